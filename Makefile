@@ -1,0 +1,48 @@
+# Two commands start everything, each with all of its own set-up: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# constraints.txt pins what we test with; elsewhere than under its pins any newer release may do.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-slow lint types layers setup setup-dev clean
+
+demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
+	$(BIN)/modebridge run
+
+test: $(VENV)/.dev lint types layers ## everything that guards main
+	$(BIN)/python -m pytest -n 2
+
+test-slow: $(VENV)/.dev ## the tests that take longer than a few seconds
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+layers: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+setup: $(VENV)/.core
+setup-dev: $(VENV)/.dev
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "modebridge needs Python 3.11 or newer; set PYTHON=python3.x"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing modebridge into $(VENV) (a minute or two) ..."
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing modebridge and its tools into $(VENV) (a minute or two) ..."
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch $(VENV)/.core $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
