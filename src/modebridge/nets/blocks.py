@@ -1,0 +1,148 @@
+"""Residual blocks, shared by the paper's networks and by the bridges built like their last blocks."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from modebridge.nets.norms import Norm, make_norm
+
+__all__ = ["BasicBlock", "Block", "BottleneckBlock", "Padding", "SameConv2d", "conv", "initialise"]
+
+Padding: TypeAlias = Literal["same", "half"]
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution padded as TensorFlow's "SAME": at stride 2 the odd pixel goes to the right and bottom."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve `x` (B, C, H, W) to (B, C', ceil(H / stride), ceil(W / stride))."""
+        top, bottom = _same(x.shape[-2], self.kernel_size[0], self.stride[0])
+        left, right = _same(x.shape[-1], self.kernel_size[1], self.stride[1])
+        if top == bottom and left == right:
+            return F.conv2d(x, self.weight, self.bias, self.stride, (top, left))
+        return F.conv2d(F.pad(x, (left, right, top, bottom)), self.weight, self.bias, self.stride)
+
+
+def _same(length: int, kernel: int, stride: int) -> tuple[int, int]:
+    total = max((-(-length // stride) - 1) * stride + kernel - length, 0)
+    return total // 2, total - total // 2
+
+
+def conv(inputs: int, outputs: int, kernel: int, stride: int, *, bias: bool, padding: Padding) -> nn.Conv2d:
+    """A convolution with the padding rule of the data set's network (facts differ between CIFAR and the rest)."""
+    if padding == "same":
+        return SameConv2d(inputs, outputs, kernel, stride, bias=bias)
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions: conv-norm-SiLU-conv-norm, add the shortcut, SiLU. The stride sits on the first.
+
+    Args:
+        inputs: channels that come in.
+        planes: channels of both convolutions and of the output.
+        stride: of the first convolution and of the shortcut.
+        norm: "frn" or "bn".
+        bias: whether convolutions have a bias.
+        padding: "same" (TensorFlow's) or "half" (kernel // 2).
+        projection: whether a shortcut that must change shape is a 1x1 convolution with a norm; without one
+            such a block has no shortcut at all.
+    """
+
+    expansion = 1
+
+    def __init__(
+        self,
+        inputs: int,
+        planes: int,
+        stride: int,
+        norm: Norm,
+        *,
+        bias: bool,
+        padding: Padding,
+        projection: bool = True,
+    ) -> None:
+        super().__init__()
+        self.conv1 = conv(inputs, planes, 3, stride, bias=bias, padding=padding)
+        self.norm1 = make_norm(norm, planes)
+        self.act1 = nn.SiLU()
+        self.conv2 = conv(planes, planes, 3, 1, bias=bias, padding=padding)
+        self.norm2 = make_norm(norm, planes)
+        self.shortcut = _shortcut(inputs, planes, stride, norm, bias=bias, padding=padding, projection=projection)
+        self.act2 = nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, inputs, H, W) to (B, planes, H / stride, W / stride)."""
+        y = self.norm2(self.conv2(self.act1(self.norm1(self.conv1(x)))))
+        return self.act2(y if self.shortcut is None else y + self.shortcut(x))  # type: ignore[no-any-return]
+
+
+class BottleneckBlock(nn.Module):
+    """1x1, 3x3, 1x1 convolutions with four times as many channels out as inside; the stride sits on the 3x3.
+
+    The arguments are those of `BasicBlock`; the output has `4 * planes` channels.
+    """
+
+    expansion = 4
+
+    def __init__(
+        self,
+        inputs: int,
+        planes: int,
+        stride: int,
+        norm: Norm,
+        *,
+        bias: bool,
+        padding: Padding,
+        projection: bool = True,
+    ) -> None:
+        super().__init__()
+        outputs = planes * self.expansion
+        self.conv1 = conv(inputs, planes, 1, 1, bias=bias, padding=padding)
+        self.norm1 = make_norm(norm, planes)
+        self.act1 = nn.SiLU()
+        self.conv2 = conv(planes, planes, 3, stride, bias=bias, padding=padding)
+        self.norm2 = make_norm(norm, planes)
+        self.act2 = nn.SiLU()
+        self.conv3 = conv(planes, outputs, 1, 1, bias=bias, padding=padding)
+        self.norm3 = make_norm(norm, outputs)
+        self.shortcut = _shortcut(inputs, outputs, stride, norm, bias=bias, padding=padding, projection=projection)
+        self.act3 = nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (B, inputs, H, W) to (B, 4 * planes, H / stride, W / stride)."""
+        y = self.act1(self.norm1(self.conv1(x)))
+        y = self.norm3(self.conv3(self.act2(self.norm2(self.conv2(y)))))
+        return self.act3(y if self.shortcut is None else y + self.shortcut(x))  # type: ignore[no-any-return]
+
+
+Block: TypeAlias = BasicBlock | BottleneckBlock
+
+
+def _shortcut(
+    inputs: int, outputs: int, stride: int, norm: Norm, *, bias: bool, padding: Padding, projection: bool
+) -> nn.Module | None:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    if not projection:
+        return None
+    return nn.Sequential(conv(inputs, outputs, 1, stride, bias=bias, padding=padding), make_norm(norm, outputs))
+
+
+@torch.no_grad()
+def initialise(net: nn.Module, generator: torch.Generator | None = None) -> None:
+    """Draw fresh weights in place, as the authors do: Kaiming normal, fan_out, ReLU gain, the head included.
+
+    So the head's standard deviation is sqrt(2 / classes), 0.447 for ten. Biases are uniform within
+    1 / sqrt(fan_in), torch's default; norms start at their neutral values.
+    """
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
+            if module.bias is not None:
+                bound = module.weight[0].numel() ** -0.5
+                nn.init.uniform_(module.bias, -bound, bound, generator=generator)

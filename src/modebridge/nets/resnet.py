@@ -1,0 +1,212 @@
+"""The paper's residual networks: one class, one spec per data set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.errors import ModebridgeError, near
+from modebridge.nets.blocks import BasicBlock, Block, BottleneckBlock, Padding, conv, initialise
+from modebridge.nets.norms import Norm, make_norm
+
+__all__ = ["SPECS", "ResNet", "ResNetSpec", "resnet", "spec_of"]
+
+
+@dataclass(frozen=True)
+class ResNetSpec:
+    """Everything that tells one of our residual networks from another.
+
+    Args:
+        image: (C, H, W) of the input, floats in [0, 1].
+        classes: K.
+        stages: blocks per stage; the first stage has stride 1, every later one starts with stride 2.
+        widths: planes per stage.
+        stem: channels, kernel and stride of the first convolution.
+        pool: whether a 3x3 max-pool of stride 2 follows the stem.
+        block: "basic" or "bottleneck".
+        bias: whether convolutions have a bias.
+        padding: "same" or "half", see `blocks.conv`.
+        mean: per channel, subtracted inside the network, so that mixup acts on pixels.
+        std: per channel, divided by inside the network.
+        norm: "frn" or "bn".
+    """
+
+    image: tuple[int, int, int]
+    classes: int
+    stages: tuple[int, ...]
+    widths: tuple[int, ...]
+    stem: tuple[int, int, int]
+    pool: bool
+    block: Literal["basic", "bottleneck"]
+    bias: bool
+    padding: Padding
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    norm: Norm = "frn"
+
+    def __post_init__(self) -> None:
+        if len(self.stages) != len(self.widths) or not self.stages:
+            raise ModebridgeError(
+                f"Expected one width per stage, but got {len(self.stages)} stages and "
+                f"{len(self.widths)} widths; give both the same length."
+            )
+        if not len(self.mean) == len(self.std) == self.image[0]:
+            raise ModebridgeError(
+                f"Expected one mean and std per channel of {self.image[0]}, but got {len(self.mean)} and "
+                f"{len(self.std)}; give one number a channel."
+            )
+
+    @property
+    def depth(self) -> int:
+        """How many blocks there are; `layers.{depth}` is the last one."""
+        return sum(self.stages)
+
+    def block_type(self) -> type[Block]:
+        """The class of the blocks."""
+        return BottleneckBlock if self.block == "bottleneck" else BasicBlock
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """(planes, stride) of every block, first to last."""
+        return [
+            (width, 2 if stage > 0 and k == 0 else 1)
+            for stage, (count, width) in enumerate(zip(self.stages, self.widths, strict=True))
+            for k in range(count)
+        ]
+
+
+class ResNet(nn.Module):
+    """A post-activation residual network with SiLU.
+
+    `layers[0]` is the stem (after its pool), `layers[k]` is block k, so the paper's "layer 12" is the tap
+    "layers.12".
+
+    >>> net = resnet("digits", seed=0)
+    >>> net(torch.rand(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, spec: ResNetSpec, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.spec = spec
+        # Not persistent: constants of the data set, not something a checkpoint has learned.
+        self.register_buffer("mean", torch.tensor(spec.mean).view(-1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(spec.std).view(-1, 1, 1), persistent=False)
+        channels, kernel, stride = spec.stem
+        stem: list[nn.Module] = [
+            conv(spec.image[0], channels, kernel, stride, bias=spec.bias, padding=spec.padding),
+            make_norm(spec.norm, channels),
+            nn.SiLU(),
+        ]
+        if spec.pool:
+            stem.append(nn.MaxPool2d(3, 2, 1))
+        layers: list[nn.Module] = [nn.Sequential(*stem)]
+        block = spec.block_type()
+        for planes, block_stride in spec.blocks():
+            layers.append(block(channels, planes, block_stride, spec.norm, bias=spec.bias, padding=spec.padding))
+            channels = planes * block.expansion
+        self.layers = nn.Sequential(*layers)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(channels, spec.classes)
+        initialise(self, generator)
+        # Channels last is the faster memory order for convolutions, on CPUs and GPUs alike.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, K) of images (B, C, H, W) in [0, 1]."""
+        x = (images - self.mean) / self.std
+        x = self.pool(self.layers(x)).flatten(1)
+        return self.head(x)  # type: ignore[no-any-return]
+
+
+_CIFAR = ResNetSpec(
+    image=(3, 32, 32),
+    classes=10,
+    stages=(5, 5, 5),
+    widths=(32, 64, 128),
+    stem=(16, 3, 1),
+    pool=False,
+    block="basic",
+    bias=True,
+    padding="same",
+    mean=(0.49, 0.48, 0.44),
+    std=(0.2, 0.2, 0.2),
+)
+
+SPECS: dict[str, ResNetSpec] = {
+    "cifar10": _CIFAR,
+    "cifar100": replace(
+        _CIFAR,
+        classes=100,
+        widths=(64, 128, 256),
+        mean=(0.5072, 0.4866, 0.4410),
+        std=(0.2673, 0.2564, 0.2760),
+    ),
+    "tin200": ResNetSpec(
+        image=(3, 64, 64),
+        classes=200,
+        stages=(3, 4, 6, 3),
+        widths=(64, 128, 256, 512),
+        stem=(64, 3, 1),
+        pool=False,
+        block="basic",
+        bias=False,
+        padding="half",
+        mean=(0.4802, 0.4481, 0.3976),
+        std=(0.2770, 0.2691, 0.2822),
+    ),
+    "in1k": ResNetSpec(
+        image=(3, 224, 224),
+        classes=1000,
+        stages=(3, 4, 6, 3),
+        widths=(64, 128, 256, 512),
+        stem=(64, 7, 2),
+        pool=True,
+        block="bottleneck",
+        bias=False,
+        padding="half",
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+    ),
+    # Ours, for the demo: wide enough for low-loss curves, small enough for two CPU cores.
+    "digits": ResNetSpec(
+        image=(1, 8, 8),
+        classes=10,
+        stages=(1, 1, 3),
+        widths=(16, 32, 64),
+        stem=(16, 3, 1),
+        pool=False,
+        block="basic",
+        bias=True,
+        padding="same",
+        mean=(0.3,),
+        std=(0.4,),
+    ),
+}
+"""The spec of each data set's network: the paper's four, and a small one for 8x8 digits."""
+
+
+def spec_of(name: str, norm: Norm = "frn", classes: int | None = None) -> ResNetSpec:
+    """The spec called `name`, with another norm or number of classes where asked for."""
+    if name not in SPECS:
+        raise ModebridgeError(f"Expected the network to be a known name, but got '{name}'; {near(name, SPECS)}.")
+    spec = SPECS[name]
+    return replace(spec, norm=norm, classes=spec.classes if classes is None else classes)
+
+
+def resnet(name: str, norm: Norm = "frn", classes: int | None = None, seed: int | None = None) -> ResNet:
+    """A freshly initialised network of the paper (or "digits").
+
+    Args:
+        name: "cifar10" (ResNet-32x2), "cifar100" (32x4), "tin200" (34), "in1k" (50) or "digits".
+        norm: "frn" or "bn".
+        classes: another number of classes than the data set's.
+        seed: of the weights; None draws from torch's global generator.
+    """
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    return ResNet(spec_of(name, norm, classes), generator)

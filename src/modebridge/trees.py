@@ -1,0 +1,112 @@
+"""Arithmetic on trees of tensors, by name and never by position."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from modebridge.errors import ModebridgeError
+from modebridge.types import Params
+
+__all__ = ["check_same", "clone", "combine", "dot", "fingerprint", "norm", "size"]
+
+
+def check_same(trees: Sequence[Params], what: str) -> None:
+    """Refuse trees that differ in names or shapes, naming the first few differences.
+
+    Args:
+        trees: at least one tree; the first is the one that the others must equal.
+        what: how the error calls them, for example "the two modes".
+    """
+    first = trees[0]
+    for other in trees[1:]:
+        missing = [name for name in first if name not in other]
+        extra = [name for name in other if name not in first]
+        if missing or extra:
+            raise ModebridgeError(
+                f"Expected {what} to have the same tensors, but got {_some('missing', missing)}"
+                f"{' and ' if missing and extra else ''}{_some('extra', extra)}; "
+                "use checkpoints of one architecture."
+            )
+        for name, tensor in first.items():
+            if other[name].shape != tensor.shape:
+                raise ModebridgeError(
+                    f"Expected {what} to have the same shapes, but got {tuple(tensor.shape)} and "
+                    f"{tuple(other[name].shape)} for '{name}'; use checkpoints of one architecture "
+                    "and one number of classes."
+                )
+
+
+def _some(word: str, names: Sequence[str], most: int = 3) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{word} " + ", ".join(f"'{name}'" for name in names[:most]) + more
+
+
+def combine(weights: Sequence[float | Tensor], trees: Sequence[Params]) -> dict[str, Tensor]:
+    """The weighted sum of trees: sum over k of weights[k] * trees[k], name by name.
+
+    A weight that is the plain number 0 leaves its tree out and a plain 1 takes it as it is, so that a curve hits
+    its ends to the last bit.
+
+    >>> combine([0.25, 0.75], [{"w": torch.tensor(4.0)}, {"w": torch.tensor(8.0)}])
+    {'w': tensor(7.)}
+    """
+    if len(weights) != len(trees):
+        raise ModebridgeError(
+            f"Expected one weight a tree, but got {len(weights)} weights for {len(trees)} trees; drop or add weights."
+        )
+    used = [(w, t) for w, t in zip(weights, trees, strict=True) if isinstance(w, Tensor) or w != 0.0]
+    if not used:
+        return {name: torch.zeros_like(tensor) for name, tensor in trees[0].items()}
+    return {name: _weighted_sum([(w, t[name]) for w, t in used]) for name in trees[0]}
+
+
+def _weighted_sum(terms: Sequence[tuple[float | Tensor, Tensor]]) -> Tensor:
+    weight, tensor = terms[0]
+    total = tensor if not isinstance(weight, Tensor) and weight == 1.0 else weight * tensor
+    for weight, tensor in terms[1:]:
+        # addcmul and alpha need a plain number; a tensor weight (r under autodiff) takes the long way.
+        total = total + weight * tensor if isinstance(weight, Tensor) else total.add(tensor, alpha=weight)
+    return total
+
+
+def clone(tree: Params) -> dict[str, Tensor]:
+    """A copy that shares no memory and no graph with `tree`."""
+    return {name: tensor.detach().clone() for name, tensor in tree.items()}
+
+
+def dot(a: Params, b: Params) -> Tensor:
+    """The inner product of two trees, in float64."""
+    parts = [(tensor.double() * b[name].double()).sum() for name, tensor in a.items()]
+    return torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64)
+
+
+def norm(tree: Params) -> Tensor:
+    """The Euclidean length of a tree, in float64.
+
+    >>> norm({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])})
+    tensor(5., dtype=torch.float64)
+    """
+    return dot(tree, tree).sqrt()
+
+
+def size(tree: Params) -> int:
+    """How many numbers a tree holds."""
+    return sum(tensor.numel() for tensor in tree.values())
+
+
+def fingerprint(*trees: Params) -> str:
+    """A hash of names, shapes, types and bytes: equal for equal trees, whatever their order or device."""
+    digest = hashlib.sha256()
+    for tree in trees:
+        for name in sorted(tree):
+            tensor = tree[name].detach().to("cpu").contiguous()
+            digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(b"#")
+    return digest.hexdigest()

@@ -1,0 +1,77 @@
+"""The words of the library as types: read this file first.
+
+Axis names used in comments and docstrings: B batch, C channels, H and W height and width, K classes,
+M members of an ensemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+__all__ = ["Batch", "Batches", "Draw", "Objective", "Params", "Prepared", "State", "States"]
+
+Params: TypeAlias = Mapping[str, Tensor]
+"""A tree of tensors by name, as `dict(net.named_parameters())` gives it."""
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+"""Images (B, ...) as floats, and labels (B,) as int64."""
+
+Batches: TypeAlias = Iterable[Batch]
+"""Anything that yields batches and can be iterated again: a DataLoader, a list, one of our data sets."""
+
+Draw: TypeAlias = Mapping[str, Tensor]
+"""The random choices of one training step (the r of a curve, the lambdas of mixup), made outside the loss."""
+
+
+Prepared: TypeAlias = Mapping[str, Tensor]
+"""What a step needs beside the states: images, labels, draws, and whatever frozen networks said, by name."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What training changes: parameters by gradient, buffers (running statistics) by the forward pass."""
+
+    params: Params
+    buffers: Params
+
+
+States: TypeAlias = Mapping[str, State]
+"""One state per member that is trained together; members share batches and nothing else."""
+
+
+class Objective(Protocol):
+    """What the one training loop trains: modes, curves and bridges differ only here.
+
+    An objective is pure: its losses depend on its arguments alone, except that the forward pass updates the
+    running statistics in `states[...].buffers` in place, as batch norm does.
+    """
+
+    def start(self) -> States:
+        """The states before the first step, one per member."""
+        ...
+
+    def draw(self, size: int, generator: torch.Generator) -> Draw:
+        """Every random choice that one step on a batch of `size` images needs."""
+        ...
+
+    @property
+    def ahead(self) -> bool:
+        """Whether `prepare` is worth doing for the next batch while this one is learned from."""
+        ...
+
+    def prepare(self, batch: Batch, draw: Draw) -> Prepared:
+        """All of a step that does not depend on what is trained: mixing images, running frozen networks."""
+        ...
+
+    def losses(self, states: States, prepared: Prepared) -> Mapping[str, Tensor]:
+        """The scalar training loss of each member; the loop minimises their sum."""
+        ...
+
+    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
+        """One number per member, lower is better, by which the best epoch is kept."""
+        ...

@@ -1,0 +1,9 @@
+"""Every tensor in the tests is small: threads would only wait for each other, most of all on a busy machine."""
+
+from __future__ import annotations
+
+import torch
+
+
+def pytest_configure() -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,75 @@
+"""Taps and running a module at other parameters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from modebridge.errors import ModebridgeError
+from modebridge.nets import run, run_with_taps, skeleton, tap_names
+from tests.scenarios import Vectors, tiny_net
+
+
+def test_tap_and_logits_in_one_pass():
+    net = tiny_net().eval()
+    calls = []
+    net.register_forward_hook(lambda *_: calls.append(1))
+    images = torch.rand(2, 1, 8, 8)
+    logits, features = run_with_taps(net, images, ["layers.1", "layers.2", "layers.1"])
+    assert len(calls) == 1
+    torch.testing.assert_close(logits, net(images))
+    x = (images - net.mean) / net.std
+    torch.testing.assert_close(features["layers.1"], net.layers[1](net.layers[0](x)))
+    assert all(not m._forward_hooks for m in net.layers)
+
+
+def test_run_at_other_parameters_leaves_the_module_alone():
+    net, other = tiny_net(0).eval(), tiny_net(1).eval()
+    images = torch.rand(2, 1, 8, 8)
+    before = net(images)
+    torch.testing.assert_close(run(net, dict(other.named_parameters()), {}, images), other(images))
+    torch.testing.assert_close(net(images), before)
+
+
+def test_skeleton_is_a_copy_with_its_own_mode():
+    net = tiny_net().train()
+    copy = skeleton(net)
+    assert net.training
+    assert not copy.training
+    assert not any(p.requires_grad for p in copy.parameters())
+
+
+def test_a_tap_that_does_not_exist_lists_the_near_ones():
+    with pytest.raises(ModebridgeError, match=r"'layers\.33'; near ones: .*layers\.3"):
+        run_with_taps(tiny_net(), torch.rand(1, 1, 8, 8), ["layers.33"])
+    with pytest.raises(ModebridgeError, match="submodule"):
+        run_with_taps(tiny_net(), torch.rand(1, 1, 8, 8), [""])
+
+
+def test_hooks_are_gone_after_an_error():
+    net = tiny_net()
+    with pytest.raises(ModebridgeError):
+        run_with_taps(net, torch.rand(1, 1, 8, 8), ["layers.1", "nowhere"])
+    assert not net.layers[1]._forward_hooks
+
+
+def test_ambiguous_and_unused_taps():
+    relu = nn.ReLU()
+    twice = nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu)
+    with pytest.raises(ModebridgeError, match="run once"):
+        run_with_taps(twice, torch.rand(1, 2), ["1"])
+    net = Vectors()
+    net.spare = nn.Linear(1, 1)
+    with pytest.raises(ModebridgeError, match="never called"):
+        run_with_taps(net, torch.rand(1, 4), ["spare"])
+    assert "head" in tap_names(net)
+
+
+def test_output_must_be_a_tensor():
+    class Wrapped(nn.Module):
+        def forward(self, x):
+            return {"logits": x}
+
+    with pytest.raises(ModebridgeError, match="to be a tensor, but got dict"):
+        run(Wrapped(), {}, {}, torch.rand(1, 2))

@@ -1,0 +1,70 @@
+"""Small problems shared by the tests: a toy network, toy data, a few modes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.data import ImageSet, Loader
+from modebridge.modes import Mode
+from modebridge.nets import ResNet, ResNetSpec, resnet
+from modebridge.training import TrainConfig
+
+TINY = ResNetSpec(
+    image=(1, 8, 8),
+    classes=3,
+    stages=(1, 3),
+    widths=(4, 8),
+    stem=(4, 3, 1),
+    pool=False,
+    block="basic",
+    bias=True,
+    padding="same",
+    mean=(0.3,),
+    std=(0.4,),
+)
+
+
+def tiny_net(seed: int = 0, norm: str = "frn") -> ResNet:
+    return ResNet(replace(TINY, norm=norm), torch.Generator().manual_seed(seed))
+
+
+def blobs(n: int = 24, seed: int = 0) -> ImageSet:
+    """Three classes of noisy stripes that a small network learns in a few steps."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 3
+    images = 0.3 * torch.rand(n, 1, 8, 8, generator=generator)
+    for k in range(3):
+        images[labels == k, :, 2 * k : 2 * k + 2] += 0.6
+    return ImageSet(images, labels, 3)
+
+
+def loader(n: int = 24, batch_size: int = 8, seed: int = 0) -> Loader:
+    return Loader(blobs(n, seed), batch_size, shuffle=True, seed=seed)
+
+
+def modes(count: int, norm: str = "frn") -> list[Mode]:
+    return [Mode.from_module(tiny_net(seed, norm)) for seed in range(count)]
+
+
+def quick(epochs: int = 2, **kwargs: object) -> TrainConfig:
+    return TrainConfig(epochs=epochs, lr=0.05, warmup=1, keep="last", **kwargs)  # type: ignore[arg-type]
+
+
+class Vectors(nn.Module):
+    """A classifier on vectors with a tied pair of weights, to stand for any module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4, bias=False)
+        self.second = nn.Linear(4, 4, bias=False)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+__all__ = ["TINY", "Vectors", "blobs", "loader", "modes", "quick", "resnet", "tiny_net"]
