@@ -1,0 +1,64 @@
+"""Bezier curves of any degree over parameter trees."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from modebridge import trees
+from modebridge.curves.curve import Curve, Position
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+
+__all__ = ["BezierCurve", "bernstein"]
+
+
+def bernstein(degree: int, r: Position) -> list[Position]:
+    """The Bernstein polynomials of a degree: C(n, k) r^k (1 - r)^(n - k) for k = 0 ... n.
+
+    >>> bernstein(2, 0.5)
+    [0.25, 0.5, 0.25]
+    """
+    return [math.comb(degree, k) * r**k * (1 - r) ** (degree - k) for k in range(degree + 1)]
+
+
+@dataclass(frozen=True, eq=False)
+class BezierCurve(Curve):
+    r"""The paper's curve, for one pin: :math:`(1-r)^2 \theta_i + 2r(1-r)\,\theta_{pin} + r^2 \theta_j`.
+
+    With p pins it has degree p + 1; with none it is the straight line.
+
+    >>> import torch
+    >>> w = lambda x: Mode({"w": torch.tensor([x])}, {})
+    >>> BezierCurve(w(0.0), w(4.0), ({"w": torch.tensor([6.0])},)).point(0.5)
+    {'w': tensor([4.])}
+    """
+
+    @property
+    def degree(self) -> int:
+        """1 for a line, 2 for the paper's curve."""
+        return len(self.pins) + 1
+
+    def weights(self, r: Position) -> list[Position]:
+        """Bernstein's polynomials at r."""
+        return bernstein(self.degree, r)
+
+    def slopes(self, r: Position) -> list[Position]:
+        """Their derivatives: n (b[n-1, k-1] - b[n-1, k])."""
+        lower = bernstein(self.degree - 1, r)
+        return [self.degree * (a - b) for a, b in zip([0.0, *lower], [*lower, 0.0], strict=True)]
+
+    def elevated(self) -> BezierCurve:
+        """The same path written with one pin more."""
+        n, controls = self.degree + 1, self.controls
+        pins = [trees.combine([k / n, 1 - k / n], [controls[k - 1], controls[k]]) for k in range(1, n)]
+        return replace(self, pins=tuple(pins))
+
+    @classmethod
+    def line(cls, start: Mode, end: Mode, pins: int = 1) -> BezierCurve:
+        """The straight segment, written with pins spaced evenly on it (one: the midpoint)."""
+        if pins < 0:
+            raise ModebridgeError(f"Expected pins to be at least 0, but got {pins}; 1 gives the paper's curve.")
+        steps = [k / (pins + 1) for k in range(1, pins + 1)]
+        trees.check_same([start.params, end.params], "the two modes of a curve")
+        return cls(start, end, tuple(trees.combine([1 - s, s], [start.params, end.params]) for s in steps))

@@ -1,0 +1,120 @@
+"""What every curve is: a function of r in [0, 1] on parameter trees, between two modes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from modebridge import trees
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode, has_statistics, refresh_statistics
+from modebridge.types import Batches, Params
+
+__all__ = ["Curve", "Position", "check_r"]
+
+Position = float | Tensor
+"""r: a plain number, or a scalar tensor to differentiate by."""
+
+
+def check_r(r: Position) -> None:
+    """Refuse an r outside [0, 1] (or NaN); a tensor is trusted, since looking at it would stop a GPU."""
+    if not isinstance(r, Tensor) and not 0.0 <= r <= 1.0:
+        raise ModebridgeError(f"Expected r to be in [0, 1], but got {r}; 0 is the start, 0.5 the midpoint, 1 the end.")
+
+
+@dataclass(frozen=True, eq=False)
+class Curve(ABC):
+    """A path between two modes, shaped by pins; the ends are never changed.
+
+    Args:
+        start: the mode at r = 0.
+        end: the mode at r = 1.
+        pins: the control points in between, in order.
+        statistics: running statistics by r, for networks with batch norm; see `with_statistics`.
+
+    A subclass gives the weights of start, pins and end at r; everything else follows from them.
+    """
+
+    start: Mode
+    end: Mode
+    pins: tuple[Params, ...]
+    statistics: Mapping[float, Params] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        trees.check_same([self.start.params, self.end.params], "the two modes of a curve")
+        trees.check_same([self.start.params, *self.pins], "the pins of a curve")
+
+    @abstractmethod
+    def weights(self, r: Position) -> list[Position]:
+        """The weights of start, pins and end at r; they sum to 1."""
+
+    @abstractmethod
+    def slopes(self, r: Position) -> list[Position]:
+        """The derivatives of the weights by r; they sum to 0."""
+
+    @property
+    def controls(self) -> list[Params]:
+        """Start, pins and end."""
+        return [self.start.params, *self.pins, self.end.params]
+
+    def point(self, r: Position) -> dict[str, Tensor]:
+        """The parameters at r; the ends to the last bit at 0 and 1."""
+        check_r(r)
+        return trees.combine(self.weights(r), self.controls)
+
+    def tangent(self, r: Position) -> dict[str, Tensor]:
+        """The derivative of `point` by r, in closed form."""
+        check_r(r)
+        return trees.combine(self.slopes(r), self.controls)
+
+    def reversed(self) -> Self:
+        """The same path walked the other way: its point at r is ours at 1 - r."""
+        return replace(
+            self,
+            start=self.end,
+            end=self.start,
+            pins=tuple(reversed(self.pins)),
+            statistics={round(1.0 - r, 12): buffers for r, buffers in self.statistics.items()},
+        )
+
+    def with_pins(self, pins: Sequence[Params]) -> Self:
+        """The same kind of curve through other pins; statistics of the old ones are dropped."""
+        return replace(self, pins=tuple(pins), statistics={})
+
+    def with_statistics(self, net: nn.Module, r: float, batches: Batches) -> Self:
+        """The same curve with batch norm's statistics re-estimated at r (nothing to do for other networks).
+
+        The ends keep their own statistics, so r = 0 and r = 1 change nothing.
+        """
+        check_r(r)
+        if r in (0.0, 1.0) or r in self.statistics or not has_statistics(net):
+            return self
+        fresh = refresh_statistics(net, self.point(r), self.start.buffers, batches)
+        return replace(self, statistics={**self.statistics, r: fresh})
+
+    def at(self, r: float) -> Mode:
+        """The network on the curve at r as a mode of its own: parameters and the statistics that belong there."""
+        check_r(r)
+        if r == 0.0:
+            return self.start
+        if r == 1.0:
+            return self.end
+        if r in self.statistics:
+            return Mode(self.point(r), self.statistics[r])
+        stale = [name for name in self.start.buffers if name.endswith(("running_mean", "running_var"))]
+        if stale:
+            raise ModebridgeError(
+                f"Expected batch norm's statistics to be known at r = {r}, but got none for '{stale[0]}'; "
+                "call curve = curve.with_statistics(net, r, train) first."
+            )
+        return Mode(self.point(r), self.start.buffers)
+
+    def length(self, steps: int = 64) -> float:
+        """The length of the path in parameter space, by the midpoint rule on |tangent|."""
+        middles = ((torch.arange(steps, dtype=torch.float64) + 0.5) / steps).tolist()
+        return sum(float(trees.norm(self.tangent(r))) for r in middles) / steps

@@ -1,0 +1,108 @@
+"""A mode: the parameters and buffers of one trained network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from modebridge import trees
+from modebridge.errors import ModebridgeError
+from modebridge.nets import skeleton
+from modebridge.types import Params
+
+__all__ = ["Mode", "check_modes"]
+
+
+@dataclass(frozen=True, eq=False)
+class Mode:
+    """One point in parameter space, with the running statistics that belong to it.
+
+    Args:
+        params: the trained parameters by name.
+        buffers: the persistent buffers by name (batch norm's statistics); empty for networks without any.
+
+    >>> mode = Mode.from_module(nn.Linear(2, 3))
+    >>> sorted(mode.params), mode.buffers
+    (['bias', 'weight'], {})
+    """
+
+    params: Params
+    buffers: Params
+
+    @classmethod
+    def from_module(cls, net: nn.Module) -> Mode:
+        """Copy the parameters and persistent buffers out of a trained module."""
+        return cls.from_state_dict(net, net.state_dict())
+
+    @classmethod
+    def from_state_dict(cls, net: nn.Module, state: Mapping[str, Tensor]) -> Mode:
+        """Copy a mode out of a state dict, which must fit `net` name by name and shape by shape."""
+        own_params, own_buffers, aliases = _own(net)
+        given = {name: tensor for name, tensor in state.items() if name not in aliases}
+        trees.check_same([{**own_params, **own_buffers}, given], f"the checkpoint and {type(net).__name__}")
+        params = {name: given[name].detach().clone() for name in own_params}
+        buffers = {name: given[name].detach().clone() for name in own_buffers}
+        for name, tensor in {**params, **buffers}.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise ModebridgeError(
+                    f"Expected a mode to be finite, but got NaN or Inf in '{name}'; "
+                    "use a checkpoint from before the training diverged."
+                )
+        return cls(params, buffers)
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of the content: two modes with the same numbers are the same mode."""
+        return trees.fingerprint(self.params, self.buffers)
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers together, as `load_state_dict` takes them."""
+        return {**self.params, **self.buffers}
+
+    def to(self, device: torch.device | str) -> Mode:
+        """The same mode on another device."""
+        return Mode(
+            {name: tensor.to(device) for name, tensor in self.params.items()},
+            {name: tensor.to(device) for name, tensor in self.buffers.items()},
+        )
+
+    def load(self, net: nn.Module) -> nn.Module:
+        """A copy of `net`, in evaluation mode, that holds this mode's numbers."""
+        self.check(net)
+        filled = skeleton(net)
+        # Not strict: the second name of a tied tensor is not ours to carry; `check` has seen all the others.
+        filled.load_state_dict(self.state, strict=False)
+        return filled
+
+    def check(self, net: nn.Module) -> None:
+        """Refuse a network that this mode does not fit, by name and shape."""
+        params, buffers, _ = _own(net)
+        trees.check_same([{**params, **buffers}, self.state], f"the mode and {type(net).__name__}")
+
+
+def _own(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], set[str]]:
+    """Parameters, persistent buffers, and the further names of tied tensors (each tensor is carried once)."""
+    params: dict[str, Tensor] = dict(net.named_parameters())
+    aliases = {name for name, _ in net.named_parameters(remove_duplicate=False)} - params.keys()
+    buffers = {
+        name: tensor
+        for name, tensor in net.state_dict().items()
+        if name not in params and name not in aliases and isinstance(tensor, Tensor)
+    }
+    return params, buffers, aliases
+
+
+def check_modes(net: nn.Module, modes: Sequence[Mode], at_least: int, what: str) -> None:
+    """Refuse too few modes, or modes that do not fit the network, before any work starts."""
+    if len(modes) < at_least:
+        raise ModebridgeError(
+            f"Expected {what} to have at least {at_least} mode{'s' if at_least > 1 else ''}, "
+            f"but got {len(modes)}; train or load more."
+        )
+    for mode in modes:
+        mode.check(net)

@@ -1,0 +1,235 @@
+"""One contract for every curve, then what is special to each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.func import jacrev
+
+from modebridge import trees
+from modebridge.curves import BezierCurve, CurveObjective, Polychain, bernstein, start_curve
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from modebridge.nets import run
+from modebridge.training import fit_curve, train
+from tests.scenarios import Vectors, loader, modes, quick, tiny_net
+
+KINDS = {
+    "line": (BezierCurve, 0),
+    "bezier-2": (BezierCurve, 1),
+    "bezier-3": (BezierCurve, 2),
+    "bezier-6": (BezierCurve, 5),
+    "segment": (Polychain, 0),
+    "polychain-1": (Polychain, 1),
+    "polychain-4": (Polychain, 4),
+}
+POSITIONS = [0.0, 0.1, 1 / 3, 0.5, 0.77, 1.0]
+
+
+def random_tree(generator, dtype=torch.float64):
+    return {
+        "w": torch.randn(3, 2, generator=generator, dtype=dtype),
+        "b": torch.randn(1, generator=generator, dtype=dtype),
+    }
+
+
+@pytest.fixture(params=KINDS)
+def curve(request):
+    kind, pins = KINDS[request.param]
+    generator = torch.Generator().manual_seed(0)
+    start, end = (Mode(random_tree(generator), {}) for _ in range(2))
+    return kind(start, end, tuple(random_tree(generator) for _ in range(pins)))
+
+
+def close(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-9, atol=1e-9)
+
+
+def test_hits_its_ends_exactly(curve):
+    for name in ("w", "b"):
+        assert torch.equal(curve.point(0.0)[name], curve.start.params[name])
+        assert torch.equal(curve.point(1.0)[name], curve.end.params[name])
+    assert curve.at(0.0) is curve.start
+    assert curve.at(1.0) is curve.end
+
+
+def test_weights_sum_to_one_and_slopes_to_zero(curve):
+    for r in POSITIONS:
+        assert math.isclose(sum(curve.weights(r)), 1.0, rel_tol=1e-12)
+        assert math.isclose(sum(curve.slopes(r)), 0.0, abs_tol=1e-12)
+
+
+# A polychain has a corner at each pin: 0.5 is one for polychain-1; autodiff there takes the later segment, as we do.
+@pytest.mark.parametrize("r", [0.0, 0.13, 0.5, 0.77, 1.0])
+def test_tangent_is_autodiff(curve, r):
+    close(curve.tangent(r), jacrev(curve.point)(torch.tensor(r, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("r", [0.13, 0.41, 0.77])
+def test_tangent_is_the_difference_quotient(curve, r):
+    h = 1e-6
+    for name, tangent in curve.tangent(r).items():
+        quotient = (curve.point(r + h)[name] - curve.point(r - h)[name]) / (2 * h)
+        torch.testing.assert_close(tangent, quotient, rtol=1e-6, atol=1e-6)
+
+
+def test_reversal(curve):
+    back = curve.reversed()
+    for r in POSITIONS:
+        close(back.point(r), curve.point(1 - r))
+    assert back.reversed().start is curve.start
+
+
+def test_elevation_leaves_it_unchanged(curve):
+    for higher in (curve.elevated(), curve.elevated().elevated()):
+        assert len(higher.pins) > len(curve.pins)
+        for r in POSITIONS:
+            close(higher.point(r), curve.point(r))
+
+
+@pytest.mark.parametrize("r", [-0.1, 1.0001, float("nan"), float("inf")])
+def test_r_outside_is_refused(curve, r):
+    for call in (curve.point, curve.tangent, curve.at):
+        with pytest.raises(ModebridgeError, match=r"r to be in \[0, 1\]"):
+            call(r)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 8), st.floats(1e-6, 1) | st.just(0.0))
+def test_bernstein_is_the_binomial_distribution(degree, r):
+    assert bernstein(degree, r) == pytest.approx(scipy.stats.binom.pmf(range(degree + 1), degree, r), abs=1e-9)
+
+
+def test_length_of_a_line_is_the_distance():
+    a, b = Mode({"w": torch.tensor([0.0, 0.0])}, {}), Mode({"w": torch.tensor([3.0, 4.0])}, {})
+    assert BezierCurve(a, b, ()).length() == pytest.approx(5.0)
+
+
+def test_midpoint_start_is_the_straight_line():
+    net, (a, b) = tiny_net(), modes(2)
+    curve = start_curve(net, a, b, pins=2)
+    for r in (0.25, 0.5):
+        expected = trees.combine([1 - r, r], [a.params, b.params])
+        for name, tensor in curve.point(r).items():
+            torch.testing.assert_close(tensor, expected[name])
+
+
+def test_random_start_is_fresh_weights_and_seeded():
+    net, (a, b) = tiny_net(), modes(2)
+    one, same, other = (start_curve(net, a, b, pin_start="random", seed=s).pins[0] for s in (0, 0, 1))
+    assert trees.fingerprint(one) == trees.fingerprint(same) != trees.fingerprint(other)
+    assert torch.equal(one["layers.0.1.gamma"], torch.ones(4))
+
+
+def test_bad_curves():
+    net, (a, b) = tiny_net(), modes(2)
+    for kwargs, message in [
+        ({"kind": "spline"}, "'bezier' or 'polychain'"),
+        ({"pin_start": "zero"}, "'midpoint' or 'random'"),
+        ({"pins": 0}, "pins to be at least 1"),
+    ]:
+        with pytest.raises(ModebridgeError, match=message):
+            start_curve(net, a, b, **kwargs)
+    with pytest.raises(ModebridgeError, match="the same weights twice"):
+        start_curve(net, a, a)
+    with pytest.raises(ModebridgeError, match="one architecture"):
+        start_curve(net, a, Mode.from_module(Vectors()))
+
+
+def test_objective_is_the_loss_of_the_network_at_r():
+    net, (a, b) = tiny_net(), modes(2)
+    curve = start_curve(net, a, b)
+    objective = CurveObjective(net, curve, loader())
+    batch = next(iter(loader()))
+    prepared = objective.prepare(batch, {"r": torch.tensor(0.3, dtype=torch.float64)})
+    loss = objective.losses(objective.start(), prepared)["curve"]
+    logits = run(net.train(), curve.point(0.3), {}, batch[0])
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, batch[1]))
+
+
+def test_r_is_uniform():
+    net, (a, b) = tiny_net(), modes(2)
+    objective = CurveObjective(net, start_curve(net, a, b), loader())
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.stack([objective.draw(8, generator)["r"] for _ in range(2000)])
+    assert float(draws.mean()) == pytest.approx(0.5, abs=0.02)
+    assert float(draws.var()) == pytest.approx(1 / 12, abs=0.005)
+
+
+def test_gradient_in_the_pin_is_the_chain_rule():
+    """d loss / d pin = 2 r (1 - r) * d loss / d theta, the weight of the pin in the point."""
+    net, (a, b) = tiny_net(), modes(2)
+    curve = start_curve(net, a, b)
+    objective = CurveObjective(net, curve, loader())
+    states, batch, r = objective.start(), next(iter(loader())), 0.3
+    for tensor in states["curve"].params.values():
+        tensor.requires_grad_()
+    objective.losses(states, objective.prepare(batch, {"r": torch.tensor(r)}))["curve"].backward()
+    point = {k: v.clone().requires_grad_() for k, v in curve.point(r).items()}
+    torch.nn.functional.cross_entropy(run(net, point, {}, batch[0]), batch[1]).backward()
+    for name, tensor in point.items():
+        torch.testing.assert_close(
+            states["curve"].params[f"0:{name}"].grad, 2 * r * (1 - r) * tensor.grad, rtol=1e-4, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("kind", ["bezier", "polychain"])
+@pytest.mark.parametrize("pins", [1, 2])
+def test_training_moves_the_pins_and_nothing_else(kind, pins):
+    net, (a, b) = tiny_net(), modes(2)
+    ids = a.id, b.id
+    fitted = fit_curve(net, a, b, loader(), kind=kind, pins=pins, config=quick(3))
+    begun = start_curve(net, a, b, kind=kind, pins=pins)
+    assert (trees.fingerprint(a.params, a.buffers), trees.fingerprint(b.params, b.buffers)) == ids
+    assert trees.fingerprint(*fitted.pins) != trees.fingerprint(*begun.pins)
+    assert not any(t.requires_grad for pin in fitted.pins for t in pin.values())
+
+
+def test_any_module_will_do():
+    torch.manual_seed(0)
+    net = Vectors()
+    a, b = (Mode.from_module(Vectors()) for _ in range(2))
+    data = [(torch.rand(6, 4), torch.arange(6) % 3) for _ in range(2)]
+    curve = fit_curve(net, a, b, data, config=quick())
+    assert curve.at(0.5).load(net)(data[0][0]).shape == (6, 3)
+
+
+def test_batch_norm_midpoint_has_its_own_statistics_and_the_ends_keep_theirs():
+    net, (a, b) = tiny_net(0, "bn"), modes(2, "bn")
+    raw = start_curve(net, a, b)
+    with pytest.raises(ModebridgeError, match=r"statistics to be known at r = 0\.5"):
+        raw.at(0.5)
+    curve = raw.with_statistics(net, 0.5, loader())
+    key = "layers.1.norm1.running_mean"
+    assert not torch.equal(curve.at(0.5).buffers[key], a.buffers[key])
+    assert curve.at(0.0).buffers[key] is a.buffers[key]
+    assert curve.with_statistics(net, 0.5, []) is curve  # known already: no data needed
+    assert torch.equal(curve.reversed().at(0.5).buffers[key], curve.at(0.5).buffers[key])
+    fitted = fit_curve(net, a, b, loader(), config=quick())
+    fitted.at(0.5)
+
+
+def test_best_epoch_is_the_one_with_the_lowest_error_at_the_midpoint():
+    net, (a, b) = tiny_net(), modes(2)
+    objective = CurveObjective(net, start_curve(net, a, b), loader())
+    seen = []
+    valid = loader(seed=1)
+    original = objective.validate
+
+    def spy(states, batches):
+        scores = original(states, batches)
+        seen.append((scores["curve"], trees.fingerprint(states["curve"].params)))
+        return scores
+
+    objective.validate = spy
+    kept = train(objective, loader(), replace(quick(6), keep="best"), valid=valid)
+    assert len(seen) == 6
+    assert trees.fingerprint(kept["curve"].params) == min(seen, key=lambda pair: pair[0])[1]

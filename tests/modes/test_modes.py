@@ -1,0 +1,108 @@
+"""Modes in and out of modules, and batch norm's statistics."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics
+from modebridge.nets import resnet
+from tests.scenarios import Vectors, blobs, loader, tiny_net
+
+
+@pytest.mark.parametrize("norm", ["frn", "bn"])
+def test_round_trip(norm):
+    net = tiny_net(1, norm)
+    mode = Mode.from_module(net)
+    images = torch.rand(2, 1, 8, 8)
+    assert torch.equal(mode.load(tiny_net(0, norm))(images), net.eval()(images))
+    assert mode.id == Mode.from_state_dict(net, net.state_dict()).id
+    assert mode.id != Mode.from_module(tiny_net(2, norm)).id
+
+
+def test_a_mode_is_a_copy():
+    net = tiny_net()
+    mode = Mode.from_module(net)
+    with torch.no_grad():
+        net.head.weight.zero_()
+    assert float(mode.params["head.weight"].abs().sum()) > 0
+
+
+def test_tied_weights_are_carried_once():
+    net = Vectors()
+    mode = Mode.from_module(net)
+    assert set(mode.params) == {"first.weight", "head.weight", "head.bias"}
+    x = torch.rand(3, 4)
+    assert torch.equal(mode.load(Vectors())(x), net(x))
+
+
+def test_missing_extra_and_other_architectures_are_named():
+    net = tiny_net()
+    state = net.state_dict()
+    missing = {k: v for k, v in state.items() if k != "head.bias"}
+    with pytest.raises(ModebridgeError, match=r"missing 'head\.bias'"):
+        Mode.from_state_dict(net, missing)
+    with pytest.raises(ModebridgeError, match=r"extra 'ema\.head'"):
+        Mode.from_state_dict(net, {**state, "ema.head": torch.zeros(1)})
+    with pytest.raises(ModebridgeError, match="number of classes"):
+        Mode.from_module(resnet("digits")).check(resnet("digits", classes=11))
+    with pytest.raises(ModebridgeError, match="one architecture"):
+        Mode.from_module(resnet("digits")).load(tiny_net())
+
+
+def test_nan_weights_are_refused():
+    net = tiny_net()
+    with torch.no_grad():
+        net.head.bias[0] = float("nan")
+    with pytest.raises(ModebridgeError, match=r"NaN or Inf in 'head\.bias'"):
+        Mode.from_module(net)
+
+
+def test_one_mode_where_two_are_needed():
+    with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
+        check_modes(tiny_net(), [Mode.from_module(tiny_net())], 2, "a curve")
+
+
+def test_statistics_of_one_batch_are_that_batch():
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3))
+    mode = Mode.from_module(net)
+    data = blobs(12)
+    fresh = refresh_statistics(net, mode.params, mode.buffers, [(data.images, data.labels)])
+    maps = net[0](data.images)
+    torch.testing.assert_close(fresh["1.running_mean"], maps.mean(dim=(0, 2, 3)).detach())
+    torch.testing.assert_close(fresh["1.running_var"], maps.var(dim=(0, 2, 3)).detach())
+    assert torch.equal(mode.buffers["1.running_mean"], torch.zeros(2))
+
+
+def test_statistics_weigh_images_not_batches_and_leave_dropout_off():
+    net = nn.Sequential(nn.Dropout(0.9), nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3))
+    mode = Mode.from_module(net)
+    data = blobs(24)
+    uneven = [(data.images[:20], data.labels[:20]), (data.images[20:], data.labels[20:])]
+    fresh = refresh_statistics(net, mode.params, mode.buffers, uneven)
+    torch.testing.assert_close(fresh["2.running_mean"], data.images.flatten(1).mean(dim=0))
+
+
+def test_refresh_against_torch_update_bn():
+    net = tiny_net(0, "bn")
+    mode = Mode.from_module(net)
+    batches = list(loader(24, 8))
+    fresh = refresh_statistics(net, mode.params, mode.buffers, batches)
+    reference = copy.deepcopy(net)
+    torch.optim.swa_utils.update_bn(batches, reference)
+    for name, tensor in reference.state_dict().items():
+        if "running" in name:
+            torch.testing.assert_close(fresh[name], tensor)
+
+
+def test_no_statistics_no_work_and_no_data_is_an_error():
+    assert not has_statistics(tiny_net())
+    bn = tiny_net(0, "bn")
+    mode = Mode.from_module(bn)
+    assert has_statistics(bn)
+    with pytest.raises(ModebridgeError, match="but got none"):
+        refresh_statistics(bn, mode.params, mode.buffers, [])
