@@ -1,0 +1,57 @@
+"""A bridge: a small network that predicts, from features of modes, what another network would say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from modebridge.bridges.build import Kind
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+
+__all__ = ["Bridge"]
+
+
+class Bridge(nn.Module):
+    """A body and what it reads: the tap of one mode (type I) or of two (type II, in order).
+
+    Args:
+        body: maps the features to logits (B, K).
+        reads: the modes whose features it takes; it remembers them by the hash of their content.
+        tap: the name of the submodule whose output is the feature.
+        r: the position on the curve that it predicts; None where the target is not on a curve.
+        name: how tables call it.
+    """
+
+    def __init__(
+        self, body: nn.Module, reads: Sequence[Mode], tap: str, r: float | None = 0.5, name: str = "bridge"
+    ) -> None:
+        super().__init__()
+        if len(reads) not in (1, 2):
+            raise ModebridgeError(
+                f"Expected a bridge to read one mode (type I) or two (type II), but got {len(reads)}; give one or two."
+            )
+        self.body = body
+        self.reads = tuple(mode.id for mode in reads)
+        self.tap = tap
+        self.r = r
+        self.name = name
+
+    @property
+    def kind(self) -> Kind:
+        """Type "I" or "II"."""
+        return "I" if len(self.reads) == 1 else "II"
+
+    def forward(self, *features: Tensor) -> Tensor:
+        """Logits (B, K) from the features of the modes in `reads`, in that order."""
+        if len(features) != len(self.reads):
+            raise ModebridgeError(
+                f"Expected a type {self.kind} bridge to get {len(self.reads)} features, "
+                f"but got {len(features)}; give one per mode it reads."
+            )
+        return self.body(*features)  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        """What torch prints beside the body."""
+        return f"type {self.kind}, tap={self.tap}, r={self.r}, name={self.name}"

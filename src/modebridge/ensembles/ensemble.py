@@ -1,0 +1,99 @@
+"""The bridged ensemble: the equal-weight mean probability of some modes and some bridges."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.bridges import Bridge
+from modebridge.ensembles.temperature import fit_temperature, scale
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode, check_modes
+from modebridge.nets import check_tap, run_with_taps, skeleton
+from modebridge.types import Batches
+
+__all__ = ["BridgedEnsemble"]
+
+
+class BridgedEnsemble(nn.Module):
+    """Modes and bridges as one module: probabilities out, each mode run once.
+
+    With no bridges it is a deep ensemble; a point of a curve is a mode like any other (`curve.at(0.5)`).
+
+    Args:
+        net: the base network.
+        modes: at least one; each is a member.
+        bridges: any mix of types I and II; each is a member and reads modes that are members too.
+    """
+
+    temperature: Tensor
+    _fitted: Tensor
+
+    def __init__(self, net: nn.Module, modes: Sequence[Mode], bridges: Sequence[Bridge] = ()) -> None:
+        super().__init__()
+        check_modes(net, modes, 1, "an ensemble")
+        ids = [mode.id for mode in modes]
+        if len(set(ids)) < len(ids):
+            raise ModebridgeError(
+                "Expected the modes of an ensemble to differ, but got the same weights twice; give each mode once."
+            )
+        for bridge in bridges:
+            check_tap(net, bridge.tap)
+            for source in bridge.reads:
+                if source not in ids:
+                    raise ModebridgeError(
+                        f"Expected bridge '{bridge.name}' to read modes of the ensemble, but mode {source[:8]} "
+                        "is not a member; add the mode it was trained on."
+                    )
+        self.bases = nn.ModuleList([mode.load(net) for mode in modes])
+        self.bridges = nn.ModuleList([skeleton(bridge) for bridge in bridges])
+        self.eval()
+        self._reads = [tuple(ids.index(source) for source in bridge.reads) for bridge in bridges]
+        self._taps: list[list[str]] = [
+            sorted({b.tap for b, reads in zip(bridges, self._reads, strict=True) if k in reads})
+            for k in range(len(modes))
+        ]
+        self.register_buffer("temperature", torch.ones(()))
+        # A buffer, so that a saved ensemble remembers that its temperature was fitted.
+        self.register_buffer("_fitted", torch.zeros((), dtype=torch.bool))
+
+    def __len__(self) -> int:
+        return len(self.bases) + len(self.bridges)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether `calibrate` has been called."""
+        return bool(self._fitted)
+
+    def members(self, images: Tensor) -> Tensor:
+        """The probabilities (M, B, K) of every member: the modes, then the bridges."""
+        logits: list[Tensor] = []
+        features: dict[tuple[int, str], Tensor] = {}
+        for k, base in enumerate(self.bases):
+            out, found = run_with_taps(base, images, self._taps[k])
+            logits.append(out)
+            features.update({(k, tap): feature for tap, feature in found.items()})
+        for bridge, reads in zip(self.bridges, self._reads, strict=True):
+            assert isinstance(bridge, Bridge)
+            logits.append(bridge(*[features[k, bridge.tap] for k in reads]))
+        return torch.stack(logits).softmax(dim=-1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The probabilities (B, K): the mean of the members', tempered."""
+        return scale(self.members(images).mean(dim=0), self.temperature)
+
+    @torch.no_grad()
+    def calibrate(self, valid: Batches) -> Self:
+        """Fit the temperature on held-out data (never on the test split) and return the ensemble."""
+        pairs = [(self.members(images).mean(dim=0), labels) for images, labels in valid]
+        if not pairs:
+            raise ModebridgeError(
+                "Expected valid to have batches to calibrate on, but got none; give the validation split."
+            )
+        temperature = fit_temperature(torch.cat([p for p, _ in pairs]), torch.cat([y for _, y in pairs]))
+        self.temperature.fill_(temperature)
+        self._fitted.fill_(True)
+        return self

@@ -1,0 +1,48 @@
+"""Temperature scaling of an averaged probability."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from modebridge.errors import ModebridgeError
+
+__all__ = ["FLOOR", "fit_temperature", "scale"]
+
+FLOOR = 1e-12
+"""Added to a probability before its logarithm, as the authors do."""
+
+BOUNDS = (0.01, 100.0)
+
+
+def scale(probabilities: Tensor, temperature: Tensor | float) -> Tensor:
+    """softmax(log(p) / T): the temperature acts on the log of the averaged probability, not on members' logits.
+
+    >>> scale(torch.tensor([[0.2, 0.8]]), 1.0)
+    tensor([[0.2000, 0.8000]])
+    """
+    return ((probabilities + FLOOR).log() / temperature).softmax(dim=-1)
+
+
+def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
+    """The temperature with the lowest NLL, between 0.01 and 100.
+
+    In 1/T the NLL is convex, so its derivative has one sign change: bisection on log(1/T) finds it to float precision.
+    Where every answer is right (or the derivative never changes sign) the bound is the answer.
+
+    Args:
+        probabilities: (N, K), the averaged ones, of held-out data.
+        labels: (N,).
+    """
+    if len(labels) == 0:
+        raise ModebridgeError("Expected data to fit a temperature on, but got no sample; give a validation split.")
+    logs = (probabilities.double() + FLOOR).log()
+    own = logs.gather(1, labels.view(-1, 1)).mean()
+    low, high = -math.log(BOUNDS[1]), -math.log(BOUNDS[0])
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        tempered = (logs * math.exp(middle)).softmax(dim=-1)
+        slope = float((tempered * logs).sum(dim=-1).mean() - own)
+        low, high = (low, middle) if slope > 0 else (middle, high)
+    return math.exp(-0.5 * (low + high))

@@ -1,0 +1,270 @@
+"""Bridges: their build, their loss, and that training together equals training alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from modebridge import trees
+from modebridge.bridges import (
+    Bridge,
+    BridgeObjective,
+    body_for,
+    body_like,
+    curve_target,
+    ensemble_target,
+    kl_divergence,
+    label_target,
+    last_blocks_tap,
+    mix,
+    mode_target,
+)
+from modebridge.curves import start_curve
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from modebridge.nets import SPECS, resnet, run_with_taps
+from modebridge.training import fit_bridge, fit_bridges, plan_bridge
+from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
+
+# (data set, kind, slim) -> parameters, from the facts table; the 32-to-128-channel rows have no projection.
+PAPER_BRIDGES = {
+    ("tin200", "I", 2, True): 3_661_256,
+    ("tin200", "I", 1, True): 13_220_552,
+    ("tin200", "II", 2, True): 4_316_616,
+    ("tin200", "II", 1, True): 14_531_272,
+    ("in1k", "I", 2, True): 5_432_808,
+    ("in1k", "I", 1, True): 17_025_000,
+    ("in1k", "II", 2, True): 6_743_528,
+    ("in1k", "II", 1, True): 19_646_440,
+    ("cifar100", "II", 8, False): 197_604,
+    ("cifar100", "II", 4, False): 487_268,
+    ("cifar100", "II", 2, False): 1_343_076,
+    ("cifar100", "II", 1, True): 4_292_708,
+}
+
+
+@pytest.mark.parametrize("key", PAPER_BRIDGES)
+def test_parameter_counts(key):
+    name, kind, slim, projection = key
+    with torch.device("meta"):
+        body = body_like(SPECS[name], kind, slim, projection=projection)
+    assert sum(p.numel() for p in body.parameters()) == PAPER_BRIDGES[key]
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "tin200", "in1k", "digits"])
+@pytest.mark.parametrize("kind", ["I", "II"])
+def test_reads_the_tap_of_its_base(name, kind):
+    spec = SPECS[name]
+    net = resnet(name).to("meta").eval()
+    body = body_like(spec, kind, 2).to("meta").eval()
+    _, features = run_with_taps(net, torch.empty(2, *spec.image, device="meta"), [last_blocks_tap(spec)])
+    feature = features[last_blocks_tap(spec)]
+    assert body(*[feature] * (1 if kind == "I" else 2)).shape == (2, spec.classes)
+
+
+def test_building_twice_gives_the_same_width():
+    first, second = (sum(p.numel() for p in body_like(SPECS["digits"], "I", 2).parameters()) for _ in range(2))
+    assert first == second
+
+
+def test_medium_type_one_bridge_is_the_base_itself():
+    """With slim 1 and the base's own last weights, the bridge says what the base says."""
+    net = tiny_net().eval()
+    body = body_like(net.spec, "I", 1)
+    state = net.state_dict()
+    body.load_state_dict(
+        {
+            **{f"layers.{k}.{n}": t for k in range(3) for n, t in net.layers[k + 2].state_dict().items()},
+            "head.weight": state["head.weight"],
+            "head.bias": state["head.bias"],
+        }
+    )
+    images = torch.rand(3, 1, 8, 8)
+    tap = last_blocks_tap(net.spec)
+    logits, features = run_with_taps(net, images, [tap])
+    torch.testing.assert_close(body(features[tap]), logits)
+
+
+def test_kl_against_torch_and_zero_targets():
+    torch.manual_seed(0)
+    target, logits = torch.rand(5, 4).softmax(-1), torch.randn(5, 4)
+    reference = F.kl_div(logits.log_softmax(-1), target, reduction="none").sum(-1)
+    torch.testing.assert_close(kl_divergence(target, logits), reference)
+    hard = torch.eye(4)[:2]
+    torch.testing.assert_close(kl_divergence(hard, logits[:2]), F.cross_entropy(logits[:2], hard, reduction="none"))
+    assert float(kl_divergence(target, target.log()).abs().max()) < 1e-6
+
+
+def test_mixup_is_per_sample_on_pixels():
+    values = torch.arange(6.0).view(3, 2)
+    mixed = mix(values, torch.tensor([1.0, 0.0, 0.25]), torch.tensor([2, 0, 1]))
+    assert mixed.tolist() == [[0.0, 1.0], [0.0, 1.0], [2.5, 3.5]]
+
+
+def test_draws_follow_the_beta_distribution_and_their_seed():
+    objective = joint()[0]
+    shares = torch.cat([objective.draw(500, torch.Generator().manual_seed(s))["share"] for s in range(8)])
+    assert float(shares.mean()) == pytest.approx(0.5, abs=0.02)
+    assert float(shares.var()) == pytest.approx(1 / (4 * (2 * 0.4 + 1)), abs=0.01)
+    one, two = (objective.draw(9, torch.Generator().manual_seed(5)) for _ in range(2))
+    assert torch.equal(one["share"], two["share"])
+    assert torch.equal(one["partner"], two["partner"])
+    assert sorted(one["partner"].tolist()) == list(range(9))
+
+
+def joint(norm="frn", mixup=0.4):
+    """Three modes, their three curves, bridges of both kinds and all targets."""
+    net = tiny_net(0, norm)
+    ends = modes(3, norm)
+    images = blobs(4).images
+    curves = {
+        (i, j): start_curve(net, ends[i], ends[j]).with_statistics(net, 0.5, loader())
+        for i, j in [(0, 1), (0, 2), (1, 2)]
+    }
+    plans = {}
+    for (i, j), curve in curves.items():
+        plans[f"I-{i}-{j}"] = plan_bridge(net, curve, images, kind="I", seed=i + j)
+        plans[f"I-{j}-{i}"] = plan_bridge(net, curve, images, kind="I", source="end", seed=10 + i + j)
+        plans[f"II-{i}-{j}"] = plan_bridge(net, curve, images, kind="II", seed=20 + i + j)
+    curve = curves[0, 1]
+    plans["labels"] = plan_bridge(net, curve, images, target="labels")
+    plans["mode"] = plan_bridge(net, curve, images, target=mode_target(ends[2]))
+    plans["mean"] = plan_bridge(net, curve, images, target=ensemble_target(ends))
+    objective = BridgeObjective(
+        net, {n: p.bridge for n, p in plans.items()}, {n: p.target for n, p in plans.items()}, ends, mixup
+    )
+    return objective, net, ends, plans
+
+
+@pytest.mark.parametrize("norm", ["frn", "bn"])
+def test_joint_training_equals_training_alone_to_the_last_bit(norm):
+    _, net, _, plans = joint(norm)
+    together = fit_bridges(net, plans, loader(), config=quick(2))
+    for name, plan in plans.items():
+        alone = fit_bridges(net, {name: plan}, loader(), config=quick(2))[name]
+        assert trees.fingerprint(alone.state_dict()) == trees.fingerprint(together[name].state_dict()), name
+
+
+def test_every_frozen_network_runs_once_a_step():
+    objective, _, ends, _ = joint()
+    assert objective.frozen_forwards == len(ends) + 3
+    calls = []
+    for net in objective._frozen.values():
+        net.register_forward_hook(lambda *_: calls.append(1))
+    batch = next(iter(loader()))
+    prepared = objective.prepare(batch, objective.draw(8, torch.Generator().manual_seed(0)))
+    objective.losses(objective.start(), prepared)
+    assert len(calls) == 6
+
+
+def test_unread_modes_are_not_run():
+    _, net, ends, plans = joint()
+    plan = plans["I-0-1"]
+    objective = BridgeObjective(net, {"b": plan.bridge}, {"b": plan.target}, ends)
+    assert objective.frozen_forwards == 2
+
+
+@pytest.mark.parametrize("name", ["I-1-0", "II-0-1", "labels", "mode", "mean"])
+def test_losses_by_hand(name):
+    objective, net, ends, plans = joint(mixup=0.4)
+    images, labels = next(iter(loader()))
+    draw = objective.draw(len(images), torch.Generator().manual_seed(1))
+    mixed = mix(images, draw["share"], draw["partner"])
+    tap = last_blocks_tap(net.spec)
+    outputs = [run_with_taps(mode.load(net), mixed, [tap]) for mode in ends]
+    plan = plans[name]
+    sources = {"I-1-0": [1], "II-0-1": [0, 1]}.get(name, [0])
+    out = plan.bridge(*[outputs[k][1][tap] for k in sources])
+    hard = F.one_hot(labels, 3).float()
+    target = {
+        "labels": lambda: mix(hard, draw["share"], draw["partner"]),
+        "mode": lambda: outputs[2][0].softmax(-1),
+        "mean": lambda: sum(o[0].softmax(-1) for o in outputs) / 3,
+    }.get(name, lambda: plan.target.modes[0].load(net)(mixed).softmax(-1))()
+    expected = F.kl_div(out.log_softmax(-1), target, reduction="batchmean")
+    got = objective.losses(objective.start(), objective.prepare((images, labels), draw))[name]
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_bridge_learns_its_target():
+    """With the base's own last blocks as body and its own mode as target there is an exact answer: KL falls far."""
+    _, net, ends, _ = joint()
+    curve = start_curve(net, ends[0], ends[1])
+    plan = plan_bridge(net, curve, blobs(4).images, slim=1, target=mode_target(ends[0]))
+    before = BridgeObjective(net, {"b": plan.bridge}, {"b": plan.target}, ends)
+    trained = fit_bridges(net, {"b": plan}, loader(48), mixup=0.0, config=quick(25))["b"]
+    after = BridgeObjective(net, {"b": trained}, {"b": plan.target}, ends)
+    valid = loader(48)
+    assert after.validate(after.start(), valid)["b"] < 0.2 * before.validate(before.start(), valid)["b"]
+
+
+def test_best_epoch_of_each_bridge():
+    _, net, _, plans = joint()
+    best = fit_bridges(net, plans, loader(), config=replace(quick(3), keep="best"), valid=loader(seed=1))
+    assert best.keys() == plans.keys()
+
+
+def test_other_positions_and_the_batch_norm_curve():
+    net, (a, b) = tiny_net(0, "bn"), modes(2, "bn")
+    curve = start_curve(net, a, b)
+    bridge = fit_bridge(net, curve, loader(), kind="I", r=0.3, config=quick(1))
+    assert bridge.r == 0.3
+    assert bridge.kind == "I"
+
+
+def test_any_module_any_body():
+    torch.manual_seed(0)
+    net = Vectors()
+    a, b = (Mode.from_module(Vectors()) for _ in range(2))
+    data = [(torch.rand(6, 4), torch.arange(6) % 3) for _ in range(2)]
+    curve = start_curve(net, a, b)
+    assert fit_bridge(net, curve, data, tap="first", kind="II", config=quick(1)).kind == "II"
+    own = nn.Linear(4, 3)
+    assert isinstance(fit_bridge(net, curve, data, tap="first", body=own, config=quick(1)).body, nn.Linear)
+    with pytest.raises(ModebridgeError, match="Expected a tap for a network of type Vectors"):
+        fit_bridge(net, curve, data, config=quick(1))
+
+
+def test_bodies_for_other_features():
+    assert body_for((6, 4, 4), 3, "II", 2)(torch.rand(2, 6, 4, 4), torch.rand(2, 6, 4, 4)).shape == (2, 3)
+    assert body_for((6,), 3, "I", 2)(torch.rand(2, 6)).shape == (2, 3)
+    with pytest.raises(ModebridgeError, match=r"\(C, H, W\) or \(C,\)"):
+        body_for((6, 4), 3, "I")
+
+
+def test_bad_bridges():
+    _, net, ends, plans = joint()
+    curve = start_curve(net, ends[0], ends[1])
+    images = blobs(4).images
+    for kwargs, message in [
+        ({"kind": "III"}, "'I' or 'II'"),
+        ({"r": 1.5}, r"r to be in \[0, 1\]"),
+        ({"tap": "layers.99"}, "near ones"),
+        ({"slim": 100}, "at least one channel"),
+        ({"slim": 0}, "at least one channel"),
+        ({"target": "teacher"}, "'curve', 'labels' or a Target"),
+    ]:
+        with pytest.raises(ModebridgeError, match=message):
+            plan_bridge(net, curve, images, **kwargs)
+    with pytest.raises(ModebridgeError, match="at least one bridge"):
+        BridgeObjective(net, {}, {}, ends)
+    with pytest.raises(ModebridgeError, match="one target per bridge"):
+        BridgeObjective(net, {"a": plans["labels"].bridge}, {}, ends)
+    with pytest.raises(ModebridgeError, match="not among them"):
+        BridgeObjective(net, {"a": plans["labels"].bridge}, {"a": label_target()}, ends[1:])
+    with pytest.raises(ModebridgeError, match="mixup to be at least 0"):
+        BridgeObjective(net, {"a": plans["labels"].bridge}, {"a": label_target()}, ends, -1.0)
+    with pytest.raises(ModebridgeError, match="between 1 and the network's 4"):
+        last_blocks_tap(net.spec, 5)
+    with pytest.raises(ModebridgeError, match=r"one mode \(type I\) or two"):
+        Bridge(nn.Identity(), ends, "layers.1")
+    with pytest.raises(ModebridgeError, match="to get 1 features, but got 2"):
+        plans["I-0-1"].bridge(images, images)
+    with pytest.raises(ModebridgeError, match="to have modes, but got none"):
+        ensemble_target([])
+    with pytest.raises(ModebridgeError, match=r"r to be in"):
+        curve_target(curve, 2.0)

@@ -1,0 +1,117 @@
+"""Bridged ensembles: the mean of their members, each mode run once, calibrated on held-out data."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from modebridge.bridges import last_blocks_tap
+from modebridge.curves import start_curve
+from modebridge.ensembles import BridgedEnsemble, fit_temperature, scale
+from modebridge.errors import ModebridgeError
+from modebridge.nets import run_with_taps
+from modebridge.training import fit_bridges, plan_bridge
+from tests.scenarios import blobs, loader, modes, quick, tiny_net
+
+
+@pytest.fixture(scope="module", params=["frn", "bn"])
+def parts(request):
+    net, ends = tiny_net(0, request.param), modes(3, request.param)
+    curve = start_curve(net, ends[0], ends[1]).with_statistics(net, 0.5, loader())
+    images = blobs(4).images
+    plans = {
+        "I": plan_bridge(net, curve, images, kind="I"),
+        "back": plan_bridge(net, curve, images, kind="I", source="end"),
+        "II": plan_bridge(net, curve, images, kind="II"),
+        "early": plan_bridge(net, curve, images, kind="I", tap="layers.2"),
+    }
+    return net, ends, curve, fit_bridges(net, plans, loader(), config=quick(1))
+
+
+def test_mean_of_members_by_hand(parts):
+    net, ends, curve, bridges = parts
+    images = blobs(6, seed=3).images
+    ensemble = BridgedEnsemble(net, [ends[0], ends[1], curve.at(0.5)], list(bridges.values()))
+    assert len(ensemble) == 7
+    tap = last_blocks_tap(net.spec)
+    (l0, f0), (l1, f1) = (run_with_taps(ends[k].load(net), images, [tap, "layers.2"]) for k in (0, 1))
+    logits = [
+        l0,
+        l1,
+        curve.at(0.5).load(net)(images),
+        bridges["I"](f0[tap]),
+        bridges["back"](f1[tap]),
+        bridges["II"](f0[tap], f1[tap]),
+        bridges["early"](f0["layers.2"]),
+    ]
+    expected = torch.stack([out.softmax(-1) for out in logits])
+    torch.testing.assert_close(ensemble.members(images), expected)
+    torch.testing.assert_close(ensemble(images), expected.mean(0))
+
+
+def test_order_of_modes_does_not_matter_to_bridges(parts):
+    net, ends, _, bridges = parts
+    images = blobs(6).images
+    one = BridgedEnsemble(net, [ends[0], ends[1]], [bridges["II"]])
+    two = BridgedEnsemble(net, [ends[1], ends[0]], [bridges["II"]])
+    torch.testing.assert_close(one(images), two(images))
+
+
+def test_each_mode_runs_once(parts):
+    net, ends, _, bridges = parts
+    ensemble = BridgedEnsemble(net, ends[:2], list(bridges.values()))
+    calls = []
+    for base in ensemble.bases:
+        base.register_forward_hook(lambda *_: calls.append(1))
+    ensemble(blobs(6).images)
+    assert len(calls) == 2
+
+
+def test_temperature_only_changes_confidence(parts):
+    net, ends, _, bridges = parts
+    ensemble = BridgedEnsemble(net, [ends[0]], [bridges["I"]])
+    images = blobs(12).images
+    before = ensemble(images)
+    assert not ensemble.calibrated
+    assert ensemble.calibrate(loader(12)) is ensemble
+    assert ensemble.calibrated
+    assert torch.equal(ensemble(images).argmax(-1), before.argmax(-1))
+    torch.testing.assert_close(ensemble(images), scale(before, float(ensemble.temperature)))
+
+
+def test_state_dict_round_trip_and_batches_of_one(parts):
+    net, ends, _, bridges = parts
+    one = BridgedEnsemble(net, [ends[0]], [bridges["I"]]).calibrate(loader(12))
+    two = BridgedEnsemble(net, [ends[0]], [bridges["I"]])
+    two.load_state_dict(one.state_dict())
+    assert two.calibrated
+    images = blobs(12).images
+    assert torch.equal(one(images), two(images))
+    torch.testing.assert_close(torch.cat([one(image[None]) for image in images]), one(images), rtol=1e-4, atol=1e-5)
+
+
+def test_planted_temperature_is_found():
+    generator = torch.Generator().manual_seed(0)
+    probabilities = (2 * torch.randn(20000, 5, generator=generator)).softmax(-1)
+    labels = torch.multinomial(scale(probabilities, 1.7), 1, generator=generator)[:, 0]
+    assert fit_temperature(probabilities, labels) == pytest.approx(1.7, abs=0.05)
+
+
+def test_temperature_at_its_bounds():
+    sure = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+    assert fit_temperature(sure, torch.tensor([0, 1])) == pytest.approx(0.01, rel=1e-3)
+    assert fit_temperature(sure, torch.tensor([1, 0])) == pytest.approx(100, rel=1e-3)
+
+
+def test_bad_ensembles(parts):
+    net, ends, _, bridges = parts
+    with pytest.raises(ModebridgeError, match="at least 1 mode, but got 0"):
+        BridgedEnsemble(net, [])
+    with pytest.raises(ModebridgeError, match="same weights twice"):
+        BridgedEnsemble(net, [ends[0], ends[0]])
+    with pytest.raises(ModebridgeError, match="is not a member"):
+        BridgedEnsemble(net, [ends[0]], [bridges["II"]])
+    with pytest.raises(ModebridgeError, match="valid to have batches"):
+        BridgedEnsemble(net, [ends[0]]).calibrate([])
+    with pytest.raises(ModebridgeError, match="but got no sample"):
+        fit_temperature(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
