@@ -1,0 +1,82 @@
+"""What an ensemble is worth and what it costs: scores, calibration, DEE, correspondence, curves, FLOPs."""
+
+from modebridge.evaluate.bootstrap import (
+    Interval,
+    Score,
+    bootstrap_difference,
+    bootstrap_interval,
+    bootstrap_mean,
+)
+from modebridge.evaluate.correspondence import Average, Correspondence, correspondence, kl, r2
+from modebridge.evaluate.cost import (
+    Cost,
+    CostConvention,
+    combination_cost,
+    cost,
+    feature_shapes,
+    module_cost,
+)
+from modebridge.evaluate.equivalence import DeeConvention, dee
+from modebridge.evaluate.evaluate import Scores, evaluate, predict
+from modebridge.evaluate.profile import (
+    CurveCheck,
+    CurvePoint,
+    barrier,
+    check_curve,
+    curve_profile,
+    is_low_loss,
+)
+from modebridge.evaluate.scores import (
+    Reliability,
+    accuracy,
+    brier,
+    check,
+    check_probabilities,
+    ece,
+    hits,
+    nll,
+    reliability,
+    squared_errors,
+    surprisals,
+)
+
+__all__ = [
+    "Average",
+    "Correspondence",
+    "Cost",
+    "CostConvention",
+    "CurveCheck",
+    "CurvePoint",
+    "DeeConvention",
+    "Interval",
+    "Reliability",
+    "Score",
+    "Scores",
+    "accuracy",
+    "barrier",
+    "bootstrap_difference",
+    "bootstrap_interval",
+    "bootstrap_mean",
+    "brier",
+    "check",
+    "check_curve",
+    "check_probabilities",
+    "combination_cost",
+    "correspondence",
+    "cost",
+    "curve_profile",
+    "dee",
+    "ece",
+    "evaluate",
+    "feature_shapes",
+    "hits",
+    "is_low_loss",
+    "kl",
+    "module_cost",
+    "nll",
+    "predict",
+    "r2",
+    "reliability",
+    "squared_errors",
+    "surprisals",
+]

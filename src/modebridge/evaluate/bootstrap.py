@@ -1,0 +1,124 @@
+"""Percentile bootstrap intervals over samples, seeded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate.scores import check
+
+__all__ = ["Interval", "Score", "bootstrap_difference", "bootstrap_interval", "bootstrap_mean"]
+
+Score: TypeAlias = Callable[[Tensor, Tensor], float]
+"""Probabilities (N, K) and labels (N,) to a number."""
+
+Interval: TypeAlias = tuple[float, float]
+"""Low and high."""
+
+
+def bootstrap_interval(
+    score: Score,
+    probabilities: Tensor,
+    labels: Tensor,
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Where a score would lie if the same many samples were drawn again.
+
+    It holds the spread of the test samples alone, not that of training: seeds are another matter.
+
+    Args:
+        score: any score of this layer, or your own.
+        probabilities: (N, K).
+        labels: (N,).
+        resamples: how many times N samples are drawn with replacement.
+        level: the share of resampled scores within the interval.
+        seed: of the draws; one seed draws the same samples for every score.
+
+    >>> from modebridge.evaluate.scores import accuracy
+    >>> table = torch.tensor([[0.9, 0.1]]).repeat(100, 1)
+    >>> bootstrap_interval(accuracy, table, torch.arange(100) % 2, resamples=200)
+    (0.4, 0.59)
+    """
+    _check(resamples, level)
+    check(probabilities, labels)
+    values = [
+        score(probabilities[index], labels[index])
+        for index in _draws(len(labels), resamples, seed, probabilities.device)
+    ]
+    return _percentiles(values, level)
+
+
+def bootstrap_difference(
+    score: Score,
+    a: Tensor,
+    b: Tensor,
+    labels: Tensor,
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """The interval of score(a) - score(b) of two models on the same samples.
+
+    Paired: each resample is drawn once for both models, so what is hard for both drops out. An interval without 0
+    says that the models differ on data like these.
+
+    Args:
+        score: any score of this layer, or your own.
+        a: (N, K) probabilities of one model.
+        b: (N, K) probabilities of the other.
+        labels: (N,).
+        resamples: as in `bootstrap_interval`.
+        level: as there.
+        seed: as there.
+    """
+    _check(resamples, level)
+    check(a, labels)
+    check(b, labels)
+    values = [
+        score(a[index], labels[index]) - score(b[index], labels[index])
+        for index in _draws(len(labels), resamples, seed, a.device)
+    ]
+    return _percentiles(values, level)
+
+
+def bootstrap_mean(values: Tensor, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
+    """The interval of a mean of per-sample values (N,), such as `surprisals`.
+
+    The same as `bootstrap_interval` of the score whose mean it is, without dragging K classes through every resample.
+    """
+    _check(resamples, level)
+    if values.dim() != 1 or len(values) == 0:
+        raise ModebridgeError(
+            f"Expected values to be (N,) with at least one sample, but got the shape {tuple(values.shape)}; "
+            "give one number a sample."
+        )
+    means = [float(values[index].double().mean()) for index in _draws(len(values), resamples, seed, values.device)]
+    return _percentiles(means, level)
+
+
+def _check(resamples: int, level: float) -> None:
+    if resamples < 1:
+        raise ModebridgeError(f"Expected resamples to be at least 1, but got {resamples}; 1000 is the usual number.")
+    if not 0 < level < 1:
+        raise ModebridgeError(f"Expected level to be within (0, 1), but got {level}; 0.95 is the usual one.")
+
+
+def _draws(samples: int, resamples: int, seed: int, device: torch.device) -> Iterator[Tensor]:
+    # Drawn on the CPU, so that a score on a GPU has the same interval.
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(resamples):
+        yield torch.randint(samples, (samples,), generator=generator).to(device)
+
+
+def _percentiles(values: list[float], level: float) -> Interval:
+    tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    low, high = torch.quantile(torch.tensor(values, dtype=torch.float64), tails).tolist()
+    return low, high

@@ -1,0 +1,112 @@
+"""How closely a bridge says what the network on the curve says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, overload
+
+import torch
+from torch import Tensor
+
+from modebridge.ensembles.temperature import FLOOR
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate.scores import check_probabilities
+
+__all__ = ["Average", "Correspondence", "correspondence", "kl", "r2"]
+
+Average: TypeAlias = Literal["variance_weighted", "uniform", "none"]
+
+
+@overload
+def r2(target: Tensor, prediction: Tensor, average: Literal["none"]) -> Tensor: ...
+@overload
+def r2(
+    target: Tensor,
+    prediction: Tensor,
+    average: Literal["variance_weighted", "uniform"] = "variance_weighted",
+) -> float: ...
+def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted") -> float | Tensor:
+    r"""The coefficient of determination of probabilities, class by class, then averaged.
+
+    .. math:: R^2_k = 1 - \frac{\sum_n (t_{nk} - p_{nk})^2}{\sum_n (t_{nk} - \bar t_k)^2}
+
+    The paper prints an R2 but does not say how it joins classes. Our default, "variance_weighted", weighs each class
+    by its variance in the target: one minus all squared error over all variance. A class that does not vary
+    counts 1 if it is met exactly, else 0, as in scikit-learn.
+
+    Args:
+        target: (N, K) probabilities of the network on the curve, N at least 2.
+        prediction: (N, K) probabilities of the bridge.
+        average: "variance_weighted", "uniform" (the plain mean over classes) or "none" ((K,), one value a class).
+
+    >>> target = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    >>> r2(target, target), r2(target, torch.full((2, 2), 0.5))
+    (1.0, 0.0)
+    """
+    if average not in ("variance_weighted", "uniform", "none"):
+        raise ModebridgeError(
+            f"Expected average to be 'variance_weighted', 'uniform' or 'none', but got '{average}'; choose one."
+        )
+    aim, said = _pair(target, prediction)
+    if len(aim) < 2:
+        raise ModebridgeError(
+            "Expected R2 to have at least 2 samples, but got 1, which has no variance; give more data."
+        )
+    error = (aim - said).square().sum(dim=0)
+    # A constant class has variance 0 by definition, not the dust that its rounded mean leaves.
+    constant = (aim == aim[0]).all(dim=0)
+    variance = (aim - aim.mean(dim=0)).square().sum(dim=0).masked_fill(constant, 0.0)
+    # error / 0 is never taken: where the variance is 0 the answer is 1 or 0.
+    scores = torch.where(
+        variance > 0, 1 - error / variance.masked_fill(variance == 0, 1.0), (error == 0).to(error.dtype)
+    )
+    if average == "none":
+        return scores
+    if average == "uniform" or not bool((variance > 0).any()):
+        return float(scores.mean())
+    return float((scores * variance).sum() / variance.sum())
+
+
+def kl(target: Tensor, prediction: Tensor) -> float:
+    """The mean over samples of KL(target || prediction) in nats, 1e-12 added before each logarithm.
+
+    >>> round(kl(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5]])), 4)
+    0.6931
+    """
+    aim, said = _pair(target, prediction)
+    return float((aim * ((aim + FLOOR).log() - (said + FLOOR).log())).sum(dim=1).mean())
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    """How closely predictions follow their target.
+
+    Args:
+        r2: weighted by each class's variance; our default.
+        r2_per_class: the plain mean of the classes' R2.
+        kl: the mean of KL(target || prediction), in nats.
+    """
+
+    r2: float
+    r2_per_class: float
+    kl: float
+
+
+def correspondence(target: Tensor, prediction: Tensor) -> Correspondence:
+    """R2 both ways and KL of probabilities (N, K) against their target (N, K), N at least 2."""
+    return Correspondence(
+        r2=r2(target, prediction),
+        r2_per_class=r2(target, prediction, "uniform"),
+        kl=kl(target, prediction),
+    )
+
+
+def _pair(target: Tensor, prediction: Tensor) -> tuple[Tensor, Tensor]:
+    aim = check_probabilities(target, "the target")
+    said = check_probabilities(prediction, "the prediction")
+    if aim.shape != said.shape:
+        raise ModebridgeError(
+            f"Expected target and prediction to have the same shape, but got {tuple(aim.shape)} and "
+            f"{tuple(said.shape)}; run both on the same data."
+        )
+    return aim, said

@@ -1,0 +1,234 @@
+"""What a combination of modes and bridges costs, counted without running it and without its weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.flop_counter import FlopCounterMode
+
+from modebridge.bridges import Bridge
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.nets import FilterResponseNorm, run_with_taps
+
+__all__ = ["Cost", "CostConvention", "combination_cost", "cost", "feature_shapes", "module_cost"]
+
+CostConvention: TypeAlias = Literal["counted", "paper"]
+Shape: TypeAlias = tuple[int, ...]
+T = TypeVar("T")
+
+PAPER_WEIGHTS: dict[type[nn.Module], int] = {FilterResponseNorm: 6, nn.SiLU: 5, nn.MaxPool2d: 1}
+"""What one input element of a layer adds to the paper's FLOPs: fitted to its tables, documented nowhere."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one forward pass of one image, and of the weights.
+
+    Args:
+        flops: multiply-adds of convolutions and matrix products (the paper's elementwise work on top where asked for).
+        params: how many parameters there are.
+        relative_flops: in units of one base network.
+        relative_params: in units of one base network.
+    """
+
+    flops: float
+    params: int
+    relative_flops: float
+    relative_params: float
+
+
+def cost(ensemble: BridgedEnsemble, image_shape: Sequence[int], convention: CostConvention = "counted") -> Cost:
+    """The cost of a whole bridged ensemble: every mode runs once, every bridge once.
+
+    Args:
+        ensemble: nothing in it is run or changed.
+        image_shape: (C, H, W) of one image.
+        convention: "counted" is the truth; "paper" repeats the paper's columns, see `combination_cost`.
+    """
+    base = ensemble.bases[0]
+    bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
+    shapes = feature_shapes(base, image_shape, [bridge.tap for bridge in bridges])
+    fed = [(bridge, [shapes[bridge.tap]] * len(bridge.reads)) for bridge in bridges]
+    return combination_cost(base, image_shape, len(ensemble.bases), fed, convention)
+
+
+def combination_cost(
+    base: nn.Module,
+    image_shape: Sequence[int],
+    modes: int,
+    bridges: Sequence[tuple[nn.Module, Sequence[Sequence[int]]]] = (),
+    convention: CostConvention = "counted",
+) -> Cost:
+    """The cost of `modes` base networks and some bridges, from architectures alone.
+
+    "paper" counts as the paper's tables do: FLOPs are multiply-adds, 6 per element of filter response norm, 5 per SiLU
+    (as a module) and 1 per input of a max-pool; the parameters of bridges are divided by those of THREE base networks
+    (the curve's), both rounded to 0.01 M. So its relative parameters are a third of the truth; the absolute are true.
+
+    Args:
+        base: the base network.
+        image_shape: (C, H, W) of one image.
+        modes: how many base networks run; 0 gives the bridges alone.
+        bridges: each body with the shapes of the features it reads, without the batch axis; one body may come twice.
+        convention: "counted" or "paper".
+
+    >>> from modebridge.bridges import body_like
+    >>> from modebridge.nets import SPECS, resnet
+    >>> net, body = resnet("tin200"), body_like(SPECS["tin200"], "I")
+    >>> total = combination_cost(net, (3, 64, 64), 1, [(body, [(256, 16, 16)])] * 2)
+    >>> round(total.relative_flops, 3), round(total.relative_params, 3)
+    (1.1, 1.342)
+    """
+    if modes < 0:
+        raise ModebridgeError(f"Expected modes to be at least 0, but got {modes}; 0 gives the bridges alone.")
+    if convention == "paper":
+        for module in [base, *[body for body, _ in bridges]]:
+            _check_frn(module, needed=module is base)
+    unit = module_cost(base, image_shape, convention=convention)
+    # The same body at the same shapes is counted once: tables ask for one bridge many times.
+    known: dict[tuple[int, tuple[Shape, ...]], Cost] = {}
+    parts: list[Cost] = []
+    for body, features in bridges:
+        key = (id(body), tuple(tuple(shape) for shape in features))
+        if key not in known:
+            known[key] = module_cost(body, *features, convention=convention)
+        parts.append(known[key])
+    if convention == "paper":
+        shares = [_ratio(_rounded(part.params), _rounded(3 * unit.params)) for part in parts]
+    else:
+        shares = [_ratio(part.params, unit.params) for part in parts]
+    return Cost(
+        flops=modes * unit.flops + sum(part.flops for part in parts),
+        params=modes * unit.params + sum(part.params for part in parts),
+        relative_flops=modes + sum(_ratio(part.flops, unit.flops) for part in parts),
+        relative_params=modes + sum(shares),
+    )
+
+
+def module_cost(module: nn.Module, *example_shapes: Sequence[int], convention: CostConvention = "counted") -> Cost:
+    """The cost of one module, in units of itself.
+
+    It is counted on a copy without weights (torch's meta device), in evaluation mode, on a batch of one; only a module
+    that cannot run there is copied as it is and run on zeros. The caller's module is never touched.
+
+    Args:
+        module: any module.
+        example_shapes: of each input, without the batch axis.
+        convention: "counted" or "paper", see `combination_cost`.
+
+    >>> module_cost(nn.Linear(3, 5), (3,))
+    Cost(flops=15.0, params=20, relative_flops=1.0, relative_params=1.0)
+    """
+    if convention not in ("counted", "paper"):
+        raise ModebridgeError(
+            f"Expected convention to be 'counted' or 'paper', but got '{convention}'; choose one of the two."
+        )
+
+    def count(bare: nn.Module, inputs: Sequence[Tensor]) -> float:
+        elementwise = 0
+
+        def add(layer: nn.Module, args: tuple[Any, ...], output: object) -> None:
+            nonlocal elementwise
+            elementwise += PAPER_WEIGHTS[type(layer)] * args[0].numel()
+
+        if convention == "paper":
+            for layer in bare.modules():
+                if type(layer) in PAPER_WEIGHTS:
+                    layer.register_forward_hook(add)
+        with FlopCounterMode(display=False) as counter:
+            bare(*inputs)
+        # torch counts a multiply-add as two operations.
+        return float(counter.get_total_flops()) / 2 + elementwise
+
+    flops = _on_copy(module, example_shapes, count)
+    params = sum(parameter.numel() for parameter in module.parameters())
+    return Cost(flops=flops, params=params, relative_flops=1.0, relative_params=1.0)
+
+
+def feature_shapes(net: nn.Module, image_shape: Sequence[int], taps: Sequence[str]) -> dict[str, Shape]:
+    """The shape of one image's feature at each tap, without the batch axis.
+
+    >>> from modebridge.nets import resnet
+    >>> feature_shapes(resnet("cifar10"), (3, 32, 32), ["layers.12"])
+    {'layers.12': (128, 8, 8)}
+    """
+
+    def read(bare: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Shape]:
+        _, features = run_with_taps(bare, inputs[0], taps)
+        return {tap: tuple(feature.shape[1:]) for tap, feature in features.items()}
+
+    return _on_copy(net, [image_shape], read) if taps else {}
+
+
+def _on_copy(module: nn.Module, shapes: Sequence[Sequence[int]], work: Callable[[nn.Module, Sequence[Tensor]], T]) -> T:
+    """Do something with a weightless copy of a module, or with a real one where the former cannot run."""
+    own = next(iter(module.parameters()), torch.zeros(()))
+    dtype = own.dtype if own.is_floating_point() else torch.float32
+    failed = (RuntimeError, ValueError, TypeError, IndexError)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    # Fused attention, in evaluation mode or on a CPU, hides its matrix products from the counter.
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            try:
+                return work(
+                    _weightless(module), [torch.empty(1, *shape, dtype=dtype, device="meta") for shape in shapes]
+                )
+            except ModebridgeError:
+                raise
+            except failed:  # a module that looks at its values, or holds tensors that are no buffers
+                return work(
+                    copy.deepcopy(module).eval(),
+                    [torch.zeros(1, *shape, dtype=dtype, device=own.device) for shape in shapes],
+                )
+    except ModebridgeError:
+        raise
+    except failed as error:
+        given = ", ".join(str((1, *shape)) for shape in shapes)
+        raise ModebridgeError(
+            f"Expected {type(module).__name__} to run on zeros of shape {given}, but got "
+            f"'{str(error).splitlines()[0] if str(error) else type(error).__name__}'; "
+            "give the shape of one image or feature without the batch axis."
+        ) from error
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _weightless(module: nn.Module) -> nn.Module:
+    # deepcopy takes what its memo holds, so the weights are never copied, not even for a moment.
+    memo: dict[int, Any] = {
+        id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False) for p in module.parameters()
+    }
+    memo.update({id(b): torch.empty_like(b, device="meta") for b in module.buffers()})
+    return copy.deepcopy(module, memo).eval()
+
+
+def _check_frn(module: nn.Module, *, needed: bool) -> None:
+    """The paper's rule was fitted to networks with filter response norm; for others it means nothing."""
+    others = (_NormBase, nn.GroupNorm, nn.LayerNorm)
+    kinds = [type(layer).__name__ for layer in module.modules() if isinstance(layer, others)]
+    normed = any(isinstance(layer, FilterResponseNorm) for layer in module.modules())
+    if kinds or (needed and not normed):
+        raise ModebridgeError(
+            f"Expected the paper's counting to meet networks with filter response norm only, to which it was fitted, "
+            f"but got {kinds[0] if kinds else 'none'} in {type(module).__name__}; use convention='counted'."
+        )
+
+
+def _rounded(params: int) -> int:
+    # To 0.01 M, as the paper's tool printed them; a count that would vanish stays as it is.
+    return round(params, -4) or params
+
+
+def _ratio(part: float, whole: float) -> float:
+    # A base without a convolution or matrix product has no unit to measure in.
+    return part / whole if whole else math.nan

@@ -1,0 +1,199 @@
+"""Scores of probabilities against labels: pure functions, summed in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from modebridge.ensembles.temperature import FLOOR
+from modebridge.errors import ModebridgeError
+
+__all__ = [
+    "Reliability",
+    "accuracy",
+    "brier",
+    "check",
+    "check_probabilities",
+    "ece",
+    "hits",
+    "nll",
+    "reliability",
+    "squared_errors",
+    "surprisals",
+]
+
+SLACK = 1e-3
+"""How far from 1 the sum of a row of probabilities may be."""
+
+
+def check_probabilities(probabilities: Tensor, what: str = "probabilities") -> Tensor:
+    """Refuse what is not a table of probabilities; give it back as float64.
+
+    Args:
+        probabilities: (N, K), rows that sum to 1 within 1e-3; N and K at least 1.
+        what: how the error calls them.
+    """
+    if probabilities.dim() != 2:
+        raise ModebridgeError(
+            f"Expected {what} to be (N, K), but got the shape {tuple(probabilities.shape)}; "
+            "give one row a sample and one column a class."
+        )
+    samples, classes = probabilities.shape
+    if samples == 0:
+        raise ModebridgeError(f"Expected {what} to have at least one sample, but got none; give some data.")
+    if classes == 0:
+        raise ModebridgeError(f"Expected {what} to have at least one class, but got none; give one column a class.")
+    if probabilities.is_complex():
+        raise ModebridgeError(
+            f"Expected {what} to be real numbers, but got {probabilities.dtype}; give the softmax of the logits."
+        )
+    table = probabilities.double()
+    if not bool(torch.isfinite(table).all()):
+        rows = int((~torch.isfinite(table)).any(dim=1).sum())
+        raise ModebridgeError(
+            f"Expected {what} to be finite, but got NaN or Inf in {rows} of {samples} rows; "
+            "look for a network that diverged."
+        )
+    way_out = "give probabilities, not logits (their softmax, in float32)"
+    if bool((table < 0).any()):
+        raise ModebridgeError(f"Expected {what} to be at least 0, but got {float(table.min()):.4g}; {way_out}.")
+    sums = table.sum(dim=1)
+    worst = float(sums[(sums - 1).abs().argmax()])
+    if abs(worst - 1) > SLACK:
+        raise ModebridgeError(f"Expected each row of {what} to sum to 1, but got a sum of {worst:.4g}; {way_out}.")
+    return table
+
+
+def check(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Refuse what cannot be scored; give back the same as float64 and int64.
+
+    Args:
+        probabilities: (N, K), see `check_probabilities`.
+        labels: (N,) integers in [0, K).
+    """
+    table = check_probabilities(probabilities)
+    samples, classes = table.shape
+    if labels.dim() != 1:
+        raise ModebridgeError(
+            f"Expected labels to be (N,), but got the shape {tuple(labels.shape)}; "
+            "give one class number a sample, not one-hot rows."
+        )
+    if len(labels) != samples:
+        raise ModebridgeError(
+            f"Expected one label a sample, but got {len(labels)} labels for {samples} samples; "
+            "score both from the same pass over the data."
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise ModebridgeError(f"Expected labels to be integers, but got {labels.dtype}; give class numbers as int64.")
+    numbers = labels.long()
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < 0 or high >= classes:
+        raise ModebridgeError(
+            f"Expected labels to be in [0, {classes}), but got {low if low < 0 else high}; "
+            "the class count is off: use a network and data of the same classes, counted from 0."
+        )
+    return table, numbers
+
+
+def hits(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """1 for each sample whose top class is its label, else 0: (N,) in float64."""
+    table, numbers = check(probabilities, labels)
+    return (table.argmax(dim=1) == numbers).double()
+
+
+def surprisals(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """-log(p + 1e-12) of each sample's own class, in nats: (N,) in float64."""
+    table, numbers = check(probabilities, labels)
+    return -(table.gather(1, numbers.view(-1, 1)).squeeze(1) + FLOOR).log()
+
+
+def squared_errors(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """The squared distance of each row from the one-hot label: (N,) in float64, each within [0, 2]."""
+    table, numbers = check(probabilities, labels)
+    own = table.gather(1, numbers.view(-1, 1)).squeeze(1)
+    # |p - y|^2 without a one-hot table: sum p^2 - 2 p_y + 1.
+    return table.square().sum(dim=1) - 2 * own + 1
+
+
+def accuracy(probabilities: Tensor, labels: Tensor) -> float:
+    """The share of samples whose top class is their label.
+
+    >>> accuracy(torch.tensor([[0.7, 0.3], [0.6, 0.4]]), torch.tensor([0, 1]))
+    0.5
+    """
+    return float(hits(probabilities, labels).mean())
+
+
+def nll(probabilities: Tensor, labels: Tensor) -> float:
+    """The negative log-likelihood: the mean of -log(p + 1e-12) of the labels' classes, in nats.
+
+    >>> round(nll(torch.tensor([[0.5, 0.5]]), torch.tensor([0])), 4)
+    0.6931
+    """
+    return float(surprisals(probabilities, labels).mean())
+
+
+def brier(probabilities: Tensor, labels: Tensor) -> float:
+    """The Brier score: squared error summed over classes, mean over samples; from 0 to 2.
+
+    >>> brier(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 0]))
+    1.25
+    """
+    return float(squared_errors(probabilities, labels).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """A reliability diagram: what is claimed and what holds, by bins of the top probability.
+
+    Args:
+        edges: (bins + 1,); bin b holds the samples in (edges[b], edges[b + 1]].
+        count: (bins,) samples in each bin.
+        confidence: (bins,) mean top probability, NaN in an empty bin.
+        accuracy: (bins,) share of right answers, NaN in an empty bin.
+    """
+
+    edges: Tensor
+    count: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+
+
+def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
+    """Accuracy and confidence in equal bins of the top probability.
+
+    >>> found = reliability(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1]), bins=2)
+    >>> found.count.tolist(), found.accuracy.tolist()
+    ([0, 2], [nan, 0.5])
+    """
+    if bins < 1:
+        raise ModebridgeError(f"Expected bins to be at least 1, but got {bins}; the paper uses 15.")
+    table, numbers = check(probabilities, labels)
+    top, guess = table.max(dim=1)
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=table.device)
+    # Only the inner edges: a row that sums to a little more than 1 still falls into the last bin.
+    index = torch.bucketize(top, edges[1:-1])
+    count = torch.bincount(index, minlength=bins)
+    right = (guess == numbers).double()
+    return Reliability(
+        edges=edges,
+        count=count,
+        confidence=torch.bincount(index, weights=top, minlength=bins) / count,
+        accuracy=torch.bincount(index, weights=right, minlength=bins) / count,
+    )
+
+
+def ece(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:
+    """The expected calibration error: |accuracy - confidence| of each bin, weighted by its share of samples.
+
+    Bins are equal parts of [0, 1] on the top probability, each (low, high]. (The paper writes them the other way
+    round and with the number of classes; the authors' code does it this way.)
+
+    >>> round(ece(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1])), 4)
+    0.45
+    """
+    found = reliability(probabilities, labels, bins)
+    gaps = (found.accuracy - found.confidence).abs().nan_to_num(0.0)
+    return float((gaps * found.count).sum() / found.count.sum())
