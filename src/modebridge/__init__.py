@@ -1,0 +1,32 @@
+"""Bridge networks: most of a deep ensemble at nearly the cost of one forward pass.
+
+Train (or bring) modes, connect two by a curve, learn a bridge that predicts the middle of the curve, and average.
+"""
+
+from modebridge.bridges import Bridge
+from modebridge.curves import BezierCurve, Polychain
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import cost, evaluate
+from modebridge.modes import Mode
+from modebridge.training import TrainConfig, fit_bridge, fit_bridges, fit_curve, fit_mode, plan_bridge
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BezierCurve",
+    "Bridge",
+    "BridgedEnsemble",
+    "Mode",
+    "ModebridgeError",
+    "Polychain",
+    "TrainConfig",
+    "__version__",
+    "cost",
+    "evaluate",
+    "fit_bridge",
+    "fit_bridges",
+    "fit_curve",
+    "fit_mode",
+    "plan_bridge",
+]

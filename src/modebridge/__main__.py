@@ -1,0 +1,5 @@
+"""`python -m modebridge` is `modebridge`."""
+
+from modebridge.cli import main
+
+main()

@@ -1,0 +1,5 @@
+"""The command line: one verb per thing a person wants."""
+
+from modebridge.cli.app import main
+
+__all__ = ["main"]

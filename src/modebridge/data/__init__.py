@@ -1,0 +1,7 @@
+"""Data sets as tensors, splits, batched augmentation."""
+
+from modebridge.data.augment import crop_and_flip
+from modebridge.data.digits import load_digits, noisy_digits
+from modebridge.data.imageset import ImageSet, Loader
+
+__all__ = ["ImageSet", "Loader", "crop_and_flip", "load_digits", "noisy_digits"]

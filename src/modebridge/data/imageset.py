@@ -1,0 +1,126 @@
+"""Data sets as tensors: one for images, one for labels, and batches cut from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from modebridge import seeds
+from modebridge.data.augment import crop_and_flip
+from modebridge.errors import ModebridgeError
+from modebridge.types import Batch
+
+__all__ = ["ImageSet", "Loader"]
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images and labels that fit in memory.
+
+    Args:
+        images: (N, C, H, W), uint8 or floats.
+        labels: (N,) int64.
+        classes: K.
+    """
+
+    images: Tensor
+    labels: Tensor
+    classes: int
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.labels):
+            raise ModebridgeError(
+                f"Expected as many labels as images, but got {len(self.labels)} for {len(self.images)}; "
+                "give one label an image."
+            )
+        if len(self.images) == 0:
+            raise ModebridgeError("Expected a data set to have images, but got none; check the split.")
+        if self.images.is_floating_point() and not bool(torch.isfinite(self.images).all()):
+            raise ModebridgeError("Expected images to be finite, but got NaN or Inf; clean the data first.")
+        low, high = int(self.labels.min()), int(self.labels.max())
+        if low < 0 or high >= self.classes:
+            raise ModebridgeError(
+                f"Expected labels to be in [0, {self.classes}), but got {low} to {high}; check the number of classes."
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def part(self, start: int, stop: int) -> ImageSet:
+        """The images from `start` up to `stop`, in the stored order."""
+        return ImageSet(self.images[start:stop], self.labels[start:stop], self.classes)
+
+    def shuffled(self, seed: int) -> ImageSet:
+        """The same images in a fixed random order, for sets that are stored class by class."""
+        order = torch.randperm(len(self), generator=seeds.generator(seed, "order"))
+        return ImageSet(self.images[order], self.labels[order], self.classes)
+
+    def to(self, device: torch.device | str) -> ImageSet:
+        """The same set on another device."""
+        return ImageSet(self.images.to(device), self.labels.to(device), self.classes)
+
+
+class Loader:
+    """Batches of an image set, augmented as a whole batch at a time; the same seed and epoch give the same batches.
+
+    Iterating moves on to the next epoch; `set_epoch` goes to any, which is how a run restarts where it stopped.
+
+    Args:
+        data: the images.
+        batch_size: B; the last batch of an epoch is smaller where it does not divide the set.
+        shuffle: a new order every epoch.
+        seed: of order and augmentation.
+        pad: zero pixels around an image before a random crop of its own size; 0 for none.
+        flip: mirror half of the images, chosen at random.
+
+    >>> data = ImageSet(torch.zeros(5, 1, 8, 8), torch.zeros(5, dtype=torch.int64), classes=2)
+    >>> [len(labels) for _, labels in Loader(data, batch_size=2)]
+    [2, 2, 1]
+    """
+
+    def __init__(
+        self,
+        data: ImageSet,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        pad: int = 0,
+        flip: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; 128 is the paper's.")
+        self.data = data
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.pad = pad
+        self.flip = flip
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return -(-len(self.data) // self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of `epoch`."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return self._batches(seeds.generator(self.seed, "epoch", epoch))
+
+    def _batches(self, generator: torch.Generator) -> Iterator[Batch]:
+        images, labels = self.data.images, self.data.labels
+        order = torch.randperm(len(self.data), generator=generator) if self.shuffle else None
+        for start in range(0, len(self.data), self.batch_size):
+            stop = min(start + self.batch_size, len(self.data))
+            chosen = slice(start, stop) if order is None else order[start:stop].to(images.device)
+            batch = images[chosen]
+            if batch.dtype == torch.uint8:
+                batch = batch.float() / 255
+            if self.pad or self.flip:
+                batch = crop_and_flip(batch, generator, pad=self.pad, flip=self.flip)
+            yield batch, labels[chosen]

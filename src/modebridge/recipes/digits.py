@@ -1,0 +1,25 @@
+"""The demo: hand-written digits with fixed pixel noise, a minute or two on two cores."""
+
+from __future__ import annotations
+
+from modebridge.recipes.config import DataConfig, Recipe
+from modebridge.training import TrainConfig
+
+__all__ = ["digits"]
+
+
+def digits() -> Recipe:
+    """Four small networks, the curves from the first to the others, and the bridges on top."""
+    return Recipe(
+        name="digits",
+        about="UCI hand-written digits with pixel noise, carried in the package; a minute or two on two cores",
+        data=DataConfig(name="digits", train=500, valid=397, noise=0.7, batch_size=50),
+        net="digits",
+        norm="bn",
+        modes=4,
+        mode=TrainConfig(epochs=20, weight_decay=1e-3, warmup=3, keep="last"),
+        curve=TrainConfig(epochs=30, weight_decay=1e-3, warmup=3, keep="last"),
+        bridge=TrainConfig(epochs=25, weight_decay=0.0, warmup=3, keep="last"),
+        mixup=0.4,
+        slim=4,
+    )

@@ -1,0 +1,49 @@
+"""One row of a results table: a set of members, what it costs and how well it does."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+__all__ = ["Row", "as_dicts"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A member set with its cost and its scores on the test split.
+
+    Args:
+        name: in the words of the paper, "DE-1 + 1 bridge I".
+        relative_flops: multiply-adds, one base network being 1.
+        relative_params: parameters, one base network being 1.
+        accuracy: share of right answers.
+        nll: negative log likelihood after calibration.
+        ece: expected calibration error after calibration.
+        brier: Brier score after calibration.
+        dee: deep ensemble equivalent by the calibrated NLL.
+        raw_nll: negative log likelihood before calibration.
+        raw_ece: expected calibration error before calibration.
+        raw_brier: Brier score before calibration.
+        temperature: fitted on the validation split.
+        nll_interval: 95 % bootstrap interval of `nll` over test images.
+        note: what the row is there for, where its name does not say it.
+    """
+
+    name: str
+    relative_flops: float
+    relative_params: float
+    accuracy: float
+    nll: float
+    ece: float
+    brier: float
+    dee: float
+    raw_nll: float
+    raw_ece: float
+    raw_brier: float
+    temperature: float
+    nll_interval: tuple[float, float]
+    note: str = ""
+
+
+def as_dicts(rows: list[Row]) -> list[dict[str, object]]:
+    """Rows as plain data, for JSON."""
+    return [asdict(row) for row in rows]

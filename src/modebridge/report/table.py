@@ -1,0 +1,46 @@
+"""The results table, for a terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from modebridge.report.rows import Row
+
+__all__ = ["COLUMNS", "markdown_table", "terminal_table"]
+
+COLUMNS = ("members", "FLOPs", "params", "ACC %", "NLL", "ECE", "Brier", "DEE")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        f"x{row.relative_flops:.2f}",
+        f"x{row.relative_params:.2f}",
+        f"{100 * row.accuracy:.1f}",
+        f"{row.nll:.3f}",
+        f"{row.ece:.3f}",
+        f"{row.brier:.3f}",
+        f"{row.dee:.2f}",
+    )
+
+
+def terminal_table(rows: Sequence[Row], title: str) -> Table:
+    """A table for rich to print; rows that run bridges stand out."""
+    table = Table(title=title, title_justify="left", caption_justify="left")
+    for k, column in enumerate(COLUMNS):
+        table.add_column(column, justify="left" if k == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row), style="bold" if "bridge" in row.name else None)
+    return table
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """The same table as Markdown."""
+    lines = [
+        "| " + " | ".join(COLUMNS) + " |",
+        "|" + "|".join("---" if k == 0 else "---:" for k in range(len(COLUMNS))) + "|",
+    ]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    return "\n".join(lines) + "\n"

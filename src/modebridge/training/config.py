@@ -1,0 +1,60 @@
+"""How long and how hard to train: one record for modes, curves and bridges."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from modebridge.errors import ModebridgeError
+
+__all__ = ["TrainConfig"]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """SGD with warm-up and cosine decay, as the paper trains everything.
+
+    Args:
+        epochs: passes over the training data.
+        lr: the peak learning rate.
+        momentum: of SGD.
+        weight_decay: L2 added to the gradient of every parameter, norms and biases too.
+        nesterov: torch's Nesterov momentum.
+        warmup: epochs up to the peak (facts of the schedule: see `factor`).
+        keep: "best" on validation, or the "last" epoch.
+        seed: of the objective's own draws (the r of a curve, mixup).
+    """
+
+    epochs: int
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    warmup: int = 5
+    keep: Literal["best", "last"] = "best"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 0), ("lr", 0.0), ("momentum", 0.0), ("weight_decay", 0.0), ("warmup", 1)):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= least):
+                raise ModebridgeError(
+                    f"Expected {name} to be a number of at least {least:g}, but got {value}; change it."
+                )
+        if self.keep not in ("best", "last"):
+            raise ModebridgeError(f"Expected keep to be 'best' or 'last', but got '{self.keep}'; choose one.")
+
+    def factor(self, epoch: int) -> float:
+        """The share of the peak learning rate in an epoch, counted from 0.
+
+        With e = epoch + 1, W = warmup and N = epochs: 0.01 + 0.99 (e - 1)/(W - 1) before epoch W, then half a cosine,
+        0.5 (1 + cos(pi (e - W)/(N - W + 1))), which ends a little above zero.
+
+        >>> [round(TrainConfig(epochs=200).factor(e), 4) for e in (0, 1, 2, 3, 4, 199)]
+        [0.01, 0.2575, 0.505, 0.7525, 1.0, 0.0001]
+        """
+        e, warmup = epoch + 1, min(self.warmup, self.epochs)
+        if e < warmup:
+            return 0.01 + 0.99 * (e - 1) / (warmup - 1)
+        return 0.5 * (1 + math.cos(math.pi * (e - warmup) / (self.epochs - warmup + 1)))

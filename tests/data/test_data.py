@@ -1,0 +1,87 @@
+"""Images as tensors: the digits, splits, batches, augmentation."""
+
+from __future__ import annotations
+
+import pytest
+import sklearn.datasets
+import torch
+
+from modebridge.data import ImageSet, Loader, crop_and_flip, load_digits, noisy_digits
+from modebridge.data import digits as digits_module
+from modebridge.errors import ModebridgeError
+from tests.scenarios import blobs
+
+
+def test_digits_are_those_of_scikit_learn():
+    ours, theirs = load_digits(), sklearn.datasets.load_digits()
+    assert ours.images.shape == (1797, 1, 8, 8)
+    assert torch.equal(ours.images[:, 0] * 16, torch.tensor(theirs.images, dtype=torch.float32))
+    assert torch.equal(ours.labels, torch.tensor(theirs.target))
+
+
+def test_a_changed_file_is_noticed(monkeypatch):
+    monkeypatch.setattr(digits_module, "SHA256", "0" * 64)
+    with pytest.raises(ModebridgeError, match="check sum differs"):
+        load_digits()
+
+
+def test_noise_is_fixed_and_of_the_size_asked_for():
+    clean, noisy = noisy_digits(0.0), noisy_digits(0.7)
+    assert torch.equal(noisy.images, noisy_digits(0.7).images)
+    assert torch.equal(clean.labels, noisy.labels)
+    assert float((noisy.images - clean.images).std() / clean.images.std()) == pytest.approx(0.7, rel=0.01)
+    assert noisy.labels[:500].bincount().min() > 30
+
+
+def test_loader_covers_the_set_once_and_repeats_by_seed_and_epoch():
+    data = ImageSet(torch.arange(10.0).view(10, 1, 1, 1), torch.zeros(10, dtype=torch.int64), 1)
+    loader = Loader(data, 4, shuffle=True, seed=1)
+    first, second = (torch.cat([x for x, _ in loader]).flatten().tolist() for _ in range(2))
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second
+    loader.set_epoch(0)
+    assert torch.cat([x for x, _ in loader]).flatten().tolist() == first
+    other = Loader(data, 4, shuffle=True, seed=2)
+    assert torch.cat([x for x, _ in other]).flatten().tolist() != first
+    assert len(loader) == 3
+
+
+def test_bytes_become_floats():
+    data = ImageSet(torch.full((1, 1, 2, 2), 255, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), 1)
+    ((images, _),) = Loader(data, 8)
+    assert torch.equal(images, torch.ones(1, 1, 2, 2))
+
+
+def test_crops_are_crops_and_flips_are_flips():
+    images = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4).float() + 1
+    seen = set()
+    for seed in range(200):
+        out = crop_and_flip(images, torch.Generator().manual_seed(seed), pad=1, flip=True)
+        padded = torch.nn.functional.pad(images, (1, 1, 1, 1))
+        options = {
+            (dy, dx, flip): padded[0, :, dy : dy + 4, dx : dx + 4].flip(-1)
+            if flip
+            else padded[0, :, dy : dy + 4, dx : dx + 4]
+            for dy in range(3)
+            for dx in range(3)
+            for flip in (False, True)
+        }
+        found = [key for key, option in options.items() if torch.equal(out[0], option)]
+        assert len(found) == 1
+        seen.add(found[0])
+    assert len(seen) == 18
+    assert torch.equal(crop_and_flip(images, torch.Generator(), pad=0, flip=False), images)
+
+
+def test_bad_sets():
+    labels = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ModebridgeError, match="2 for 3"):
+        ImageSet(torch.zeros(3, 1, 2, 2), labels, 2)
+    with pytest.raises(ModebridgeError, match="to have images, but got none"):
+        blobs().part(3, 3)
+    with pytest.raises(ModebridgeError, match="NaN or Inf"):
+        ImageSet(torch.full((2, 1, 2, 2), float("nan")), labels, 2)
+    with pytest.raises(ModebridgeError, match=r"in \[0, 2\), but got 0 to 2"):
+        ImageSet(torch.zeros(2, 1, 2, 2), torch.tensor([0, 2]), 2)
+    with pytest.raises(ModebridgeError, match="batch_size to be at least 1"):
+        Loader(blobs(), 0)
