@@ -19,6 +19,7 @@ BOUNDS = (0.01, 100.0)
 def scale(probabilities: Tensor, temperature: Tensor | float) -> Tensor:
     """softmax(log(p) / T): the temperature acts on the log of the averaged probability, not on members' logits.
 
+    >>> import torch
     >>> scale(torch.tensor([[0.2, 0.8]]), 1.0)
     tensor([[0.2000, 0.8000]])
     """

@@ -18,8 +18,8 @@ def digits() -> Recipe:
         norm="bn",
         modes=4,
         mode=TrainConfig(epochs=20, weight_decay=1e-3, warmup=3, keep="last"),
-        curve=TrainConfig(epochs=30, weight_decay=1e-3, warmup=3, keep="last"),
-        bridge=TrainConfig(epochs=25, weight_decay=0.0, warmup=3, keep="last"),
+        curve=TrainConfig(epochs=40, weight_decay=1e-3, warmup=3, keep="last"),
+        bridge=TrainConfig(epochs=35, weight_decay=0.0, warmup=3, keep="last"),
         mixup=0.4,
         slim=4,
     )

@@ -1,0 +1,131 @@
+"""The demo's pipeline, small: every stage runs, the table is whole, the same seed gives the same bits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from modebridge import trees
+from modebridge.cli.app import app
+from modebridge.errors import ModebridgeError
+from modebridge.recipes import RECIPES, find_recipe, run_recipe
+from modebridge.recipes.digits import digits
+from modebridge.report import COLUMNS, Row, markdown_table, summary
+
+
+def small():
+    recipe = digits()
+    return replace(
+        recipe,
+        modes=3,
+        data=replace(recipe.data, train=60, valid=60, batch_size=30),
+        mode=replace(recipe.mode, epochs=2),
+        curve=replace(recipe.curve, epochs=1),
+        bridge=replace(recipe.bridge, epochs=1),
+    )
+
+
+@pytest.fixture(scope="module")
+def result():
+    return run_recipe(small())
+
+
+def test_every_row_is_there_and_costs_what_it_should(result):
+    names = [row.name for row in result.rows]
+    assert names == [
+        "DE-1",
+        "DE-1 + 1 bridge I",
+        "DE-1 + 2 bridges I",
+        "DE-1 + 1 label control",
+        "DE-2",
+        "DE-2 + 1 bridge II",
+        "DE-3",
+        "DE-1 + midpoint",
+        "DE-2 + midpoint",
+    ]
+    rows = {row.name: row for row in result.rows}
+    assert rows["DE-1"].dee == pytest.approx(1)
+    assert [rows[f"DE-{m}"].relative_flops for m in (1, 2, 3)] == [1, 2, 3]
+    assert 1.0 < rows["DE-1 + 1 bridge I"].relative_flops < 1.1
+    extra = [rows[name].relative_params - 1 for name in ("DE-1 + 1 bridge I", "DE-1 + 2 bridges I")]
+    assert extra[1] == pytest.approx(2 * extra[0])
+    assert all(row.nll_interval[0] <= row.nll <= row.nll_interval[1] for row in result.rows)
+
+
+def test_same_seed_same_bits_other_seed_other_bits(result):
+    def bits(run):
+        return (
+            [mode.id for mode in run.modes],
+            {pair: trees.fingerprint(*curve.pins) for pair, curve in run.curves.items()},
+            {name: trees.fingerprint(bridge.state_dict()) for name, bridge in run.bridges.items()},
+            run.rows,
+        )
+
+    assert bits(run_recipe(small())) == bits(result)
+    assert run_recipe(small(), seed=1).modes[0].id != result.modes[0].id
+
+
+def test_a_poor_curve_is_said_in_words():
+    """The middle of the straight line between two trained networks, untrained itself, is far worse than its ends."""
+    recipe = small()
+    untrained = replace(
+        recipe,
+        data=replace(recipe.data, valid=400, noise=0.2),
+        mode=replace(recipe.mode, epochs=25),
+        curve=replace(recipe.curve, epochs=0),
+    )
+    warnings = run_recipe(untrained).warnings
+    assert warnings
+    assert all("not low-loss" in warning and "longer" in warning for warning in warnings)
+
+
+def test_progress_counts_every_epoch():
+    seen = {}
+    run_recipe(small(), progress=lambda stage, done, total: seen.setdefault(stage, []).append((done, total)))
+    assert {stage: steps[-1] for stage, steps in seen.items()} == {"modes": (6, 6), "curves": (2, 2), "bridges": (1, 1)}
+
+
+def test_command_line_prints_the_table_and_writes_results(monkeypatch, tmp_path):
+    monkeypatch.setitem(RECIPES, "digits", small)
+    answer = CliRunner().invoke(app, ["run", "--out", str(tmp_path / "out")])
+    assert answer.exit_code == 0, answer.output
+    assert "DE-2 + 1 bridge II" in answer.output
+    assert "What you just saw" in answer.output
+    data = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert len(data["rows"]) == 9
+    assert "DE-1 + midpoint" in (tmp_path / "out" / "results.md").read_text()
+
+
+def test_unknown_recipe_and_too_few_modes():
+    with pytest.raises(ModebridgeError, match="near ones: digits"):
+        find_recipe("digit")
+    with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
+        replace(small(), modes=1)
+    with pytest.raises(ModebridgeError, match="to be 'digits'"):
+        run_recipe(replace(small(), data=replace(small().data, name="mnist")))
+
+
+def row(name, nll, dee=1.0):
+    return Row(name, 1.05, 1.08, 0.9, nll, 0.02, 0.1, dee, nll, 0.02, 0.1, 1.0, (nll - 0.1, nll + 0.1))
+
+
+@pytest.mark.parametrize(
+    ("two", "bridged", "message"),
+    [
+        (0.3, 0.35, "went 50% of the way"),
+        (0.3, 0.45, "one bridge brought nothing"),
+        (0.4, 0.35, "a second network brought nothing"),
+    ],
+)
+def test_the_sentence_says_what_happened(two, bridged, message):
+    rows = [row("DE-1", 0.4), row("DE-1 + 1 bridge I", bridged), row("DE-1 + 1 label control", 0.38), row("DE-2", two)]
+    assert message in summary(rows)
+
+
+def test_markdown_table_has_all_columns():
+    lines = markdown_table([row("DE-1", 0.4)]).splitlines()
+    assert len(lines) == 3
+    assert all(line.count("|") == len(COLUMNS) + 1 for line in lines)
