@@ -7,7 +7,7 @@ M members of an ensemble.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import torch
@@ -38,6 +38,8 @@ class State:
 
     params: Params
     buffers: Params
+    frozen: Params = field(default_factory=dict)
+    """What the loss needs beside them and training never changes: the ends of a curve."""
 
 
 States: TypeAlias = Mapping[str, State]
@@ -47,13 +49,10 @@ States: TypeAlias = Mapping[str, State]
 class Objective(Protocol):
     """What the one training loop trains: modes, curves and bridges differ only here.
 
-    An objective is pure: its losses depend on its arguments alone, except that the forward pass updates the
+    It holds an architecture and no weights, so that one objective (and one compilation of it) serves many tasks. It is
+    pure: its losses depend on its arguments alone, except that the forward pass updates the
     running statistics in `states[...].buffers` in place, as batch norm does.
     """
-
-    def start(self) -> States:
-        """The states before the first step, one per member."""
-        ...
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """Every random choice that one step on a batch of `size` images needs."""

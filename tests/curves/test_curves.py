@@ -17,7 +17,7 @@ from modebridge.curves import BezierCurve, CurveObjective, Polychain, bernstein,
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import run
-from modebridge.training import fit_curve, train
+from modebridge.training import Task, fit_curve, train
 from tests.scenarios import Vectors, loader, modes, quick, tiny_net
 
 KINDS = {
@@ -150,7 +150,7 @@ def test_objective_is_the_loss_of_the_network_at_r():
     objective = CurveObjective(net, curve, loader())
     batch = next(iter(loader()))
     prepared = objective.prepare(batch, {"r": torch.tensor(0.3, dtype=torch.float64)})
-    loss = objective.losses(objective.start(), prepared)["curve"]
+    loss = objective.losses(objective.start(curve), prepared)["curve"]
     logits = run(net.train(), curve.point(0.3), {}, batch[0])
     torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, batch[1]))
 
@@ -169,11 +169,11 @@ def test_gradient_in_the_pin_is_the_chain_rule():
     net, (a, b) = tiny_net(), modes(2)
     curve = start_curve(net, a, b)
     objective = CurveObjective(net, curve, loader())
-    states, batch, r = objective.start(), next(iter(loader())), 0.3
+    states, batch, r = objective.start(curve), next(iter(loader())), 0.3
     for tensor in states["curve"].params.values():
         tensor.requires_grad_()
     objective.losses(states, objective.prepare(batch, {"r": torch.tensor(r)}))["curve"].backward()
-    point = {k: v.clone().requires_grad_() for k, v in curve.point(r).items()}
+    point = {k: v.detach().clone().requires_grad_() for k, v in curve.point(r).items()}
     torch.nn.functional.cross_entropy(run(net, point, {}, batch[0]), batch[1]).backward()
     for name, tensor in point.items():
         torch.testing.assert_close(
@@ -219,7 +219,8 @@ def test_batch_norm_midpoint_has_its_own_statistics_and_the_ends_keep_theirs():
 
 def test_best_epoch_is_the_one_with_the_lowest_error_at_the_midpoint():
     net, (a, b) = tiny_net(), modes(2)
-    objective = CurveObjective(net, start_curve(net, a, b), loader())
+    curve = start_curve(net, a, b)
+    objective = CurveObjective(net, curve, loader())
     seen = []
     valid = loader(seed=1)
     original = objective.validate
@@ -230,6 +231,6 @@ def test_best_epoch_is_the_one_with_the_lowest_error_at_the_midpoint():
         return scores
 
     objective.validate = spy
-    kept = train(objective, loader(), replace(quick(6), keep="best"), valid=valid)
+    (kept,) = train(objective, [Task(objective.start(curve), loader(), valid)], replace(quick(6), keep="best"))
     assert len(seen) == 6
     assert trees.fingerprint(kept["curve"].params) == min(seen, key=lambda pair: pair[0])[1]

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge import trees
 from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
@@ -97,10 +96,8 @@ class BridgeObjective:
 
     def start(self) -> States:
         """The bridges' own weights."""
-        return {
-            name: State(trees.clone(mode.params), trees.clone(mode.buffers))
-            for name, mode in ((name, Mode.from_module(bridge)) for name, bridge in self._bridges.items())
-        }
+        modes = {name: Mode.from_module(bridge) for name, bridge in self._bridges.items()}
+        return {name: State(mode.params, mode.buffers) for name, mode in modes.items()}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """A share per sample ~ Beta(alpha, alpha), not folded to >= 0.5, and one permutation for the batch."""

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from modebridge import trees
 from modebridge.curves.bezier import BezierCurve
-from modebridge.curves.curve import Curve
+from modebridge.curves.curve import Curve, Position
 from modebridge.curves.polychain import Polychain
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, error_rate, has_statistics, refresh_statistics
 from modebridge.nets import initialise, run, skeleton
-from modebridge.types import Batch, Batches, Draw, Prepared, State, States
+from modebridge.types import Batch, Batches, Draw, Params, Prepared, State, States
 
 __all__ = ["CurveKind", "CurveObjective", "PinStart", "start_curve"]
 
@@ -91,7 +91,7 @@ class CurveObjective(Generic[C]):
 
     Args:
         net: the network that the modes fit.
-        curve: gives the kind of curve, its frozen ends and the pins to start from.
+        curve: gives the kind of curve and the number of its pins.
         train: batches to re-estimate batch norm's statistics on; needed by networks that have any.
         r: where validation looks, and where statistics are kept in the end.
     """
@@ -100,15 +100,19 @@ class CurveObjective(Generic[C]):
         self._net = net
         self._train_net = skeleton(net, training=True)
         self._eval_net = skeleton(net)
-        self._curve = curve
+        self._kind = curve
         self._train = train
         self._r = r
         self._statistics = has_statistics(net)
 
-    def start(self) -> States:
-        """The curve's own pins, named by their number; buffers that the forward pass may scribble on."""
-        pins = {f"{k}:{name}": t for k, pin in enumerate(self._curve.pins) for name, t in pin.items()}
-        return {MEMBER: State(trees.clone(pins), trees.clone(self._curve.start.buffers))}
+    def start(self, curve: C) -> States:
+        """Begin from the pins of `curve`, named by their number; its ends are frozen."""
+        pins = {f"{k}:{name}": tensor for k, pin in enumerate(curve.pins) for name, tensor in pin.items()}
+        ends = {
+            f"{end}:{name}": tensor for end in ("start", "end") for name, tensor in getattr(curve, end).params.items()
+        }
+        # Buffers are for the forward pass to scribble on: statistics on the way are no use to anybody.
+        return {MEMBER: State(pins, curve.start.buffers, ends)}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """One r for the whole batch."""
@@ -122,28 +126,45 @@ class CurveObjective(Generic[C]):
 
     def losses(self, states: States, prepared: Prepared) -> Mapping[str, Tensor]:
         """Cross entropy of the network at r."""
-        state = states[MEMBER]
-        point = self._through(state).point(float(prepared["r"]))
+        state, r = states[MEMBER], prepared["r"]
+        # A plain number where looking at it is free; on a GPU it stays a tensor, which a graph can be fed with.
+        point = self._point(state, float(r) if r.device.type == "cpu" else r)
         logits = run(self._train_net, point, state.buffers, prepared["images"])
         return {MEMBER: F.cross_entropy(logits, prepared["labels"])}
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         """The share of wrong answers at r (0.5 unless told otherwise), with statistics of that point."""
-        mode = self.result(states).at(self._r)
-        return {MEMBER: error_rate(self._eval_net, State(mode.params, mode.buffers), batches)}
+        state = states[MEMBER]
+        point = self._point(state, self._r)
+        buffers = self._refreshed(point, state.buffers)
+        return {MEMBER: error_rate(self._eval_net, State(point, buffers), batches)}
 
-    def result(self, states: States) -> C:
-        """The trained curve, with statistics at r where the network needs them."""
-        curve = self._through(states[MEMBER])
-        curve = curve.with_pins([trees.clone(pin) for pin in curve.pins])
+    def result(self, curve: C, states: States) -> C:
+        """`curve` with the trained pins, and statistics at r where the network needs them."""
+        controls = [trees.clone(tree) for tree in self._controls(states[MEMBER])[1:-1]]
+        trained = curve.with_pins(controls)
         if not self._statistics:
-            return curve
-        fresh = refresh_statistics(self._net, curve.point(self._r), curve.start.buffers, self._train)
-        return replace(curve, statistics={self._r: fresh})
+            return trained
+        fresh = self._refreshed(trained.point(self._r), curve.start.buffers)
+        return replace(trained, statistics={self._r: fresh})
 
-    def _through(self, state: State) -> C:
-        pins: list[dict[str, Tensor]] = [{} for _ in self._curve.pins]
-        for key, tensor in state.params.items():
+    def _refreshed(self, point: Params, buffers: Params) -> Params:
+        if not self._statistics:
+            return buffers
+        # Always the same batches: statistics must not depend on how many epochs a loader has behind it.
+        set_epoch = getattr(self._train, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(0)
+        return refresh_statistics(self._net, point, buffers, self._train)
+
+    def _point(self, state: State, r: Position) -> Params:
+        return trees.combine(self._kind.weights(r), self._controls(state))
+
+    def _controls(self, state: State) -> list[Params]:
+        """Start, pins and end out of a state, by the first part of their names."""
+        keys = ["start", *(str(k) for k in range(len(self._kind.pins))), "end"]
+        found: dict[str, dict[str, Tensor]] = {key: {} for key in keys}
+        for key, tensor in (*state.params.items(), *state.frozen.items()):
             number, name = key.split(":", 1)
-            pins[int(number)][name] = tensor
-        return self._curve.with_pins(pins)
+            found[number][name] = tensor
+        return [found[key] for key in keys]

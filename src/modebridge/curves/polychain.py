@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from modebridge import trees
@@ -21,15 +22,23 @@ class Polychain(Curve):
 
     def weights(self, r: Position) -> list[Position]:
         """Two neighbours share the weight: 1 - s and s, s the position within the segment."""
+        if isinstance(r, Tensor):
+            # The same without a branch on r, so that it can be compiled and captured in a graph.
+            number = (r.detach() * self._segments).floor().clamp(max=self._segments - 1)
+            position, zero = r * self._segments - number, torch.zeros_like(r)
+            return [
+                torch.where(number == k, 1 - position, torch.where(number == k - 1, position, zero))
+                for k in range(self._segments + 1)
+            ]
         segment, s = self._locate(r)
-        weights: list[Position] = [0.0] * (len(self.pins) + 2)
+        weights: list[Position] = [0.0] * (self._segments + 1)
         weights[segment], weights[segment + 1] = 1 - s, s
         return weights
 
     def slopes(self, r: Position) -> list[Position]:
         """Constant on a segment: minus and plus the number of segments."""
         segment, _ = self._locate(r)
-        slopes: list[Position] = [0.0] * (len(self.pins) + 2)
+        slopes: list[Position] = [0.0] * (self._segments + 1)
         slopes[segment], slopes[segment + 1] = -float(self._segments), float(self._segments)
         return slopes
 
@@ -38,8 +47,7 @@ class Polychain(Curve):
         return len(self.pins) + 1
 
     def _locate(self, r: Position) -> tuple[int, Position]:
-        # The segment's number must be a plain int even when r is differentiated by.
-        plain = float(r.detach()) if isinstance(r, Tensor) else r
+        plain = float(r)
         segment = min(int(plain * self._segments), self._segments - 1)
         return segment, r * self._segments - segment
 

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge import trees
 from modebridge.modes.mode import Mode
 from modebridge.nets import run, skeleton
 from modebridge.types import Batch, Batches, Draw, Prepared, State, States
@@ -22,17 +21,16 @@ class ModeObjective:
     """Train one network on labels: the mean cross entropy of a batch.
 
     Args:
-        net: gives the architecture and the weights to start from.
+        net: gives the architecture.
     """
 
     def __init__(self, net: nn.Module) -> None:
         self._train = skeleton(net, training=True)
         self._eval = skeleton(net)
-        self._start = Mode.from_module(net)
 
-    def start(self) -> States:
-        """The network's own weights."""
-        return {MEMBER: State(trees.clone(self._start.params), trees.clone(self._start.buffers))}
+    def start(self, mode: Mode) -> States:
+        """Begin from the weights of `mode`."""
+        return {MEMBER: State(mode.params, mode.buffers)}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """Nothing: augmentation belongs to the data."""

@@ -1,12 +1,15 @@
 """The one loop, and fitting modes, curves and bridges with it."""
 
 from modebridge.training.config import TrainConfig
+from modebridge.training.engine import Engine
 from modebridge.training.fit import BridgePlan, fit_bridge, fit_bridges, fit_curve, fit_mode, plan_bridge
-from modebridge.training.loop import train
+from modebridge.training.loop import Task, train
 from modebridge.training.parallel import side_by_side
 
 __all__ = [
     "BridgePlan",
+    "Engine",
+    "Task",
     "TrainConfig",
     "fit_bridge",
     "fit_bridges",

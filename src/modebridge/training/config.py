@@ -20,7 +20,8 @@ class TrainConfig:
         lr: the peak learning rate.
         momentum: of SGD.
         weight_decay: L2 added to the gradient of every parameter, norms and biases too.
-        nesterov: torch's Nesterov momentum.
+        nesterov: "no"; "standard" as torch's; "authors": along gradient + buffer, the slip in the authors' code that
+            all of their Tiny ImageNet runs have.
         warmup: epochs up to the peak (facts of the schedule: see `factor`).
         keep: "best" on validation, or the "last" epoch.
         seed: of the objective's own draws (the r of a curve, mixup).
@@ -30,7 +31,7 @@ class TrainConfig:
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 0.0
-    nesterov: bool = False
+    nesterov: Literal["no", "standard", "authors"] = "no"
     warmup: int = 5
     keep: Literal["best", "last"] = "best"
     seed: int = 0
@@ -42,6 +43,10 @@ class TrainConfig:
                 raise ModebridgeError(
                     f"Expected {name} to be a number of at least {least:g}, but got {value}; change it."
                 )
+        if self.nesterov not in ("no", "standard", "authors"):
+            raise ModebridgeError(
+                f"Expected nesterov to be 'no', 'standard' or 'authors', but got '{self.nesterov}'; choose one."
+            )
         if self.keep not in ("best", "last"):
             raise ModebridgeError(f"Expected keep to be 'best' or 'last', but got '{self.keep}'; choose one.")
 

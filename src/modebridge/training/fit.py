@@ -26,7 +26,7 @@ from modebridge.modes import Mode, ModeObjective, check_modes
 from modebridge.nets import ResNet, check_tap, run_with_taps, skeleton
 from modebridge.training.checks import check_batches, first_images
 from modebridge.training.config import TrainConfig
-from modebridge.training.loop import Report, train
+from modebridge.training.loop import Report, Task, train
 from modebridge.types import Batches
 
 __all__ = ["BridgePlan", "fit_bridge", "fit_bridges", "fit_curve", "fit_mode", "plan_bridge"]
@@ -53,7 +53,8 @@ def fit_mode(
     """
     check_batches(net, Mode.from_module(net), train_data, "train")
     objective = ModeObjective(net)
-    return objective.result(train(objective, train_data, config, valid=valid, report=report))
+    task = Task(objective.start(Mode.from_module(net)), train_data, valid, config.seed)
+    return objective.result(train(objective, [task], config, report=report)[0])
 
 
 def fit_curve(
@@ -89,7 +90,8 @@ def fit_curve(
     curve = start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=config.seed)
     check_batches(net, start, train_data, "train")
     objective = CurveObjective(net, curve, train_data, r)
-    return objective.result(train(objective, train_data, config, valid=valid, report=report))
+    task = Task(objective.start(curve), train_data, valid, config.seed)
+    return objective.result(curve, train(objective, [task], config, report=report)[0])
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,8 @@ def fit_bridges(
         mixup,
     )
     check_batches(net, modes[0], train_data, "train")
-    return objective.result(train(objective, train_data, config, valid=valid, report=report))
+    task = Task(objective.start(), train_data, valid, config.seed)
+    return objective.result(train(objective, [task], config, report=report)[0])
 
 
 def fit_bridge(
