@@ -9,7 +9,17 @@ from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import cost, evaluate
 from modebridge.modes import Mode
-from modebridge.training import TrainConfig, fit_bridge, fit_bridges, fit_curve, fit_mode, plan_bridge
+from modebridge.training import (
+    Engine,
+    TrainConfig,
+    fit_bridge,
+    fit_bridges,
+    fit_curve,
+    fit_curves,
+    fit_mode,
+    fit_modes,
+    plan_bridge,
+)
 
 __version__ = "0.1.0"
 
@@ -17,6 +27,7 @@ __all__ = [
     "BezierCurve",
     "Bridge",
     "BridgedEnsemble",
+    "Engine",
     "Mode",
     "ModebridgeError",
     "Polychain",
@@ -27,6 +38,8 @@ __all__ = [
     "fit_bridge",
     "fit_bridges",
     "fit_curve",
+    "fit_curves",
     "fit_mode",
+    "fit_modes",
     "plan_bridge",
 ]

@@ -6,14 +6,14 @@ M members of an ensemble.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Batches", "Draw", "Objective", "Params", "Prepared", "State", "States"]
+__all__ = ["Batch", "Batches", "Draw", "Objective", "Params", "Prepared", "Program", "State", "States"]
 
 Params: TypeAlias = Mapping[str, Tensor]
 """A tree of tensors by name, as `dict(net.named_parameters())` gives it."""
@@ -42,6 +42,9 @@ class State:
     """What the loss needs beside them and training never changes: the ends of a curve."""
 
 
+Program: TypeAlias = Callable[[State, Prepared], Tensor]
+"""From a member's state and what was prepared for it to its scalar loss."""
+
 States: TypeAlias = Mapping[str, State]
 """One state per member that is trained together; members share batches and nothing else."""
 
@@ -63,12 +66,12 @@ class Objective(Protocol):
         """Whether `prepare` is worth doing for the next batch while this one is learned from."""
         ...
 
-    def prepare(self, batch: Batch, draw: Draw) -> Prepared:
-        """All of a step that does not depend on what is trained: mixing images, running frozen networks."""
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        """All of a step that does not depend on what is trained, by member: mixed images, frozen networks' answers."""
         ...
 
-    def losses(self, states: States, prepared: Prepared) -> Mapping[str, Tensor]:
-        """The scalar training loss of each member; the loop minimises their sum."""
+    def program(self, member: str) -> Program:
+        """The loss of a member; members of one architecture share one program, so that it is compiled once."""
         ...
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:

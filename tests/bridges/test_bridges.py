@@ -153,11 +153,10 @@ def test_every_frozen_network_runs_once_a_step():
     objective, _, ends, _ = joint()
     assert objective.frozen_forwards == len(ends) + 3
     calls = []
-    for net in objective._frozen.values():
-        net.register_forward_hook(lambda *_: calls.append(1))
+    forward = objective._forward
+    objective._forward = lambda *given: calls.append(1) or forward(*given)
     batch = next(iter(loader()))
-    prepared = objective.prepare(batch, objective.draw(8, torch.Generator().manual_seed(0)))
-    objective.losses(objective.start(), prepared)
+    objective.prepare(batch, objective.draw(8, torch.Generator().manual_seed(0)))
     assert len(calls) == 6
 
 
@@ -186,7 +185,8 @@ def test_losses_by_hand(name):
         "mean": lambda: sum(o[0].softmax(-1) for o in outputs) / 3,
     }.get(name, lambda: plan.target.modes[0].load(net)(mixed).softmax(-1))()
     expected = F.kl_div(out.log_softmax(-1), target, reduction="batchmean")
-    got = objective.losses(objective.start(), objective.prepare((images, labels), draw))[name]
+    prepared = objective.prepare((images, labels), draw)[name]
+    got = objective.program(name)(objective.start()[name], prepared)
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 

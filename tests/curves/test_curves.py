@@ -149,8 +149,8 @@ def test_objective_is_the_loss_of_the_network_at_r():
     curve = start_curve(net, a, b)
     objective = CurveObjective(net, curve, loader())
     batch = next(iter(loader()))
-    prepared = objective.prepare(batch, {"r": torch.tensor(0.3, dtype=torch.float64)})
-    loss = objective.losses(objective.start(curve), prepared)["curve"]
+    prepared = objective.prepare(batch, {"r": torch.tensor(0.3, dtype=torch.float64)})["curve"]
+    loss = objective.program("curve")(objective.start(curve)["curve"], prepared)
     logits = run(net.train(), curve.point(0.3), {}, batch[0])
     torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, batch[1]))
 
@@ -172,7 +172,8 @@ def test_gradient_in_the_pin_is_the_chain_rule():
     states, batch, r = objective.start(curve), next(iter(loader())), 0.3
     for tensor in states["curve"].params.values():
         tensor.requires_grad_()
-    objective.losses(states, objective.prepare(batch, {"r": torch.tensor(r)}))["curve"].backward()
+    prepared = objective.prepare(batch, {"r": torch.tensor(r)})["curve"]
+    objective.program("curve")(states["curve"], prepared).backward()
     point = {k: v.detach().clone().requires_grad_() for k, v in curve.point(r).items()}
     torch.nn.functional.cross_entropy(run(net, point, {}, batch[0]), batch[1]).backward()
     for name, tensor in point.items():

@@ -54,23 +54,31 @@ def test_bytes_become_floats():
 
 def test_crops_are_crops_and_flips_are_flips():
     images = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4).float() + 1
-    seen = set()
-    for seed in range(200):
-        out = crop_and_flip(images, torch.Generator().manual_seed(seed), pad=1, flip=True)
-        padded = torch.nn.functional.pad(images, (1, 1, 1, 1))
-        options = {
-            (dy, dx, flip): padded[0, :, dy : dy + 4, dx : dx + 4].flip(-1)
-            if flip
-            else padded[0, :, dy : dy + 4, dx : dx + 4]
-            for dy in range(3)
-            for dx in range(3)
-            for flip in (False, True)
-        }
-        found = [key for key, option in options.items() if torch.equal(out[0], option)]
-        assert len(found) == 1
-        seen.add(found[0])
-    assert len(seen) == 18
-    assert torch.equal(crop_and_flip(images, torch.Generator(), pad=0, flip=False), images)
+    padded = torch.nn.functional.pad(images, (1, 1, 1, 1))
+    for down in range(3):
+        for across in range(3):
+            for mirrored in (False, True):
+                out = crop_and_flip(
+                    images, torch.tensor([1, down]), torch.tensor([1, across]), torch.tensor([False, mirrored]), pad=1
+                )
+                expected = padded[1, :, down : down + 4, across : across + 4].flip([-1] if mirrored else [])
+                assert torch.equal(out[1], expected)
+                assert torch.equal(out[0], images[0])
+
+
+def test_augmentation_reaches_every_place_and_repeats_by_seed():
+    image = torch.arange(16.0).view(1, 1, 4, 4) + 1
+    data = ImageSet(image.expand(3000, 1, 4, 4), torch.zeros(3000, dtype=torch.int64), 1)
+    loader = Loader(data, 3000, pad=1, flip=True, seed=4)
+    ((one, _),) = loader
+    loader.set_epoch(0)
+    ((same, _),) = loader
+    ((other, _),) = loader
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    kinds, counts = one.flatten(1).unique(dim=0, return_counts=True)
+    assert len(kinds) == 18
+    assert int(counts.min()) > 100
 
 
 def test_bad_sets():

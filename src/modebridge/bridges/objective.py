@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -13,10 +15,16 @@ from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
-from modebridge.nets import check_tap, run, run_with_taps, skeleton
-from modebridge.types import Batch, Batches, Draw, Prepared, State, States
+from modebridge.nets import Tapped, check_tap, run, skeleton
+from modebridge.types import Batch, Batches, Draw, Params, Prepared, Program, State, States
 
 __all__ = ["BridgeObjective", "kl_divergence", "mix"]
+
+Said: TypeAlias = tuple[Tensor, dict[str, Tensor]]
+"""What a frozen network gives: logits, and features by tap."""
+
+Frozen: TypeAlias = Callable[[Params, Tensor], Said]
+"""A frozen network's forward pass at given weights."""
 
 
 def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
@@ -47,6 +55,8 @@ class BridgeObjective:
         targets: what each is to say, by the same names.
         modes: every mode that a bridge reads.
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+        compiled: makes the frozen networks' forward pass faster, where an engine can.
+        fan_out: runs independent jobs side by side, where an engine can.
     """
 
     def __init__(
@@ -56,6 +66,9 @@ class BridgeObjective:
         targets: Mapping[str, Target],
         modes: Sequence[Mode],
         mixup: float = 0.4,
+        *,
+        compiled: Callable[[Frozen], Frozen] = lambda function: function,
+        fan_out: Callable[[Sequence[Callable[[], Said]]], list[Said]] | None = None,
     ) -> None:
         if not bridges:
             raise ModebridgeError("Expected at least one bridge to train, but got none; give some.")
@@ -69,10 +82,13 @@ class BridgeObjective:
         self._bridges = dict(bridges)
         self._targets = dict(targets)
         self._mixup = mixup
-        self._train = {name: skeleton(bridge, training=True) for name, bridge in bridges.items()}
-        self._eval = {name: skeleton(bridge) for name, bridge in bridges.items()}
+        self._fan_out = fan_out or _in_turn
+        self._programs: dict[str, Program] = {}
+        self._measures: dict[str, Program] = {}
+        for bridge in bridges.values():
+            self._programs.setdefault(_architecture(bridge), _program(skeleton(bridge, training=True)))
+            self._measures.setdefault(_architecture(bridge), _program(skeleton(bridge)))
         known: dict[str, Mode] = {mode.id: mode for mode in modes}
-        self._taps: dict[str, list[str]] = {}
         for name, bridge in bridges.items():
             check_tap(net, bridge.tap)
             for source in bridge.reads:
@@ -81,13 +97,14 @@ class BridgeObjective:
                         f"Expected bridge '{name}' to read one of the {len(modes)} modes given, but it reads a mode "
                         f"{source[:8]} that is not among them; {near(source[:8], [m.id[:8] for m in modes])}."
                     )
-                taps = self._taps.setdefault(source, [])
-                if bridge.tap not in taps:
-                    taps.append(bridge.tap)
         # Only what somebody needs is run: targets, and modes whose features are read.
+        read = {source for bridge in bridges.values() for source in bridge.reads}
         said = {mode.id: mode for target in targets.values() for mode in target.modes}
-        needed = {**{key: mode for key, mode in known.items() if key in self._taps}, **said}
-        self._frozen = {key: mode.load(net) for key, mode in needed.items()}
+        needed = {**{key: mode for key, mode in known.items() if key in read}, **said}
+        tapped = Tapped(net, sorted({bridge.tap for bridge in bridges.values()}))
+        where = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
+        self._frozen = {key: tapped.state_of(mode.to(where).state) for key, mode in needed.items()}
+        self._forward = compiled(tapped.run)
 
     @property
     def frozen_forwards(self) -> int:
@@ -114,40 +131,41 @@ class BridgeObjective:
     ahead = True  # the frozen networks are about half of a step, and need not wait for the other half
 
     @torch.no_grad()
-    def prepare(self, batch: Batch, draw: Draw) -> Prepared:
-        """Mix the images, run every frozen network once on them, and name what the bridges need of it."""
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        """Mix the images, run every frozen network once on them, and hand each bridge its features and its target."""
         images, labels = batch
         if draw:
             share, partner = draw["share"].to(images.device, images.dtype), draw["partner"].to(images.device)
             images = mix(images, share, partner)
-        prepared: dict[str, Tensor] = {}
-        logits: dict[str, Tensor] = {}
-        for key, net in self._frozen.items():
-            logits[key], features = run_with_taps(net, images, self._taps.get(key, []))
-            prepared.update({_feature(key, tap): feature for tap, feature in features.items()})
-        for name, target in self._targets.items():
-            if target.modes:
-                said = torch.stack([logits[mode.id].softmax(dim=-1) for mode in target.modes]).mean(dim=0)
+        jobs = [partial(self._forward, state, images) for state in self._frozen.values()]
+        said = dict(zip(self._frozen, self._fan_out(jobs), strict=True))
+        prepared: dict[str, dict[str, Tensor]] = {}
+        for name, bridge in self._bridges.items():
+            inputs = {f"feature{k}": said[source][1][bridge.tap] for k, source in enumerate(bridge.reads)}
+            modes = self._targets[name].modes
+            if modes:
+                target = torch.stack([said[mode.id][0].float().softmax(dim=-1) for mode in modes]).mean(dim=0)
             else:
-                said = F.one_hot(labels, next(iter(logits.values())).shape[-1]).to(images.dtype)
-                said = mix(said, share, partner) if draw else said
-            prepared[_target(name)] = said
+                target = F.one_hot(labels, next(iter(said.values()))[0].shape[-1]).to(images.dtype)
+                target = mix(target, share, partner) if draw else target
+            prepared[name] = {**inputs, "target": target}
         return prepared
 
-    def losses(self, states: States, prepared: Prepared) -> Mapping[str, Tensor]:
-        """The mean KL of each bridge on the mixed batch."""
-        return {name: kl.mean() for name, kl in self._divergences(self._train, states, prepared).items()}
+    def program(self, member: str) -> Program:
+        """The mean KL of a bridge on the mixed batch."""
+        return self._programs[_architecture(self._bridges[member])]
 
     @torch.no_grad()
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         """The mean KL of each bridge on plain images."""
         totals = dict.fromkeys(self._bridges, 0.0)
         seen = 0
-        for images, labels in batches:
-            prepared = self.prepare((images, labels), {})
-            for name, kl in self._divergences(self._eval, states, prepared).items():
-                totals[name] += float(kl.sum())
-            seen += len(images)
+        for batch in batches:
+            prepared = self.prepare(batch, {})
+            for name, bridge in self._bridges.items():
+                divergence = self._measures[_architecture(bridge)](states[name], prepared[name])
+                totals[name] += float(divergence) * len(batch[0])
+            seen += len(batch[0])
         return {name: total / max(seen, 1) for name, total in totals.items()}
 
     def result(self, states: States) -> dict[str, Bridge]:
@@ -156,22 +174,26 @@ class BridgeObjective:
         for name, bridge in self._bridges.items():
             filled = skeleton(bridge)
             filled.load_state_dict({**states[name].params, **states[name].buffers})
+            filled.cpu()
             assert isinstance(filled, Bridge)
             trained[name] = filled
         return trained
 
-    def _divergences(self, bodies: Mapping[str, nn.Module], states: States, prepared: Prepared) -> dict[str, Tensor]:
-        divergences: dict[str, Tensor] = {}
-        for name, bridge in self._bridges.items():
-            features = [prepared[_feature(source, bridge.tap)] for source in bridge.reads]
-            out = run(bodies[name], states[name].params, states[name].buffers, *features)
-            divergences[name] = kl_divergence(prepared[_target(name)], out)
-        return divergences
+
+def _in_turn(jobs: Sequence[Callable[[], Said]]) -> list[Said]:
+    return [job() for job in jobs]
 
 
-def _feature(mode: str, tap: str) -> str:
-    return f"feature/{mode}/{tap}"
+def _architecture(bridge: Bridge) -> str:
+    """Equal for bridges that one program can serve: the same modules in the same order, the same shapes."""
+    shapes = [(name, tuple(tensor.shape)) for name, tensor in bridge.state_dict().items()]
+    return f"{type(bridge.body).__qualname__} {bridge.body!r} {shapes}"
 
 
-def _target(bridge: str) -> str:
-    return f"target/{bridge}"
+def _program(body: nn.Module) -> Program:
+    def loss(state: State, prepared: Prepared) -> Tensor:
+        features = [prepared[f"feature{k}"] for k in range(len(prepared) - 1)]
+        out = run(body, state.params, state.buffers, *features)
+        return kl_divergence(prepared["target"], out.float()).mean()
+
+    return loss

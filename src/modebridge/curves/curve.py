@@ -86,6 +86,19 @@ class Curve(ABC):
         """The same kind of curve through other pins; statistics of the old ones are dropped."""
         return replace(self, pins=tuple(pins), statistics={})
 
+    def to(self, device: torch.device | str) -> Self:
+        """The same curve on another device."""
+        return replace(
+            self,
+            start=self.start.to(device),
+            end=self.end.to(device),
+            pins=tuple({name: tensor.to(device) for name, tensor in pin.items()} for pin in self.pins),
+            statistics={
+                r: {name: tensor.to(device) for name, tensor in buffers.items()}
+                for r, buffers in self.statistics.items()
+            },
+        )
+
     def with_statistics(self, net: nn.Module, r: float, batches: Batches) -> Self:
         """The same curve with batch norm's statistics re-estimated at r (nothing to do for other networks).
 

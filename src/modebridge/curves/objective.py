@@ -17,7 +17,7 @@ from modebridge.curves.polychain import Polychain
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, error_rate, has_statistics, refresh_statistics
 from modebridge.nets import initialise, run, skeleton
-from modebridge.types import Batch, Batches, Draw, Params, Prepared, State, States
+from modebridge.types import Batch, Batches, Draw, Params, Prepared, Program, State, States
 
 __all__ = ["CurveKind", "CurveObjective", "PinStart", "start_curve"]
 
@@ -120,17 +120,20 @@ class CurveObjective(Generic[C]):
 
     ahead = False
 
-    def prepare(self, batch: Batch, draw: Draw) -> Prepared:
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """The batch and its r."""
-        return {"images": batch[0], "labels": batch[1], "r": draw["r"]}
+        return {MEMBER: {"images": batch[0], "labels": batch[1], "r": draw["r"]}}
 
-    def losses(self, states: States, prepared: Prepared) -> Mapping[str, Tensor]:
+    def program(self, member: str) -> Program:
         """Cross entropy of the network at r."""
-        state, r = states[MEMBER], prepared["r"]
+        return self._loss
+
+    def _loss(self, state: State, prepared: Prepared) -> Tensor:
+        r = prepared["r"]
         # A plain number where looking at it is free; on a GPU it stays a tensor, which a graph can be fed with.
         point = self._point(state, float(r) if r.device.type == "cpu" else r)
         logits = run(self._train_net, point, state.buffers, prepared["images"])
-        return {MEMBER: F.cross_entropy(logits, prepared["labels"])}
+        return F.cross_entropy(logits, prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         """The share of wrong answers at r (0.5 unless told otherwise), with statistics of that point."""

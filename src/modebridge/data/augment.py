@@ -9,23 +9,21 @@ from torch import Tensor
 __all__ = ["crop_and_flip"]
 
 
-def crop_and_flip(images: Tensor, generator: torch.Generator, *, pad: int, flip: bool) -> Tensor:
-    """Zero-pad, crop at random to the old size, and mirror half of the images.
+def crop_and_flip(images: Tensor, down: Tensor, across: Tensor, mirrored: Tensor, pad: int) -> Tensor:
+    """Zero-pad, crop to the old size at given places, and mirror the images that are to be mirrored.
 
     Args:
         images: (B, C, H, W).
-        generator: draws on the CPU, so that the choice does not depend on the device.
-        pad: pixels on each side; 0 leaves the position alone.
-        flip: whether to mirror left to right.
+        down: (B,), how many of the padded rows are above the crop, 0 to 2 * pad.
+        across: (B,), the same for columns.
+        mirrored: (B,) booleans.
+        pad: pixels on each side.
     """
     count, channels, height, width = images.shape
-    down = torch.randint(2 * pad + 1, (count, 1), generator=generator) + torch.arange(height)
-    across = torch.randint(2 * pad + 1, (count, 1), generator=generator) + torch.arange(width)
-    if flip:
-        mirrored = torch.rand((count, 1), generator=generator) < 0.5
-        across = torch.where(mirrored, across.flip(1), across)
+    rows = down.view(-1, 1) + torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device).expand(count, width)
+    columns = across.view(-1, 1) + torch.where(mirrored.view(-1, 1), width - 1 - columns, columns)
     padded = F.pad(images, (pad, pad, pad, pad))
-    rows = torch.arange(count, device=images.device).view(-1, 1, 1, 1)
+    numbers = torch.arange(count, device=images.device).view(-1, 1, 1, 1)
     planes = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
-    down, across = down.to(images.device), across.to(images.device)
-    return padded[rows, planes, down.view(count, 1, height, 1), across.view(count, 1, 1, width)]
+    return padded[numbers, planes, rows.view(count, 1, height, 1), columns.view(count, 1, 1, width)]

@@ -114,13 +114,18 @@ class Loader:
 
     def _batches(self, generator: torch.Generator) -> Iterator[Batch]:
         images, labels = self.data.images, self.data.labels
-        order = torch.randperm(len(self.data), generator=generator) if self.shuffle else None
-        for start in range(0, len(self.data), self.batch_size):
-            stop = min(start + self.batch_size, len(self.data))
-            chosen = slice(start, stop) if order is None else order[start:stop].to(images.device)
-            batch = images[chosen]
+        count, device = len(self.data), images.device
+        # All draws of the epoch at once, on the CPU: the same on every device, and one copy instead of one a batch.
+        order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
+        places = torch.randint(2 * self.pad + 1, (2, count), generator=generator) if self.pad or self.flip else None
+        mirrored = torch.rand(count, generator=generator) < 0.5 if self.flip else torch.zeros(count, dtype=torch.bool)
+        order, mirrored = order.to(device), mirrored.to(device)
+        places = places.to(device) if places is not None else None
+        for start in range(0, count, self.batch_size):
+            now = slice(start, min(start + self.batch_size, count))
+            batch = images[order[now]]
             if batch.dtype == torch.uint8:
                 batch = batch.float() / 255
-            if self.pad or self.flip:
-                batch = crop_and_flip(batch, generator, pad=self.pad, flip=self.flip)
-            yield batch, labels[chosen]
+            if places is not None:
+                batch = crop_and_flip(batch, places[0, now], places[1, now], mirrored[now], self.pad)
+            yield batch, labels[order[now]]

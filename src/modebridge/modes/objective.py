@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from modebridge.modes.mode import Mode
 from modebridge.nets import run, skeleton
-from modebridge.types import Batch, Batches, Draw, Prepared, State, States
+from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
 
 __all__ = ["ModeObjective", "error_rate"]
 
@@ -38,15 +38,17 @@ class ModeObjective:
 
     ahead = False
 
-    def prepare(self, batch: Batch, draw: Draw) -> Prepared:
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """The batch as it is."""
-        return {"images": batch[0], "labels": batch[1]}
+        return {MEMBER: {"images": batch[0], "labels": batch[1]}}
 
-    def losses(self, states: States, prepared: Prepared) -> Mapping[str, Tensor]:
+    def program(self, member: str) -> Program:
         """Cross entropy on the labels."""
-        state = states[MEMBER]
+        return self._loss
+
+    def _loss(self, state: State, prepared: Prepared) -> Tensor:
         logits = run(self._train, state.params, state.buffers, prepared["images"])
-        return {MEMBER: F.cross_entropy(logits, prepared["labels"])}
+        return F.cross_entropy(logits, prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         """The share of wrong answers."""

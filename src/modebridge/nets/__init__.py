@@ -1,7 +1,7 @@
 """The paper's networks, and running any network at any parameters. Knows nothing of curves."""
 
 from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, initialise
-from modebridge.nets.functional import check_tap, run, run_with_taps, skeleton, tap_names
+from modebridge.nets.functional import Tapped, check_tap, run, run_with_taps, skeleton, tap_names
 from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, resnet, spec_of
 
@@ -14,6 +14,7 @@ __all__ = [
     "ResNet",
     "ResNetSpec",
     "SameConv2d",
+    "Tapped",
     "check_tap",
     "initialise",
     "make_norm",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from modebridge.errors import ModebridgeError, near
 from modebridge.types import Params
 
-__all__ = ["check_tap", "run", "run_with_taps", "skeleton", "tap_names"]
+__all__ = ["Tapped", "check_tap", "run", "run_with_taps", "skeleton", "tap_names"]
 
 
 def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
@@ -66,6 +66,46 @@ def run_with_taps(
             "choose a submodule on the way from the images to the logits."
         )
     return logits, features
+
+
+class Tapped(nn.Module):
+    """A network that gives its logits and the features at fixed taps, at any weights; it can be compiled.
+
+    Args:
+        net: any module that maps images to logits; it is copied.
+        taps: the names of the submodules to read.
+    """
+
+    def __init__(self, net: nn.Module, taps: Sequence[str]) -> None:
+        super().__init__()
+        self.net = skeleton(net)
+        self._features: dict[str, Tensor] = {}
+        for tap in taps:
+            check_tap(self.net, tap).register_forward_hook(self._reader(tap))
+        self._taps = list(taps)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits (B, K) and the features by tap."""
+        logits = _tensor(self.net(images), "the network's output")
+        # Taken out, so that every pass begins with nothing: a compiler would take a full dict for another program.
+        return logits, {tap: self._features.pop(tap) for tap in self._taps}
+
+    def run(self, state: Params, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same at a state from `state_of`."""
+        answer: tuple[Tensor, dict[str, Tensor]] = functional_call(self, (dict(state),), (images,), strict=False)
+        return answer
+
+    def state_of(self, state: Params) -> dict[str, Tensor]:
+        """The parameters and buffers of the network under the names that `run` takes."""
+        own = self.net.state_dict()
+        # In the memory order of our own: another order would be another program to a compiler.
+        return {f"net.{name}": torch.empty_like(own[name]).copy_(tensor) for name, tensor in state.items()}
+
+    def _reader(self, tap: str) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
+        def read(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
+            self._features[tap] = _tensor(output, f"the output of tap '{tap}'")
+
+        return read
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
-from modebridge.training.fit import BridgePlan, fit_bridge, fit_bridges, fit_curve, fit_mode, plan_bridge
+from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
+from modebridge.training.fit_bridges import BridgePlan, fit_bridge, fit_bridges, plan_bridge
 from modebridge.training.loop import Task, train
 from modebridge.training.parallel import side_by_side
 
@@ -14,7 +15,9 @@ __all__ = [
     "fit_bridge",
     "fit_bridges",
     "fit_curve",
+    "fit_curves",
     "fit_mode",
+    "fit_modes",
     "plan_bridge",
     "side_by_side",
     "train",

@@ -36,7 +36,8 @@ def first_images(batches: Batches, what: str) -> Tensor:
 @torch.no_grad()
 def classes_of(net: nn.Module, mode: Mode, images: Tensor) -> int:
     """K: how many logits the network gives, from one image."""
-    logits = run(skeleton(net), mode.params, mode.buffers, images[:1])
+    where = next((tensor.device for tensor in mode.params.values()), images.device)
+    logits = run(skeleton(net).to(where), mode.params, mode.buffers, images[:1].to(where))
     if logits.dim() != 2:
         raise ModebridgeError(
             f"Expected the network's logits to be (batch, classes), but got {tuple(logits.shape)}; give a classifier."

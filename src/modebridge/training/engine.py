@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from modebridge.errors import ModebridgeError
+from modebridge.types import Batch, Batches, Draw
 
 __all__ = ["Engine"]
 
 F = TypeVar("F")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,57 @@ class Engine:
         compiled: Any = torch.compile(function, dynamic=False)  # type: ignore[call-overload]
         return compiled  # type: ignore[no-any-return]
 
-    def moved(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors on our device; copies from pinned memory do not wait."""
-        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()}
+    def feed(self, batches: Batches) -> Batches:
+        """The same batches on our device."""
+        return batches if self.device.type == "cpu" else _Feed(batches, self.device)
+
+    def moved(self, batch: Batch, draw: Draw) -> tuple[Batch, Draw]:
+        """A batch and its draws on our device; copies from pinned memory do not wait."""
+        images, labels = (tensor.to(self.device, non_blocking=True) for tensor in batch)
+        # float64 is slow on a GPU and no use to a step; draws are made in it on the CPU.
+        moved = {
+            name: tensor.to(self.device, torch.float32 if tensor.is_floating_point() else None, non_blocking=True)
+            for name, tensor in draw.items()
+        }
+        return (images, labels), moved if self.device.type != "cpu" else draw
+
+    def fan_out(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """The results of independent jobs; while a graph is captured each gets a stream of its own.
+
+        Outside of a capture they run one after another: the memory of one stream must not be given to another while it
+        is still read, which a graph's own pool takes care of.
+        """
+        if self.device.type != "cuda" or len(jobs) < 2 or not torch.cuda.is_current_stream_capturing():
+            return [job() for job in jobs]
+        main = torch.cuda.current_stream()
+        results: list[T] = []
+        for k, job in enumerate(jobs):
+            stream = _stream(self.device, k)
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                results.append(job())
+        for k in range(len(jobs)):
+            main.wait_stream(_stream(self.device, k))
+        return results
+
+
+class _Feed:
+    """Batches that move to a device as they are asked for."""
+
+    def __init__(self, batches: Batches, device: torch.device) -> None:
+        self._batches = batches
+        self._device = device
+
+    def __iter__(self) -> Iterator[Batch]:
+        for images, labels in self._batches:
+            yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
+
+    def set_epoch(self, epoch: int) -> None:
+        set_epoch = getattr(self._batches, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+
+
+@cache
+def _stream(device: torch.device, number: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

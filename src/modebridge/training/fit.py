@@ -1,35 +1,24 @@
-"""Fit modes, curves and bridges: an objective, the checks before it, and the loop."""
+"""Fit modes and curves: an objective, the checks before it, and the loop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import replace
 
-import torch
 from torch import nn
 
-from modebridge.bridges import (
-    Bridge,
-    BridgeObjective,
-    Kind,
-    Target,
-    body_for,
-    body_like,
-    curve_target,
-    label_target,
-    last_blocks_tap,
-)
-from modebridge.curves import BezierCurve, Curve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
+from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, ModeObjective, check_modes
-from modebridge.nets import ResNet, check_tap, run_with_taps, skeleton
-from modebridge.training.checks import check_batches, first_images
+from modebridge.modes import Mode, ModeObjective
+from modebridge.nets import skeleton
+from modebridge.training.checks import check_batches
 from modebridge.training.config import TrainConfig
+from modebridge.training.engine import Engine
 from modebridge.training.loop import Report, Task, train
 from modebridge.types import Batches
 
-__all__ = ["BridgePlan", "fit_bridge", "fit_bridges", "fit_curve", "fit_mode", "plan_bridge"]
+__all__ = ["DEFAULT", "fit_curve", "fit_curves", "fit_mode", "fit_modes"]
+
 
 DEFAULT = TrainConfig(epochs=30, keep="last")
 
@@ -40,6 +29,7 @@ def fit_mode(
     *,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
+    engine: Engine | None = None,
     report: Report | None = None,
 ) -> Mode:
     """Train one network on labels, from the weights it has. The module itself is left as it was.
@@ -49,12 +39,37 @@ def fit_mode(
         train_data: yields (images, labels).
         config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
+        engine: device and precision; None is the CPU in fp32.
         report: told of progress.
     """
-    check_batches(net, Mode.from_module(net), train_data, "train")
-    objective = ModeObjective(net)
-    task = Task(objective.start(Mode.from_module(net)), train_data, valid, config.seed)
-    return objective.result(train(objective, [task], config, report=report)[0])
+    return fit_modes([net], [train_data], config=config, valid=valid, engine=engine, report=report)[0]
+
+
+def fit_modes(
+    nets: Sequence[nn.Module],
+    train_data: Sequence[Batches],
+    *,
+    config: TrainConfig = DEFAULT,
+    valid: Batches | None = None,
+    engine: Engine | None = None,
+    report: Report | None = None,
+) -> list[Mode]:
+    """Train several networks of one architecture together: one loader each, the same result as one by one.
+
+    The arguments are those of `fit_mode`; the draws of network k are seeded with `config.seed + k`.
+    """
+    _check_pairing(nets, train_data, "networks")
+    engine = engine or Engine()
+    for net, data in zip(nets, train_data, strict=True):
+        check_batches(net, Mode.from_module(net), data, "train")
+    objective = ModeObjective(skeleton(nets[0]).to(engine.device))
+    tasks = [
+        Task(objective.start(Mode.from_module(net)), data, engine.feed(valid) if valid else None, config.seed + k)
+        for k, (net, data) in enumerate(zip(nets, train_data, strict=True))
+    ]
+    return [
+        objective.result(states).to("cpu") for states in train(objective, tasks, config, engine=engine, report=report)
+    ]
 
 
 def fit_curve(
@@ -69,6 +84,7 @@ def fit_curve(
     r: float = 0.5,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
+    engine: Engine | None = None,
     report: Report | None = None,
 ) -> BezierCurve | Polychain:
     """Train a low-loss curve between two modes; the modes are frozen, only the pins learn.
@@ -84,156 +100,67 @@ def fit_curve(
         r: where batch norm's statistics are kept and validation looks.
         config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
+        engine: device and precision; None is the CPU in fp32.
         report: told of progress.
     """
-    check_r(r)
-    curve = start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=config.seed)
-    check_batches(net, start, train_data, "train")
-    objective = CurveObjective(net, curve, train_data, r)
-    task = Task(objective.start(curve), train_data, valid, config.seed)
-    return objective.result(curve, train(objective, [task], config, report=report)[0])
-
-
-@dataclass(frozen=True)
-class BridgePlan:
-    """One bridge to train: what it is, whose features it reads and what it is to say."""
-
-    bridge: Bridge
-    reads: tuple[Mode, ...]
-    target: Target
-
-
-def plan_bridge(
-    net: nn.Module,
-    curve: Curve,
-    images: torch.Tensor,
-    *,
-    kind: Kind = "I",
-    source: Literal["start", "end"] = "start",
-    tap: str | None = None,
-    slim: float = 2,
-    r: float = 0.5,
-    target: Target | Literal["curve", "labels"] = "curve",
-    body: nn.Module | None = None,
-    name: str = "bridge",
-    seed: int = 0,
-) -> BridgePlan:
-    """Decide on a bridge of a curve before training it.
-
-    Args:
-        net: the base network.
-        curve: between the two modes; its point at r is the paper's target.
-        images: a few images, to see the feature's shape.
-        kind: "I" reads one end, "II" both.
-        source: which end a type I bridge reads.
-        tap: where the feature is read; the paper's place for our residual networks, to be named for others.
-        slim: divides the widths; 2 is the paper's small bridge, 1 its medium one.
-        r: the position on the curve to predict.
-        target: "curve", "labels" (a control), or any `Target`.
-        body: a module of your own from feature(s) to logits, instead of the built one.
-        name: how tables and errors call it.
-        seed: of the bridge's weights.
-    """
-    check_r(r)
-    check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
-    if kind not in ("I", "II"):
-        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
-    reads = (curve.start, curve.end) if kind == "II" else (curve.start if source == "start" else curve.end,)
-    if tap is None:
-        if not isinstance(net, ResNet):
-            raise ModebridgeError(
-                f"Expected a tap for a network of type {type(net).__name__}, but got none; "
-                "name the submodule to read, for example one of its last blocks."
-            )
-        tap = last_blocks_tap(net.spec)
-    check_tap(net, tap)
-    if body is None:
-        if isinstance(net, ResNet) and tap == last_blocks_tap(net.spec):
-            body = body_like(net.spec, kind, slim, seed=seed)
-        else:
-            with torch.no_grad():
-                logits, features = run_with_taps(skeleton(net), images[:1], [tap], curve.start.state)
-            body = body_for(features[tap].shape[1:], logits.shape[1], kind, slim, seed=seed)
-    if target == "curve":
-        target = curve_target(curve, r)
-    elif target == "labels":
-        target = label_target()
-    elif not isinstance(target, Target):
-        raise ModebridgeError(
-            f"Expected target to be 'curve', 'labels' or a Target, but got '{target}'; "
-            "see modebridge.bridges for the others."
-        )
-    return BridgePlan(Bridge(body, reads, tap, target.r, name), reads, target)
-
-
-def fit_bridges(
-    net: nn.Module,
-    plans: Mapping[str, BridgePlan],
-    train_data: Batches,
-    *,
-    mixup: float = 0.4,
-    config: TrainConfig = DEFAULT,
-    valid: Batches | None = None,
-    report: Report | None = None,
-) -> dict[str, Bridge]:
-    """Train all bridges in one pass over the data: every frozen network runs once a batch.
-
-    Args:
-        net: the base network.
-        plans: the bridges by name, from `plan_bridge`.
-        train_data: yields (images, labels); labels are used by controls only.
-        mixup: alpha of the per-sample mixup; 0 turns it off.
-        config: epochs and optimiser; "best" keeps the lowest validation KL of each bridge.
-        valid: held-out data for `config.keep == "best"`.
-        report: told of progress.
-    """
-    modes: Sequence[Mode] = list({m.id: m for plan in plans.values() for m in plan.reads}.values())
-    objective = BridgeObjective(
+    return fit_curves(
         net,
-        {name: plan.bridge for name, plan in plans.items()},
-        {name: plan.target for name, plan in plans.items()},
-        modes,
-        mixup,
-    )
-    check_batches(net, modes[0], train_data, "train")
-    task = Task(objective.start(), train_data, valid, config.seed)
-    return objective.result(train(objective, [task], config, report=report)[0])
-
-
-def fit_bridge(
-    net: nn.Module,
-    curve: Curve,
-    train_data: Batches,
-    *,
-    kind: Kind = "I",
-    source: Literal["start", "end"] = "start",
-    tap: str | None = None,
-    slim: float = 2,
-    r: float = 0.5,
-    target: Target | Literal["curve", "labels"] = "curve",
-    body: nn.Module | None = None,
-    name: str = "bridge",
-    mixup: float = 0.4,
-    config: TrainConfig = DEFAULT,
-    valid: Batches | None = None,
-    report: Report | None = None,
-) -> Bridge:
-    """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with their arguments."""
-    check_r(r)
-    images = first_images(train_data, "train")
-    curve = curve.with_statistics(net, r, train_data)
-    plan = plan_bridge(
-        net,
-        curve,
-        images,
+        [(start, end)],
+        [train_data],
         kind=kind,
-        source=source,
-        tap=tap,
-        slim=slim,
+        pins=pins,
+        pin_start=pin_start,
         r=r,
-        target=target,
-        body=body,
-        name=name,
-        seed=config.seed,
-    )
-    return fit_bridges(net, {name: plan}, train_data, mixup=mixup, config=config, valid=valid, report=report)[name]
+        config=config,
+        valid=valid,
+        engine=engine,
+        report=report,
+    )[0]
+
+
+def fit_curves(
+    net: nn.Module,
+    pairs: Sequence[tuple[Mode, Mode]],
+    train_data: Sequence[Batches],
+    *,
+    kind: CurveKind = "bezier",
+    pins: int = 1,
+    pin_start: PinStart = "midpoint",
+    r: float = 0.5,
+    config: TrainConfig = DEFAULT,
+    valid: Batches | None = None,
+    engine: Engine | None = None,
+    report: Report | None = None,
+) -> list[BezierCurve | Polychain]:
+    """Train several curves together: one loader each, the same result as one by one.
+
+    The arguments are those of `fit_curve`; the draws of curve k are seeded with `config.seed + k`.
+    """
+    check_r(r)
+    _check_pairing(pairs, train_data, "pairs")
+    engine = engine or Engine()
+    curves = [
+        start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=config.seed + k)
+        for k, (start, end) in enumerate(pairs)
+    ]
+    for (start, _), data in zip(pairs, train_data, strict=True):
+        check_batches(net, start, data, "train")
+    objective = CurveObjective(skeleton(net).to(engine.device), curves[0], engine.feed(train_data[0]), r)
+    tasks = [
+        Task(objective.start(curve), data, engine.feed(valid) if valid else None, config.seed + k)
+        for k, (curve, data) in enumerate(zip(curves, train_data, strict=True))
+    ]
+    trained = train(objective, tasks, config, engine=engine, report=report)
+    return [
+        # The very modes that were given, not copies of them that have been to the device and back.
+        replace(objective.result(curve.to(engine.device), states).to("cpu"), start=curve.start, end=curve.end)
+        for curve, states in zip(curves, trained, strict=True)
+    ]
+
+
+def _check_pairing(things: Sequence[object], train_data: Sequence[Batches], what: str) -> None:
+    if not things or len(things) != len(train_data):
+        raise ModebridgeError(
+            f"Expected one loader for each of at least one of the {what}, but got {len(train_data)} for {len(things)}; "
+            "give as many of one as of the other."
+        )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -16,9 +17,9 @@ from modebridge.errors import ModebridgeError
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.flat import Layout
-from modebridge.training.graph import GraphedSteps
-from modebridge.training.step import Step, make_forward
-from modebridge.types import Batches, Objective, Prepared, State, States
+from modebridge.training.graph import Fed, Graphed
+from modebridge.training.step import Forward, Step, make_forward, precision
+from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
 
 __all__ = ["Report", "Task", "train"]
 
@@ -71,43 +72,52 @@ def train(
         raise ModebridgeError(
             "Expected validation data to keep the best epoch by, but got none; give valid or set keep='last'."
         )
-    engine = engine or Engine()
-    layout = Layout(tasks[0].start)
-    forward = engine.compiled(make_forward(objective, layout))
-    steps = [Step(task.start, layout, forward, config, engine.device, bf16=engine.bf16) for task in tasks]
-    runner = _Runner(objective, tasks, steps, engine)
+    runner = _Runner(objective, tasks, config, engine or Engine())
     best: list[dict[str, tuple[float, State]]] = [{} for _ in tasks]
     for epoch in range(config.epochs):
         losses = runner.epoch(epoch, config.lr * config.factor(epoch))
         if config.keep == "best":
-            for task, step, kept in zip(tasks, steps, best, strict=True):
-                _keep_best(objective, task, step, kept)
+            for task, states, kept in zip(tasks, runner.states(), best, strict=True):
+                _keep_best(objective, task, states, kept)
         if report is not None:
             report(epoch + 1, losses)
     return [
-        {member: kept[member][1] if member in kept else _copy(state) for member, state in step.states().items()}
-        for step, kept in zip(steps, best, strict=True)
+        {member: kept[member][1] if member in kept else _copy(state) for member, state in states.items()}
+        for states, kept in zip(runner.states(), best, strict=True)
     ]
 
 
-def _keep_best(objective: Objective, task: Task, step: Step, kept: dict[str, tuple[float, State]]) -> None:
+def _keep_best(objective: Objective, task: Task, states: States, kept: dict[str, tuple[float, State]]) -> None:
     assert task.valid is not None
-    states = step.states()
     for member, score in objective.validate(states, task.valid).items():
         if member not in kept or score < kept[member][0]:
             kept[member] = (score, _copy(states[member]))
 
 
 class _Runner:
-    """Feeds steps with batches, one epoch at a time."""
+    """The steps of all tasks and members, fed with batches one epoch at a time."""
 
-    def __init__(self, objective: Objective, tasks: Sequence[Task], steps: Sequence[Step], engine: Engine) -> None:
+    def __init__(self, objective: Objective, tasks: Sequence[Task], config: TrainConfig, engine: Engine) -> None:
         self._objective = objective
         self._tasks = tasks
-        self._steps = steps
         self._engine = engine
         self._draws = [seeds.generator(task.seed, "draws") for task in tasks]
-        self._graphed = GraphedSteps(steps, engine) if engine.graphs else None
+        forwards: dict[tuple[Program, str], Forward] = {}
+        self.steps: list[dict[str, Step]] = []
+        for task in tasks:
+            self.steps.append({})
+            for member, state in task.start.items():
+                layout, program = Layout(state.params), objective.program(member)
+                key = (program, layout.key)
+                if key not in forwards:
+                    forwards[key] = engine.compiled(make_forward(program, layout))
+                self.steps[-1][member] = Step(state, layout, forwards[key], config, engine.device, bf16=engine.bf16)
+        every = [step for steps in self.steps for step in steps.values()]
+        self._graphed = Graphed(self._all_tasks, every, engine.device) if engine.graphs else None
+
+    def states(self) -> list[States]:
+        """The present states of every task."""
+        return [{member: step.state() for member, step in steps.items()} for steps in self.steps]
 
     def epoch(self, epoch: int, lr: float) -> dict[str, float]:
         """One pass over the data of every task; returns the mean losses by member."""
@@ -115,10 +125,7 @@ class _Runner:
             set_epoch = getattr(task.batches, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(epoch)
-        if self._graphed is None:
-            totals = [self._alone(k, lr) for k in range(len(self._tasks))]
-        else:
-            totals = self._together(self._graphed, lr)
+        totals = self._one_by_one(lr) if self._graphed is None else self._together(self._graphed, lr)
         means: dict[str, float] = {}
         for k, (total, count) in enumerate(totals):
             if count == 0:
@@ -126,7 +133,7 @@ class _Runner:
                     f"Expected train to yield batches in epoch {epoch + 1}, but got none; "
                     "give a list or loader that can be iterated again."
                 )
-            for member, mean in zip(self._steps[k].members, (total / count).tolist(), strict=True):
+            for member, mean in zip(self.steps[k], (total / count).tolist(), strict=True):
                 if not math.isfinite(mean):
                     raise ModebridgeError(
                         f"Expected the training loss of '{member}' to be finite, but got {mean} in epoch {epoch + 1}; "
@@ -135,38 +142,56 @@ class _Runner:
                 means[member if len(self._tasks) == 1 else f"{k}/{member}"] = mean
         return means
 
-    def _alone(self, k: int, lr: float) -> tuple[Tensor, int]:
+    def _one_by_one(self, lr: float) -> list[tuple[Tensor, int]]:
         """Task after task: on a CPU there is no room beside one."""
-        step = self._steps[k]
-        total, count = torch.zeros(len(step.members), device=self._engine.device), 0
-        for prepared in self._prepared(k):
-            total += step(prepared, lr)
-            count += 1
-        return total, count
+        totals: list[tuple[Tensor, int]] = []
+        for k, steps in enumerate(self.steps):
+            total, count = torch.zeros(len(steps), device=self._engine.device), 0
+            for prepared in self._prepared(k):
+                total += torch.stack([step(prepared[member], lr) for member, step in steps.items()])
+                count += 1
+            totals.append((total, count))
+        return totals
 
-    def _together(self, graphed: GraphedSteps, lr: float) -> list[tuple[Tensor, int]]:
+    def _together(self, graphed: Graphed, lr: float) -> list[tuple[Tensor, int]]:
         """Step by step, all tasks in one launch: one batch of 128 leaves half of a large chip idle."""
-        sums = [torch.zeros(len(step.members), device=self._engine.device) for step in self._steps]
+        sums = [torch.zeros(len(steps), device=self._engine.device) for steps in self.steps]
         count = 0
-        for prepared in zip(*(self._prepared(k) for k in range(len(self._tasks))), strict=True):
-            for total, losses in zip(sums, graphed(prepared, lr), strict=True):
+        for fed in zip(*(self._fed(k) for k in range(len(self._tasks))), strict=True):
+            for total, losses in zip(sums, graphed(fed, lr), strict=True):
                 total += losses
             count += 1
         return [(total, count) for total in sums]
 
-    def _prepared(self, k: int) -> Iterator[Prepared]:
+    def _all_tasks(self, fed: Sequence[Fed], lr: Tensor) -> list[Tensor]:
+        prepared = [self._prepare(batch, draw) for batch, draw in fed]
+        jobs = [
+            partial(step, given[member], lr)
+            for steps, given in zip(self.steps, prepared, strict=True)
+            for member, step in steps.items()
+        ]
+        losses = torch.stack(self._engine.fan_out(jobs))
+        return list(torch.split(losses, [len(steps) for steps in self.steps]))
+
+    def _prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        with precision(self._engine.device, bf16=self._engine.bf16):
+            return self._objective.prepare(batch, draw)
+
+    def _fed(self, k: int) -> Iterator[Fed]:
+        for batch in self._tasks[k].batches:
+            yield self._engine.moved(batch, self._objective.draw(len(batch[0]), self._draws[k]))
+
+    def _prepared(self, k: int) -> Iterator[Mapping[str, Prepared]]:
         """The steps of an epoch, where it pays each prepared on another core while the one before is learned from."""
-        objective, batches, draws = self._objective, self._tasks[k].batches, self._draws[k]
-        if not objective.ahead or self._engine.device.type != "cpu":
-            for batch in batches:
-                draw = objective.draw(len(batch[0]), draws)
-                yield self._engine.moved(objective.prepare(batch, draw))
+        if not self._objective.ahead or self._engine.device.type != "cpu":
+            for batch, draw in self._fed(k):
+                yield self._prepare(batch, draw)
             return
         with ThreadPoolExecutor(1) as other:
-            waiting: Future[Prepared] | None = None
-            for batch in batches:
-                # Drawn here, in order, so that the numbers do not depend on which thread is faster.
-                coming = other.submit(objective.prepare, batch, objective.draw(len(batch[0]), draws))
+            waiting: Future[Mapping[str, Prepared]] | None = None
+            # Drawn here, in order, so that the numbers do not depend on which thread is faster.
+            for batch, draw in self._fed(k):
+                coming = other.submit(self._prepare, batch, draw)
                 if waiting is not None:
                     yield waiting.result()
                 waiting = coming

@@ -12,24 +12,19 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.training.config import TrainConfig
 from modebridge.training.flat import Layout
-from modebridge.types import Objective, Params, Prepared, State, States
+from modebridge.types import Params, Prepared, Program, State
 
-__all__ = ["Forward", "Step", "make_forward", "sgd_"]
+__all__ = ["Forward", "Step", "make_forward", "precision", "sgd_"]
 
-Forward: TypeAlias = Callable[[Tensor, Mapping[str, Params], Mapping[str, Params], Prepared], Tensor]
-"""From the vector of parameters, buffers, frozen tensors and a prepared batch to the members' losses."""
+Forward: TypeAlias = Callable[[Tensor, Params, Params, Prepared], Tensor]
+"""From the vector of parameters, buffers, frozen tensors and what was prepared to the loss."""
 
 
-def make_forward(objective: Objective, layout: Layout) -> Forward:
-    """The losses as a function of plain tensors, so that one compilation serves every task of an architecture."""
+def make_forward(program: Program, layout: Layout) -> Forward:
+    """The loss as a function of plain tensors, so that one compilation serves every member of an architecture."""
 
-    def forward(
-        flat: Tensor, buffers: Mapping[str, Params], frozen: Mapping[str, Params], prepared: Prepared
-    ) -> Tensor:
-        states = {
-            member: State(params, buffers[member], frozen[member]) for member, params in layout.views(flat).items()
-        }
-        return torch.stack(list(objective.losses(states, prepared).values()))
+    def forward(flat: Tensor, buffers: Params, frozen: Params, prepared: Prepared) -> Tensor:
+        return program(State(layout.views(flat), buffers, frozen), prepared)
 
     return forward
 
@@ -52,11 +47,11 @@ def sgd_(flat: Tensor, momentum: Tensor, gradient: Tensor, lr: Tensor | float, c
 
 
 class Step:
-    """The training state of one task, and the step that moves it.
+    """The training state of one member, and the step that moves it.
 
     Args:
-        start: the states to begin from; they are copied.
-        layout: of those states.
+        start: the state to begin from; it is copied.
+        layout: of its parameters.
         forward: from `make_forward`, compiled or not.
         config: the optimiser.
         device: where to train.
@@ -65,7 +60,7 @@ class Step:
 
     def __init__(
         self,
-        start: States,
+        start: State,
         layout: Layout,
         forward: Forward,
         config: TrainConfig,
@@ -74,32 +69,30 @@ class Step:
         bf16: bool = False,
     ) -> None:
         self.layout = layout
-        self.members = list(start)
-        self.flat = layout.pack(start).to(device).requires_grad_()
+        self.flat = layout.pack(start.params).to(device).requires_grad_()
         self.momentum = torch.zeros_like(self.flat, requires_grad=False)
-        self.buffers = {m: _to(trees.clone(s.buffers), device) for m, s in start.items()}
-        self.frozen = {m: _to(s.frozen, device) for m, s in start.items()}
+        self.buffers = _to(trees.clone(start.buffers), device)
+        self.frozen = _to(start.frozen, device)
         self._forward = forward
         self._config = config
         self._bf16 = bf16
 
     def __call__(self, prepared: Prepared, lr: Tensor | float) -> Tensor:
-        """Learn from one prepared batch; returns the members' losses, detached."""
-        with self._precision():
-            losses = self._forward(self.flat, self.buffers, self.frozen, prepared)
-        (gradient,) = torch.autograd.grad(losses.sum(), self.flat)
+        """Learn from what was prepared of one batch; returns the loss, detached."""
+        with precision(self.flat.device, bf16=self._bf16):
+            loss = self._forward(self.flat, self.buffers, self.frozen, prepared)
+        (gradient,) = torch.autograd.grad(loss, self.flat)
         with torch.no_grad():
             sgd_(self.flat, self.momentum, gradient, lr, self._config)
-        return losses.detach()
+        return loss.detach()
 
-    def states(self) -> States:
-        """The present states; parameters are views of the vector."""
-        views = self.layout.views(self.flat.detach())
-        return {m: State(views[m], self.buffers[m], self.frozen[m]) for m in self.members}
+    def state(self) -> State:
+        """The present state; parameters are views of the vector."""
+        return State(self.layout.views(self.flat.detach()), self.buffers, self.frozen)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a step changes, by name: what a checkpoint saves and a rehearsal puts back."""
-        named = {f"buffers/{m}/{name}": t for m, tree in self.buffers.items() for name, t in tree.items()}
+        named = {f"buffers/{name}": tensor for name, tensor in self.buffers.items()}
         return {"flat": self.flat.detach(), "momentum": self.momentum, **named}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
@@ -108,10 +101,10 @@ class Step:
             for name, tensor in self.tensors().items():
                 tensor.copy_(saved[name])
 
-    def _precision(self) -> AbstractContextManager[object]:
-        if not self._bf16:
-            return nullcontext()
-        return torch.autocast(self.flat.device.type, dtype=torch.bfloat16)
+
+def precision(device: torch.device, *, bf16: bool) -> AbstractContextManager[object]:
+    """Autocast to bfloat16 where asked for."""
+    return torch.autocast(device.type, dtype=torch.bfloat16) if bf16 else nullcontext()
 
 
 def _to(tree: Params, device: torch.device) -> dict[str, Tensor]:

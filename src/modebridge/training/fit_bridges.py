@@ -1,0 +1,185 @@
+"""Plan and fit bridges: what each reads and says, then all of them in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from modebridge.bridges import (
+    Bridge,
+    BridgeObjective,
+    Kind,
+    Target,
+    body_for,
+    body_like,
+    curve_target,
+    label_target,
+    last_blocks_tap,
+)
+from modebridge.curves import Curve, check_r
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode, check_modes
+from modebridge.nets import ResNet, check_tap, run_with_taps, skeleton
+from modebridge.training.checks import check_batches, first_images
+from modebridge.training.config import TrainConfig
+from modebridge.training.engine import Engine
+from modebridge.training.fit import DEFAULT
+from modebridge.training.loop import Report, Task, train
+from modebridge.types import Batches
+
+__all__ = ["BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
+
+
+@dataclass(frozen=True)
+class BridgePlan:
+    """One bridge to train: what it is, whose features it reads and what it is to say."""
+
+    bridge: Bridge
+    reads: tuple[Mode, ...]
+    target: Target
+
+
+def plan_bridge(
+    net: nn.Module,
+    curve: Curve,
+    images: torch.Tensor,
+    *,
+    kind: Kind = "I",
+    source: Literal["start", "end"] = "start",
+    tap: str | None = None,
+    slim: float = 2,
+    r: float = 0.5,
+    target: Target | Literal["curve", "labels"] = "curve",
+    body: nn.Module | None = None,
+    name: str = "bridge",
+    seed: int = 0,
+) -> BridgePlan:
+    """Decide on a bridge of a curve before training it.
+
+    Args:
+        net: the base network.
+        curve: between the two modes; its point at r is the paper's target.
+        images: a few images, to see the feature's shape.
+        kind: "I" reads one end, "II" both.
+        source: which end a type I bridge reads.
+        tap: where the feature is read; the paper's place for our residual networks, to be named for others.
+        slim: divides the widths; 2 is the paper's small bridge, 1 its medium one.
+        r: the position on the curve to predict.
+        target: "curve", "labels" (a control), or any `Target`.
+        body: a module of your own from feature(s) to logits, instead of the built one.
+        name: how tables and errors call it.
+        seed: of the bridge's weights.
+    """
+    check_r(r)
+    check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
+    if kind not in ("I", "II"):
+        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
+    reads = (curve.start, curve.end) if kind == "II" else (curve.start if source == "start" else curve.end,)
+    if tap is None:
+        if not isinstance(net, ResNet):
+            raise ModebridgeError(
+                f"Expected a tap for a network of type {type(net).__name__}, but got none; "
+                "name the submodule to read, for example one of its last blocks."
+            )
+        tap = last_blocks_tap(net.spec)
+    check_tap(net, tap)
+    if body is None:
+        if isinstance(net, ResNet) and tap == last_blocks_tap(net.spec):
+            body = body_like(net.spec, kind, slim, seed=seed)
+        else:
+            with torch.no_grad():
+                logits, features = run_with_taps(skeleton(net), images[:1], [tap], curve.start.state)
+            body = body_for(features[tap].shape[1:], logits.shape[1], kind, slim, seed=seed)
+    if target == "curve":
+        target = curve_target(curve, r)
+    elif target == "labels":
+        target = label_target()
+    elif not isinstance(target, Target):
+        raise ModebridgeError(
+            f"Expected target to be 'curve', 'labels' or a Target, but got '{target}'; "
+            "see modebridge.bridges for the others."
+        )
+    return BridgePlan(Bridge(body, reads, tap, target.r, name), reads, target)
+
+
+def fit_bridges(
+    net: nn.Module,
+    plans: Mapping[str, BridgePlan],
+    train_data: Batches,
+    *,
+    mixup: float = 0.4,
+    config: TrainConfig = DEFAULT,
+    valid: Batches | None = None,
+    engine: Engine | None = None,
+    report: Report | None = None,
+) -> dict[str, Bridge]:
+    """Train all bridges in one pass over the data: every frozen network runs once a batch.
+
+    Args:
+        net: the base network.
+        plans: the bridges by name, from `plan_bridge`.
+        train_data: yields (images, labels); labels are used by controls only.
+        mixup: alpha of the per-sample mixup; 0 turns it off.
+        config: epochs and optimiser; "best" keeps the lowest validation KL of each bridge.
+        valid: held-out data for `config.keep == "best"`.
+        engine: device and precision; None is the CPU in fp32.
+        report: told of progress.
+    """
+    engine = engine or Engine()
+    modes: Sequence[Mode] = list({m.id: m for plan in plans.values() for m in plan.reads}.values())
+    objective = BridgeObjective(
+        skeleton(net).to(engine.device),
+        {name: plan.bridge for name, plan in plans.items()},
+        {name: plan.target for name, plan in plans.items()},
+        modes,
+        mixup,
+        compiled=engine.compiled,
+        fan_out=engine.fan_out,
+    )
+    check_batches(net, modes[0], train_data, "train")
+    task = Task(objective.start(), train_data, engine.feed(valid) if valid else None, config.seed)
+    return objective.result(train(objective, [task], config, engine=engine, report=report)[0])
+
+
+def fit_bridge(
+    net: nn.Module,
+    curve: Curve,
+    train_data: Batches,
+    *,
+    kind: Kind = "I",
+    source: Literal["start", "end"] = "start",
+    tap: str | None = None,
+    slim: float = 2,
+    r: float = 0.5,
+    target: Target | Literal["curve", "labels"] = "curve",
+    body: nn.Module | None = None,
+    name: str = "bridge",
+    mixup: float = 0.4,
+    config: TrainConfig = DEFAULT,
+    valid: Batches | None = None,
+    engine: Engine | None = None,
+    report: Report | None = None,
+) -> Bridge:
+    """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with their arguments."""
+    check_r(r)
+    images = first_images(train_data, "train")
+    curve = curve.with_statistics(net, r, train_data)
+    plan = plan_bridge(
+        net,
+        curve,
+        images,
+        kind=kind,
+        source=source,
+        tap=tap,
+        slim=slim,
+        r=r,
+        target=target,
+        body=body,
+        name=name,
+        seed=config.seed,
+    )
+    return fit_bridges(net, {name: plan}, train_data, mixup=mixup, config=config, valid=valid, report=report)[name]
