@@ -3,8 +3,8 @@
     python benchmarks/train_speed.py            # a CUDA device; minutes, most of them compilation
     python benchmarks/train_speed.py --tiny     # a dry run on a CPU, to see that it runs; its times mean nothing
 
-Random images of CIFAR-10's shape on the device, crop and flip included, batches of 128, ResNet-32x2 with filter response
-norm.
+Random images of CIFAR-10's shape on the device, crop and flip included, batches of 128, ResNet-32x2 with filter
+response norm.
 """
 
 from __future__ import annotations

@@ -25,6 +25,14 @@ def test_a_users_mistake_is_one_sentence_and_no_trace():
     assert "Traceback" not in answer.stderr
 
 
+def test_out_that_cannot_be_a_folder_is_said_before_training(tmp_path):
+    (tmp_path / "file").write_text("x")
+    answer = program("run", "--out", str(tmp_path / "file"))
+    assert answer.returncode == 2
+    assert "Expected --out to be a folder" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
 def test_help_names_the_verbs():
     answer = program("--help")
     assert answer.returncode == 0

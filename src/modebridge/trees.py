@@ -14,12 +14,13 @@ from modebridge.types import Params
 __all__ = ["check_same", "clone", "combine", "dot", "fingerprint", "norm", "size"]
 
 
-def check_same(trees: Sequence[Params], what: str) -> None:
-    """Refuse trees that differ in names or shapes, naming the first few differences.
+def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> None:
+    """Refuse trees that differ in names, shapes or (unless told not to look) types, naming the first few differences.
 
     Args:
         trees: at least one tree; the first is the one that the others must equal.
         what: how the error calls them, for example "the two modes".
+        types: whether float32 and float64 are different.
     """
     first = trees[0]
     for other in trees[1:]:
@@ -37,6 +38,11 @@ def check_same(trees: Sequence[Params], what: str) -> None:
                     f"Expected {what} to have the same shapes, but got {tuple(tensor.shape)} and "
                     f"{tuple(other[name].shape)} for '{name}'; use checkpoints of one architecture "
                     "and one number of classes."
+                )
+            if types and other[name].dtype != tensor.dtype:
+                raise ModebridgeError(
+                    f"Expected {what} to have the same types, but got {tensor.dtype} and {other[name].dtype} for "
+                    f"'{name}'; convert one of them."
                 )
 
 

@@ -24,6 +24,7 @@ from modebridge.bridges import (
     mode_target,
 )
 from modebridge.curves import start_curve
+from modebridge.data import Loader
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import SPECS, resnet, run_with_taps
@@ -202,10 +203,37 @@ def test_a_bridge_learns_its_target():
     assert after.validate(after.start(), valid)["b"] < 0.2 * before.validate(before.start(), valid)["b"]
 
 
+@pytest.mark.parametrize("norm", ["frn", "bn"])
+def test_validation_is_the_plain_kl_of_the_bridges_in_use(norm):
+    """Un-mixed images, evaluation mode, weighted by images: by hand, with an uneven last batch."""
+    objective, net, ends, plans = joint(norm)
+    data = blobs(20, seed=1)
+    scores = objective.validate(objective.start(), Loader(data, 8))
+    tap = last_blocks_tap(net.spec)
+    for name, source in (("I-0-1", 0), ("I-2-1", 2), ("mean", 0)):
+        plan = plans[name]
+        with torch.no_grad():
+            feature = run_with_taps(ends[source].load(net), data.images, [tap])[1][tap]
+            target = sum(mode.load(net)(data.images).softmax(-1) for mode in plan.target.modes) / len(plan.target.modes)
+            out = plan.bridge.eval()(feature)
+        expected = F.kl_div(out.log_softmax(-1), target, reduction="batchmean")
+        assert scores[name] == pytest.approx(float(expected), rel=1e-4)
+
+
 def test_best_epoch_of_each_bridge():
-    _, net, _, plans = joint()
-    best = fit_bridges(net, plans, loader(), config=replace(quick(3), keep="best"), valid=loader(seed=1))
-    assert best.keys() == plans.keys()
+    _, net, ends, plans = joint()
+    valid = loader(seed=1)
+    last = fit_bridges(net, plans, loader(), config=replace(quick(12), lr=0.3))
+    best = fit_bridges(net, plans, loader(), config=replace(quick(12), lr=0.3, keep="best"), valid=valid)
+
+    def scores(bridges):
+        targets = {name: plan.target for name, plan in plans.items()}
+        measured = BridgeObjective(net, bridges, targets, ends)
+        return measured.validate(measured.start(), valid)
+
+    kept, final = scores(best), scores(last)
+    assert all(kept[name] <= final[name] + 1e-6 for name in plans)
+    assert any(kept[name] < final[name] - 1e-6 for name in plans)
 
 
 def test_other_positions_and_the_batch_norm_curve():
@@ -229,6 +257,17 @@ def test_any_module_any_body():
         fit_bridge(net, curve, data, config=quick(1))
 
 
+def test_a_default_bridge_on_a_wide_map_is_small():
+    """ResNet-50's last stage: bottlenecks keep the bridge far below the base."""
+    from modebridge.evaluate import combination_cost
+
+    spec = SPECS["in1k"]
+    with torch.device("meta"):
+        base, body = resnet("in1k", "bn"), body_for((2048, 7, 7), 1000, "I", 2)
+    cost = combination_cost(base, spec.image, 1, [(body, [(2048, 7, 7)])])
+    assert cost.relative_flops < 1.1
+
+
 def test_bodies_for_other_features():
     assert body_for((6, 4, 4), 3, "II", 2)(torch.rand(2, 6, 4, 4), torch.rand(2, 6, 4, 4)).shape == (2, 3)
     assert body_for((6,), 3, "I", 2)(torch.rand(2, 6)).shape == (2, 3)
@@ -246,10 +285,18 @@ def test_bad_bridges():
         ({"tap": "layers.99"}, "near ones"),
         ({"slim": 100}, "at least one channel"),
         ({"slim": 0}, "at least one channel"),
+        ({"slim": -1, "tap": "layers.2"}, "at least one channel"),
+        ({"source": "begin"}, "'start' or 'end', but got 'begin'"),
+        ({"body": nn.Linear(3, 3)}, "to take features of"),
+        ({"body": nn.Sequential(nn.Flatten(), nn.Linear(256, 1))}, r"logits of \(batch, 3\), but got \(1, 1\)"),
         ({"target": "teacher"}, "'curve', 'labels' or a Target"),
     ]:
         with pytest.raises(ModebridgeError, match=message):
             plan_bridge(net, curve, images, **kwargs)
+    with pytest.raises(ModebridgeError, match="to be given a curve, but got Mode"):
+        plan_bridge(net, ends[0], images)
+    with pytest.raises(ModebridgeError, match="at least one bridge"):
+        fit_bridges(net, {}, loader())
     with pytest.raises(ModebridgeError, match="at least one bridge"):
         BridgeObjective(net, {}, {}, ends)
     with pytest.raises(ModebridgeError, match="one target per bridge"):

@@ -17,8 +17,8 @@ from modebridge.curves import BezierCurve, CurveObjective, Polychain, bernstein,
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import run
-from modebridge.training import Task, fit_curve, train
-from tests.scenarios import Vectors, loader, modes, quick, tiny_net
+from modebridge.training import Task, fit_curve, side_by_side, train
+from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
 
 KINDS = {
     "line": (BezierCurve, 0),
@@ -95,7 +95,7 @@ def test_elevation_leaves_it_unchanged(curve):
             close(higher.point(r), curve.point(r))
 
 
-@pytest.mark.parametrize("r", [-0.1, 1.0001, float("nan"), float("inf")])
+@pytest.mark.parametrize("r", [-0.1, 1.0001, float("nan"), float("inf"), None, "0.5"])
 def test_r_outside_is_refused(curve, r):
     for call in (curve.point, curve.tangent, curve.at):
         with pytest.raises(ModebridgeError, match=r"r to be in \[0, 1\]"):
@@ -127,6 +127,11 @@ def test_random_start_is_fresh_weights_and_seeded():
     one, same, other = (start_curve(net, a, b, pin_start="random", seed=s).pins[0] for s in (0, 0, 1))
     assert trees.fingerprint(one) == trees.fingerprint(same) != trees.fingerprint(other)
     assert torch.equal(one["layers.0.1.gamma"], torch.ones(4))
+    assert float(one["head.weight"].std()) == pytest.approx(
+        math.sqrt(2 / 3), rel=0.3
+    )  # the paper's, not torch's default
+    threads = side_by_side([lambda: start_curve(net, a, b, pin_start="random").pins[0]] * 8, 2)
+    assert {trees.fingerprint(pin) for pin in threads} == {trees.fingerprint(one)}
 
 
 def test_bad_curves():
@@ -142,6 +147,10 @@ def test_bad_curves():
         start_curve(net, a, a)
     with pytest.raises(ModebridgeError, match="one architecture"):
         start_curve(net, a, Mode.from_module(Vectors()))
+    with pytest.raises(ModebridgeError, match=r"float32 and torch\.float64"):
+        start_curve(net, a, Mode({k: t.double() for k, t in b.params.items()}, {}))
+    with pytest.raises(ModebridgeError, match=r"given modes, but got ResNet; make one with Mode\.from_module"):
+        start_curve(net, net, b)
 
 
 def test_objective_is_the_loss_of_the_network_at_r():
@@ -225,10 +234,14 @@ def test_best_epoch_is_the_one_with_the_lowest_error_at_the_midpoint():
     seen = []
     valid = loader(seed=1)
     original = objective.validate
+    held_out = blobs(24, seed=1)
 
     def spy(states, batches):
+        middle = objective.result(curve, states).at(0.5).load(net)
+        wrong = float((middle(held_out.images).argmax(-1) != held_out.labels).float().mean())
+        seen.append((wrong, trees.fingerprint(states["curve"].params)))
         scores = original(states, batches)
-        seen.append((scores["curve"], trees.fingerprint(states["curve"].params)))
+        assert scores["curve"] == pytest.approx(wrong)
         return scores
 
     objective.validate = spy

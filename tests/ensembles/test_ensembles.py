@@ -9,6 +9,7 @@ from modebridge.bridges import last_blocks_tap
 from modebridge.curves import start_curve
 from modebridge.ensembles import BridgedEnsemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
+from modebridge.evaluate import evaluate
 from modebridge.nets import run_with_taps
 from modebridge.training import fit_bridges, plan_bridge
 from tests.scenarios import blobs, loader, modes, quick, tiny_net
@@ -90,6 +91,16 @@ def test_state_dict_round_trip_and_batches_of_one(parts):
     torch.testing.assert_close(torch.cat([one(image[None]) for image in images]), one(images), rtol=1e-4, atol=1e-5)
 
 
+def test_calibration_changes_nothing_but_the_temperature(parts):
+    net, ends, _, bridges = parts
+    ensemble = BridgedEnsemble(net, [ends[0]], [bridges["I"]]).train()
+    before = {k: v.clone() for k, v in ensemble.state_dict().items()}
+    ensemble.calibrate(loader(12))
+    assert ensemble.training
+    changed = {k for k, v in ensemble.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed == {"temperature", "_fitted"}
+
+
 def test_planted_temperature_is_found():
     generator = torch.Generator().manual_seed(0)
     probabilities = (2 * torch.randn(20000, 5, generator=generator)).softmax(-1)
@@ -111,6 +122,25 @@ def test_bad_ensembles(parts):
         BridgedEnsemble(net, [ends[0], ends[0]])
     with pytest.raises(ModebridgeError, match="is not a member"):
         BridgedEnsemble(net, [ends[0]], [bridges["II"]])
+    with pytest.raises(ModebridgeError, match="a list of modes, but got one Mode"):
+        BridgedEnsemble(net, ends[0])
+    with pytest.raises(ModebridgeError, match="a list of bridges"):
+        BridgedEnsemble(net, [ends[0]], bridges["I"])
+    with pytest.raises(ModebridgeError, match="of type Bridge, but got Linear"):
+        BridgedEnsemble(net, [ends[0]], [torch.nn.Linear(1, 1)])
+    with pytest.raises(ModebridgeError, match="evaluate to be given a BridgedEnsemble, but got ResNet"):
+        evaluate(net, loader())
+    images, labels = next(iter(loader()))
+    for item, message in [
+        ((images * float("nan"), labels), "images of valid to be finite"),
+        ((images, labels[:-1]), "as many labels as images in valid"),
+        ((images, labels + 3), r"labels of valid to be in \[0, 3\)"),
+        ((images, labels.float()), "labels of valid to be whole numbers"),
+        ({"images": images}, "valid to yield"),
+        ((images.expand(-1, 3, -1, -1), labels), "to run on the images of valid"),
+    ]:
+        with pytest.raises(ModebridgeError, match=message):
+            BridgedEnsemble(net, [ends[0]]).calibrate([item])
     with pytest.raises(ModebridgeError, match="valid to have batches"):
         BridgedEnsemble(net, [ends[0]]).calibrate([])
     with pytest.raises(ModebridgeError, match="but got no sample"):

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics
-from modebridge.nets import resnet
+from modebridge.nets import resnet, run
 from tests.scenarios import Vectors, blobs, loader, tiny_net
 
 
@@ -38,6 +39,48 @@ def test_tied_weights_are_carried_once():
     assert set(mode.params) == {"first.weight", "head.weight", "head.bias"}
     x = torch.rand(3, 4)
     assert torch.equal(mode.load(Vectors())(x), net(x))
+
+
+def test_a_module_under_two_names_is_carried_once():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = nn.BatchNorm1d(3)
+            self.two = self.one
+
+        def forward(self, x):
+            return self.two(self.one(x))
+
+    net = Twice().eval()
+    mode = Mode.from_module(net)
+    assert all(name.startswith("one.") for name in mode.state)
+    x = torch.rand(4, 3)
+    assert torch.equal(run(net, mode.params, mode.buffers, x), net(x))
+
+
+def test_frozen_batch_norm_is_a_constant_and_tracking_instance_norm_is_not():
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("running_mean", torch.zeros(1))
+            self.head = nn.Linear(64, 3)
+
+        def forward(self, x):
+            return self.head((x - self.running_mean).flatten(1))
+
+    a, b = (Mode.from_module(Frozen()) for _ in range(2))
+    assert start_curve(Frozen(), a, b).at(0.5).buffers.keys() == {"running_mean"}
+    net = nn.Sequential(nn.InstanceNorm2d(1, track_running_stats=True), nn.Flatten(), nn.Linear(64, 3))
+    a, b = (Mode.from_module(net), Mode.from_module(copy.deepcopy(net)))
+    b = Mode({k: t + 1 for k, t in b.params.items()}, b.buffers)
+    curve = start_curve(net, a, b).with_statistics(net, 0.5, loader())
+    assert not torch.equal(curve.at(0.5).buffers["0.running_mean"], a.buffers["0.running_mean"])
+
+
+def test_half_precision_checkpoints_load_in_the_networks_type():
+    net = tiny_net()
+    half = Mode.from_state_dict(net, {name: tensor.half() for name, tensor in net.state_dict().items()})
+    assert all(tensor.dtype == torch.float32 for tensor in half.params.values())
 
 
 def test_missing_extra_and_other_architectures_are_named():

@@ -66,6 +66,24 @@ def test_ambiguous_and_unused_taps():
     assert "head" in tap_names(net)
 
 
+def test_a_tap_changed_in_place_afterwards_is_refused():
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.Linear(2, 2))
+    with pytest.raises(ModebridgeError, match="changed it in place"):
+        run_with_taps(net, torch.rand(1, 2), ["0"])
+    run_with_taps(net, torch.rand(1, 2), ["1"])
+
+
+def test_a_tap_must_return_one_tensor():
+    class Pair(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    net = nn.Sequential(Pair(), nn.Identity())
+    net.forward = lambda x: net[1](net[0](x)[0])
+    with pytest.raises(ModebridgeError, match="output of tap '0' to be a tensor, but got tuple; tap a submodule"):
+        run_with_taps(net, torch.rand(1, 2), ["0"])
+
+
 def test_output_must_be_a_tensor():
     class Wrapped(nn.Module):
         def forward(self, x):

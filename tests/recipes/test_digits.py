@@ -10,10 +10,13 @@ from typer.testing import CliRunner
 
 from modebridge import trees
 from modebridge.cli.app import app
+from modebridge.data import Loader
+from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
+from modebridge.evaluate import evaluate
 from modebridge.recipes import RECIPES, find_recipe, run_recipe
 from modebridge.recipes.digits import digits
-from modebridge.report import COLUMNS, Row, markdown_table, summary
+from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary
 
 
 def small():
@@ -53,6 +56,28 @@ def test_every_row_is_there_and_costs_what_it_should(result):
     extra = [rows[name].relative_params - 1 for name in ("DE-1 + 1 bridge I", "DE-1 + 2 bridges I")]
     assert extra[1] == pytest.approx(2 * extra[0])
     assert all(row.nll_interval[0] <= row.nll <= row.nll_interval[1] for row in result.rows)
+
+
+def test_splits_do_not_overlap_and_temperatures_are_from_validation(result):
+    splits = result.splits
+    parts = [splits.train, splits.valid, splits.test]
+    assert [len(part) for part in parts] == [60, 60, 1797 - 120]
+    keys = [{image.numpy().tobytes() for image in part.images} for part in parts]
+    assert not keys[0] & keys[1]
+    assert not keys[0] & keys[2]
+    assert not keys[1] & keys[2]
+    ensemble = BridgedEnsemble(result.net, result.modes[:2]).calibrate(Loader(splits.valid, 256))
+    row = next(row for row in result.rows if row.name == "DE-2")
+    assert row.temperature == pytest.approx(float(ensemble.temperature))
+    assert row.nll == pytest.approx(evaluate(ensemble, Loader(splits.test, 256)).cnll)
+
+
+@pytest.mark.slow
+def test_the_demo_keeps_its_promises_on_one_seed():
+    """The full recipe: a bridge closes part of the gap, and a type II bridge improves DE-2."""
+    nll = {row.name: row.nll for row in run_recipe(digits()).rows}
+    assert closed_gap(nll["DE-1"], nll["DE-1 + 1 bridge I"], nll["DE-2"]) > 0.25
+    assert nll["DE-2 + 1 bridge II"] < nll["DE-2"]
 
 
 def test_same_seed_same_bits_other_seed_other_bits(result):

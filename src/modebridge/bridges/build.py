@@ -9,12 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.nets import BasicBlock, Norm, ResNetSpec, initialise
+from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, initialise
 from modebridge.nets.blocks import Padding
 
 __all__ = ["Kind", "ResidualBody", "VectorBody", "body_for", "body_like", "last_blocks_tap"]
 
 Kind: TypeAlias = Literal["I", "II"]
+
+WIDE = 256
+"""Channels from which a bridge is built of bottleneck blocks."""
 
 
 class ResidualBody(nn.Module):
@@ -138,6 +141,9 @@ def body_for(
 ) -> ResidualBody | VectorBody:
     """A bridge for a feature of any network: residual blocks for (C, H, W), a perceptron for (C,).
 
+    Blocks are bottlenecks where the width is 256 or more. `modebridge.cost` says what a bridge costs; a tap late in the
+    network is cheaper.
+
     Args:
         shape: of one feature, without the batch axis.
         classes: K.
@@ -146,10 +152,18 @@ def body_for(
         norm: of the residual blocks.
         seed: of the weights.
     """
+    if not slim > 0 or shape[0] / slim < 1:
+        raise ModebridgeError(
+            f"Expected slim to leave at least one channel of {shape[0]}, but got {slim}; 1 is medium, 2 small."
+        )
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    width, inputs = max(1, int(shape[0] / slim)), shape[0] * (1 if kind == "I" else 2)
+    width, inputs = int(shape[0] / slim), shape[0] * (1 if kind == "I" else 2)
     if len(shape) == 3:
-        return ResidualBody(inputs, [(width, 1)] * 3, classes, norm=norm, generator=generator)
+        # On wide maps plain 3x3 blocks would cost more than the network they are to save: squeeze first, as ResNet-50.
+        wide = width >= WIDE
+        blocks = [(width // 4, 1)] * 3 if wide else [(width, 1)] * 3
+        block = BottleneckBlock if wide else BasicBlock
+        return ResidualBody(inputs, blocks, classes, block=block, norm=norm, generator=generator)
     if len(shape) == 1:
         return VectorBody(inputs, width, classes, generator)
     raise ModebridgeError(

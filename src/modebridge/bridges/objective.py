@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
@@ -166,7 +167,7 @@ class BridgeObjective:
                 divergence = self._measures[_architecture(bridge)](states[name], prepared[name])
                 totals[name] += float(divergence) * len(batch[0])
             seen += len(batch[0])
-        return {name: total / max(seen, 1) for name, total in totals.items()}
+        return {name: total / seen if seen else math.nan for name, total in totals.items()}
 
     def result(self, states: States) -> dict[str, Bridge]:
         """The trained bridges by name, in evaluation mode."""

@@ -1,7 +1,8 @@
-"""The program `modebridge`. Torch is imported inside the verbs, so that --help answers at once."""
+"""The program `modebridge`."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +45,12 @@ def run(
     """
     from modebridge.cli.show import show_run
 
-    show_run(recipe, seed, out)
+    try:
+        show_run(recipe, seed, out)
+    except KeyboardInterrupt:
+        # At once: a plain exit would wait for the networks that are being trained on other threads.
+        Console(stderr=True).print("modebridge: stopped.")
+        os._exit(130)
 
 
 def main() -> None:

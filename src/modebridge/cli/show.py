@@ -20,6 +20,7 @@ from rich.progress import (
 )
 
 from modebridge import __version__
+from modebridge.errors import ModebridgeError
 from modebridge.recipes import RunResult, find_recipe, run_recipe
 from modebridge.report import as_dicts, markdown_table, summary, terminal_table
 
@@ -29,6 +30,8 @@ __all__ = ["show_run"]
 def show_run(name: str, seed: int, out: Path | None) -> None:
     """Run a recipe with progress bars, then print its table and what it says."""
     recipe = find_recipe(name)
+    if out is not None:
+        _make_folder(out)
     console = Console()
     # A table that does not fit is worse than one that wraps in a pipe's file.
     wide = console if console.width >= 90 else Console(width=90)
@@ -66,8 +69,15 @@ def show_run(name: str, seed: int, out: Path | None) -> None:
         console.print(f"Written: {out / 'results.json'}, {out / 'results.md'}", highlight=False)
 
 
+def _make_folder(out: Path) -> None:
+    """Before training, not after it: a minute's work must not end in a folder that cannot be made."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModebridgeError(f"Expected --out to be a folder, but got '{out}' ({error}); choose another.") from error
+
+
 def _write(result: RunResult, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
     data = {
         "recipe": result.recipe.name,
         "seed": result.seed,

@@ -23,7 +23,9 @@ Position = float | Tensor
 
 def check_r(r: Position) -> None:
     """Refuse an r outside [0, 1] (or NaN); a tensor is trusted, since looking at it would stop a GPU."""
-    if not isinstance(r, Tensor) and not 0.0 <= r <= 1.0:
+    if isinstance(r, Tensor):
+        return
+    if not isinstance(r, int | float) or not 0.0 <= r <= 1.0:
         raise ModebridgeError(f"Expected r to be in [0, 1], but got {r}; 0 is the start, 0.5 the midpoint, 1 the end.")
 
 
@@ -119,7 +121,8 @@ class Curve(ABC):
             return self.end
         if r in self.statistics:
             return Mode(self.point(r), self.statistics[r])
-        stale = [name for name in self.start.buffers if name.endswith(("running_mean", "running_var"))]
+        # The mark of a layer that estimates statistics; frozen ones, which are constants, do not count batches.
+        stale = [name for name in self.start.buffers if name.endswith("num_batches_tracked")]
         if stale:
             raise ModebridgeError(
                 f"Expected batch norm's statistics to be known at r = {r}, but got none for '{stale[0]}'; "

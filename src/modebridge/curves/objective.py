@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from threading import Lock
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 import torch
@@ -26,6 +27,8 @@ PinStart: TypeAlias = Literal["midpoint", "random"]
 C = TypeVar("C", bound=Curve)
 
 MEMBER = "curve"
+
+_GLOBAL_GENERATOR = Lock()
 
 
 def start_curve(
@@ -76,13 +79,14 @@ def start_curve(
 def _fresh(net: nn.Module, seed: int) -> dict[str, Tensor]:
     """Newly drawn weights: every module's own reset, then the paper's initialisation of what it covers."""
     copy = skeleton(net)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    # Modules of others draw from the global generator, which is everybody's: one thread at a time, and put back.
+    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         for module in copy.modules():
             reset = getattr(module, "reset_parameters", None)
-            if callable(reset):
+            if callable(reset) and not isinstance(module, nn.Conv2d | nn.Linear):
                 reset()
-        initialise(copy)
+    initialise(copy, torch.Generator().manual_seed(seed))
     return trees.clone(dict(copy.named_parameters()))
 
 

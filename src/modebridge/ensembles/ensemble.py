@@ -8,12 +8,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from modebridge.batches import check_batch, check_labels
 from modebridge.bridges import Bridge
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import check_tap, run_with_taps, skeleton
-from modebridge.types import Batches
+from modebridge.types import Batch, Batches
 
 __all__ = ["BridgedEnsemble"]
 
@@ -40,7 +41,14 @@ class BridgedEnsemble(nn.Module):
             raise ModebridgeError(
                 "Expected the modes of an ensemble to differ, but got the same weights twice; give each mode once."
             )
+        if isinstance(bridges, nn.Module):
+            raise ModebridgeError("Expected a list of bridges, but got one module; put it in a list.")
         for bridge in bridges:
+            if not isinstance(bridge, Bridge):
+                raise ModebridgeError(
+                    f"Expected the bridges of an ensemble to be of type Bridge, but got {type(bridge).__name__}; "
+                    "make them with fit_bridge."
+                )
             check_tap(net, bridge.tap)
             for source in bridge.reads:
                 if source not in ids:
@@ -88,7 +96,12 @@ class BridgedEnsemble(nn.Module):
     @torch.no_grad()
     def calibrate(self, valid: Batches) -> Self:
         """Fit the temperature on held-out data (never on the test split) and return the ensemble."""
-        pairs = [(self.members(images).mean(dim=0), labels) for images, labels in valid]
+        before = self.training
+        self.eval()
+        try:
+            pairs = [self._answer(item) for item in valid]
+        finally:
+            self.train(before)
         if not pairs:
             raise ModebridgeError(
                 "Expected valid to have batches to calibrate on, but got none; give the validation split."
@@ -97,3 +110,15 @@ class BridgedEnsemble(nn.Module):
         self.temperature.fill_(temperature)
         self._fitted.fill_(True)
         return self
+
+    def _answer(self, item: object) -> Batch:
+        images, labels = check_batch(item, "valid")
+        try:
+            probabilities = self.members(images).mean(dim=0)
+        except RuntimeError as error:
+            raise ModebridgeError(
+                f"Expected the ensemble to run on the images of valid, but got {tuple(images.shape[1:])} of "
+                f"{images.dtype} and '{str(error).splitlines()[0]}'; check their shape and type."
+            ) from error
+        check_labels(labels, probabilities.shape[-1], "valid")
+        return probabilities, labels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
@@ -38,6 +39,12 @@ def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
     """
     if len(labels) == 0:
         raise ModebridgeError("Expected data to fit a temperature on, but got no sample; give a validation split.")
+    if len(probabilities) != len(labels):
+        raise ModebridgeError(
+            f"Expected one row of probabilities a label, but got {len(probabilities)} for {len(labels)}; check them."
+        )
+    if not bool(torch.isfinite(probabilities).all()):
+        raise ModebridgeError("Expected probabilities to be finite, but got NaN or Inf; check the images.")
     logs = (probabilities.double() + FLOOR).log()
     own = logs.gather(1, labels.view(-1, 1)).mean()
     low, high = -math.log(BOUNDS[1]), -math.log(BOUNDS[0])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from modebridge.batches import check_batch
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
@@ -34,7 +35,8 @@ def predict(model: Callable[[Tensor], Tensor], data: Batches) -> tuple[Tensor, T
     tables: list[Tensor] = []
     numbers: list[Tensor] = []
     with _evaluating(model):
-        for images, labels in data:
+        for item in data:
+            images, labels = check_batch(item, "the data")
             table = model(images)
             if not isinstance(table, Tensor) or table.dim() != 2 or len(table) != len(labels):
                 got = tuple(table.shape) if isinstance(table, Tensor) else type(table).__name__
@@ -110,6 +112,11 @@ def evaluate(ensemble: BridgedEnsemble, data: Batches, *, intervals: bool = Fals
         data: the test split: anything that yields (images, labels).
         intervals: whether to add bootstrap intervals over images.
     """
+    if not isinstance(ensemble, BridgedEnsemble):
+        raise ModebridgeError(
+            f"Expected evaluate to be given a BridgedEnsemble, but got {type(ensemble).__name__}; "
+            "make one, BridgedEnsemble(net, [Mode.from_module(net)]) for a single network."
+        )
     shapes: list[tuple[int, ...]] = []
 
     def mean(images: Tensor) -> Tensor:

@@ -42,10 +42,13 @@ class Mode:
     def from_state_dict(cls, net: nn.Module, state: Mapping[str, Tensor]) -> Mode:
         """Copy a mode out of a state dict, which must fit `net` name by name and shape by shape."""
         own_params, own_buffers, aliases = _own(net)
-        given = {name: tensor for name, tensor in state.items() if name not in aliases}
-        trees.check_same([{**own_params, **own_buffers}, given], f"the checkpoint and {type(net).__name__}")
-        params = {name: given[name].detach().clone() for name in own_params}
-        buffers = {name: given[name].detach().clone() for name in own_buffers}
+        given = {name: tensor for name, tensor in state.items() if name not in aliases and isinstance(tensor, Tensor)}
+        trees.check_same(
+            [{**own_params, **own_buffers}, given], f"the checkpoint and {type(net).__name__}", types=False
+        )
+        # In the network's own types: a checkpoint saved in half precision loads as load_state_dict would load it.
+        params = {name: given[name].detach().to(own.dtype, copy=True) for name, own in own_params.items()}
+        buffers = {name: given[name].detach().to(own.dtype, copy=True) for name, own in own_buffers.items()}
         for name, tensor in {**params, **buffers}.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ModebridgeError(
@@ -88,21 +91,27 @@ class Mode:
 def _own(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], set[str]]:
     """Parameters, persistent buffers, and the further names of tied tensors (each tensor is carried once)."""
     params: dict[str, Tensor] = dict(net.named_parameters())
-    aliases = {name for name, _ in net.named_parameters(remove_duplicate=False)} - params.keys()
-    buffers = {
-        name: tensor
-        for name, tensor in net.state_dict().items()
-        if name not in params and name not in aliases and isinstance(tensor, Tensor)
-    }
+    once = params.keys() | {name for name, _ in net.named_buffers()}
+    every = {name for name, _ in net.named_parameters(remove_duplicate=False)}
+    aliases = (every | {name for name, _ in net.named_buffers(remove_duplicate=False)}) - once
+    state = net.state_dict()
+    buffers = {name: tensor for name, tensor in net.named_buffers() if name in state}
     return params, buffers, aliases
 
 
 def check_modes(net: nn.Module, modes: Sequence[Mode], at_least: int, what: str) -> None:
     """Refuse too few modes, or modes that do not fit the network, before any work starts."""
+    if isinstance(modes, Mode):
+        raise ModebridgeError(f"Expected {what} to be given a list of modes, but got one Mode; put it in a list.")
     if len(modes) < at_least:
         raise ModebridgeError(
             f"Expected {what} to have at least {at_least} mode{'s' if at_least > 1 else ''}, "
             f"but got {len(modes)}; train or load more."
         )
     for mode in modes:
+        if not isinstance(mode, Mode):
+            raise ModebridgeError(
+                f"Expected {what} to be given modes, but got {type(mode).__name__}; "
+                "make one with Mode.from_module(net) or curve.at(r)."
+            )
         mode.check(net)

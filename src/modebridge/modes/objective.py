@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -22,15 +23,20 @@ class ModeObjective:
 
     Args:
         net: gives the architecture.
+        trainable: names of the parameters that learn; the others stay as they are. None trains all.
     """
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: nn.Module, trainable: Collection[str] | None = None) -> None:
+        self._trainable = trainable
         self._train = skeleton(net, training=True)
         self._eval = skeleton(net)
 
     def start(self, mode: Mode) -> States:
         """Begin from the weights of `mode`."""
-        return {MEMBER: State(mode.params, mode.buffers)}
+        learns = self._trainable if self._trainable is not None else mode.params
+        params = {name: tensor for name, tensor in mode.params.items() if name in learns}
+        frozen = {name: tensor for name, tensor in mode.params.items() if name not in learns}
+        return {MEMBER: State(params, mode.buffers, frozen)}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """Nothing: augmentation belongs to the data."""
@@ -47,7 +53,7 @@ class ModeObjective:
         return self._loss
 
     def _loss(self, state: State, prepared: Prepared) -> Tensor:
-        logits = run(self._train, state.params, state.buffers, prepared["images"])
+        logits = run(self._train, {**state.params, **state.frozen}, state.buffers, prepared["images"])
         return F.cross_entropy(logits, prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
@@ -57,7 +63,8 @@ class ModeObjective:
 
     def result(self, states: States) -> Mode:
         """The trained mode."""
-        return Mode(states[MEMBER].params, states[MEMBER].buffers)
+        state = states[MEMBER]
+        return Mode({**state.params, **state.frozen}, state.buffers)
 
 
 @torch.no_grad()
@@ -65,6 +72,7 @@ def error_rate(net: nn.Module, state: State, batches: Batches) -> float:
     """The share of images whose top class is not their label."""
     wrong, seen = 0, 0
     for images, labels in batches:
-        wrong += int((run(net, state.params, state.buffers, images).argmax(-1) != labels).sum())
+        logits = run(net, {**state.params, **state.frozen}, state.buffers, images)
+        wrong += int((logits.argmax(-1) != labels).sum())
         seen += len(labels)
-    return wrong / max(seen, 1)
+    return wrong / seen if seen else math.nan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 
 from modebridge.errors import ModebridgeError
 from modebridge.nets import run, skeleton
@@ -14,8 +14,11 @@ __all__ = ["has_statistics", "refresh_statistics"]
 
 
 def has_statistics(net: nn.Module) -> bool:
-    """Whether the network holds running statistics, which are valid at one point of parameter space only."""
-    return any(isinstance(m, _BatchNorm) and m.track_running_stats for m in net.modules())
+    """Whether the network holds running statistics, which are valid at one point of parameter space only.
+
+    Batch norm does, and instance norm that tracks them; a frozen batch norm's are constants.
+    """
+    return any(isinstance(m, _NormBase) and m.track_running_stats for m in net.modules())
 
 
 @torch.no_grad()
@@ -33,7 +36,7 @@ def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches:
     """
     fresh = {name: tensor.detach().clone() for name, tensor in buffers.items()}
     copy = skeleton(net)
-    norms = {name: m for name, m in copy.named_modules() if isinstance(m, _BatchNorm) and m.track_running_stats}
+    norms = {name: m for name, m in copy.named_modules() if isinstance(m, _NormBase) and m.track_running_stats}
     if not norms:
         return fresh
     # Only batch norm goes to training mode: dropout and its kin stay as they are in use.

@@ -57,7 +57,7 @@ def run_with_taps(
     >>> logits.shape, features["1"].shape
     (torch.Size([5, 2]), torch.Size([5, 4]))
     """
-    with _reading(net, taps) as features:
+    with _reading(net, taps) as (features, versions):
         logits = _tensor(net(images), "the network's output") if state is None else run(net, state, {}, images)
     missed = [tap for tap in dict.fromkeys(taps) if tap not in features]
     if missed:
@@ -65,6 +65,12 @@ def run_with_taps(
             f"Expected tap '{missed[0]}' to run in the forward pass, but it was never called; "
             "choose a submodule on the way from the images to the logits."
         )
+    for tap, version in versions.items():
+        if features[tap]._version != version:
+            raise ModebridgeError(
+                f"Expected the output of tap '{tap}' to stay as it was, but a later layer changed it in place; "
+                "tap that layer instead."
+            )
     return logits, features
 
 
@@ -103,14 +109,17 @@ class Tapped(nn.Module):
 
     def _reader(self, tap: str) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
         def read(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
-            self._features[tap] = _tensor(output, f"the output of tap '{tap}'")
+            self._features[tap] = _tensor(
+                output, f"the output of tap '{tap}'", "tap a submodule that returns one tensor"
+            )
 
         return read
 
 
 @contextmanager
-def _reading(net: nn.Module, taps: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+def _reading(net: nn.Module, taps: Sequence[str]) -> Iterator[tuple[dict[str, Tensor], dict[str, int]]]:
     features: dict[str, Tensor] = {}
+    versions: dict[str, int] = {}
     handles: list[RemovableHandle] = []
 
     def reader(tap: str) -> Any:
@@ -120,14 +129,16 @@ def _reading(net: nn.Module, taps: Sequence[str]) -> Iterator[dict[str, Tensor]]
                     f"Expected tap '{tap}' to run once in a forward pass, but it ran again; "
                     "tap a submodule that is used in one place only."
                 )
-            features[tap] = _tensor(output, f"the output of tap '{tap}'")
+            features[tap] = _tensor(output, f"the output of tap '{tap}'", "tap a submodule that returns one tensor")
+            if not features[tap].is_inference():
+                versions[tap] = features[tap]._version
 
         return read
 
     try:
         # extend keeps what was registered before a bad tap raised, so that `finally` can undo it.
         handles.extend(check_tap(net, tap).register_forward_hook(reader(tap)) for tap in dict.fromkeys(taps))
-        yield features
+        yield features, versions
     finally:
         for handle in handles:
             handle.remove()
@@ -148,10 +159,7 @@ def check_tap(net: nn.Module, tap: str) -> nn.Module:
     return modules[tap]
 
 
-def _tensor(value: object, what: str) -> Tensor:
+def _tensor(value: object, what: str, way_out: str = "wrap it in a module that returns its logits") -> Tensor:
     if not isinstance(value, torch.Tensor):
-        raise ModebridgeError(
-            f"Expected {what} to be a tensor, but got {type(value).__name__}; "
-            "wrap the network in a module that returns its logits."
-        )
+        raise ModebridgeError(f"Expected {what} to be a tensor, but got {type(value).__name__}; {way_out}.")
     return value

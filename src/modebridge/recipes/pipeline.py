@@ -194,8 +194,8 @@ def _score(
         (name, note, evaluate(BridgedEnsemble(net, members, extra).calibrate(valid), test, intervals=True))
         for name, members, extra, note in plans
     ]
-    nlls = {name: score.cnll for name, _, score in scored}
-    reference = [float(nlls[f"DE-{m}"] or 0.0) for m in range(1, len(modes) + 1)]
+    nlls = {name: score.cnll for name, _, score in scored if score.cnll is not None}
+    reference = [nlls[f"DE-{m}"] for m in range(1, len(modes) + 1)]
     rows = []
     for name, note, score in scored:
         # calibrate() was called on each, so these are there; the checker cannot know.

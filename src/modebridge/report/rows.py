@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 __all__ = ["Row", "as_dicts"]
@@ -45,5 +46,8 @@ class Row:
 
 
 def as_dicts(rows: list[Row]) -> list[dict[str, object]]:
-    """Rows as plain data, for JSON."""
-    return [asdict(row) for row in rows]
+    """Rows as plain data, for JSON, which knows no infinity: such a DEE is None."""
+    return [
+        {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
+        for row in map(asdict, rows)
+    ]

@@ -34,7 +34,7 @@ def summary(rows: Sequence[Row]) -> str:
     if share <= 0:
         return (
             f"What you just saw: a second network brought NLL from {one.nll:.3f} to {two.nll:.3f}, but on this seed "
-            f"one bridge brought nothing ({bridged.nll:.3f}); a curve that is not low-loss cannot be bridged."
+            f"one bridge brought nothing ({bridged.nll:.3f}); try another seed, or train curves and bridges longer."
         )
     return (
         f"What you just saw: one small bridge at x{bridged.relative_flops:.2f} the FLOPs of one network went "

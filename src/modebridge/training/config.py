@@ -22,7 +22,7 @@ class TrainConfig:
         weight_decay: L2 added to the gradient of every parameter, norms and biases too.
         nesterov: "no"; "standard" as torch's; "authors": along gradient + buffer, the slip in the authors' code that
             all of their Tiny ImageNet runs have.
-        warmup: epochs up to the peak (facts of the schedule: see `factor`).
+        warmup: epochs up to the peak, a quarter of all at most (see `factor`).
         keep: "best" on validation, or the "last" epoch.
         seed: of the objective's own draws (the r of a curve, mixup).
     """
@@ -33,15 +33,17 @@ class TrainConfig:
     weight_decay: float = 0.0
     nesterov: Literal["no", "standard", "authors"] = "no"
     warmup: int = 5
-    keep: Literal["best", "last"] = "best"
+    keep: Literal["best", "last"] = "last"
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("lr", 0.0), ("momentum", 0.0), ("weight_decay", 0.0), ("warmup", 1)):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= least):
+            whole = isinstance(value, int) or name in ("lr", "momentum", "weight_decay")
+            if not (isinstance(value, int | float) and whole and math.isfinite(value) and value >= least):
                 raise ModebridgeError(
-                    f"Expected {name} to be a number of at least {least:g}, but got {value}; change it."
+                    f"Expected {name} to be a {'number' if isinstance(least, float) else 'whole number'} of at least "
+                    f"{least:g}, but got {value}; change it."
                 )
         if self.nesterov not in ("no", "standard", "authors"):
             raise ModebridgeError(
@@ -59,7 +61,8 @@ class TrainConfig:
         >>> [round(TrainConfig(epochs=200).factor(e), 4) for e in (0, 1, 2, 3, 4, 199)]
         [0.01, 0.2575, 0.505, 0.7525, 1.0, 0.0001]
         """
-        e, warmup = epoch + 1, min(self.warmup, self.epochs)
+        # A short run needs its decay more than its warm-up.
+        e, warmup = epoch + 1, min(self.warmup, max(1, self.epochs // 4))
         if e < warmup:
             return 0.01 + 0.99 * (e - 1) / (warmup - 1)
         return 0.5 * (1 + math.cos(math.pi * (e - warmup) / (self.epochs - warmup + 1)))

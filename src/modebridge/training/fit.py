@@ -11,7 +11,7 @@ from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, 
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective
 from modebridge.nets import skeleton
-from modebridge.training.checks import check_batches
+from modebridge.training.checks import check_batches, held_out
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.loop import Report, Task, train
@@ -60,12 +60,14 @@ def fit_modes(
     """
     _check_pairing(nets, train_data, "networks")
     engine = engine or Engine()
-    for net, data in zip(nets, train_data, strict=True):
-        check_batches(net, Mode.from_module(net), data, "train")
-    objective = ModeObjective(skeleton(nets[0]).to(engine.device))
+    starts = [Mode.from_module(net) for net in nets]
+    trains = [check_batches(nets[0], mode, data, "train") for mode, data in zip(starts, train_data, strict=True)]
+    kept_out = held_out(nets[0], starts[0], valid, config, engine)
+    trainable = {name for name, parameter in nets[0].named_parameters() if parameter.requires_grad}
+    objective = ModeObjective(skeleton(nets[0]).to(engine.device), trainable)
     tasks = [
-        Task(objective.start(Mode.from_module(net)), data, engine.feed(valid) if valid else None, config.seed + k)
-        for k, (net, data) in enumerate(zip(nets, train_data, strict=True))
+        Task(objective.start(mode), data, kept_out, config.seed + k)
+        for k, (mode, data) in enumerate(zip(starts, trains, strict=True))
     ]
     return [
         objective.result(states).to("cpu") for states in train(objective, tasks, config, engine=engine, report=report)
@@ -143,12 +145,12 @@ def fit_curves(
         start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=config.seed + k)
         for k, (start, end) in enumerate(pairs)
     ]
-    for (start, _), data in zip(pairs, train_data, strict=True):
-        check_batches(net, start, data, "train")
-    objective = CurveObjective(skeleton(net).to(engine.device), curves[0], engine.feed(train_data[0]), r)
+    trains = [check_batches(net, start, data, "train") for (start, _), data in zip(pairs, train_data, strict=True)]
+    kept_out = held_out(net, pairs[0][0], valid, config, engine)
+    objective = CurveObjective(skeleton(net).to(engine.device), curves[0], engine.feed(trains[0]), r)
     tasks = [
-        Task(objective.start(curve), data, engine.feed(valid) if valid else None, config.seed + k)
-        for k, (curve, data) in enumerate(zip(curves, train_data, strict=True))
+        Task(objective.start(curve), data, kept_out, config.seed + k)
+        for k, (curve, data) in enumerate(zip(curves, trains, strict=True))
     ]
     trained = train(objective, tasks, config, engine=engine, report=report)
     return [

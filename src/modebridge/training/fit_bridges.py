@@ -24,7 +24,7 @@ from modebridge.curves import Curve, check_r
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import ResNet, check_tap, run_with_taps, skeleton
-from modebridge.training.checks import check_batches, first_images
+from modebridge.training.checks import check_batches, held_out
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.fit import DEFAULT
@@ -74,26 +74,19 @@ def plan_bridge(
         name: how tables and errors call it.
         seed: of the bridge's weights.
     """
-    check_r(r)
-    check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
-    if kind not in ("I", "II"):
-        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
+    _check_choices(net, curve, kind, source, r)
     reads = (curve.start, curve.end) if kind == "II" else (curve.start if source == "start" else curve.end,)
-    if tap is None:
-        if not isinstance(net, ResNet):
-            raise ModebridgeError(
-                f"Expected a tap for a network of type {type(net).__name__}, but got none; "
-                "name the submodule to read, for example one of its last blocks."
-            )
-        tap = last_blocks_tap(net.spec)
-    check_tap(net, tap)
+    tap = _tap(net, tap)
+    with torch.no_grad():
+        logits, features = run_with_taps(skeleton(net), images[:1], [tap], curve.start.state)
+    feature = features[tap]
     if body is None:
         if isinstance(net, ResNet) and tap == last_blocks_tap(net.spec):
             body = body_like(net.spec, kind, slim, seed=seed)
         else:
-            with torch.no_grad():
-                logits, features = run_with_taps(skeleton(net), images[:1], [tap], curve.start.state)
-            body = body_for(features[tap].shape[1:], logits.shape[1], kind, slim, seed=seed)
+            body = body_for(feature.shape[1:], logits.shape[1], kind, slim, seed=seed)
+        body = body.to(feature.dtype)
+    _check_body(body, [feature] * len(reads), logits.shape[1], name)
     if target == "curve":
         target = curve_target(curve, r)
     elif target == "labels":
@@ -104,6 +97,49 @@ def plan_bridge(
             "see modebridge.bridges for the others."
         )
     return BridgePlan(Bridge(body, reads, tap, target.r, name), reads, target)
+
+
+def _check_choices(net: nn.Module, curve: Curve, kind: str, source: str, r: float) -> None:
+    check_r(r)
+    if not isinstance(curve, Curve):
+        raise ModebridgeError(
+            f"Expected a bridge to be given a curve, but got {type(curve).__name__}; make one with fit_curve."
+        )
+    check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
+    if kind not in ("I", "II"):
+        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
+    if source not in ("start", "end"):
+        raise ModebridgeError(f"Expected source to be 'start' or 'end', but got '{source}'; choose one.")
+
+
+def _tap(net: nn.Module, tap: str | None) -> str:
+    if tap is None:
+        if not isinstance(net, ResNet):
+            raise ModebridgeError(
+                f"Expected a tap for a network of type {type(net).__name__}, but got none; "
+                "name the submodule to read, for example one of its last blocks."
+            )
+        tap = last_blocks_tap(net.spec)
+    check_tap(net, tap)
+    return tap
+
+
+@torch.no_grad()
+def _check_body(body: nn.Module, features: Sequence[torch.Tensor], classes: int, name: str) -> None:
+    """One image through the body: what does not fit is said now, not in the first step."""
+    shapes = ", ".join(str(tuple(feature.shape[1:])) for feature in features)
+    try:
+        out = skeleton(body)(*features)
+    except (RuntimeError, TypeError) as error:
+        raise ModebridgeError(
+            f"Expected the body of '{name}' to take features of {shapes}, but got '{str(error).splitlines()[0]}'; "
+            "fit it to the tap."
+        ) from error
+    if not isinstance(out, torch.Tensor) or out.shape != (1, classes):
+        got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+        raise ModebridgeError(
+            f"Expected the body of '{name}' to give logits of (batch, {classes}), but got {got}; fit its last layer."
+        )
 
 
 def fit_bridges(
@@ -129,6 +165,8 @@ def fit_bridges(
         engine: device and precision; None is the CPU in fp32.
         report: told of progress.
     """
+    if not plans:
+        raise ModebridgeError("Expected at least one bridge to train, but got none; give some plans.")
     engine = engine or Engine()
     modes: Sequence[Mode] = list({m.id: m for plan in plans.values() for m in plan.reads}.values())
     objective = BridgeObjective(
@@ -140,8 +178,8 @@ def fit_bridges(
         compiled=engine.compiled,
         fan_out=engine.fan_out,
     )
-    check_batches(net, modes[0], train_data, "train")
-    task = Task(objective.start(), train_data, engine.feed(valid) if valid else None, config.seed)
+    train_data = check_batches(net, modes[0], train_data, "train")
+    task = Task(objective.start(), train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     return objective.result(train(objective, [task], config, engine=engine, report=report)[0])
 
 
@@ -165,8 +203,9 @@ def fit_bridge(
     report: Report | None = None,
 ) -> Bridge:
     """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with their arguments."""
-    check_r(r)
-    images = first_images(train_data, "train")
+    _check_choices(net, curve, kind, source, r)
+    _tap(net, tap)
+    images = check_batches(net, curve.start, train_data, "train").first()
     curve = curve.with_statistics(net, r, train_data)
     plan = plan_bridge(
         net,

@@ -90,6 +90,10 @@ def train(
 def _keep_best(objective: Objective, task: Task, states: States, kept: dict[str, tuple[float, State]]) -> None:
     assert task.valid is not None
     for member, score in objective.validate(states, task.valid).items():
+        if not math.isfinite(score):
+            raise ModebridgeError(
+                f"Expected the validation score of '{member}' to be finite, but got {score}; check the validation data."
+            )
         if member not in kept or score < kept[member][0]:
             kept[member] = (score, _copy(states[member]))
 

@@ -29,7 +29,11 @@ def side_by_side(jobs: Sequence[Callable[[], T]], workers: int | None = None) ->
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with ThreadPoolExecutor(max(1, min(count, len(jobs)))) as pool:
+        pool = ThreadPoolExecutor(max(1, min(count, len(jobs))))
+        try:
             return [future.result() for future in [pool.submit(job) for job in jobs]]
+        finally:
+            # After an error (or Ctrl-C) nothing more is begun, and nobody waits for what is under way.
+            pool.shutdown(wait=False, cancel_futures=True)
     finally:
         torch.set_num_threads(before)
