@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import sklearn.datasets
 import torch
 
-from modebridge.data import ImageSet, Loader, crop_and_flip, load_digits, noisy_digits
+from modebridge.data import ImageSet, Loader, crop_and_flip, load_digits, noisy_digits, read_cifar
 from modebridge.data import digits as digits_module
 from modebridge.errors import ModebridgeError
 from tests.scenarios import blobs
@@ -79,6 +80,36 @@ def test_augmentation_reaches_every_place_and_repeats_by_seed():
     kinds, counts = one.flatten(1).unique(dim=0, return_counts=True)
     assert len(kinds) == 18
     assert int(counts.min()) > 100
+
+
+@pytest.mark.parametrize(("classes", "before"), [(10, 1), (100, 2)])
+def test_cifar_in_its_binary_layout(tmp_path, classes, before):
+    rng = np.random.default_rng(0)
+    folder = tmp_path / ("cifar-10-batches-bin" if classes == 10 else "cifar-100-binary")
+    folder.mkdir()
+    names = (
+        [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]
+        if classes == 10
+        else ["train.bin", "test.bin"]
+    )
+    records = {name: rng.integers(0, 10, (4, before + 3072), dtype=np.uint8) for name in names}
+    for name, record in records.items():
+        record.tofile(folder / name)
+    train, test = read_cifar(tmp_path, classes)
+    assert len(train) == 4 * (len(names) - 1)
+    assert train.images.dtype == torch.uint8
+    last = records[names[-1]]
+    assert test.labels.tolist() == last[:, before - 1].tolist()
+    # The second green row of the third image: its plane comes after 1024 red bytes, 32 bytes a row.
+    assert test.images[2, 1, 1].tolist() == last[2, before + 1024 + 32 : before + 1024 + 64].tolist()
+    (folder / names[0]).write_bytes(b"123")
+    with pytest.raises(ModebridgeError, match="damaged"):
+        read_cifar(tmp_path, classes)
+    (folder / names[0]).unlink()
+    with pytest.raises(ModebridgeError, match=r"but got no '"):
+        read_cifar(tmp_path, classes)
+    with pytest.raises(ModebridgeError, match="10 or 100"):
+        read_cifar(tmp_path, 20)
 
 
 def test_bad_sets():

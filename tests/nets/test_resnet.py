@@ -68,7 +68,7 @@ def test_same_padding_puts_the_odd_pixel_right_and_bottom():
         conv.weight.copy_(torch.arange(1.0, 10.0).view(1, 1, 3, 3))
     x = torch.zeros(1, 1, 4, 4)
     x[0, 0, 0, 0] = 1.0
-    # Nothing is padded on the left: the corner pixel meets the kernel's first weight, where padding would give the fifth.
+    # Nothing is padded on the left: the corner pixel meets the kernel's first weight, padded it would be the fifth.
     assert conv(x)[0, 0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
     x = torch.randn(2, 1, 6, 6)
     reference = F.conv2d(F.pad(x, (0, 1, 0, 1)), conv.weight, stride=2)
