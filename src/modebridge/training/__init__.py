@@ -1,5 +1,6 @@
 """The one loop, and fitting modes, curves and bridges with it."""
 
+from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
@@ -9,6 +10,7 @@ from modebridge.training.parallel import side_by_side
 
 __all__ = [
     "BridgePlan",
+    "Checkpoints",
     "Engine",
     "Task",
     "TrainConfig",

@@ -11,6 +11,7 @@ from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, 
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective
 from modebridge.nets import skeleton
+from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
@@ -30,6 +31,7 @@ def fit_mode(
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
+    checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> Mode:
     """Train one network on labels, from the weights it has. The module itself is left as it was.
@@ -40,9 +42,12 @@ def fit_mode(
         config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None is the CPU in fp32.
+        checkpoints: where to save on the way and to go on from.
         report: told of progress.
     """
-    return fit_modes([net], [train_data], config=config, valid=valid, engine=engine, report=report)[0]
+    return fit_modes(
+        [net], [train_data], config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report
+    )[0]
 
 
 def fit_modes(
@@ -52,6 +57,7 @@ def fit_modes(
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
+    checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> list[Mode]:
     """Train several networks of one architecture together: one loader each, the same result as one by one.
@@ -70,7 +76,8 @@ def fit_modes(
         for k, (mode, data) in enumerate(zip(starts, trains, strict=True))
     ]
     return [
-        objective.result(states).to("cpu") for states in train(objective, tasks, config, engine=engine, report=report)
+        objective.result(states).to("cpu")
+        for states in train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)
     ]
 
 
@@ -87,6 +94,7 @@ def fit_curve(
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
+    checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> BezierCurve | Polychain:
     """Train a low-loss curve between two modes; the modes are frozen, only the pins learn.
@@ -103,6 +111,7 @@ def fit_curve(
         config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None is the CPU in fp32.
+        checkpoints: where to save on the way and to go on from.
         report: told of progress.
     """
     return fit_curves(
@@ -116,6 +125,7 @@ def fit_curve(
         config=config,
         valid=valid,
         engine=engine,
+        checkpoints=checkpoints,
         report=report,
     )[0]
 
@@ -132,6 +142,7 @@ def fit_curves(
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
+    checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> list[BezierCurve | Polychain]:
     """Train several curves together: one loader each, the same result as one by one.
@@ -152,7 +163,7 @@ def fit_curves(
         Task(objective.start(curve), data, kept_out, config.seed + k)
         for k, (curve, data) in enumerate(zip(curves, trains, strict=True))
     ]
-    trained = train(objective, tasks, config, engine=engine, report=report)
+    trained = train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)
     return [
         # The very modes that were given, not copies of them that have been to the device and back.
         replace(objective.result(curve.to(engine.device), states).to("cpu"), start=curve.start, end=curve.end)

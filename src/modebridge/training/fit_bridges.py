@@ -24,6 +24,7 @@ from modebridge.curves import Curve, check_r
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import ResNet, check_tap, run_with_taps, skeleton
+from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
@@ -151,6 +152,7 @@ def fit_bridges(
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
+    checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> dict[str, Bridge]:
     """Train all bridges in one pass over the data: every frozen network runs once a batch.
@@ -163,6 +165,7 @@ def fit_bridges(
         config: epochs and optimiser; "best" keeps the lowest validation KL of each bridge.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None is the CPU in fp32.
+        checkpoints: where to save on the way and to go on from.
         report: told of progress.
     """
     if not plans:
@@ -180,7 +183,7 @@ def fit_bridges(
     )
     train_data = check_batches(net, modes[0], train_data, "train")
     task = Task(objective.start(), train_data, held_out(net, modes[0], valid, config, engine), config.seed)
-    return objective.result(train(objective, [task], config, engine=engine, report=report)[0])
+    return objective.result(train(objective, [task], config, engine=engine, checkpoints=checkpoints, report=report)[0])
 
 
 def fit_bridge(
@@ -200,6 +203,7 @@ def fit_bridge(
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
+    checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> Bridge:
     """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with their arguments."""

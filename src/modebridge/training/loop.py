@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from modebridge import seeds, trees
 from modebridge.errors import ModebridgeError
+from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.flat import Layout
 from modebridge.training.graph import Fed, Graphed
+from modebridge.training.saver import Position, Saver, fingerprint
 from modebridge.training.step import Forward, Step, make_forward, precision
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
 
@@ -50,6 +53,7 @@ def train(
     config: TrainConfig,
     *,
     engine: Engine | None = None,
+    checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> list[States]:
     """Minimise the sum of the members' losses of each task by SGD, tasks side by side where the device is wide enough.
@@ -61,6 +65,8 @@ def train(
         tasks: at least one, all of one architecture.
         config: epochs and optimiser.
         engine: device and precision; None is the CPU in fp32.
+        checkpoints: where to save the state every so often and to go on from; the end is the same to the last bit as
+            without a stop, given loaders that can repeat an epoch (ours do; `set_epoch`).
         report: told of progress.
 
     Returns:
@@ -73,17 +79,18 @@ def train(
             "Expected validation data to keep the best epoch by, but got none; give valid or set keep='last'."
         )
     runner = _Runner(objective, tasks, config, engine or Engine())
-    best: list[dict[str, tuple[float, State]]] = [{} for _ in tasks]
-    for epoch in range(config.epochs):
+    if checkpoints is not None:
+        runner.resume(checkpoints)
+    for epoch in range(runner.begun, config.epochs):
         losses = runner.epoch(epoch, config.lr * config.factor(epoch))
         if config.keep == "best":
-            for task, states, kept in zip(tasks, runner.states(), best, strict=True):
+            for task, states, kept in zip(tasks, runner.states(), runner.best, strict=True):
                 _keep_best(objective, task, states, kept)
         if report is not None:
             report(epoch + 1, losses)
     return [
         {member: kept[member][1] if member in kept else _copy(state) for member, state in states.items()}
-        for states, kept in zip(runner.states(), best, strict=True)
+        for states, kept in zip(runner.states(), runner.best, strict=True)
     ]
 
 
@@ -106,6 +113,10 @@ class _Runner:
         self._tasks = tasks
         self._engine = engine
         self._draws = [seeds.generator(task.seed, "draws") for task in tasks]
+        self.best: list[dict[str, tuple[float, State]]] = [{} for _ in tasks]
+        self.begun = 0
+        self._position = Position()
+        self._saver: Saver | None = None
         forwards: dict[tuple[Program, str], Forward] = {}
         self.steps: list[dict[str, Step]] = []
         for task in tasks:
@@ -116,8 +127,17 @@ class _Runner:
                 if key not in forwards:
                     forwards[key] = engine.compiled(make_forward(program, layout))
                 self.steps[-1][member] = Step(state, layout, forwards[key], config, engine.device, bf16=engine.bf16)
+        self._identity = fingerprint(config, self.steps, tasks, engine.bf16)
         every = [step for steps in self.steps for step in steps.values()]
         self._graphed = Graphed(self._all_tasks, every, engine.device) if engine.graphs else None
+
+    def resume(self, checkpoints: Checkpoints) -> None:
+        """Go on where a checkpoint stopped, and save to it from now on."""
+        self._saver = Saver(checkpoints, self._identity, self.steps, self._draws, self.best)
+        found = self._saver.load()
+        if found is not None:
+            self._position = found
+            self.begun = found.epoch
 
     def states(self) -> list[States]:
         """The present states of every task."""
@@ -129,7 +149,11 @@ class _Runner:
             set_epoch = getattr(task.batches, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(epoch)
-        totals = self._one_by_one(lr) if self._graphed is None else self._together(self._graphed, lr)
+        # An epoch is repeated from its first draw, what was done already skipped: nothing else knows where it stood.
+        begin, self._position = self._position, Position()
+        if begin.epoch != epoch:
+            begin = Position(epoch, tuple(generator.get_state() for generator in self._draws))
+        totals = self._one_by_one(lr, begin) if self._graphed is None else self._together(self._graphed, lr, begin)
         means: dict[str, float] = {}
         for k, (total, count) in enumerate(totals):
             if count == 0:
@@ -146,26 +170,34 @@ class _Runner:
                 means[member if len(self._tasks) == 1 else f"{k}/{member}"] = mean
         return means
 
-    def _one_by_one(self, lr: float) -> list[tuple[Tensor, int]]:
+    def _one_by_one(self, lr: float, begin: Position) -> list[tuple[Tensor, int]]:
         """Task after task: on a CPU there is no room beside one."""
-        totals: list[tuple[Tensor, int]] = []
-        for k, steps in enumerate(self.steps):
-            total, count = torch.zeros(len(steps), device=self._engine.device), 0
-            for prepared in self._prepared(k):
-                total += torch.stack([step(prepared[member], lr) for member, step in steps.items()])
+        totals = list(begin.totals)
+        for k in range(len(totals)):
+            # Done before the stop: only their generators must come to where the epoch left them.
+            for _ in self._fed(k, skip=sys.maxsize):
+                pass
+        for k in range(len(totals), len(self.steps)):
+            steps, done = self.steps[k], begin.count if k == len(begin.totals) else 0
+            total, count = begin.running if done else torch.zeros(len(steps), device=self._engine.device), done
+            for prepared in self._prepared(k, skip=done):
+                total = total + torch.stack([step(prepared[member], lr) for member, step in steps.items()])
                 count += 1
+                if self._saver is not None:
+                    self._saver.save_if_due(Position(begin.epoch, begin.draws, tuple(totals), count, total))
             totals.append((total, count))
         return totals
 
-    def _together(self, graphed: Graphed, lr: float) -> list[tuple[Tensor, int]]:
+    def _together(self, graphed: Graphed, lr: float, begin: Position) -> list[tuple[Tensor, int]]:
         """Step by step, all tasks in one launch: one batch of 128 leaves half of a large chip idle."""
-        sums = [torch.zeros(len(steps), device=self._engine.device) for steps in self.steps]
-        count = 0
-        for fed in zip(*(self._fed(k) for k in range(len(self._tasks))), strict=True):
-            for total, losses in zip(sums, graphed(fed, lr), strict=True):
-                total += losses
+        sizes, count = [len(steps) for steps in self.steps], begin.count
+        total = begin.running.to(self._engine.device) if count else torch.zeros(sum(sizes), device=self._engine.device)
+        for fed in zip(*(self._fed(k, skip=count) for k in range(len(self._tasks))), strict=True):
+            total = total + torch.cat(graphed(fed, lr))
             count += 1
-        return [(total, count) for total in sums]
+            if self._saver is not None:
+                self._saver.save_if_due(Position(begin.epoch, begin.draws, (), count, total))
+        return [(part, count) for part in torch.split(total, sizes)]
 
     def _all_tasks(self, fed: Sequence[Fed], lr: Tensor) -> list[Tensor]:
         prepared = [self._prepare(batch, draw) for batch, draw in fed]
@@ -181,20 +213,22 @@ class _Runner:
         with precision(self._engine.device, bf16=self._engine.bf16):
             return self._objective.prepare(batch, draw)
 
-    def _fed(self, k: int) -> Iterator[Fed]:
-        for batch in self._tasks[k].batches:
-            yield self._engine.moved(batch, self._objective.draw(len(batch[0]), self._draws[k]))
+    def _fed(self, k: int, skip: int = 0) -> Iterator[Fed]:
+        for number, batch in enumerate(self._tasks[k].batches):
+            draw = self._objective.draw(len(batch[0]), self._draws[k])
+            if number >= skip:
+                yield self._engine.moved(batch, draw)
 
-    def _prepared(self, k: int) -> Iterator[Mapping[str, Prepared]]:
+    def _prepared(self, k: int, skip: int) -> Iterator[Mapping[str, Prepared]]:
         """The steps of an epoch, where it pays each prepared on another core while the one before is learned from."""
         if not self._objective.ahead or self._engine.device.type != "cpu":
-            for batch, draw in self._fed(k):
+            for batch, draw in self._fed(k, skip):
                 yield self._prepare(batch, draw)
             return
         with ThreadPoolExecutor(1) as other:
             waiting: Future[Mapping[str, Prepared]] | None = None
             # Drawn here, in order, so that the numbers do not depend on which thread is faster.
-            for batch, draw in self._fed(k):
+            for batch, draw in self._fed(k, skip):
                 coming = other.submit(self._prepare, batch, draw)
                 if waiting is not None:
                     yield waiting.result()
