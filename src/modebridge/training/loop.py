@@ -111,6 +111,7 @@ class _Runner:
     def __init__(self, objective: Objective, tasks: Sequence[Task], config: TrainConfig, engine: Engine) -> None:
         self._objective = objective
         self._tasks = tasks
+        self._config = config
         self._engine = engine
         self._draws = [seeds.generator(task.seed, "draws") for task in tasks]
         self.best: list[dict[str, tuple[float, State]]] = [{} for _ in tasks]
@@ -127,13 +128,13 @@ class _Runner:
                 if key not in forwards:
                     forwards[key] = engine.compiled(make_forward(program, layout))
                 self.steps[-1][member] = Step(state, layout, forwards[key], config, engine.device, bf16=engine.bf16)
-        self._identity = fingerprint(config, self.steps, tasks, engine.bf16)
         every = [step for steps in self.steps for step in steps.values()]
         self._graphed = Graphed(self._all_tasks, every, engine.device) if engine.graphs else None
 
     def resume(self, checkpoints: Checkpoints) -> None:
         """Go on where a checkpoint stopped, and save to it from now on."""
-        self._saver = Saver(checkpoints, self._identity, self.steps, self._draws, self.best)
+        identity = fingerprint(self._config, self.steps, self._tasks, self._engine.bf16)
+        self._saver = Saver(checkpoints, identity, self.steps, self._draws, self.best)
         found = self._saver.load()
         if found is not None:
             self._position = found
