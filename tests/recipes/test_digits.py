@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from modebridge import trees
@@ -16,7 +18,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate import evaluate
 from modebridge.recipes import RECIPES, find_recipe, run_recipe
 from modebridge.recipes.digits import digits
-from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary
+from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary, terminal_table
 
 
 def small():
@@ -148,6 +150,14 @@ def row(name, nll, dee=1.0):
 def test_the_sentence_says_what_happened(two, bridged, message):
     rows = [row("DE-1", 0.4), row("DE-1 + 1 bridge I", bridged), row("DE-1 + 1 label control", 0.38), row("DE-2", two)]
     assert message in summary(rows)
+
+
+def test_the_table_fits_a_plain_terminal(result):
+    with (console := Console(width=80, record=True, quiet=False, file=io.StringIO())).capture():
+        console.print(terminal_table(result.rows, "title"))
+    text = console.export_text()
+    assert "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
 
 
 def test_markdown_table_has_all_columns():

@@ -33,8 +33,6 @@ def show_run(name: str, seed: int, out: Path | None) -> None:
     if out is not None:
         _make_folder(out)
     console = Console()
-    # A table that does not fit is worse than one that wraps in a pipe's file.
-    wide = console if console.width >= 90 else Console(width=90)
     console.print(f"modebridge {__version__}, recipe [bold]{recipe.name}[/]: {recipe.about}", highlight=False)
     with Progress(
         TextColumn("{task.description:8}"),
@@ -57,8 +55,8 @@ def show_run(name: str, seed: int, out: Path | None) -> None:
         result = run_recipe(recipe, seed=seed, progress=progress)
     for warning in result.warnings:
         console.print(f"Note: {warning}", style="yellow", highlight=False)
-    title = f"Test split, {len(result.splits.test)} images; NLL, ECE and Brier calibrated on validation; seed {seed}"
-    wide.print(terminal_table(result.rows, title))
+    title = f"Test split, {len(result.splits.test)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
+    console.print(terminal_table(result.rows, title))
     console.print(summary(result.rows), highlight=False)
     seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
     console.print(

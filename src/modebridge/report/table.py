@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich import box
 from rich.table import Table
 
 from modebridge.report.rows import Row
@@ -28,7 +29,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def terminal_table(rows: Sequence[Row], title: str) -> Table:
     """A table for rich to print; rows that run bridges stand out."""
-    table = Table(title=title, title_justify="left", caption_justify="left")
+    # No rules between columns: so it fits the 80 columns of a plain terminal.
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for k, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if k == 0 else "right", no_wrap=True)
     for row in rows:
