@@ -36,7 +36,7 @@ def _modebridge(
 def run(
     recipe: Annotated[str, typer.Argument(help="What to run.")] = "digits",
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="A folder for results.json and results.md.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A run folder: results, and weights to go on from.")] = None,
 ) -> None:
     """Train modes, curves and bridges, and show what the bridges are worth.
 

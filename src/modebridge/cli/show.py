@@ -20,8 +20,7 @@ from rich.progress import (
 )
 
 from modebridge import __version__
-from modebridge.errors import ModebridgeError
-from modebridge.recipes import RunResult, find_recipe, run_recipe
+from modebridge.recipes import RunFolder, RunResult, find_recipe, run_recipe
 from modebridge.report import as_dicts, markdown_table, summary, terminal_table
 
 __all__ = ["show_run"]
@@ -30,8 +29,7 @@ __all__ = ["show_run"]
 def show_run(name: str, seed: int, out: Path | None) -> None:
     """Run a recipe with progress bars, then print its table and what it says."""
     recipe = find_recipe(name)
-    if out is not None:
-        _make_folder(out)
+    folder = None if out is None else RunFolder(out)
     console = Console()
     console.print(f"modebridge {__version__}, recipe [bold]{recipe.name}[/]: {recipe.about}", highlight=False)
     with Progress(
@@ -52,7 +50,7 @@ def show_run(name: str, seed: int, out: Path | None) -> None:
                     tasks[stage] = bars.add_task(stage, total=total)
                 bars.update(tasks[stage], completed=done)
 
-        result = run_recipe(recipe, seed=seed, progress=progress)
+        result = run_recipe(recipe, seed=seed, folder=folder, progress=progress)
     for warning in result.warnings:
         console.print(f"Note: {warning}", style="yellow", highlight=False)
     title = f"Test split, {len(result.splits.test)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
@@ -65,14 +63,6 @@ def show_run(name: str, seed: int, out: Path | None) -> None:
     if out is not None:
         _write(result, out)
         console.print(f"Written: {out / 'results.json'}, {out / 'results.md'}", highlight=False)
-
-
-def _make_folder(out: Path) -> None:
-    """Before training, not after it: a minute's work must not end in a folder that cannot be made."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ModebridgeError(f"Expected --out to be a folder, but got '{out}' ({error}); choose another.") from error
 
 
 def _write(result: RunResult, out: Path) -> None:

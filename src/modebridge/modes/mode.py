@@ -46,9 +46,9 @@ class Mode:
         trees.check_same(
             [{**own_params, **own_buffers}, given], f"the checkpoint and {type(net).__name__}", types=False
         )
-        # In the network's own types: a checkpoint saved in half precision loads as load_state_dict would load it.
-        params = {name: given[name].detach().to(own.dtype, copy=True) for name, own in own_params.items()}
-        buffers = {name: given[name].detach().to(own.dtype, copy=True) for name, own in own_buffers.items()}
+        # In the network's own types and memory orders, as load_state_dict would load it.
+        params = {name: _like(own, given[name]) for name, own in own_params.items()}
+        buffers = {name: _like(own, given[name]) for name, own in own_buffers.items()}
         for name, tensor in {**params, **buffers}.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ModebridgeError(
@@ -86,6 +86,10 @@ class Mode:
         """Refuse a network that this mode does not fit, by name and shape."""
         params, buffers, _ = _own(net)
         trees.check_same([{**params, **buffers}, self.state], f"the mode and {type(net).__name__}")
+
+
+def _like(own: Tensor, given: Tensor) -> Tensor:
+    return torch.empty_like(own, device=given.device, requires_grad=False).copy_(given.detach())
 
 
 def _own(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], set[str]]:
