@@ -10,7 +10,7 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Batches
 
-__all__ = ["Checked", "check_batch", "check_labels", "first_batch"]
+__all__ = ["Checked", "check_batch", "check_labels", "first_batch", "go_to_epoch"]
 
 
 class Checked:
@@ -42,9 +42,14 @@ class Checked:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to an epoch, where the batches know of epochs."""
-        set_epoch = getattr(self._batches, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
+        go_to_epoch(self._batches, epoch)
+
+
+def go_to_epoch(batches: Batches, epoch: int) -> None:
+    """Call `set_epoch` where the batches have it, as torch's distributed samplers and our loaders do."""
+    set_epoch = getattr(batches, "set_epoch", None)
+    if callable(set_epoch):
+        set_epoch(epoch)
 
 
 def first_batch(batches: Batches, what: str) -> Batch:

@@ -11,7 +11,7 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.types import Params
 
-__all__ = ["check_same", "clone", "combine", "dot", "fingerprint", "norm", "size"]
+__all__ = ["check_same", "clone", "combine", "dot", "fingerprint", "norm", "size", "to"]
 
 
 def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> None:
@@ -84,6 +84,11 @@ def _weighted_sum(terms: Sequence[tuple[float | Tensor, Tensor]]) -> Tensor:
 def clone(tree: Params) -> dict[str, Tensor]:
     """A copy that shares no memory and no graph with `tree`."""
     return {name: tensor.detach().clone() for name, tensor in tree.items()}
+
+
+def to(tree: Params, device: torch.device | str) -> dict[str, Tensor]:
+    """The same tree on another device; tensors that are there already are not copied."""
+    return {name: tensor.to(device) for name, tensor in tree.items()}
 
 
 def dot(a: Params, b: Params) -> Tensor:

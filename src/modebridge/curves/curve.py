@@ -94,11 +94,8 @@ class Curve(ABC):
             self,
             start=self.start.to(device),
             end=self.end.to(device),
-            pins=tuple({name: tensor.to(device) for name, tensor in pin.items()} for pin in self.pins),
-            statistics={
-                r: {name: tensor.to(device) for name, tensor in buffers.items()}
-                for r, buffers in self.statistics.items()
-            },
+            pins=tuple(trees.to(pin, device) for pin in self.pins),
+            statistics={r: trees.to(buffers, device) for r, buffers in self.statistics.items()},
         )
 
     def with_statistics(self, net: nn.Module, r: float, batches: Batches) -> Self:

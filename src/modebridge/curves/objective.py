@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modebridge import trees
+from modebridge.batches import go_to_epoch
 from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
 from modebridge.curves.polychain import Polychain
@@ -159,9 +160,7 @@ class CurveObjective(Generic[C]):
         if not self._statistics:
             return buffers
         # Always the same batches: statistics must not depend on how many epochs a loader has behind it.
-        set_epoch = getattr(self._train, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(0)
+        go_to_epoch(self._train, 0)
         return refresh_statistics(self._net, point, buffers, self._train)
 
     def _point(self, state: State, r: Position) -> Params:

@@ -69,10 +69,7 @@ class Mode:
 
     def to(self, device: torch.device | str) -> Mode:
         """The same mode on another device."""
-        return Mode(
-            {name: tensor.to(device) for name, tensor in self.params.items()},
-            {name: tensor.to(device) for name, tensor in self.buffers.items()},
-        )
+        return Mode(trees.to(self.params, device), trees.to(self.buffers, device))
 
     def load(self, net: nn.Module) -> nn.Module:
         """A copy of `net`, in evaluation mode, that holds this mode's numbers."""

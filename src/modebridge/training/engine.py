@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from modebridge.batches import go_to_epoch
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Batches, Draw
 
@@ -105,9 +106,7 @@ class _Feed:
             yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
 
     def set_epoch(self, epoch: int) -> None:
-        set_epoch = getattr(self._batches, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
+        go_to_epoch(self._batches, epoch)
 
 
 @cache

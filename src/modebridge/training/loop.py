@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from modebridge import seeds, trees
+from modebridge.batches import go_to_epoch
 from modebridge.errors import ModebridgeError
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.config import TrainConfig
@@ -147,9 +148,7 @@ class _Runner:
     def epoch(self, epoch: int, lr: float) -> dict[str, float]:
         """One pass over the data of every task; returns the mean losses by member."""
         for task in self._tasks:
-            set_epoch = getattr(task.batches, "set_epoch", None)
-            if callable(set_epoch):
-                set_epoch(epoch)
+            go_to_epoch(task.batches, epoch)
         # An epoch is repeated from its first draw, what was done already skipped: nothing else knows where it stood.
         begin, self._position = self._position, Position()
         if begin.epoch != epoch:

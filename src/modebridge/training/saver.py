@@ -114,8 +114,7 @@ class Saver:
                 if key in notes["scores"]:
                     device = step.flat.device
                     params, buffers = (
-                        {name: t.to(device) for name, t in _below(tensors, f"best/{key}/{part}/").items()}
-                        for part in ("params", "buffers")
+                        trees.to(_below(tensors, f"best/{key}/{part}/"), device) for part in ("params", "buffers")
                     )
                     self._best[k][member] = (notes["scores"][key], State(params, buffers, step.frozen))
         totals = tuple((tensors[f"total/{k}"], count) for k, count in enumerate(notes["counts"]))

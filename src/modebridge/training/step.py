@@ -71,8 +71,8 @@ class Step:
         self.layout = layout
         self.flat = layout.pack(start.params).to(device).requires_grad_()
         self.momentum = torch.zeros_like(self.flat, requires_grad=False)
-        self.buffers = _to(trees.clone(start.buffers), device)
-        self.frozen = _to(start.frozen, device)
+        self.buffers = trees.to(trees.clone(start.buffers), device)
+        self.frozen = trees.to(start.frozen, device)
         self._forward = forward
         self._config = config
         self._bf16 = bf16
@@ -105,7 +105,3 @@ class Step:
 def precision(device: torch.device, *, bf16: bool) -> AbstractContextManager[object]:
     """Autocast to bfloat16 where asked for."""
     return torch.autocast(device.type, dtype=torch.bfloat16) if bf16 else nullcontext()
-
-
-def _to(tree: Params, device: torch.device) -> dict[str, Tensor]:
-    return {name: tensor.to(device) for name, tensor in tree.items()}
