@@ -10,7 +10,7 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Batches
 
-__all__ = ["Checked", "check_batch", "check_labels", "first_batch", "go_to_epoch"]
+__all__ = ["Checked", "check_batch", "check_labels", "first_batch", "go_to_epoch", "rows_of"]
 
 
 class Checked:
@@ -50,6 +50,11 @@ def go_to_epoch(batches: Batches, epoch: int) -> None:
     set_epoch = getattr(batches, "set_epoch", None)
     if callable(set_epoch):
         set_epoch(epoch)
+
+
+def rows_of(batch: Batch, rows: slice) -> Batch:
+    """Some images of a batch, with their labels."""
+    return batch[0][rows], batch[1][rows]
 
 
 def first_batch(batches: Batches, what: str) -> Batch:

@@ -61,6 +61,10 @@ class Objective(Protocol):
         """Every random choice that one step on a batch of `size` images needs."""
         ...
 
+    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
+        """What one of several processes needs of a batch and its draws to learn from some of its rows."""
+        ...
+
     @property
     def ahead(self) -> bool:
         """Whether `prepare` is worth doing for the next batch while this one is learned from."""

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from modebridge.batches import rows_of
 from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
@@ -39,9 +40,12 @@ def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
 
 
 def mix(values: Tensor, share: Tensor, partner: Tensor) -> Tensor:
-    """Mixup: share * values + (1 - share) * values[partner], one share per sample."""
+    """Mixup: share * values + (1 - share) * values[partner], one share per sample.
+
+    Values beyond the shares are there for partners only (see `BridgeObjective.part`).
+    """
     shares = share.view(-1, *[1] * (values.dim() - 1))
-    return shares * values + (1 - shares) * values[partner]
+    return shares * values[: len(share)] + (1 - shares) * values[partner]
 
 
 class BridgeObjective:
@@ -58,6 +62,7 @@ class BridgeObjective:
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
         compiled: makes the frozen networks' forward pass faster, where an engine can.
         fan_out: runs independent jobs side by side, where an engine can.
+        synced: makes a network's batch norm see the batches of all processes.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class BridgeObjective:
         *,
         compiled: Callable[[Frozen], Frozen] = lambda function: function,
         fan_out: Callable[[Sequence[Callable[[], Said]]], list[Said]] | None = None,
+        synced: Callable[[nn.Module], nn.Module] = lambda module: module,
     ) -> None:
         if not bridges:
             raise ModebridgeError("Expected at least one bridge to train, but got none; give some.")
@@ -87,7 +93,7 @@ class BridgeObjective:
         self._programs: dict[str, Program] = {}
         self._measures: dict[str, Program] = {}
         for bridge in bridges.values():
-            self._programs.setdefault(_architecture(bridge), _program(skeleton(bridge, training=True)))
+            self._programs.setdefault(_architecture(bridge), _program(synced(skeleton(bridge, training=True))))
             self._measures.setdefault(_architecture(bridge), _program(skeleton(bridge)))
         known: dict[str, Mode] = {mode.id: mode for mode in modes}
         for name, bridge in bridges.items():
@@ -128,6 +134,16 @@ class BridgeObjective:
             "share": torch.from_numpy(share).float(),
             "partner": torch.randperm(size, generator=generator),
         }
+
+    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
+        """The rows, and behind them their partners, wherever in the whole batch those are."""
+        ours = rows_of(batch, rows)
+        if not draw:
+            return ours, draw
+        partner = draw["partner"][rows]
+        count = len(partner)
+        pairs = [torch.cat([mine, whole[partner.to(whole.device)]]) for mine, whole in zip(ours, batch, strict=True)]
+        return (pairs[0], pairs[1]), {"share": draw["share"][rows], "partner": torch.arange(count, 2 * count)}
 
     ahead = True  # the frozen networks are about half of a step, and need not wait for the other half
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import Generic, Literal, TypeAlias, TypeVar
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modebridge import trees
-from modebridge.batches import go_to_epoch
+from modebridge.batches import go_to_epoch, rows_of
 from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
 from modebridge.curves.polychain import Polychain
@@ -25,6 +25,7 @@ __all__ = ["CurveKind", "CurveObjective", "PinStart", "start_curve"]
 
 CurveKind: TypeAlias = Literal["bezier", "polychain"]
 PinStart: TypeAlias = Literal["midpoint", "random"]
+Refresh: TypeAlias = Callable[[nn.Module, Params, Params, Batches], Params]
 C = TypeVar("C", bound=Curve)
 
 MEMBER = "curve"
@@ -99,15 +100,19 @@ class CurveObjective(Generic[C]):
         curve: gives the kind of curve and the number of its pins.
         train: batches to re-estimate batch norm's statistics on; needed by networks that have any.
         r: where validation looks, and where statistics are kept in the end.
+        refresh: re-estimates the statistics; several processes do it together.
     """
 
-    def __init__(self, net: nn.Module, curve: C, train: Batches, r: float = 0.5) -> None:
+    def __init__(
+        self, net: nn.Module, curve: C, train: Batches, r: float = 0.5, refresh: Refresh = refresh_statistics
+    ) -> None:
         self._net = net
         self._train_net = skeleton(net, training=True)
         self._eval_net = skeleton(net)
         self._kind = curve
         self._train = train
         self._r = r
+        self._refresh = refresh
         self._statistics = has_statistics(net)
 
     def start(self, curve: C) -> States:
@@ -122,6 +127,10 @@ class CurveObjective(Generic[C]):
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """One r for the whole batch."""
         return {"r": torch.rand((), generator=generator, dtype=torch.float64)}
+
+    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
+        """The rows, at the r of the whole batch."""
+        return rows_of(batch, rows), draw
 
     ahead = False
 
@@ -161,7 +170,7 @@ class CurveObjective(Generic[C]):
             return buffers
         # Always the same batches: statistics must not depend on how many epochs a loader has behind it.
         go_to_epoch(self._train, 0)
-        return refresh_statistics(self._net, point, buffers, self._train)
+        return self._refresh(self._net, point, buffers, self._train)
 
     def _point(self, state: State, r: Position) -> Params:
         return trees.combine(self._kind.weights(r), self._controls(state))

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from modebridge.batches import rows_of
 from modebridge.modes.mode import Mode
 from modebridge.nets import run, skeleton
 from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
@@ -41,6 +42,10 @@ class ModeObjective:
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """Nothing: augmentation belongs to the data."""
         return {}
+
+    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
+        """The rows alone."""
+        return rows_of(batch, rows), draw
 
     ahead = False
 

@@ -8,9 +8,12 @@ from functools import cache
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from modebridge.batches import go_to_epoch
 from modebridge.errors import ModebridgeError
+from modebridge.nets import skeleton
+from modebridge.training.processes import Processes, launched
 from modebridge.types import Batch, Batches, Draw
 
 __all__ = ["Engine"]
@@ -21,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Engine:
-    """How to run: where, in which precision, compiled or not.
+    """How to run: where, in which precision, compiled or not; in one process or in all that `torchrun` started.
 
     Args:
         device: "cpu", "cuda" or "cuda:1".
@@ -43,15 +46,37 @@ class Engine:
             raise ModebridgeError(
                 "Expected a CUDA device, but torch sees none on this machine; use the CPU or install torch for CUDA."
             )
+        if self.graphs and self.device.type == "cuda" and self.processes.size > 1:
+            raise ModebridgeError(
+                f"Expected graphs in one process only, but got {self.processes.size} processes; set graphs=False."
+            )
         if self.graphs and self.device.type != "cuda":
             raise ModebridgeError(f"Expected graphs on a CUDA device, but got {self.device}; set graphs=False.")
 
     @classmethod
     def best(cls) -> Engine:
         """Everything that is fast on this machine: a compiled bf16 graph on a GPU, plain fp32 on a CPU."""
-        if torch.cuda.is_available():
-            return cls(torch.device("cuda"), bf16=True, compile=True, graphs=True)
-        return cls()
+        if not torch.cuda.is_available():
+            return cls()
+        group = launched(cpu=False)
+        # Sums over processes stand between gradient and update, so a step is no longer one graph.
+        return cls(group.device or torch.device("cuda"), bf16=True, compile=True, graphs=group.size == 1)
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that train together: one, unless a launcher started more."""
+        return launched(cpu=self.device.type == "cpu")
+
+    def placed(self, net: nn.Module) -> nn.Module:
+        """A copy of the network on our device, its batch norm over the batches of all processes where that exists."""
+        return self.synced(skeleton(net).to(self.device))
+
+    def synced(self, net: nn.Module) -> nn.Module:
+        """The network with batch norm that sees all processes' images; on CPUs torch has none, each sees its own."""
+        if self.processes.size == 1 or self.device.type != "cuda":
+            return net
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-untyped-call]
+        return converted
 
     def compiled(self, function: F) -> F:
         """The function, compiled for fixed shapes where asked for."""

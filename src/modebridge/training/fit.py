@@ -10,7 +10,6 @@ from torch import nn
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective
-from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out
 from modebridge.training.config import TrainConfig
@@ -70,7 +69,7 @@ def fit_modes(
     trains = [check_batches(nets[0], mode, data, "train") for mode, data in zip(starts, train_data, strict=True)]
     kept_out = held_out(nets[0], starts[0], valid, config, engine)
     trainable = {name for name, parameter in nets[0].named_parameters() if parameter.requires_grad}
-    objective = ModeObjective(skeleton(nets[0]).to(engine.device), trainable)
+    objective = ModeObjective(engine.placed(nets[0]), trainable)
     tasks = [
         Task(objective.start(mode), data, kept_out, config.seed + k)
         for k, (mode, data) in enumerate(zip(starts, trains, strict=True))
@@ -158,7 +157,7 @@ def fit_curves(
     ]
     trains = [check_batches(net, start, data, "train") for (start, _), data in zip(pairs, train_data, strict=True)]
     kept_out = held_out(net, pairs[0][0], valid, config, engine)
-    objective = CurveObjective(skeleton(net).to(engine.device), curves[0], engine.feed(trains[0]), r)
+    objective = CurveObjective(engine.placed(net), curves[0], engine.feed(trains[0]), r, engine.processes.refresh)
     tasks = [
         Task(objective.start(curve), data, kept_out, config.seed + k)
         for k, (curve, data) in enumerate(zip(curves, trains, strict=True))

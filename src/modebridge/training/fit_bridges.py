@@ -180,6 +180,7 @@ def fit_bridges(
         mixup,
         compiled=engine.compiled,
         fan_out=engine.fan_out,
+        synced=engine.synced,
     )
     train_data = check_batches(net, modes[0], train_data, "train")
     task = Task(objective.start(), train_data, held_out(net, modes[0], valid, config, engine), config.seed)
@@ -225,4 +226,14 @@ def fit_bridge(
         name=name,
         seed=config.seed,
     )
-    return fit_bridges(net, {name: plan}, train_data, mixup=mixup, config=config, valid=valid, report=report)[name]
+    return fit_bridges(
+        net,
+        {name: plan},
+        train_data,
+        mixup=mixup,
+        config=config,
+        valid=valid,
+        engine=engine,
+        checkpoints=checkpoints,
+        report=report,
+    )[name]

@@ -21,6 +21,7 @@ from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.flat import Layout
 from modebridge.training.graph import Fed, Graphed
+from modebridge.training.processes import Processes, Turns
 from modebridge.training.saver import Position, Saver, fingerprint
 from modebridge.training.step import Forward, Step, make_forward, precision
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
@@ -79,14 +80,15 @@ def train(
         raise ModebridgeError(
             "Expected validation data to keep the best epoch by, but got none; give valid or set keep='last'."
         )
-    runner = _Runner(objective, tasks, config, engine or Engine())
+    engine = engine or Engine()
+    runner = _Runner(objective, tasks, config, engine)
     if checkpoints is not None:
         runner.resume(checkpoints)
     for epoch in range(runner.begun, config.epochs):
         losses = runner.epoch(epoch, config.lr * config.factor(epoch))
         if config.keep == "best":
             for task, states, kept in zip(tasks, runner.states(), runner.best, strict=True):
-                _keep_best(objective, task, states, kept)
+                _keep_best(objective, task, states, kept, engine.processes)
         if report is not None:
             report(epoch + 1, losses)
     return [
@@ -95,9 +97,13 @@ def train(
     ]
 
 
-def _keep_best(objective: Objective, task: Task, states: States, kept: dict[str, tuple[float, State]]) -> None:
+def _keep_best(
+    objective: Objective, task: Task, states: States, kept: dict[str, tuple[float, State]], processes: Processes
+) -> None:
     assert task.valid is not None
-    for member, score in objective.validate(states, task.valid).items():
+    ours = Turns(task.valid, processes)
+    scores = objective.validate(states, ours)
+    for member, score in processes.mean_score(scores, ours.seen).items():
         if not math.isfinite(score):
             raise ModebridgeError(
                 f"Expected the validation score of '{member}' to be finite, but got {score}; check the validation data."
@@ -128,18 +134,29 @@ class _Runner:
                 key = (program, layout.key)
                 if key not in forwards:
                     forwards[key] = engine.compiled(make_forward(program, layout))
-                self.steps[-1][member] = Step(state, layout, forwards[key], config, engine.device, bf16=engine.bf16)
+                self.steps[-1][member] = Step(
+                    state,
+                    layout,
+                    forwards[key],
+                    config,
+                    engine.device,
+                    bf16=engine.bf16,
+                    processes=engine.processes,
+                )
         every = [step for steps in self.steps for step in steps.values()]
         self._graphed = Graphed(self._all_tasks, every, engine.device) if engine.graphs else None
 
     def resume(self, checkpoints: Checkpoints) -> None:
         """Go on where a checkpoint stopped, and save to it from now on."""
         identity = fingerprint(self._config, self.steps, self._tasks, self._engine.bf16)
-        self._saver = Saver(checkpoints, identity, self.steps, self._draws, self.best)
+        first = self._engine.processes.rank == 0
+        self._saver = Saver(checkpoints, identity, self.steps, self._draws, self.best, writes=first)
         found = self._saver.load()
         if found is not None:
             self._position = found
             self.begun = found.epoch
+        # Nobody may write a new one while another process still reads.
+        self._engine.processes.wait()
 
     def states(self) -> list[States]:
         """The present states of every task."""
@@ -154,6 +171,8 @@ class _Runner:
         if begin.epoch != epoch:
             begin = Position(epoch, tuple(generator.get_state() for generator in self._draws))
         totals = self._one_by_one(lr, begin) if self._graphed is None else self._together(self._graphed, lr, begin)
+        for step in (step for steps in self.steps for step in steps.values()):
+            step.settle()
         means: dict[str, float] = {}
         for k, (total, count) in enumerate(totals):
             if count == 0:
@@ -180,8 +199,8 @@ class _Runner:
         for k in range(len(totals), len(self.steps)):
             steps, done = self.steps[k], begin.count if k == len(begin.totals) else 0
             total, count = begin.running if done else torch.zeros(len(steps), device=self._engine.device), done
-            for prepared in self._prepared(k, skip=done):
-                total = total + torch.stack([step(prepared[member], lr) for member, step in steps.items()])
+            for prepared, weight in self._prepared(k, skip=done):
+                total = total + torch.stack([step(prepared[member], lr, weight) for member, step in steps.items()])
                 count += 1
                 if self._saver is not None:
                     self._saver.save_if_due(Position(begin.epoch, begin.draws, tuple(totals), count, total))
@@ -193,7 +212,7 @@ class _Runner:
         sizes, count = [len(steps) for steps in self.steps], begin.count
         total = begin.running.to(self._engine.device) if count else torch.zeros(sum(sizes), device=self._engine.device)
         for fed in zip(*(self._fed(k, skip=count) for k in range(len(self._tasks))), strict=True):
-            total = total + torch.cat(graphed(fed, lr))
+            total = total + torch.cat(graphed([shared for shared, _ in fed], lr))
             count += 1
             if self._saver is not None:
                 self._saver.save_if_due(Position(begin.epoch, begin.draws, (), count, total))
@@ -213,28 +232,37 @@ class _Runner:
         with precision(self._engine.device, bf16=self._engine.bf16):
             return self._objective.prepare(batch, draw)
 
-    def _fed(self, k: int, skip: int = 0) -> Iterator[Fed]:
+    def _fed(self, k: int, skip: int = 0) -> Iterator[tuple[Fed, float]]:
+        """Batches and draws of an epoch on our device, and the share of each that is this process's."""
+        processes = self._engine.processes
         for number, batch in enumerate(self._tasks[k].batches):
             draw = self._objective.draw(len(batch[0]), self._draws[k])
-            if number >= skip:
-                yield self._engine.moved(batch, draw)
+            if number < skip:
+                continue
+            weight = 1.0
+            if processes.size > 1:
+                if number == 0:
+                    processes.check_same(batch)
+                rows, weight = processes.rows(len(batch[0]))
+                batch, draw = self._objective.part(batch, draw, rows)
+            yield self._engine.moved(batch, draw), weight
 
-    def _prepared(self, k: int, skip: int) -> Iterator[Mapping[str, Prepared]]:
+    def _prepared(self, k: int, skip: int) -> Iterator[tuple[Mapping[str, Prepared], float]]:
         """The steps of an epoch, where it pays each prepared on another core while the one before is learned from."""
         if not self._objective.ahead or self._engine.device.type != "cpu":
-            for batch, draw in self._fed(k, skip):
-                yield self._prepare(batch, draw)
+            for (batch, draw), weight in self._fed(k, skip):
+                yield self._prepare(batch, draw), weight
             return
         with ThreadPoolExecutor(1) as other:
-            waiting: Future[Mapping[str, Prepared]] | None = None
+            waiting: tuple[Future[Mapping[str, Prepared]], float] | None = None
             # Drawn here, in order, so that the numbers do not depend on which thread is faster.
-            for batch, draw in self._fed(k, skip):
-                coming = other.submit(self._prepare, batch, draw)
+            for (batch, draw), weight in self._fed(k, skip):
+                coming = other.submit(self._prepare, batch, draw), weight
                 if waiting is not None:
-                    yield waiting.result()
+                    yield waiting[0].result(), waiting[1]
                 waiting = coming
             if waiting is not None:
-                yield waiting.result()
+                yield waiting[0].result(), waiting[1]
 
 
 def _copy(state: State) -> State:

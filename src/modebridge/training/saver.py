@@ -59,6 +59,7 @@ class Saver:
         steps: by task and member; restored in place.
         draws: the generators, one a task; restored in place.
         best: the best states so far, by task; restored in place.
+        writes: whether this process is the one that saves; all of them read.
     """
 
     def __init__(
@@ -68,16 +69,19 @@ class Saver:
         steps: Sequence[Mapping[str, Step]],
         draws: Sequence[torch.Generator],
         best: Sequence[Best],
+        *,
+        writes: bool = True,
     ) -> None:
         self._checkpoints = checkpoints
         self._identity = identity
         self._steps = steps
         self._draws = draws
         self._best = best
+        self._writes = writes
 
     def save_if_due(self, position: Position) -> None:
         """Save when the time has come."""
-        if not self._checkpoints.due():
+        if not self._writes or not self._checkpoints.due():
             return
         tensors: dict[str, Tensor] = {"running": position.running}
         scores: dict[str, float] = {}

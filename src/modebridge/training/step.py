@@ -12,6 +12,7 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.training.config import TrainConfig
 from modebridge.training.flat import Layout
+from modebridge.training.processes import Processes
 from modebridge.types import Params, Prepared, Program, State
 
 __all__ = ["Forward", "Step", "make_forward", "precision", "sgd_"]
@@ -56,6 +57,7 @@ class Step:
         config: the optimiser.
         device: where to train.
         bf16: whether convolutions and products run in bfloat16.
+        processes: with whom to share the work; all begin from the weights of the first.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Step:
         device: torch.device,
         *,
         bf16: bool = False,
+        processes: Processes | None = None,
     ) -> None:
         self.layout = layout
         self.flat = layout.pack(start.params).to(device).requires_grad_()
@@ -76,15 +79,38 @@ class Step:
         self._forward = forward
         self._config = config
         self._bf16 = bf16
+        self._processes = processes or Processes()
+        self.agree()
 
-    def __call__(self, prepared: Prepared, lr: Tensor | float) -> Tensor:
-        """Learn from what was prepared of one batch; returns the loss, detached."""
+    def __call__(self, prepared: Prepared, lr: Tensor | float, weight: float = 1.0) -> Tensor:
+        """Learn from what was prepared of one batch; returns the loss, detached.
+
+        Args:
+            prepared: from the objective.
+            lr: the learning rate.
+            weight: the share of the whole batch that this process has.
+        """
         with precision(self.flat.device, bf16=self._bf16):
             loss = self._forward(self.flat, self.buffers, self.frozen, prepared)
         (gradient,) = torch.autograd.grad(loss, self.flat)
+        loss = loss.detach()
+        if self._processes.size > 1:
+            # Gradient and loss of the whole batch, in one message.
+            total = self._processes.sum(torch.cat([gradient, loss.view(1)]) * weight)
+            gradient, loss = total[:-1], total[-1]
         with torch.no_grad():
             sgd_(self.flat, self.momentum, gradient, lr, self._config)
-        return loss.detach()
+        return loss
+
+    def agree(self) -> None:
+        """Take every number from the first process."""
+        with torch.no_grad():
+            for tensor in self.tensors().values():
+                self._processes.from_first(tensor)
+
+    def settle(self) -> None:
+        """Take the mean of the running statistics, which each process kept on images of its own."""
+        self._processes.mean_(self.buffers)
 
     def state(self) -> State:
         """The present state; parameters are views of the vector."""
