@@ -36,6 +36,11 @@ class Checked:
                 check_labels(labels, self._classes, self._what)
             yield images, labels
 
+    def shared(self, rank: int, size: int) -> Iterator[tuple[Batch, int]] | None:
+        """One process's rows of every batch, where the loader can read them alone (our `Stream` can)."""
+        shared = getattr(self._batches, "shared", None)
+        return shared(rank, size) if callable(shared) else None
+
     def first(self) -> Tensor:
         """The images of the first batch."""
         return first_batch(self._batches, self._what)[0]

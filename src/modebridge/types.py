@@ -61,6 +61,11 @@ class Objective(Protocol):
         """Every random choice that one step on a batch of `size` images needs."""
         ...
 
+    @property
+    def whole(self) -> bool:
+        """Whether each of several processes needs the whole batch to make its part: mixup's partners are anywhere."""
+        ...
+
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
         """What one of several processes needs of a batch and its draws to learn from some of its rows."""
         ...

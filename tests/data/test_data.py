@@ -106,7 +106,7 @@ def test_cifar_in_its_binary_layout(tmp_path, classes, before):
     with pytest.raises(ModebridgeError, match="damaged"):
         read_cifar(tmp_path, classes)
     (folder / names[0]).unlink()
-    with pytest.raises(ModebridgeError, match=r"but got no '"):
+    with pytest.raises(ModebridgeError, match=r"but there is none"):
         read_cifar(tmp_path, classes)
     with pytest.raises(ModebridgeError, match="10 or 100"):
         read_cifar(tmp_path, 20)

@@ -100,7 +100,7 @@ def test_it_goes_on_instead_of_beginning_anew(tmp_path):
         config=config,
         valid=loader(seed=7),
         checkpoints=Checkpoints(tmp_path / "c", every=0.0),
-        report=lambda done, losses: seen.append(done),
+        report=lambda epoch: seen.append(epoch.number),
     )
     assert seen
     assert seen[0] > 1

@@ -85,7 +85,7 @@ def test_side_by_side_passes_errors_on():
 
 def test_progress_is_reported():
     seen = []
-    fit_mode(tiny_net(), loader(), config=quick(3), report=lambda done, losses: seen.append((done, losses)))
+    fit_mode(tiny_net(), loader(), config=quick(3), report=lambda epoch: seen.append((epoch.number, epoch.losses)))
     assert [done for done, _ in seen] == [1, 2, 3]
     assert all(losses["mode"] > 0 for _, losses in seen)
 

@@ -135,6 +135,11 @@ class BridgeObjective:
             "partner": torch.randperm(size, generator=generator),
         }
 
+    @property
+    def whole(self) -> bool:
+        """Partners of mixup may be anywhere in a batch."""
+        return self._mixup > 0
+
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
         """The rows, and behind them their partners, wherever in the whole batch those are."""
         ours = rows_of(batch, rows)

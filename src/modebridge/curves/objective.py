@@ -128,6 +128,8 @@ class CurveObjective(Generic[C]):
         """One r for the whole batch."""
         return {"r": torch.rand((), generator=generator, dtype=torch.float64)}
 
+    whole = False
+
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
         """The rows, at the r of the whole batch."""
         return rows_of(batch, rows), draw

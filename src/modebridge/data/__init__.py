@@ -1,8 +1,26 @@
-"""Data sets as tensors, splits, batched augmentation."""
+"""Data sets as tensors or files, splits, batched augmentation."""
 
 from modebridge.data.augment import crop_and_flip
 from modebridge.data.cifar import read_cifar
 from modebridge.data.digits import load_digits, noisy_digits
+from modebridge.data.files import ImageFiles, find_images, read_images
 from modebridge.data.imageset import ImageSet, Loader
+from modebridge.data.sets import SETS, Splits, load_set, tiny_imagenet
+from modebridge.data.stream import Stream
 
-__all__ = ["ImageSet", "Loader", "crop_and_flip", "load_digits", "noisy_digits", "read_cifar"]
+__all__ = [
+    "SETS",
+    "ImageFiles",
+    "ImageSet",
+    "Loader",
+    "Splits",
+    "Stream",
+    "crop_and_flip",
+    "find_images",
+    "load_digits",
+    "load_set",
+    "noisy_digits",
+    "read_cifar",
+    "read_images",
+    "tiny_imagenet",
+]

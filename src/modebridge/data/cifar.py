@@ -1,10 +1,13 @@
-"""CIFAR-10 and CIFAR-100 in their official binary layout; nothing is unpickled."""
+"""CIFAR-10 and CIFAR-100 in their official binary and python layouts."""
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from modebridge.data.imageset import ImageSet
@@ -13,43 +16,94 @@ from modebridge.errors import ModebridgeError
 __all__ = ["read_cifar"]
 
 _PIXELS = 3 * 32 * 32
-_TRAIN = {10: [f"data_batch_{k}.bin" for k in range(1, 6)], 100: ["train.bin"]}
-_TEST = {10: ["test_batch.bin"], 100: ["test.bin"]}
+_TRAIN = {10: [f"data_batch_{k}" for k in range(1, 6)], 100: ["train"]}
+_TEST = {10: ["test_batch"], 100: ["test"]}
+_FOLDERS = {
+    10: ("cifar-10-batches-bin", "cifar-10-batches-py"),
+    100: ("cifar-100-binary", "cifar-100-python"),
+}
 
 
 def read_cifar(folder: Path | str, classes: int = 10) -> tuple[ImageSet, ImageSet]:
     """The training and the test images as uint8 (N, 3, 32, 32), in their stored order, which is already mixed.
 
     Args:
-        folder: holds the official `.bin` files, or the folder `cifar-10-batches-bin` or `cifar-100-binary` with them.
+        folder: holds the official files, or the folder that their archive unpacks to; the binary layout is preferred
+            where both are there. Of the python layout nothing but numbers, text and plain arrays is unpickled.
         classes: 10 or 100; for 100 the fine labels.
     """
     if classes not in _TRAIN:
         raise ModebridgeError(f"Expected CIFAR to have 10 or 100 classes, but got {classes}; choose one of the two.")
-    where = Path(folder)
-    for inner in ("cifar-10-batches-bin", "cifar-100-binary"):
-        if (where / inner / _TEST[classes][0]).is_file():
-            where = where / inner
-    return _read(where, _TRAIN[classes], classes), _read(where, _TEST[classes], classes)
+    last = _TEST[classes][0]
+    for where in (Path(folder), *(Path(folder) / inner for inner in _FOLDERS[classes])):
+        if (where / f"{last}.bin").is_file():
+            return _set(where, _TRAIN[classes], classes, _binary), _set(where, _TEST[classes], classes, _binary)
+        if (where / last).is_file():
+            return _set(where, _TRAIN[classes], classes, _python), _set(where, _TEST[classes], classes, _python)
+    raise ModebridgeError(
+        f"Expected CIFAR-{classes} in '{folder}', but got neither '{last}.bin' nor '{last}'; "
+        f"give the folder that holds {' or '.join(_FOLDERS[classes])}."
+    )
 
 
-def _read(folder: Path, names: list[str], classes: int) -> ImageSet:
+def _set(folder: Path, names: list[str], classes: int, read: Any) -> ImageSet:
+    parts = [read(folder / name, classes) for name in names]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return ImageSet(torch.from_numpy(images.reshape(-1, 3, 32, 32).copy()), torch.from_numpy(labels), classes)
+
+
+Part = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
+
+
+def _binary(path: Path, classes: int) -> Part:
     # A record is its label (for CIFAR-100 the coarse one, then the fine one) and the red, green and blue planes.
-    before = 1 if classes == 10 else 2
-    parts = []
-    for name in names:
-        file = folder / name
-        if not file.is_file():
-            raise ModebridgeError(
-                f"Expected CIFAR-{classes} in '{folder}', but got no '{name}'; give the folder of the binary version."
-            )
-        raw = np.fromfile(file, dtype=np.uint8)
-        if len(raw) == 0 or len(raw) % (before + _PIXELS):
-            raise ModebridgeError(
-                f"Expected '{file}' to hold records of {before + _PIXELS} bytes, but got {len(raw)} bytes; "
-                "it is damaged, get it again."
-            )
-        parts.append(raw.reshape(-1, before + _PIXELS))
-    records = np.concatenate(parts)
-    images = torch.from_numpy(records[:, before:].reshape(-1, 3, 32, 32).copy())
-    return ImageSet(images, torch.from_numpy(records[:, before - 1].astype(np.int64)), classes)
+    before, file = 1 if classes == 10 else 2, path.with_name(path.name + ".bin")
+    _check_there(file)
+    raw = np.fromfile(file, dtype=np.uint8)
+    if len(raw) == 0 or len(raw) % (before + _PIXELS):
+        raise ModebridgeError(
+            f"Expected '{file}' to hold records of {before + _PIXELS} bytes, but got {len(raw)} bytes; "
+            "it is damaged, get it again."
+        )
+    records = raw.reshape(-1, before + _PIXELS)
+    return records[:, before:], records[:, before - 1].astype(np.int64)
+
+
+def _python(file: Path, classes: int) -> Part:
+    _check_there(file)
+    try:
+        with file.open("rb") as handle:
+            found = _Plain(handle, encoding="bytes").load()
+        named = {key.decode() if isinstance(key, bytes) else key: value for key, value in found.items()}
+        images, labels = np.asarray(named["data"]), np.asarray(named["labels" if classes == 10 else "fine_labels"])
+        if images.dtype != np.uint8 or images.shape != (len(labels), _PIXELS):
+            raise ValueError(f"data of {images.dtype} {images.shape} for {len(labels)} labels")
+    except Exception as error:  # a pickle can fail in any way it likes
+        raise ModebridgeError(
+            f"Expected '{file}' to be a batch of CIFAR-{classes}, but got '{error}'; it is damaged, get it again."
+        ) from error
+    return images, labels.astype(np.int64)
+
+
+class _Plain(pickle.Unpickler):
+    """Unpickles dictionaries, lists, numbers, text and numeric arrays; anything that could run code is refused."""
+
+    _ALLOWED = frozenset(
+        {
+            ("numpy", "dtype"),
+            ("numpy", "ndarray"),
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("_codecs", "encode"),
+        }
+    )
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in self._ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no data")
+        return super().find_class(module.replace("numpy.core", "numpy._core"), name)
+
+
+def _check_there(file: Path) -> None:
+    if not file.is_file():
+        raise ModebridgeError(f"Expected '{file}', but there is none; get the whole archive again.")

@@ -43,6 +43,8 @@ class ModeObjective:
         """Nothing: augmentation belongs to the data."""
         return {}
 
+    whole = False
+
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
         """The rows alone."""
         return rows_of(batch, rows), draw

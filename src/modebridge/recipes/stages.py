@@ -23,6 +23,8 @@ from modebridge.recipes.folder import RunFolder, key_of
 from modebridge.training import (
     BridgePlan,
     Checkpoints,
+    Epoch,
+    Report,
     TrainConfig,
     fit_bridges,
     fit_curve,
@@ -201,12 +203,12 @@ class Stages:
     def _config(self, config: TrainConfig, *names: str | int) -> TrainConfig:
         return replace(config, seed=seeds.seed_for(self._seed, *names))
 
-    def _counter(self, stage: str, total: int) -> Callable[[int, Mapping[str, float]], None]:
+    def _counter(self, stage: str, total: int) -> Report:
         # list.append is atomic, so jobs on several threads can count epochs in one list.
         done: list[int] = []
 
-        def count(epoch: int, losses: Mapping[str, float]) -> None:
-            done.append(epoch)
+        def count(epoch: Epoch) -> None:
+            done.append(epoch.number)
             self._progress(stage, len(done), total)
 
         return count

@@ -6,14 +6,19 @@ from modebridge.training.engine import Engine
 from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
 from modebridge.training.fit_bridges import BridgePlan, fit_bridge, fit_bridges, plan_bridge
 from modebridge.training.loop import Task, train
+from modebridge.training.metrics import Epoch, Report, TensorBoard, append_metrics, read_metrics
 from modebridge.training.parallel import side_by_side
 
 __all__ = [
     "BridgePlan",
     "Checkpoints",
     "Engine",
+    "Epoch",
+    "Report",
     "Task",
+    "TensorBoard",
     "TrainConfig",
+    "append_metrics",
     "fit_bridge",
     "fit_bridges",
     "fit_curve",
@@ -21,6 +26,7 @@ __all__ = [
     "fit_mode",
     "fit_modes",
     "plan_bridge",
+    "read_metrics",
     "side_by_side",
     "train",
 ]

@@ -23,6 +23,8 @@ class TrainConfig:
         nesterov: "no"; "standard" as torch's; "authors": along gradient + buffer, the slip in the authors' code that
             all of their Tiny ImageNet runs have.
         warmup: epochs up to the peak, a quarter of all at most (see `factor`).
+        average_from: the first epoch, counted from 1, after which weights join a running mean that is kept instead of
+            the last ones (SWA); the learning rate stays from there on. 0 for never.
         keep: "best" on validation, or the "last" epoch.
         seed: of the objective's own draws (the r of a curve, mixup).
     """
@@ -33,11 +35,19 @@ class TrainConfig:
     weight_decay: float = 0.0
     nesterov: Literal["no", "standard", "authors"] = "no"
     warmup: int = 5
+    average_from: int = 0
     keep: Literal["best", "last"] = "last"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 0), ("lr", 0.0), ("momentum", 0.0), ("weight_decay", 0.0), ("warmup", 1)):
+        for name, least in (
+            ("epochs", 0),
+            ("lr", 0.0),
+            ("momentum", 0.0),
+            ("weight_decay", 0.0),
+            ("warmup", 1),
+            ("average_from", 0),
+        ):
             value = getattr(self, name)
             whole = isinstance(value, int) or name in ("lr", "momentum", "weight_decay")
             if not (isinstance(value, int | float) and whole and math.isfinite(value) and value >= least):
@@ -45,6 +55,10 @@ class TrainConfig:
                     f"Expected {name} to be a {'number' if isinstance(least, float) else 'whole number'} of at least "
                     f"{least:g}, but got {value}; change it."
                 )
+        if self.average_from > self.epochs:
+            raise ModebridgeError(
+                f"Expected average_from to be at most the {self.epochs} epochs, but got {self.average_from}; lower it."
+            )
         if self.nesterov not in ("no", "standard", "authors"):
             raise ModebridgeError(
                 f"Expected nesterov to be 'no', 'standard' or 'authors', but got '{self.nesterov}'; choose one."
@@ -61,6 +75,8 @@ class TrainConfig:
         >>> [round(TrainConfig(epochs=200).factor(e), 4) for e in (0, 1, 2, 3, 4, 199)]
         [0.01, 0.2575, 0.505, 0.7525, 1.0, 0.0001]
         """
+        if self.average_from:
+            epoch = min(epoch, self.average_from - 1)
         # A short run needs its decay more than its warm-up.
         e, warmup = epoch + 1, min(self.warmup, max(1, self.epochs // 4))
         if e < warmup:

@@ -9,12 +9,13 @@ from torch import nn
 
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, ModeObjective
+from modebridge.modes import Mode, ModeObjective, has_statistics
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
-from modebridge.training.loop import Report, Task, train
+from modebridge.training.loop import Task, train
+from modebridge.training.metrics import Report
 from modebridge.types import Batches
 
 __all__ = ["DEFAULT", "fit_curve", "fit_curves", "fit_mode", "fit_modes"]
@@ -74,10 +75,22 @@ def fit_modes(
         Task(objective.start(mode), data, kept_out, config.seed + k)
         for k, (mode, data) in enumerate(zip(starts, trains, strict=True))
     ]
-    return [
-        objective.result(states).to("cpu")
-        for states in train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)
-    ]
+    stale = config.average_from > 0 and has_statistics(nets[0])
+    if stale and config.keep == "best":
+        raise ModebridgeError(
+            "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
+            "are only estimated at the end."
+        )
+    trained = train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)
+    modes = [objective.result(states) for states in trained]
+    if stale:
+        # The statistics on the way belong to the weights on the way, not to their mean.
+        net, refresh = engine.placed(nets[0]), engine.processes.refresh
+        modes = [
+            Mode(mode.params, refresh(net, mode.params, mode.buffers, engine.feed(data)))
+            for mode, data in zip(modes, trains, strict=True)
+        ]
+    return [mode.to("cpu") for mode in modes]
 
 
 def fit_curve(

@@ -22,14 +22,15 @@ from modebridge.bridges import (
 )
 from modebridge.curves import Curve, check_r
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes
+from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import ResNet, check_tap, run_with_taps, skeleton
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.fit import DEFAULT
-from modebridge.training.loop import Report, Task, train
+from modebridge.training.loop import Task, train
+from modebridge.training.metrics import Report
 from modebridge.types import Batches
 
 __all__ = ["BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
@@ -170,6 +171,11 @@ def fit_bridges(
     """
     if not plans:
         raise ModebridgeError("Expected at least one bridge to train, but got none; give some plans.")
+    if config.average_from and any(has_statistics(plan.bridge) for plan in plans.values()):
+        raise ModebridgeError(
+            "Expected average_from to be 0 for bridges with batch norm, but got "
+            f"{config.average_from}; the mean's running statistics are not estimated for bridges."
+        )
     engine = engine or Engine()
     modes: Sequence[Mode] = list({m.id: m for plan in plans.values() for m in plan.reads}.values())
     objective = BridgeObjective(

@@ -74,6 +74,8 @@ class Step:
         self.layout = layout
         self.flat = layout.pack(start.params).to(device).requires_grad_()
         self.momentum = torch.zeros_like(self.flat, requires_grad=False)
+        # The running mean of stochastic weight averaging, where it is asked for.
+        self.mean = torch.zeros_like(self.momentum) if config.average_from else None
         self.buffers = trees.to(trees.clone(start.buffers), device)
         self.frozen = trees.to(start.frozen, device)
         self._forward = forward
@@ -112,14 +114,22 @@ class Step:
         """Take the mean of the running statistics, which each process kept on images of its own."""
         self._processes.mean_(self.buffers)
 
-    def state(self) -> State:
-        """The present state; parameters are views of the vector."""
-        return State(self.layout.views(self.flat.detach()), self.buffers, self.frozen)
+    def average(self, count: int) -> None:
+        """Take the present weights into the running mean, as the `count`-th."""
+        assert self.mean is not None
+        with torch.no_grad():
+            self.mean.add_((self.flat - self.mean) / count)
+
+    def state(self, *, averaged: bool = False) -> State:
+        """The present state, or that of the running mean; parameters are views of the vector."""
+        flat = self.mean if averaged and self.mean is not None else self.flat.detach()
+        return State(self.layout.views(flat), self.buffers, self.frozen)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a step changes, by name: what a checkpoint saves and a rehearsal puts back."""
         named = {f"buffers/{name}": tensor for name, tensor in self.buffers.items()}
-        return {"flat": self.flat.detach(), "momentum": self.momentum, **named}
+        mean = {} if self.mean is None else {"mean": self.mean}
+        return {"flat": self.flat.detach(), "momentum": self.momentum, **mean, **named}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Put saved tensors back, in place: graphs and views stay valid."""

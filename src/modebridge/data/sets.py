@@ -1,0 +1,97 @@
+"""The paper's data sets, read and split as its authors split them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from modebridge.data.cifar import read_cifar
+from modebridge.data.files import ImageFiles, find_images, read_images
+from modebridge.data.imageset import ImageSet
+from modebridge.errors import ModebridgeError, near
+
+__all__ = ["SETS", "Splits", "load_set", "tiny_imagenet"]
+
+Images = ImageSet | ImageFiles
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The three parts of a data set: to train on, to choose and calibrate on, to report on."""
+
+    train: Images
+    valid: Images
+    test: Images
+
+
+def tiny_imagenet(folder: Path | str) -> tuple[ImageFiles, ImageFiles]:
+    """The files of Tiny ImageNet: training class by class, and the official validation images, which are the test."""
+    where = Path(folder)
+    where = where / "tiny-imagenet-200" if (where / "tiny-imagenet-200").is_dir() else where
+    names, notes = where / "wnids.txt", where / "val" / "val_annotations.txt"
+    for file in (names, notes):
+        if not file.is_file():
+            raise ModebridgeError(
+                f"Expected Tiny ImageNet in '{folder}', but got no '{file.name}'; give the folder tiny-imagenet-200."
+            )
+    classes = sorted(names.read_text().split())
+    number = {name: label for label, name in enumerate(classes)}
+    rows = [line.split("\t")[:2] for line in notes.read_text().splitlines() if line]
+    paths = tuple(str(where / "val" / "images" / file) for file, _ in rows)
+    labels = torch.tensor([number[name] for _, name in rows])
+    return find_images(where / "train", classes), ImageFiles(paths, labels, len(classes))
+
+
+def _cifar(classes: int) -> Callable[[Path], Splits]:
+    def load(folder: Path) -> Splits:
+        train, test = read_cifar(folder, classes)
+        # The stored order is already mixed: the last tenth validates.
+        cut = len(train) * 9 // 10
+        return Splits(train.part(0, cut), train.part(cut, len(train)), test)
+
+    return load
+
+
+def _tin200(folder: Path) -> Splits:
+    train, test = (read_images(files) for files in tiny_imagenet(folder))
+    # Stored class by class; nobody knows the authors' order, so ours is a seeded one.
+    train = train.shuffled(0)
+    cut = len(train) * 9 // 10
+    return Splits(train.part(0, cut), train.part(cut, len(train)), test)
+
+
+def _in1k(folder: Path) -> Splits:
+    train, test = find_images(folder / "train"), find_images(folder / "val")
+    if train.classes != test.classes:
+        raise ModebridgeError(
+            f"Expected as many classes in '{folder / 'val'}' as in train, but got {test.classes} and {train.classes}; "
+            "sort the validation images into folders by class."
+        )
+    train = train.shuffled(42)
+    # 1,231,167 and 50,000 of ImageNet's 1,281,167; the same share of a smaller folder.
+    held = 50_000 if len(train) > 500_000 else max(1, len(train) // 25)
+    return Splits(train.part(0, len(train) - held), train.part(len(train) - held, len(train)), test)
+
+
+SETS: dict[str, Callable[[Path], Splits]] = {
+    "cifar10": _cifar(10),
+    "cifar100": _cifar(100),
+    "tin200": _tin200,
+    "in1k": _in1k,
+}
+"""The sets that are read from a folder, by name."""
+
+
+def load_set(name: str, folder: Path | str) -> Splits:
+    """A data set by name, split in three.
+
+    Args:
+        name: "cifar10", "cifar100", "tin200" or "in1k".
+        folder: where its official files are.
+    """
+    if name not in SETS:
+        raise ModebridgeError(f"Expected a known data set, but got '{name}'; {near(name, SETS)}.")
+    return SETS[name](Path(folder))

@@ -1,0 +1,113 @@
+"""What the loop says of an epoch, where it is written, and averaged weights."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from modebridge import ModebridgeError
+from modebridge.modes import Mode, refresh_statistics
+from modebridge.training import (
+    Checkpoints,
+    Epoch,
+    TensorBoard,
+    TrainConfig,
+    append_metrics,
+    fit_mode,
+    fit_modes,
+    read_metrics,
+)
+from tests.scenarios import loader, quick, tiny_net
+
+
+def test_epochs_are_written_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics" / "modes.jsonl"
+    config = replace(quick(3), keep="best")
+    seen: list[Epoch] = []
+
+    def report(epoch: Epoch) -> None:
+        seen.append(epoch)
+        append_metrics(path, epoch)
+
+    nets, data = [tiny_net(0), tiny_net(1)], [loader(seed=0), loader(seed=1)]
+    fit_modes(nets, data, config=config, valid=loader(12), report=report)
+    assert read_metrics(path) == seen
+    assert [epoch.number for epoch in seen] == [1, 2, 3]
+    assert set(seen[0].losses) == set(seen[0].scores) == {"0/mode", "1/mode"}
+    assert seen[0].images == 48
+    assert all(epoch.rate > 0 and epoch.lr == config.lr * config.factor(epoch.number - 1) for epoch in seen)
+
+
+def test_lines_cut_off_and_epochs_done_twice(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    assert read_metrics(path) == []
+    first, again, second = (Epoch(n, 2, 0.1, {"mode": loss}) for n, loss in ((1, 3.0), (1, 2.0), (2, 1.0)))
+    for epoch in (first, again, second):
+        append_metrics(path, epoch)
+    path.write_text(path.read_text() + '{"number": 3, "tot')
+    assert read_metrics(path) == [again, second]
+
+
+def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ModebridgeError, match=r"modebridge\[tensorboard\]"):
+        TensorBoard(tmp_path)
+
+
+def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fit_mode(tiny_net(), loader(), config=quick(2), report=TensorBoard(tmp_path))
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert {"loss/mode", "lr", "images per second"} <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("loss/mode")] == [1, 2]
+
+
+def test_weights_are_averaged_over_the_last_epochs(tmp_path: Path) -> None:
+    config = replace(quick(6), average_from=4, weight_decay=1e-3)
+    # The rate stays where averaging begins: the same run without averaging, cut after 4, 5 and 6 epochs, at that rate.
+    assert len({config.factor(e) for e in (3, 4, 5)}) == 1
+    ends: list[Mode] = []
+
+    class Flat(TrainConfig):
+        def factor(self, epoch: int) -> float:
+            return config.factor(epoch)
+
+    for epochs in (4, 5, 6):
+        plain = Flat(epochs=epochs, lr=0.05, warmup=1, weight_decay=1e-3)
+        ends.append(fit_mode(tiny_net(), loader(), config=plain))
+    mean = fit_mode(tiny_net(), loader(), config=config)
+    for name, tensor in mean.params.items():
+        torch.testing.assert_close(tensor, torch.stack([end.params[name] for end in ends]).mean(0))
+    stops = Checkpoints(tmp_path / "swa", every=0)
+    stopped = 0
+
+    def stop(epoch: Epoch) -> None:
+        nonlocal stopped
+        stopped += 1
+        if stopped == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_mode(tiny_net(), loader(), config=config, checkpoints=stops, report=stop)
+    resumed = fit_mode(tiny_net(), loader(), config=config, checkpoints=stops)
+    assert resumed.id == mean.id
+
+
+def test_the_mean_gets_statistics_of_its_own() -> None:
+    config, data = replace(quick(4), average_from=2), loader()
+    mean = fit_mode(tiny_net(0, "bn"), data, config=config)
+    data.set_epoch(4)
+    fresh = refresh_statistics(tiny_net(0, "bn"), mean.params, mean.buffers, data)
+    for name, tensor in fresh.items():
+        if tensor.is_floating_point():
+            torch.testing.assert_close(mean.buffers[name], tensor)
+    with pytest.raises(ModebridgeError, match="keep='last' for averaged weights"):
+        fit_mode(tiny_net(0, "bn"), data, config=replace(config, keep="best"), valid=loader(12))
+    with pytest.raises(ModebridgeError, match="at most the 4 epochs"):
+        replace(config, average_from=5)
