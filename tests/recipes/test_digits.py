@@ -111,8 +111,12 @@ def test_a_poor_curve_is_said_in_words():
 
 def test_progress_counts_every_epoch():
     seen = {}
-    run_recipe(small(), progress=lambda stage, done, total: seen.setdefault(stage, []).append((done, total)))
-    assert {stage: steps[-1] for stage, steps in seen.items()} == {"modes": (6, 6), "curves": (2, 2), "bridges": (1, 1)}
+    run_recipe(small(), progress=lambda stage, done, total, rate: seen.setdefault(stage, []).append((done, total)))
+    assert {stage: max(steps) for stage, steps in seen.items()} == {
+        "modes": (6, 6),
+        "curves": (2, 2),
+        "bridges": (4, 4),
+    }
 
 
 def test_command_line_prints_the_table_and_writes_results(monkeypatch, tmp_path):
@@ -131,7 +135,7 @@ def test_unknown_recipe_and_too_few_modes():
         find_recipe("digit")
     with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
         replace(small(), modes=1)
-    with pytest.raises(ModebridgeError, match="to be 'digits'"):
+    with pytest.raises(ModebridgeError, match="to be 'digits' or a known data set"):
         run_recipe(replace(small(), data=replace(small().data, name="mnist")))
 
 

@@ -40,7 +40,8 @@ def alone(tmp_path_factory):
 def test_a_folder_changes_nothing_but_keeps_everything(alone):
     folder, result = alone
     assert as_dicts(result.rows) == as_dicts(run_recipe(small()).rows)
-    assert len(artefacts(folder)) == 3 + 2 + 4
+    # Modes, curves, bridges, and what each of them (and the labels) said.
+    assert len(artefacts(folder)) == 9 + 10
     assert not list((folder / ".work").iterdir())
 
 

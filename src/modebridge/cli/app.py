@@ -18,7 +18,19 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+RecipeName = Annotated[str, typer.Argument(help="A name of `modebridge recipes`, or a file of your own (.toml, .py).")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Replace a setting, as `mode.epochs=3`; may be given again.", metavar="KEY=VALUE"),
+]
+Seed = Annotated[int | None, typer.Option(help="Of every random choice; 0 unless the recipe's file says otherwise.")]
+Data = Annotated[Path | None, typer.Option(help="The data set's official files; else MODEBRIDGE_DATA, else ./data.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Json = Annotated[bool, typer.Option("--json", help="Results as JSON on standard output.")]
+Out = Annotated[Path | None, typer.Option(help="The run folder; runs/RECIPE by default.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -34,23 +46,36 @@ def _modebridge(
 
 @app.command()
 def run(
-    recipe: Annotated[str, typer.Argument(help="What to run.")] = "digits",
-    seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="A run folder: results, and weights to go on from.")] = None,
+    recipe: RecipeName = "digits",
+    out: Out = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    data: Data = None,
+    modes: Annotated[Path | None, typer.Option(help="Use these trained modes: a folder of state dicts.")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
 ) -> None:
-    """Train modes, curves and bridges, and show what the bridges are worth.
+    """Train modes, curves and bridges that are missing, score them, and write the report.
 
     Without a recipe it runs `digits`: hand-written digits carried in the package, no download, a minute or two on two
-    cores.
-    """
-    from modebridge.cli.show import show_run
+    cores. What is in the run folder is not trained again; a run that was stopped goes on. Started by `torchrun` it
+    shares the work among processes.
 
-    try:
-        show_run(recipe, seed, out)
-    except KeyboardInterrupt:
-        # At once: a plain exit would wait for the networks that are being trained on other threads.
-        Console(stderr=True).print("modebridge: stopped.")
-        os._exit(130)
+    Examples: `modebridge run`, `modebridge run cifar10-short --data ~/cifar --out runs/c10`,
+    `modebridge run digits --set modes=3 --set norm=frn`.
+    """
+    from modebridge.cli import running
+
+    running.run(
+        recipe,
+        seed=seed,
+        out=out,
+        settings=settings or [],
+        data=data,
+        device=device,
+        modes=modes,
+        as_json=as_json,
+    )
 
 
 def main() -> None:
@@ -58,7 +83,30 @@ def main() -> None:
     from modebridge.errors import ModebridgeError
 
     try:
-        app()
+        app(standalone_mode=False)
     except ModebridgeError as error:
         Console(stderr=True).print(f"modebridge: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(2)
+        _leave(2)
+    except KeyboardInterrupt:
+        # At once: a plain exit would wait for the networks that are being trained on other threads.
+        Console(stderr=True).print("modebridge: stopped; the same command goes on from here.")
+        os._exit(130)
+    except typer.Abort:
+        _leave(1)
+    except Exception as error:
+        # Typer's own words for a wrong option or argument, and its exit codes.
+        show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
+        if not callable(show) or code is None:
+            raise
+        show()
+        _leave(int(code))
+    _leave(0)
+
+
+def _leave(code: int) -> None:
+    """End, and with it the group of processes where there is one; see `Processes.leave`."""
+    if code == 0 and "torch" in sys.modules:
+        from modebridge.training.processes import leave
+
+        leave()
+    sys.exit(code)

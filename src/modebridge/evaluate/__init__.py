@@ -1,5 +1,6 @@
 """What an ensemble is worth and what it costs: scores, calibration, DEE, correspondence, curves, FLOPs."""
 
+from modebridge.evaluate.answers import Answers, Combined, MemberCost
 from modebridge.evaluate.bootstrap import (
     Interval,
     Score,
@@ -41,7 +42,9 @@ from modebridge.evaluate.scores import (
 )
 
 __all__ = [
+    "Answers",
     "Average",
+    "Combined",
     "Correspondence",
     "Cost",
     "CostConvention",
@@ -49,6 +52,7 @@ __all__ = [
     "CurvePoint",
     "DeeConvention",
     "Interval",
+    "MemberCost",
     "Reliability",
     "Score",
     "Scores",

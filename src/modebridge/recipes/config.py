@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+from modebridge.curves import PinStart
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Norm
 from modebridge.training import TrainConfig
@@ -13,21 +15,34 @@ __all__ = ["DataConfig", "Recipe"]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which images, and how they are split.
+    """Which images, and how they are fed.
 
     Args:
-        name: "digits".
-        train: how many images train.
-        valid: how many after them choose and calibrate; the rest is the test split.
-        noise: standard deviation of the fixed pixel noise, in units of the images' own.
-        batch_size: of training.
+        name: "digits", or a set of `modebridge.data.SETS`, which is read from a folder.
+        batch_size: of modes and curves.
+        bridge_batch_size: of bridges; 0 for the same.
+        train: take only so many of the training images; 0 for all.
+        valid: take only so many of the validation images; 0 for all.
+        pad: zero pixels around an image before a random crop of its own size.
+        flip: mirror half of the images.
+        noise: of digits only: standard deviation of the fixed pixel noise, in units of the images' own.
     """
 
     name: str
-    train: int
-    valid: int
-    noise: float
     batch_size: int
+    bridge_batch_size: int = 0
+    train: int = 0
+    valid: int = 0
+    pad: int = 0
+    flip: bool = False
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, least in {"batch_size": 1, "bridge_batch_size": 0, "train": 0, "valid": 0, "pad": 0}.items():
+            if getattr(self, name) < least:
+                raise ModebridgeError(
+                    f"Expected data.{name} to be at least {least}, but got {getattr(self, name)}; raise it."
+                )
 
 
 @dataclass(frozen=True)
@@ -37,15 +52,24 @@ class Recipe:
     Args:
         name: how the command line calls it.
         about: one line for people.
-        data: images and splits.
+        data: images and batches.
         net: name of the base network.
         norm: its normalisation.
-        modes: how many networks are trained; mode 0 gets a curve to each other one.
+        modes: how many networks are trained.
         mode: training of each mode.
         curve: training of each curve.
         bridge: training of all bridges together.
-        mixup: alpha of the bridges' mixup.
-        slim: divides the widths of the bridges.
+        pairs: which curves: "first" from mode 0 to each other one, "all" between all modes, "paper" all pairs of modes
+            0 to 4 and the pair 0-5.
+        type2: of which pairs there are type II bridges: of the "first" alone, or of "all" curves.
+        sizes: which sizes of bridges, of "small" and "medium".
+        small: what the widths of small bridges are divided by.
+        medium: what those of medium bridges are divided by.
+        control: whether a bridge that sees labels only, and no curve, is trained beside the others.
+        mixup: alpha of the bridges' mixup; 0 for none.
+        pin_start: where a curve's pin begins: at the "midpoint" of the segment, or "random" as the authors do.
+        together: how many networks are trained side by side on a GPU.
+        device: "auto" takes a GPU where there is one; "cpu" does not (for networks so small that compiling costs more).
     """
 
     name: str
@@ -57,11 +81,51 @@ class Recipe:
     mode: TrainConfig
     curve: TrainConfig
     bridge: TrainConfig
-    mixup: float
-    slim: float
+    pairs: Literal["first", "all", "paper"] = "first"
+    type2: Literal["first", "all"] = "all"
+    sizes: tuple[str, ...] = ("small",)
+    small: float = 2.0
+    medium: float = 1.0
+    control: bool = True
+    mixup: float = 0.4
+    pin_start: PinStart = "midpoint"
+    together: int = 4
+    device: Literal["auto", "cpu"] = "auto"
 
     def __post_init__(self) -> None:
         if self.modes < 2:
             raise ModebridgeError(
                 f"Expected a recipe to have at least 2 modes, but got {self.modes}; a curve needs two ends."
             )
+        for size in self.sizes:
+            if size not in ("small", "medium"):
+                raise ModebridgeError(
+                    f"Expected sizes to be of 'small' and 'medium', but got '{size}'; choose of the two."
+                )
+        if not self.sizes:
+            raise ModebridgeError("Expected at least one size of bridges, but got none; give sizes=small.")
+        for name in ("small", "medium"):
+            if not getattr(self, name) > 0:
+                raise ModebridgeError(f"Expected {name} to be above 0, but got {getattr(self, name)}; 2 halves widths.")
+        if self.together < 1:
+            raise ModebridgeError(f"Expected together to be at least 1, but got {self.together}; raise it.")
+
+    def curves(self) -> list[tuple[int, int]]:
+        """The pairs of modes that get a curve, the lower number first.
+
+        >>> from modebridge.recipes import find_recipe
+        >>> find_recipe("digits").curves()
+        [(0, 1), (0, 2), (0, 3)]
+        """
+        every = [(i, j) for i in range(self.modes) for j in range(i + 1, self.modes)]
+        if self.pairs == "first":
+            return [(i, j) for i, j in every if i == 0]
+        if self.pairs == "paper":
+            return [(i, j) for i, j in every if j <= 4 or (i, j) == (0, 5)]
+        return every
+
+    def slim(self, size: str) -> float:
+        """What a size divides widths by: "small", "medium", or a number of its own as in "slim8"."""
+        if size in ("small", "medium"):
+            return float(getattr(self, size))
+        return float(size.removeprefix("slim"))

@@ -8,8 +8,10 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -19,22 +21,24 @@ from modebridge import trees
 from modebridge.errors import ModebridgeError
 from modebridge.training import Checkpoints
 
-__all__ = ["RunFolder", "key_of"]
+__all__ = ["RunFolder", "key_of", "machine", "write_whole"]
 
 
 class RunFolder:
-    """Keeps trained tensors under RUN/KIND/NAME and trains only what is missing or made from something else.
+    """Keeps trained tensors under RUN/KIND/NAME and gives them back when they were made from the same things.
 
-    An artefact is `weights.safetensors` and `meta.json` (key, own hash, seconds, versions). It appears by rename. Work
-    under way is saved in RUN/.work, so that a run killed anywhere goes on.
+    An artefact is `weights.safetensors` and `meta.json` (key, own hash, what it was made from, seconds, machine). It
+    appears by rename. Work under way is saved in RUN/.work, so that a run killed anywhere goes on.
 
     Args:
         path: the folder; made where it does not exist.
         every: seconds between two checkpoints of what is being trained.
+        writes: whether this process writes; the others of a group only read.
     """
 
-    def __init__(self, path: Path | str, every: float = 10.0) -> None:
+    def __init__(self, path: Path | str, every: float = 10.0, *, writes: bool = True) -> None:
         self.path = Path(path)
+        self.writes = writes
         self._every = every
         try:
             (self.path / ".work").mkdir(parents=True, exist_ok=True)
@@ -43,27 +47,55 @@ class RunFolder:
                 f"Expected '{self.path}' to be a folder to write to, but got '{error}'; choose another."
             ) from error
 
+    @contextmanager
+    def alone(self, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+        """Work in the folder while no other run does; the lock goes with the process, however that ends.
+
+        Args:
+            waiting: called once if another run is at work, before waiting for it.
+        """
+        if not self.writes:
+            yield
+            return
+        with (self.path / ".work" / "lock").open("a") as file:
+            try:
+                import fcntl
+            except ImportError:  # no such locks on Windows: one run a folder is then up to the user
+                yield
+                return
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if waiting is not None:
+                    waiting()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def find(self, kind: str, name: str, key: str) -> dict[str, Tensor] | None:
         """The tensors of an artefact made with this very key; None where there is none, or a damaged one."""
+        tensors, meta = self.read(kind, name)
+        return tensors if meta.get("key") == key and meta.get("hash") == trees.fingerprint(tensors) else None
+
+    def read(self, kind: str, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and notes of an artefact, whatever it was made from; empty where there is none."""
         place = self.path / kind / name
         try:
             meta = json.loads((place / "meta.json").read_text())
-            tensors = safetensors.torch.load_file(place / "weights.safetensors")
+            return safetensors.torch.load_file(place / "weights.safetensors"), meta
         except (OSError, ValueError, safetensors.SafetensorError):
-            return None
-        return tensors if meta.get("key") == key and meta.get("hash") == trees.fingerprint(tensors) else None
+            return {}, {}
 
-    def keep(self, kind: str, name: str, key: str, tensors: Mapping[str, Tensor], seconds: float) -> None:
+    def names(self, kind: str) -> list[str]:
+        """The artefacts of a kind that are there."""
+        return sorted(place.parent.name for place in (self.path / kind).glob("*/meta.json"))
+
+    def keep(self, kind: str, name: str, key: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
         """Write an artefact beside the others, then put it in its place."""
+        if not self.writes:
+            return
         scratch, place = self.path / ".work" / f"{kind}-{name}.new", self.path / kind / name
         own = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-        meta = {
-            "key": key,
-            "hash": trees.fingerprint(own),
-            "seconds": seconds,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        }
+        meta = {"key": key, "hash": trees.fingerprint(own), **notes, **machine()}
         try:
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir()
@@ -80,28 +112,45 @@ class RunFolder:
                 f"Expected to write '{place}', but got '{error}'; make room, then start the run again."
             ) from error
 
-    def made(
-        self, kind: str, name: str, key: str, make: Callable[[Checkpoints], Mapping[str, Tensor]]
-    ) -> dict[str, Tensor]:
-        """The artefact from the folder, or made now, kept, and read back (so that both ways give the same bits)."""
-        found = self.find(kind, name, key)
-        if found is None:
-            checkpoints = self.checkpoints(kind, name, key)
-            begin = time.perf_counter()
-            self.keep(kind, name, key, make(checkpoints), time.perf_counter() - begin)
-            checkpoints.clear()
-            found = self.find(kind, name, key)
-        if found is None:
-            raise ModebridgeError(
-                f"Expected '{self.path / kind / name}' to be readable after writing it, but it is not; check the disk."
-            )
-        return found
-
     def checkpoints(self, kind: str, name: str, key: str) -> Checkpoints:
         """Where the training of an artefact saves itself; another key has other files."""
         return Checkpoints(self.path / ".work" / f"{kind}-{name}-{key[:12]}", self._every)
+
+    def tidy(self) -> None:
+        """Remove what a finished run has no use for: checkpoints and half-written artefacts."""
+        if self.writes:
+            for rest in (self.path / ".work").iterdir():
+                if rest.is_dir():
+                    shutil.rmtree(rest, ignore_errors=True)
+                elif rest.name != "lock":
+                    rest.unlink(missing_ok=True)
 
 
 def key_of(*parts: object) -> str:
     """A hash of everything an artefact is made from: a part of the recipe, seeds, its parents."""
     return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()
+
+
+def machine() -> dict[str, str]:
+    """Where and with what this was made."""
+    import modebridge
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    return {
+        "made": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "modebridge": modebridge.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{gpu + ', ' if gpu else ''}{os.cpu_count()} cores, {platform.machine()}",
+    }
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_name(path.name + ".new")
+        scratch.write_text(text)
+        scratch.replace(path)
+    except OSError as error:
+        raise ModebridgeError(f"Expected to write '{path}', but got '{error}'; make room, then try again.") from error

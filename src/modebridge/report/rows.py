@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-__all__ = ["Row", "as_dicts"]
+from modebridge.evaluate import Combined
+
+__all__ = ["Row", "as_dicts", "from_dicts", "row_of"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Row:
         temperature: fitted on the validation split.
         nll_interval: 95 % bootstrap interval of `nll` over test images.
         note: what the row is there for, where its name does not say it.
+        members: the names of its members.
+        accuracy_interval: 95 % bootstrap interval of `accuracy` over test images.
     """
 
     name: str
@@ -43,6 +47,41 @@ class Row:
     temperature: float
     nll_interval: tuple[float, float]
     note: str = ""
+    members: tuple[str, ...] = ()
+    accuracy_interval: tuple[float, float] = (math.nan, math.nan)
+
+
+def row_of(name: str, combined: Combined, dee: float, note: str = "") -> Row:
+    """The row of a combination that was scored with intervals."""
+    missing = (math.nan, math.nan)
+    return Row(
+        name=name,
+        relative_flops=combined.relative_flops,
+        relative_params=combined.relative_params,
+        accuracy=combined.accuracy,
+        nll=combined.nll,
+        ece=combined.ece,
+        brier=combined.brier,
+        dee=dee,
+        raw_nll=combined.raw_nll,
+        raw_ece=combined.raw_ece,
+        raw_brier=combined.raw_brier,
+        temperature=combined.temperature,
+        nll_interval=combined.nll_interval or missing,
+        note=note,
+        members=combined.members,
+        accuracy_interval=combined.accuracy_interval or missing,
+    )
+
+
+def from_dicts(records: list[dict[str, object]]) -> list[Row]:
+    """Rows from plain data, as `as_dicts` gives it."""
+    rows = []
+    for record in records:
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
+        values["dee"] = math.inf if values["dee"] is None else values["dee"]
+        rows.append(Row(**values))  # type: ignore[arg-type]
+    return rows
 
 
 def as_dicts(rows: list[Row]) -> list[dict[str, object]]:

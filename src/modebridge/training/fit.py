@@ -55,6 +55,7 @@ def fit_modes(
     train_data: Sequence[Batches],
     *,
     config: TrainConfig = DEFAULT,
+    seeds: Sequence[int] | None = None,
     valid: Batches | None = None,
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
@@ -62,9 +63,10 @@ def fit_modes(
 ) -> list[Mode]:
     """Train several networks of one architecture together: one loader each, the same result as one by one.
 
-    The arguments are those of `fit_mode`; the draws of network k are seeded with `config.seed + k`.
+    The arguments are those of `fit_mode`; `seeds` are of each one's draws, by default `config.seed` and up.
     """
     _check_pairing(nets, train_data, "networks")
+    own = _seeds(seeds, config, len(nets))
     engine = engine or Engine()
     starts = [Mode.from_module(net) for net in nets]
     trains = [check_batches(nets[0], mode, data, "train") for mode, data in zip(starts, train_data, strict=True)]
@@ -72,8 +74,7 @@ def fit_modes(
     trainable = {name for name, parameter in nets[0].named_parameters() if parameter.requires_grad}
     objective = ModeObjective(engine.placed(nets[0]), trainable)
     tasks = [
-        Task(objective.start(mode), data, kept_out, config.seed + k)
-        for k, (mode, data) in enumerate(zip(starts, trains, strict=True))
+        Task(objective.start(mode), data, kept_out, seed) for mode, data, seed in zip(starts, trains, own, strict=True)
     ]
     stale = config.average_from > 0 and has_statistics(nets[0])
     if stale and config.keep == "best":
@@ -152,6 +153,7 @@ def fit_curves(
     pin_start: PinStart = "midpoint",
     r: float = 0.5,
     config: TrainConfig = DEFAULT,
+    seeds: Sequence[int] | None = None,
     valid: Batches | None = None,
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
@@ -159,21 +161,22 @@ def fit_curves(
 ) -> list[BezierCurve | Polychain]:
     """Train several curves together: one loader each, the same result as one by one.
 
-    The arguments are those of `fit_curve`; the draws of curve k are seeded with `config.seed + k`.
+    The arguments are those of `fit_curve`; `seeds` are of each one's draws, by default `config.seed` and up.
     """
     check_r(r)
     _check_pairing(pairs, train_data, "pairs")
     engine = engine or Engine()
+    own = _seeds(seeds, config, len(pairs))
     curves = [
-        start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=config.seed + k)
-        for k, (start, end) in enumerate(pairs)
+        start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=seed)
+        for (start, end), seed in zip(pairs, own, strict=True)
     ]
     trains = [check_batches(net, start, data, "train") for (start, _), data in zip(pairs, train_data, strict=True)]
     kept_out = held_out(net, pairs[0][0], valid, config, engine)
     objective = CurveObjective(engine.placed(net), curves[0], engine.feed(trains[0]), r, engine.processes.refresh)
     tasks = [
-        Task(objective.start(curve), data, kept_out, config.seed + k)
-        for k, (curve, data) in enumerate(zip(curves, trains, strict=True))
+        Task(objective.start(curve), data, kept_out, seed)
+        for curve, data, seed in zip(curves, trains, own, strict=True)
     ]
     trained = train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)
     return [
@@ -189,3 +192,10 @@ def _check_pairing(things: Sequence[object], train_data: Sequence[Batches], what
             f"Expected one loader for each of at least one of the {what}, but got {len(train_data)} for {len(things)}; "
             "give as many of one as of the other."
         )
+
+
+def _seeds(given: Sequence[int] | None, config: TrainConfig, count: int) -> list[int]:
+    seeds = list(given) if given is not None else [config.seed + k for k in range(count)]
+    if len(seeds) != count:
+        raise ModebridgeError(f"Expected one seed each, but got {len(seeds)} for {count}; give as many.")
+    return seeds

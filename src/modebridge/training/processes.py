@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cache
 from itertools import chain
 
 import torch
@@ -19,7 +18,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import refresh_statistics
 from modebridge.types import Batch, Batches, Params
 
-__all__ = ["Processes", "launched"]
+__all__ = ["Processes", "Turns", "launched", "leave"]
 
 
 class Processes:
@@ -154,7 +153,24 @@ class _Group(Processes):
         os._exit(0)
 
 
-@cache
+_ALONE = Processes()
+_group: list[_Group] = []
+
+
 def launched(*, cpu: bool) -> Processes:
-    """The processes that this program was started as: one, unless `torchrun` (or its like) says otherwise."""
-    return _Group(cpu=cpu) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else Processes()
+    """The processes that this program was started as: one, unless `torchrun` (or its like) says otherwise.
+
+    Args:
+        cpu: whether they talk about tensors on CPUs; decided by whoever asks first.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return _ALONE
+    if not _group:
+        _group.append(_Group(cpu=cpu))
+    return _group[0]
+
+
+def leave() -> None:
+    """End the group, where there is one, as the last thing that a program does."""
+    if _group:
+        _group[0].leave()

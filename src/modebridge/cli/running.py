@@ -1,0 +1,140 @@
+"""`modebridge run`: train what is missing, show what it is worth, write the results and the page."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modebridge import __version__
+from modebridge.cli.terminal import first_process, progress_bars, say, screen
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from modebridge.nets import ResNet, spec_of
+from modebridge.recipes import (
+    Recipe,
+    RunFolder,
+    RunResult,
+    begin,
+    changed,
+    engine_for,
+    machine,
+    read_recipe,
+    run_recipe,
+    write_whole,
+)
+from modebridge.recipes.elsewhere import find_modes
+from modebridge.report import as_dicts, markdown_table, summary, terminal_table
+
+__all__ = ["chosen", "default_folder", "run"]
+
+
+def chosen(recipe: str, settings: Sequence[str], seed: int | None) -> tuple[Recipe, int]:
+    """The recipe and seed that a user asks for."""
+    found, own_seed = read_recipe(recipe)
+    return changed(found, settings), seed if seed is not None else own_seed or 0
+
+
+def default_folder(recipe: Recipe, seed: int) -> Path:
+    """Where a run goes that is not told where."""
+    return Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
+
+
+def run(
+    name: str,
+    *,
+    seed: int | None,
+    out: Path | None,
+    settings: Sequence[str],
+    data: Path | None,
+    device: str,
+    modes: Path | None,
+    as_json: bool,
+) -> None:
+    """Do it and say it."""
+    recipe, seed = chosen(name, settings, seed)
+    given = find_modes(modes) if modes is not None else []
+    if given:
+        recipe = changed(recipe, [f"modes={len(given)}"])
+    engine = engine_for(recipe, device)
+    folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
+    console = screen()
+    say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
+    say(f"Folder: {folder.path}")
+    with folder.alone(lambda: say("Another run is at work in this folder; waiting for it.", style="yellow")):
+        changes = begin(folder, recipe, seed)
+        if changes:
+            say("Changed since the last run in this folder: " + "; ".join(changes), style="yellow")
+        # All processes look into the folder in the same state.
+        engine.processes.wait()
+        start = time.perf_counter()
+        with progress_bars() as tell:
+            result = run_recipe(
+                recipe,
+                seed=seed,
+                folder=folder,
+                data=data,
+                engine=engine,
+                progress=tell,
+                given=_as_modes(recipe, given),
+            )
+        record = _record(result, folder)
+        page = _write(result, record, folder) if first_process() else folder.path / "report.html"
+    if not result.trained:
+        say(f"Nothing was to be trained: everything was there ({time.perf_counter() - start:.1f} s).")
+    if as_json:
+        console.print_json(json.dumps(record))
+        return
+    for warning in result.warnings:
+        console.print(f"Note: {warning}", style="yellow", markup=False)
+    title = f"Test split, {len(result.splits.test)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
+    console.print(terminal_table(result.rows, title))
+    console.print(summary(result.rows), markup=False)
+    seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
+    console.print(f"Time: {seconds}; {engine.device.type}, {torch.get_num_threads()} cores, torch {torch.__version__}.")
+    console.print(f"Report: {page}", soft_wrap=True, markup=False)
+
+
+def _as_modes(recipe: Recipe, files: Sequence[Mapping[str, torch.Tensor]]) -> dict[int, Mode]:
+    if not files:
+        return {}
+    classes = next(reversed(list(files[0].values()))).shape[0]
+    net = ResNet(spec_of(recipe.net, recipe.norm, classes), torch.Generator().manual_seed(0))
+    found = {k: Mode.from_state_dict(net, state) for k, state in enumerate(files)}
+    ids = [mode.id for mode in found.values()]
+    if len(set(ids)) < len(ids):
+        raise ModebridgeError("Expected the modes to differ, but two files hold the same weights; give each once.")
+    return found
+
+
+def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
+    return {
+        "recipe": result.recipe.name,
+        "seed": result.seed,
+        "rows": as_dicts(result.rows),
+        "warnings": list(result.warnings),
+        "summary": summary(result.rows),
+        "trained": list(result.trained),
+        "seconds": dict(result.seconds) if result.trained else _seconds_before(folder),
+        **machine(),
+    }
+
+
+def _seconds_before(folder: RunFolder) -> dict[str, float]:
+    """How long things took when they were trained, which a run that trained nothing does not know."""
+    try:
+        before = json.loads((folder.path / "results.json").read_text())
+        return dict(before["seconds"])
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> Path:
+    write_whole(folder.path / "results.json", json.dumps(record, indent=1))
+    text = [markdown_table(result.rows), *result.warnings, summary(result.rows)]
+    write_whole(folder.path / "results.md", "\n\n".join(text) + "\n")
+    return folder.path / "results.md"

@@ -1,0 +1,140 @@
+"""What every member said on held-out images: enough to score any combination without running a network again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from modebridge.ensembles import fit_temperature, scale
+from modebridge.errors import ModebridgeError, near
+from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
+from modebridge.evaluate.scores import accuracy, brier, ece, hits, nll, surprisals
+
+__all__ = ["Answers", "Combined", "MemberCost"]
+
+
+@dataclass(frozen=True)
+class MemberCost:
+    """What a member adds to a forward pass of one image: multiply-adds, parameters, and whose features it reads."""
+
+    flops: float
+    params: int
+    reads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Combined:
+    """A combination of members, scored on the test split with a temperature from the validation split.
+
+    Args:
+        members: their names.
+        relative_flops: multiply-adds, one base network being 1.
+        relative_params: parameters, one base network being 1.
+        accuracy: share of right answers.
+        nll: negative log likelihood after calibration.
+        ece: expected calibration error after calibration.
+        brier: Brier score after calibration.
+        raw_nll: negative log likelihood before calibration.
+        raw_ece: expected calibration error before calibration.
+        raw_brier: Brier score before calibration.
+        temperature: fitted on the validation split.
+        nll_interval: 95 % bootstrap interval of `nll` over test images, where asked for.
+        accuracy_interval: the same of `accuracy`.
+    """
+
+    members: tuple[str, ...]
+    relative_flops: float
+    relative_params: float
+    accuracy: float
+    nll: float
+    ece: float
+    brier: float
+    raw_nll: float
+    raw_ece: float
+    raw_brier: float
+    temperature: float
+    nll_interval: Interval | None = None
+    accuracy_interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The logits of every member on the validation and the test split.
+
+    Args:
+        valid: (N, K) logits by member.
+        test: the same on the test split.
+        valid_labels: (N,).
+        test_labels: (N,).
+        costs: by member; a mode costs one base network.
+    """
+
+    valid: Mapping[str, Tensor]
+    test: Mapping[str, Tensor]
+    valid_labels: Tensor
+    test_labels: Tensor
+    costs: Mapping[str, MemberCost]
+
+    def probabilities(self, members: Sequence[str], split: str = "test") -> Tensor:
+        """The mean probability (N, K) of some members, in float64."""
+        if not members:
+            raise ModebridgeError("Expected a combination to have members, but got none; name at least one mode.")
+        table = self.test if split == "test" else self.valid
+        for name in members:
+            if name not in table:
+                raise ModebridgeError(f"Expected a member of this run, but got '{name}'; {near(name, table)}.")
+        return torch.stack([table[name].double().softmax(dim=-1) for name in members]).mean(dim=0)
+
+    def temperature(self, members: Sequence[str]) -> float:
+        """Of a combination, fitted on the validation split."""
+        return fit_temperature(self.probabilities(members, "valid"), self.valid_labels)
+
+    def calibrated(self, members: Sequence[str], split: str = "test") -> Tensor:
+        """The calibrated probability of a combination."""
+        return scale(self.probabilities(members, split), self.temperature(members))
+
+    def cost(self, members: Sequence[str]) -> tuple[float, float]:
+        """Relative multiply-adds and parameters: a mode that is read runs, whether it is a member or not."""
+        unit = next((cost for cost in self.costs.values() if not cost.reads), None)
+        if unit is None:
+            raise ModebridgeError("Expected the answers to have a mode to measure costs by, but got bridges alone.")
+        run = dict.fromkeys(members)
+        for name in members:
+            run |= dict.fromkeys(self.costs[name].reads)
+        flops, params = sum(self.costs[n].flops for n in run), sum(self.costs[n].params for n in run)
+        return flops / unit.flops, params / unit.params
+
+    def score(self, members: Sequence[str], *, intervals: bool = False) -> Combined:
+        """Every score of a combination on the test split."""
+        plain, labels = self.probabilities(members), self.test_labels
+        temperature = self.temperature(members)
+        tempered = scale(plain, temperature)
+        flops, params = self.cost(members)
+        return Combined(
+            members=tuple(members),
+            relative_flops=flops,
+            relative_params=params,
+            accuracy=accuracy(plain, labels),
+            nll=nll(tempered, labels),
+            ece=ece(tempered, labels),
+            brier=brier(tempered, labels),
+            raw_nll=nll(plain, labels),
+            raw_ece=ece(plain, labels),
+            raw_brier=brier(plain, labels),
+            temperature=temperature,
+            nll_interval=bootstrap_mean(surprisals(tempered, labels)) if intervals else None,
+            accuracy_interval=bootstrap_mean(hits(plain, labels)) if intervals else None,
+        )
+
+    def with_only(self, members: Sequence[str]) -> Answers:
+        """The same of some members."""
+        return Answers(
+            {name: self.valid[name] for name in members},
+            {name: self.test[name] for name in members},
+            self.valid_labels,
+            self.test_labels,
+            {name: self.costs[name] for name in members},
+        )

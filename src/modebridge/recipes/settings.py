@@ -1,0 +1,185 @@
+"""Recipes as text: `--set key=value`, recipe.toml, and a user's own file."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from modebridge.errors import ModebridgeError, near
+from modebridge.recipes.config import Recipe
+
+__all__ = ["changed", "differences", "from_file", "from_toml", "keys_of", "to_toml"]
+
+T = TypeVar("T")
+
+
+def keys_of(record: object, prefix: str = "") -> dict[str, Any]:
+    """Every setting of a recipe by its dotted key.
+
+    >>> from modebridge.recipes import find_recipe
+    >>> keys_of(find_recipe("digits"))["mode.epochs"]
+    20
+    """
+    found: dict[str, Any] = {}
+    for field in fields(record):  # type: ignore[arg-type]
+        value = getattr(record, field.name)
+        found |= keys_of(value, f"{prefix}{field.name}.") if is_dataclass(value) else {prefix + field.name: value}
+    return found
+
+
+def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
+    """A recipe with some settings replaced, each "key=value", checked against the type of the key.
+
+    >>> from modebridge.recipes import find_recipe
+    >>> changed(find_recipe("digits"), ["mode.epochs=3", "norm=frn", "sizes=small,medium"]).mode.epochs
+    3
+    """
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise ModebridgeError(f"Expected --set to be key=value, but got '{setting}'; write for example modes=3.")
+        recipe = _with(recipe, key.strip(), text.strip(), recipe)
+    return recipe
+
+
+def _with(record: T, path: str, text: str, whole: Recipe, before: str = "") -> T:
+    name, dot, rest = path.partition(".")
+    hints = get_type_hints(type(record))
+    known = keys_of(whole)
+    if name not in hints or bool(dot) != is_dataclass(hints[name]):
+        below = [key for key in known if key.startswith(f"{before}{path}.")]
+        hint = f"set one of {', '.join(below)}" if below else near(before + path, known)
+        raise ModebridgeError(f"Expected a setting of the recipe, but got '{before}{path}'; {hint}.")
+    if dot:
+        value = _with(getattr(record, name), rest, text, whole, f"{before}{name}.")
+    else:
+        value = _read(text, hints[name], f"{before}{name}")
+    return replace(record, **{name: value})  # type: ignore[type-var]
+
+
+def _read(text: object, kind: Any, key: str) -> Any:
+    """A value of a type, from the text of a user or from TOML."""
+
+    def wrong(expected: str) -> ModebridgeError:
+        return ModebridgeError(f"Expected {key} to be {expected}, but got '{text}'; change the value.")
+
+    if get_origin(kind) is Literal:
+        if text not in get_args(kind):
+            raise wrong("one of " + ", ".join(map(str, get_args(kind))))
+        return text
+    if get_origin(kind) is tuple:
+        items = text if isinstance(text, list) else [part.strip() for part in str(text).split(",") if part.strip()]
+        return tuple(_read(item, get_args(kind)[0], key) for item in items)
+    if kind is bool:
+        answers = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if str(text).lower() not in answers:
+            raise wrong("true or false")
+        return answers[str(text).lower()]
+    if kind is int:
+        try:
+            return int(str(text))
+        except ValueError:
+            raise wrong("a whole number") from None
+    if kind is float:
+        try:
+            return float(str(text))
+        except ValueError:
+            raise wrong("a number") from None
+    if kind is str:
+        return str(text)
+    raise wrong(f"of type {kind}")
+
+
+def to_toml(recipe: Recipe, seed: int) -> str:
+    """A recipe and its seed as TOML, enough to repeat the run."""
+    lines = ["# What this run was made with; `modebridge run recipe.toml` repeats it.", f"seed = {seed}"]
+    groups: dict[str, list[str]] = {}
+    for key, value in keys_of(recipe).items():
+        group, _, name = key.rpartition(".")
+        groups.setdefault(group, []).append(f"{name} = {_toml(value)}")
+    for group, entries in groups.items():
+        lines += (["", f"[{group}]"] if group else []) + entries
+    # Plain keys must stand before the first table.
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return repr(value)
+
+
+def from_toml(text: str, where: str) -> tuple[Recipe, int]:
+    """A recipe and its seed, from what `to_toml` wrote or a person did; unknown keys are refused."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ModebridgeError(f"Expected '{where}' to be TOML, but got '{error}'; mend it.") from None
+    seed = found.pop("seed", 0)
+    return _build(Recipe, found, "", where), int(seed)
+
+
+def _build(kind: type[T], found: Mapping[str, Any], before: str, where: str) -> T:
+    hints = get_type_hints(kind)
+    for name in found:
+        if name not in hints:
+            raise ModebridgeError(
+                f"Expected the settings of a recipe in '{where}', but got '{before}{name}'; {near(name, hints)}."
+            )
+    values: dict[str, Any] = {}
+    for name, hint in hints.items():
+        if name not in found:
+            continue
+        if is_dataclass(hint):
+            values[name] = _build(typing.cast("type[Any]", hint), found[name], f"{name}.", where)
+        else:
+            values[name] = _read(found[name], hint, before + name)
+    try:
+        return kind(**values)
+    except TypeError as error:
+        missing = str(error).partition(": ")[2]
+        raise ModebridgeError(
+            f"Expected '{where}' to have every setting of {before.rstrip('.') or 'a recipe'}, but it lacks {missing}; "
+            "add it."
+        ) from None
+
+
+def from_file(path: Path) -> tuple[Recipe, int | None]:
+    """A recipe from a user's file, and its seed where the file has one.
+
+    Args:
+        path: `recipe.toml`, or a Python file with a function `recipe()` that returns a Recipe.
+    """
+    if not path.is_file():
+        raise ModebridgeError(f"Expected a recipe in '{path}', but there is no such file; check the path.")
+    if path.suffix == ".toml":
+        return from_toml(path.read_text(), str(path))
+    spec = importlib.util.spec_from_file_location("modebridge_own_recipe", path)
+    if spec is None or spec.loader is None or path.suffix != ".py":
+        raise ModebridgeError(f"Expected a .toml or .py file, but got '{path}'; write a recipe as one of the two.")
+    module: types.ModuleType = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    make = getattr(module, "recipe", None)
+    made = make() if callable(make) else None
+    if not isinstance(made, Recipe):
+        raise ModebridgeError(
+            f"Expected '{path}' to have a function recipe() that returns a Recipe, but got {type(made).__name__}; "
+            "begin from one of ours: replace(find_recipe('digits'), ...)."
+        )
+    return made, None
+
+
+def differences(before: Recipe, now: Recipe) -> list[str]:
+    """What has changed between two recipes, in words."""
+    old, new = keys_of(before), keys_of(now)
+    return [f"{key} {old[key]} -> {value}" for key, value in new.items() if old[key] != value and key != "about"]
