@@ -25,6 +25,7 @@ from modebridge.recipes import (
     machine,
     read_recipe,
     run_recipe,
+    write_page,
     write_whole,
 )
 from modebridge.recipes.elsewhere import find_modes
@@ -137,4 +138,6 @@ def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> P
     write_whole(folder.path / "results.json", json.dumps(record, indent=1))
     text = [markdown_table(result.rows), *result.warnings, summary(result.rows)]
     write_whole(folder.path / "results.md", "\n\n".join(text) + "\n")
-    return folder.path / "results.md"
+    place = write_page(folder)
+    folder.tidy()
+    return place

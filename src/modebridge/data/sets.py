@@ -13,7 +13,10 @@ from modebridge.data.files import ImageFiles, find_images, read_images
 from modebridge.data.imageset import ImageSet
 from modebridge.errors import ModebridgeError, near
 
-__all__ = ["SETS", "Splits", "load_set", "tiny_imagenet"]
+__all__ = ["CLASS_NAMES", "SETS", "Splits", "load_set", "tiny_imagenet"]
+
+CLASS_NAMES = {"cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]}
+"""What people call the classes, where there are few."""
 
 Images = ImageSet | ImageFiles
 

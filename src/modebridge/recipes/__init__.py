@@ -8,11 +8,14 @@ from modebridge.recipes.answering import answers_of, read_answers
 from modebridge.recipes.config import DataConfig, Recipe
 from modebridge.recipes.digits import digits
 from modebridge.recipes.folder import RunFolder, machine, write_whole
+from modebridge.recipes.gathering import find_recipe_of, gather, write_page
+from modebridge.recipes.maker import Progress
 from modebridge.recipes.members import Member, bridge, members_of, mode, point
 from modebridge.recipes.paper import cifar10, cifar10_short, cifar100, in1k, tin200, tin200_short
-from modebridge.recipes.pipeline import RunResult, begin, engine_for, main_rows, make_workshop, run_recipe
+from modebridge.recipes.pipeline import RunResult, begin, engine_for, make_workshop, run_recipe
+from modebridge.recipes.scoring import curve_warnings, main_rows
 from modebridge.recipes.settings import changed, from_file, from_toml, to_toml
-from modebridge.recipes.workshop import Progress, Workshop
+from modebridge.recipes.workshop import Workshop
 
 __all__ = [
     "RECIPES",
@@ -27,9 +30,12 @@ __all__ = [
     "begin",
     "bridge",
     "changed",
+    "curve_warnings",
     "engine_for",
     "find_recipe",
+    "find_recipe_of",
     "from_toml",
+    "gather",
     "machine",
     "main_rows",
     "make_workshop",
@@ -40,6 +46,7 @@ __all__ = [
     "read_recipe",
     "run_recipe",
     "to_toml",
+    "write_page",
     "write_whole",
 ]
 

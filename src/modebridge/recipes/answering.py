@@ -37,7 +37,7 @@ def answers_of(workshop: Workshop, members: Sequence[Member]) -> Answers:
     ids = {name: found.id for name, found in networks.items()}
     ids |= {name: key_of(trees.fingerprint(found.state_dict()), found.reads) for name, found in bridges.items()}
     keys = {name: key_of("logits", name, identity, workshop.feeds.scored_on) for name, identity in ids.items()}
-    found = {name: workshop.find("logits", name, key) for name, key in keys.items()}
+    found = {name: workshop.maker.find("logits", name, key) for name, key in keys.items()}
     missing = [member for member in wanted if found[member.name] is None]
     if missing:
         said = _ask(workshop, missing, networks, bridges)
@@ -45,7 +45,7 @@ def answers_of(workshop: Workshop, members: Sequence[Member]) -> Answers:
         for member in missing:
             cost = costs[member.name]
             notes = {"flops": cost.flops, "params": cost.params, "reads": cost.reads, "id": ids[member.name]}
-            workshop.keep("logits", member.name, keys[member.name], said[member.name], notes)
+            workshop.maker.keep("logits", member.name, keys[member.name], said[member.name], notes)
         workshop.engine.processes.wait()
         found |= said
     labels = _labels(workshop)
@@ -91,7 +91,7 @@ def read_answers(folder: RunFolder) -> Answers:
 def _labels(workshop: Workshop) -> dict[str, Tensor]:
     splits = workshop.feeds.splits
     labels = {"valid": splits.valid.labels.cpu(), "test": splits.test.labels.cpu()}
-    workshop.keep("logits", "labels", key_of("labels", workshop.feeds.scored_on), labels, {})
+    workshop.maker.keep("logits", "labels", key_of("labels", workshop.feeds.scored_on), labels, {})
     return labels
 
 

@@ -72,15 +72,15 @@ class Feeds:
 
     def valid(self) -> Feed:
         """The validation images as they are."""
-        return self._plain(self._valid)
+        return self.plain(self._valid)
 
     def test(self) -> Feed:
         """The test images as they are."""
-        return self._plain(self._test)
+        return self.plain(self._test)
 
     def few(self) -> torch.Tensor:
         """Two training images, to see shapes with."""
-        images, _ = next(iter(self._plain(self.splits.train.part(0, 2))))
+        images, _ = next(iter(self.plain(self.splits.train.part(0, 2))))
         return images.cpu()
 
     @cached_property
@@ -108,7 +108,8 @@ class Feeds:
     def _moved(self, images: ImageSet | ImageFiles) -> ImageSet | ImageFiles:
         return images if isinstance(images, ImageFiles) else images.to(self._device)
 
-    def _plain(self, images: ImageSet | ImageFiles) -> Feed:
+    def plain(self, images: ImageSet | ImageFiles) -> Feed:
+        """Some images as they are, in order."""
         return self._stream(images, 256) if isinstance(images, ImageFiles) else Loader(images, 256)
 
     def _stream(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,37 +12,27 @@ from torch import Tensor
 from modebridge import seeds
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve
-from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, skeleton, spec_of
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.feeds import Feeds
 from modebridge.recipes.folder import RunFolder, key_of
+from modebridge.recipes.maker import Maker, Progress, Tensors
 from modebridge.recipes.members import Member
 from modebridge.training import (
     BridgePlan,
     Checkpoints,
     Engine,
-    Epoch,
     Report,
-    TrainConfig,
-    append_metrics,
     fit_bridges,
     fit_curves,
     fit_modes,
     plan_bridge,
-    side_by_side,
 )
 
-__all__ = ["Progress", "Workshop"]
-
-Progress: TypeAlias = Callable[[str, int, int, float], None]
-"""Called with a stage, the epochs done in it, the epochs it has, and images a second; may come from several threads."""
+__all__ = ["Workshop"]
 
 Pair: TypeAlias = tuple[int, int]
-Tensors: TypeAlias = Mapping[str, Tensor]
-Fit: TypeAlias = Callable[[list[str], Checkpoints | None, Report], Mapping[str, Tensors]]
-"""Trains the named artefacts together; the report speaks of them by number or by name."""
 
 
 class Workshop:
@@ -75,14 +62,12 @@ class Workshop:
         self.seed = seed
         self.feeds = feeds
         self.engine = engine
-        self.folder = folder
-        self._progress = progress or (lambda stage, done, total, rate: None)
+        self.maker = Maker(engine, folder, progress)
         self._given = dict(given or {})
         self._spec = spec_of(recipe.net, recipe.norm, feeds.splits.train.classes)
         self.net = ResNet(self._spec, seeds.generator(seed, "net"))
-        self._memory: dict[tuple[str, str], Tensors] = {}
-        self.trained: list[str] = []
-        """What this workshop has trained itself, as "modes 0"."""
+        data = recipe.data
+        self._fed = (data.name, feeds.learned_from, data.batch_size, data.pad, data.flip)
 
     def modes(self, numbers: Sequence[int]) -> dict[int, Mode]:
         """Modes by number."""
@@ -104,16 +89,21 @@ class Workshop:
             return {name: mode.state for name, mode in zip(names, trained, strict=True)}
 
         parts = {
-            str(k): {"net": str(self._spec), "seed": self._seed_of("mode", k), "training": str(recipe.mode)}
+            str(k): {
+                "data": self._fed,
+                "net": str(self._spec),
+                "seed": self._seed_of("mode", k),
+                "training": str(recipe.mode),
+            }
             for k in numbers
             if k not in self._given
         }
-        made = self._made("modes", parts, fit, recipe.mode, self._together)
+        made = self.maker.made("modes", parts, fit, recipe.mode.epochs, self._together)
         found = {k: Mode.from_state_dict(self.net, made[str(k)]) for k in numbers if str(k) in made}
         for k in numbers:
             if k in self._given:
                 found[k] = self._given[k]
-                self.keep("modes", str(k), key_of("given", found[k].id), found[k].state, {"from": "elsewhere"})
+                self.maker.keep("modes", str(k), key_of("given", found[k].id), found[k].state, {"from": "elsewhere"})
         return found
 
     def curves(self, pairs: Sequence[Pair]) -> dict[Pair, BezierCurve]:
@@ -146,6 +136,7 @@ class Workshop:
 
         parts = {
             name: {
+                "data": self._fed,
                 "parents": [modes[i].id, modes[j].id],
                 "seed": self._seed_of("curve", i, j),
                 "training": str(recipe.curve),
@@ -153,7 +144,7 @@ class Workshop:
             }
             for name, (i, j) in named.items()
         }
-        made = self._made("curves", parts, fit, recipe.curve, self._together)
+        made = self.maker.made("curves", parts, fit, recipe.curve.epochs, self._together)
         return {pair: _curve(modes[pair[0]], modes[pair[1]], made[name]) for name, pair in named.items()}
 
     def bridges(self, members: Sequence[Member]) -> dict[str, Bridge]:
@@ -180,6 +171,7 @@ class Workshop:
 
         parts = {
             member.name: {
+                "data": self._fed,
                 "parents": [mode.id for mode in (*plans[member.name].reads, *plans[member.name].target.modes)],
                 "seed": self._seed_of("bridges"),
                 "training": str(recipe.bridge),
@@ -189,7 +181,7 @@ class Workshop:
             }
             for member in members
         }
-        made = self._made("bridges", parts, fit, recipe.bridge, len(members))
+        made = self.maker.made("bridges", parts, fit, recipe.bridge.epochs, len(members))
         return {name: _filled(plan.bridge, made[name]) for name, plan in plans.items()}
 
     def points(self, members: Sequence[Member]) -> dict[str, Mode]:
@@ -222,105 +214,6 @@ class Workshop:
 
     def _seed_of(self, *names: str | int) -> int:
         return seeds.seed_for(self.seed, *names)
-
-    def _made(
-        self, kind: str, parts: Mapping[str, Mapping[str, Any]], fit: Fit, config: TrainConfig, together: int
-    ) -> dict[str, Tensors]:
-        """Artefacts by name: those that the folder has, and the others trained in groups of `together`."""
-        data = self.recipe.data
-        fed = (data.name, self.feeds.learned_from, data.batch_size, data.pad, data.flip)
-        keys = {name: key_of(kind, name, *fed, sorted(part.items())) for name, part in parts.items()}
-        found = {name: self.find(kind, name, key) for name, key in keys.items()}
-        missing = [name for name in parts if found[name] is None]
-        groups = [missing[k : k + together] for k in range(0, len(missing), together)]
-        count = _Count(self._progress, kind, len(missing) * config.epochs)
-
-        def make(group: list[str]) -> None:
-            checkpoints = self._checkpoints(kind, group, keys)
-            begin = time.perf_counter()
-            trained = fit(group, checkpoints, partial(self._report, kind, group, count))
-            seconds = (time.perf_counter() - begin) / len(group)
-            for name in group:
-                self.keep(kind, name, keys[name], trained[name], {"seconds": seconds, "from": dict(parts[name])})
-            if checkpoints is not None and (self.folder is None or self.folder.writes):
-                checkpoints.clear()
-
-        jobs = [partial(make, group) for group in groups]
-        if self.engine.device.type == "cpu" and self.engine.processes.size == 1:
-            side_by_side(jobs)
-        else:
-            # Processes that train together must train the same thing at the same time.
-            for job in jobs:
-                job()
-        self.engine.processes.wait()
-        self.trained += [f"{kind} {name}" for name in missing]
-        # Read back, so that a run and the one after it see the same bits.
-        found |= {name: self.find(kind, name, keys[name]) for name in missing}
-        complete = {name: tensors for name, tensors in found.items() if tensors is not None}
-        lost = [name for name in parts if name not in complete]
-        if lost:
-            raise ModebridgeError(
-                f"Expected {kind} {lost[0]} to be readable after writing it, but it is not; check the disk (and that "
-                "all processes see the same folder)."
-            )
-        return complete
-
-    def find(self, kind: str, name: str, key: str) -> Tensors | None:
-        """An artefact that was made from these very things; None where there is none."""
-        place = (f"{kind}/{name}", key)
-        if place not in self._memory and self.folder is not None:
-            found = self.folder.find(kind, name, key)
-            if found is not None:
-                self._memory[place] = found
-        return self._memory.get(place)
-
-    def keep(self, kind: str, name: str, key: str, tensors: Tensors, notes: Mapping[str, Any]) -> None:
-        """Keep an artefact, unless it is there already."""
-        if self.folder is None:
-            self._memory[f"{kind}/{name}", key] = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        elif self.find(kind, name, key) is None:
-            self.folder.keep(kind, name, key, tensors, notes)
-
-    def _checkpoints(self, kind: str, group: list[str], keys: Mapping[str, str]) -> Checkpoints | None:
-        if self.folder is None:
-            return None
-        name = group[0] if len(group) == 1 else f"{len(group)}-from-{group[0]}"
-        checkpoints = self.folder.checkpoints(kind, name, key_of(*(keys[name] for name in group)))
-        if self.folder.writes and not checkpoints.path.exists():
-            for artefact in group:  # the curves of an artefact that is trained anew begin anew
-                self._metrics(kind, artefact).unlink(missing_ok=True)
-        return checkpoints
-
-    def _report(self, kind: str, group: list[str], count: _Count, epoch: Epoch) -> None:
-        count(tuple(group), epoch)
-        if self.folder is None or not self.folder.writes:
-            return
-        for k, name in enumerate(group):
-            label = name if name in epoch.losses else next(iter(epoch.losses))
-            if len(group) > 1 and kind != "bridges":
-                label = next(key for key in epoch.losses if key.startswith(f"{k}/"))
-            scores = {"valid": epoch.scores[label]} if label in epoch.scores else {}
-            own = replace(epoch, losses={"train": epoch.losses[label]}, scores=scores)
-            append_metrics(self._metrics(kind, name), own)
-
-    def _metrics(self, kind: str, name: str) -> Any:
-        assert self.folder is not None
-        return self.folder.path / "metrics" / kind / f"{name}.jsonl"
-
-
-class _Count:
-    """Epochs of one stage, over all networks that are trained in it, on whatever thread."""
-
-    def __init__(self, progress: Progress, stage: str, total: int) -> None:
-        self._progress, self._stage, self._total = progress, stage, total
-        self._done: dict[tuple[str, ...], int] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, group: tuple[str, ...], epoch: Epoch) -> None:
-        with self._lock:
-            # By number, since a run that goes on after a stop does not begin with the first epoch.
-            self._done[group] = len(group) * epoch.number
-            self._progress(self._stage, sum(self._done.values()), self._total, epoch.rate)
 
 
 def _curve(start: Mode, end: Mode, made: Tensors) -> BezierCurve:

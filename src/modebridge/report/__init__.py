@@ -1,16 +1,30 @@
-"""Tables and sentences (and later the page) from results."""
+"""Tables, figures and the page, from plain data."""
 
+from modebridge.report.figures import lines_figure
+from modebridge.report.page import PageData, Samples, StudyPart, best_for_cost, page
 from modebridge.report.rows import Row, as_dicts, from_dicts, row_of
 from modebridge.report.summary import closed_gap, summary
 from modebridge.report.table import COLUMNS, markdown_table, terminal_table
+from modebridge.report.tables import Cell, Column, StudyTable, TableRow, cell_of
 
 __all__ = [
     "COLUMNS",
+    "Cell",
+    "Column",
+    "PageData",
     "Row",
+    "Samples",
+    "StudyPart",
+    "StudyTable",
+    "TableRow",
     "as_dicts",
+    "best_for_cost",
+    "cell_of",
     "closed_gap",
     "from_dicts",
+    "lines_figure",
     "markdown_table",
+    "page",
     "row_of",
     "summary",
     "terminal_table",

@@ -1,0 +1,128 @@
+"""What the page shows, read out of a run folder; needs neither the data set nor a network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from modebridge.data.sets import CLASS_NAMES
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import CurvePoint
+from modebridge.recipes.answering import read_answers
+from modebridge.recipes.config import Recipe
+from modebridge.recipes.folder import RunFolder, write_whole
+from modebridge.recipes.members import bridge, mode, point
+from modebridge.recipes.scoring import curve_warnings, main_rows
+from modebridge.recipes.settings import from_toml
+from modebridge.report import PageData, Samples, StudyPart, StudyTable, page, summary
+from modebridge.training import Epoch, read_metrics
+
+__all__ = ["find_recipe_of", "gather", "write_page"]
+
+
+def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
+    """The recipe and seed that a run folder was made with."""
+    file = folder.path / "recipe.toml"
+    if not file.is_file():
+        raise ModebridgeError(
+            f"Expected '{folder.path}' to be a run folder, but it has no recipe.toml; "
+            f"make one: modebridge run --out {folder.path}"
+        )
+    return from_toml(file.read_text(), str(file))
+
+
+def gather(folder: RunFolder) -> PageData:
+    """Everything that the page of a run folder shows; needs neither the data set nor a network."""
+    recipe, seed = find_recipe_of(folder)
+    answers = read_answers(folder)
+    rows = main_rows(recipe, answers)
+    results = _json(folder.path / "results.json")
+    i, j = recipe.curves()[0]
+    samples, _ = folder.read("samples", f"{i}-{j}")
+    reader = bridge("I", i, j, recipe.sizes[0]).name
+    classes = answers.test[mode(0).name].shape[-1]
+    return PageData(
+        title=f"{recipe.name}, seed {seed}",
+        about=recipe.about,
+        summary=summary(rows),
+        rows=rows,
+        warnings=curve_warnings(recipe, answers),
+        answers=answers,
+        classes=CLASS_NAMES.get(recipe.data.name, [str(k) for k in range(classes)]),
+        profiles=_read_profiles(folder, recipe),
+        samples=Samples(
+            samples["images"],
+            samples["numbers"],
+            (mode(i).name, mode(j).name),
+            point(i, j).name,
+            reader,
+        )
+        if samples and reader in answers.test
+        else None,
+        metrics=_metrics(folder),
+        studies=_studies(folder),
+        provenance=_provenance(folder, recipe, seed, results),
+        recipe=(folder.path / "recipe.toml").read_text(),
+    )
+
+
+def write_page(folder: RunFolder) -> Path:
+    """Write RUN/report.html and say where it is."""
+    place = folder.path / "report.html"
+    write_whole(place, page(gather(folder)))
+    return place
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    except (OSError, ValueError):
+        return {}
+
+
+def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
+    found = {}
+    for i, j in recipe.curves():
+        tensors, _ = folder.read("profiles", f"{i}-{j}")
+        if tensors:
+            found[f"{i}-{j}"] = [CurvePoint(*row) for row in tensors["points"].tolist()]
+    return found
+
+
+def _metrics(folder: RunFolder) -> dict[str, dict[str, Sequence[Epoch]]]:
+    return {
+        kind: {file.stem: read_metrics(file) for file in sorted((folder.path / "metrics" / kind).glob("*.jsonl"))}
+        for kind in ("modes", "curves", "bridges")
+    }
+
+
+def _studies(folder: RunFolder) -> list[StudyPart]:
+    parts = []
+    for file in sorted((folder.path / "studies").glob("*/table.json")):
+        data = _json(file)
+        if data:
+            drawn = file.with_name("figure.svg")
+            figure = drawn.read_text() if drawn.is_file() else ""
+            tables = tuple(StudyTable.from_dict(table) for table in data["tables"])
+            parts.append(StudyPart(data["name"], data["about"], tables, figure))
+    return parts
+
+
+def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[str, Any]) -> dict[str, str]:
+    found = {"recipe": f"{recipe.name}: {recipe.about}", "seed": str(seed)}
+    for key in ("made", "machine", "modebridge", "torch", "python"):
+        if key in results:
+            found[key] = str(results[key])
+    if results.get("seconds"):
+        found["seconds"] = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in results["seconds"].items())
+    for kind in ("modes", "curves", "bridges"):
+        hashes = []
+        for name in folder.names(kind):
+            meta = _json(folder.path / kind / name / "meta.json")
+            hashes.append(f"{name} {str(meta.get('hash', ''))[:12]}")
+        if hashes:
+            found[kind] = ", ".join(hashes)
+    return found

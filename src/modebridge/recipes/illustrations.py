@@ -1,0 +1,63 @@
+"""What the page needs and only the data set and the weights can give: curve profiles and sample images."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from modebridge.data import ImageFiles
+from modebridge.evaluate import Answers, curve_profile
+from modebridge.nets import skeleton
+from modebridge.recipes.folder import key_of
+from modebridge.recipes.members import mode
+from modebridge.recipes.workshop import Workshop
+
+__all__ = ["illustrate"]
+
+SAMPLES = 6
+
+
+def illustrate(workshop: Workshop, answers: Answers, positions: int = 11) -> None:
+    """Make them where they are missing.
+
+    Args:
+        workshop: makes the curves.
+        answers: what the members said, to choose the images by.
+        positions: how many networks of each curve are scored.
+    """
+    _profiles(workshop, positions)
+    _samples(workshop, answers)
+
+
+def _profiles(workshop: Workshop, positions: int) -> None:
+    device = workshop.engine.device
+    for (i, j), curve in workshop.curves(workshop.recipe.curves()).items():
+        identity = key_of(curve.start.id, curve.end.id, *(float(pin.sum()) for pin in curve.pins[0].values()))
+        key = key_of("profile", identity, positions, workshop.feeds.scored_on, workshop.feeds.learned_from)
+        if workshop.maker.find("profiles", f"{i}-{j}", key) is not None:
+            continue
+        net = skeleton(workshop.net).to(device)
+        train = workshop.feeds.train("statistics")
+        found = curve_profile(net, curve.to(device), workshop.feeds.valid(), positions, train)
+        table = torch.tensor([[p.r, p.nll, p.accuracy] for p in found], dtype=torch.float64)
+        workshop.maker.keep("profiles", f"{i}-{j}", key, {"points": table}, {"columns": ["r", "nll", "accuracy"]})
+
+
+def _samples(workshop: Workshop, answers: Answers) -> None:
+    """The test images on which the ends of the first curve disagree most."""
+    i, j = workshop.recipe.curves()[0]
+    a, b = (answers.probabilities([mode(k).name]) for k in (i, j))
+    numbers = (a - b).abs().sum(dim=1).topk(min(SAMPLES, len(a))).indices.sort().values
+    key = key_of("samples", numbers.tolist(), workshop.feeds.scored_on)
+    if workshop.maker.find("samples", f"{i}-{j}", key) is None:
+        images = torch.stack([_image(workshop, int(number)) for number in numbers])
+        workshop.maker.keep("samples", f"{i}-{j}", key, {"images": images, "numbers": numbers}, {})
+
+
+def _image(workshop: Workshop, number: int) -> Tensor:
+    test = workshop.feeds.splits.test
+    if isinstance(test, ImageFiles):
+        images, _ = next(iter(workshop.feeds.plain(test.part(number, number + 1))))
+        return images[0].cpu()
+    image = test.images[number].cpu()
+    return image.float() / 255 if image.dtype == torch.uint8 else image

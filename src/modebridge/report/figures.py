@@ -1,0 +1,235 @@
+"""The figures of the page, each one function from plain data to SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from modebridge.evaluate import CurvePoint, Reliability
+from modebridge.report.drawing import COLOURS, GREY, INK, canvas, legend, svg
+from modebridge.report.rows import Row
+from modebridge.training import Epoch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "bars_figure",
+    "correspondence_figure",
+    "cost_figure",
+    "lines_figure",
+    "profile_figure",
+    "reliability_figure",
+    "training_figure",
+]
+
+KINDS = {
+    "deep ensemble": (GREY, "o"),
+    "with type I bridges": (COLOURS[0], "o"),
+    "with type II bridges": (COLOURS[1], "s"),
+    "with the midpoint itself": (COLOURS[3], "D"),
+    "label control": (COLOURS[2], "X"),
+}
+
+
+def kind_of(name: str) -> str:
+    """What a row is, by its name in the table."""
+    if "label control" in name:
+        return "label control"
+    if "midpoint" in name:
+        return "with the midpoint itself"
+    if " II" in name:
+        return "with type II bridges"
+    return "with type I bridges" if " I" in name else "deep ensemble"
+
+
+def cost_figure(rows: Sequence[Row]) -> str:
+    """Accuracy and calibrated NLL against relative cost, the deep ensembles' line dashed."""
+    figure, (left, right) = canvas(1, 2, 8.4, 3.4)
+    plain = [row for row in rows if kind_of(row.name) == "deep ensemble"]
+    for axis, what, label in ((left, "accuracy", "accuracy, %"), (right, "nll", "calibrated NLL")):
+        scale = 100 if what == "accuracy" else 1
+        axis.plot(
+            [row.relative_flops for row in plain],
+            [scale * getattr(row, what) for row in plain],
+            "--",
+            color=GREY,
+            linewidth=1.2,
+            zorder=1,
+        )
+        for kind, (colour, marker) in KINDS.items():
+            chosen = [row for row in rows if kind_of(row.name) == kind]
+            if chosen:
+                axis.scatter(
+                    [row.relative_flops for row in chosen],
+                    [scale * getattr(row, what) for row in chosen],
+                    color=colour,
+                    marker=marker,
+                    s=28,
+                    label=kind,
+                    zorder=3,
+                )
+        for row in plain:
+            place = (row.relative_flops, scale * getattr(row, what))
+            axis.annotate(row.name, place, (5, -10), textcoords="offset points", fontsize=8, color=INK)
+        axis.set_xlabel("FLOPs, in networks")
+        axis.set_ylabel(label)
+        axis.margins(x=0.1, y=0.14)
+    legend(right)
+    return svg(figure, "cost", "Accuracy and calibrated NLL of every row of the table against its relative FLOPs")
+
+
+def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
+    """NLL and accuracy along each curve."""
+    figure, (left, right) = canvas(1, 2, 8.4, 3.0)
+    for colour, (name, points) in zip(_cycle(), profiles.items(), strict=False):
+        rs = [point.r for point in points]
+        left.plot(rs, [point.nll for point in points], ".-", color=colour, label=f"curve {name}")
+        right.plot(rs, [100 * point.accuracy for point in points], ".-", color=colour)
+    left.set_ylabel("validation NLL")
+    right.set_ylabel("validation accuracy, %")
+    for axis in (left, right):
+        axis.set_xlabel("r, the position on the curve")
+    legend(left, ncols=2 if len(profiles) > 4 else 1)
+    return svg(figure, "profile", "Validation NLL and accuracy of the networks along each curve")
+
+
+def reliability_figure(found: Sequence[tuple[str, Reliability, Reliability]]) -> str:
+    """Accuracy against confidence before (grey) and after calibration, one panel a combination."""
+    figure, axes = canvas(1, len(found), 2.8 * len(found), 2.9, sharey=True)
+    for axis, (name, before, after) in zip(axes, found, strict=True):
+        axis.plot([0, 1], [0, 1], ":", color=GREY, linewidth=1)
+        for table, colour, label in ((before, GREY, "before"), (after, COLOURS[0], "after")):
+            seen = table.count > 0
+            axis.plot(table.confidence[seen].tolist(), table.accuracy[seen].tolist(), ".-", color=colour, label=label)
+        axis.set_title(name, fontsize=9, color=INK)
+        axis.set_xlabel("confidence")
+        axis.set_xlim(0, 1)
+        axis.set_ylim(0, 1)
+    axes[0].set_ylabel("accuracy")
+    legend(axes[0], loc="upper left")
+    return svg(figure, "reliability", "Reliability diagrams before and after temperature scaling")
+
+
+def correspondence_figure(
+    bridges: Sequence[str], targets: Sequence[str], r2: Sequence[Sequence[float]], kl: Sequence[Sequence[float]]
+) -> str:
+    """R2 and KL of every bridge against every curve's midpoint."""
+    figure, axes = canvas(1, 2, 8.4, 0.9 + 0.26 * len(bridges))
+    for axis, values, title, colours in ((axes[0], r2, "R2", "Greens"), (axes[1], kl, "KL, nats", "Oranges_r")):
+        table = np.array(values)
+        axis.grid(False)
+        axis.pcolormesh(table, cmap=colours, alpha=0.55)
+        for y, row in enumerate(table):
+            for x, value in enumerate(row):
+                axis.text(x + 0.5, y + 0.5, f"{value:.3f}", ha="center", va="center", fontsize=8, color=INK)
+        axis.set_xticks(np.arange(len(targets)) + 0.5, targets)
+        axis.set_yticks(np.arange(len(bridges)) + 0.5, bridges if axis is axes[0] else [""] * len(bridges))
+        axis.invert_yaxis()
+        axis.set_title(title, fontsize=9, color=INK)
+    return svg(figure, "correspondence", "R2 and KL of bridges against the midpoints of curves")
+
+
+def bars_figure(
+    images: Tensor, truth: Sequence[str], classes: Sequence[str], said: Mapping[str, Tensor], name: str
+) -> str:
+    """The paper's bar charts: an image, what both ends say, and what the midpoint and the bridge say.
+
+    Args:
+        images: (N, C, H, W) floats in [0, 1].
+        truth: the right class of each image.
+        classes: the names of the classes.
+        said: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
+        name: of the bridge.
+    """
+    count = len(images)
+    figure, axes = canvas(count, 3, 8.4, 1.25 * count, width_ratios=[1, 3.4, 3.4])
+    labels = list(said)
+    colours = (GREY, COLOURS[3], COLOURS[1], COLOURS[0])
+    for row in range(count):
+        picture, ends, middle = axes[3 * row : 3 * row + 3]
+        _picture(picture, images[row], truth[row])
+        for axis, pair in ((ends, (0, 1)), (middle, (2, 3))):
+            kept = _tallest([said[label][row] for label in labels], 10)
+            places = np.arange(len(kept))
+            for offset, k in zip((-0.2, 0.2), pair, strict=True):
+                heights = [float(said[labels[k]][row][c]) for c in kept]
+                axis.bar(places + offset, heights, 0.38, color=colours[k], label=labels[k])
+            axis.set_xticks(places, [classes[c] for c in kept] if row == count - 1 or len(classes) > 10 else [])
+            axis.tick_params(axis="x", labelrotation=45 if max(map(len, classes)) > 3 else 0, labelsize=7)
+            axis.set_ylim(0, 1)
+            axis.set_yticks([0, 0.5, 1])
+            if row == 0:
+                legend(axis, loc="upper center", bbox_to_anchor=(0.5, 1.45), ncols=2)
+    return svg(figure, name, "Sample images with the class probabilities of both ends, the midpoint and the bridge")
+
+
+def _tallest(tables: Sequence[Tensor], most: int) -> list[int]:
+    """All classes where they are few, else those that somebody thinks likely."""
+    if len(tables[0]) <= most:
+        return list(range(len(tables[0])))
+    peak = np.max([table.numpy() for table in tables], axis=0)
+    return sorted(np.argsort(-peak)[:most].tolist())
+
+
+def _picture(axis: Axes, image: Tensor, truth: str) -> None:
+    pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
+    axis.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray", interpolation="nearest")
+    axis.set_axis_off()
+    axis.set_title(truth, fontsize=8, color=INK)
+
+
+def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
+    """Training losses by epoch, a panel for modes, curves and bridges."""
+    kinds = [kind for kind in ("modes", "curves", "bridges") if metrics.get(kind)]
+    figure, axes = canvas(1, max(1, len(kinds)), 8.4, 2.7)
+    for axis, kind in zip(axes, kinds, strict=False):
+        series = metrics[kind]
+        for colour, (name, epochs) in zip(_cycle(), series.items(), strict=False):
+            numbers = [epoch.number for epoch in epochs]
+            label = name if len(series) <= 6 else None
+            axis.plot(numbers, [epoch.losses["train"] for epoch in epochs], color=colour, linewidth=1.1, label=label)
+        axis.set_title(kind, fontsize=9, color=INK)
+        axis.set_xlabel("epoch")
+        if len(series) <= 6:
+            legend(axis)
+    axes[0].set_ylabel("training loss")
+    return svg(figure, "training", "Training losses of modes, curves and bridges by epoch")
+
+
+def lines_figure(
+    name: str,
+    described: str,
+    xlabel: str,
+    panels: Sequence[tuple[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]],
+    levels: Mapping[str, Mapping[str, float]] | None = None,
+) -> str:
+    """Lines over one axis, a panel a score: what most studies draw.
+
+    Args:
+        name: of the figure.
+        described: what it shows, for those who do not see it.
+        xlabel: what goes along.
+        panels: the label of each, and its lines by name, each as x and y.
+        levels: dashed horizontal lines by panel and name, for example a deep ensemble's score.
+    """
+    figure, axes = canvas(1, len(panels), 2.9 * max(2, len(panels)), 2.9)
+    for k, (axis, (label, lines)) in enumerate(zip(axes, panels, strict=True)):
+        for colour, (line, (xs, ys)) in zip(_cycle(), lines.items(), strict=False):
+            axis.plot(xs, ys, ".-", color=colour, label=line)
+        for line, level in (levels or {}).get(label, {}).items():
+            axis.axhline(level, color=GREY, linestyle="--", linewidth=1)
+            axis.annotate(line, (0.99, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
+            axis.texts[-1].set_color(INK)
+        axis.set_xlabel(xlabel)
+        axis.set_title(label, fontsize=9, color=INK)
+        if k == 0 and len(lines) > 1:
+            legend(axis)
+    return svg(figure, name, described)
+
+
+def _cycle() -> list[str]:
+    return [*COLOURS] * 12

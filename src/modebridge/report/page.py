@@ -1,0 +1,147 @@
+"""The report: one HTML page that needs nothing else, from plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+
+import torch
+from torch import Tensor
+
+from modebridge.evaluate import Answers, CurvePoint, correspondence, reliability
+from modebridge.report.figures import (
+    bars_figure,
+    correspondence_figure,
+    cost_figure,
+    kind_of,
+    profile_figure,
+    reliability_figure,
+    training_figure,
+)
+from modebridge.report.rows import Row
+from modebridge.report.tables import StudyTable
+from modebridge.training import Epoch
+
+__all__ = ["PageData", "Samples", "StudyPart", "best_for_cost", "page"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """A few test images for the bar charts.
+
+    Args:
+        images: (N, C, H, W) floats in [0, 1].
+        numbers: (N,), their places in the test split.
+        ends: the names of the two modes.
+        midpoint: the name of the network between them.
+        bridge: the name of the bridge.
+    """
+
+    images: Tensor
+    numbers: Tensor
+    ends: tuple[str, str]
+    midpoint: str
+    bridge: str
+
+
+@dataclass(frozen=True)
+class StudyPart:
+    """A study that was run in the same folder."""
+
+    name: str
+    about: str
+    tables: tuple[StudyTable, ...]
+    figure: str
+
+
+@dataclass(frozen=True)
+class PageData:
+    """Everything that the page shows."""
+
+    title: str
+    about: str
+    summary: str
+    rows: Sequence[Row]
+    warnings: Sequence[str]
+    answers: Answers
+    classes: Sequence[str]
+    profiles: Mapping[str, Sequence[CurvePoint]] = field(default_factory=dict)
+    samples: Samples | None = None
+    metrics: Mapping[str, Mapping[str, Sequence[Epoch]]] = field(default_factory=dict)
+    studies: Sequence[StudyPart] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    recipe: str = ""
+
+
+def best_for_cost(rows: Sequence[Row]) -> set[str]:
+    """The rows that no row of the same or lower FLOPs beats in calibrated NLL."""
+    return {
+        row.name
+        for row in rows
+        if not any(other.nll < row.nll and other.relative_flops <= row.relative_flops for other in rows)
+    }
+
+
+def page(data: PageData) -> str:
+    """The page as HTML."""
+    import jinja2
+
+    text = resources.files("modebridge.report").joinpath("templates/page.html.j2").read_text()
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    figures = {
+        "cost": cost_figure(data.rows),
+        "profile": profile_figure(data.profiles) if data.profiles else "",
+        "reliability": _reliability(data),
+        "correspondence": _correspondence(data.answers),
+        "bars": _bars(data),
+        "training": training_figure(data.metrics) if any(data.metrics.values()) else "",
+    }
+    return environment.from_string(text).render(
+        data=data, figures=figures, best=best_for_cost(data.rows), kind_of=kind_of, count=len(data.answers.test_labels)
+    )
+
+
+def _reliability(data: PageData) -> str:
+    wanted = ["DE-1", "DE-1 + 1 bridge I", "DE-2"]
+    rows = [row for name in wanted for row in data.rows if row.name == name and row.members]
+    labels = data.answers.test_labels
+    found = [
+        (
+            row.name,
+            reliability(data.answers.probabilities(row.members), labels),
+            reliability(data.answers.calibrated(row.members), labels),
+        )
+        for row in rows
+    ]
+    return reliability_figure(found) if found else ""
+
+
+def _correspondence(answers: Answers) -> str:
+    bridges = [name for name, cost in answers.costs.items() if cost.reads and "@" not in name]
+    targets = [name for name in answers.test if name.startswith("curve-") and "@" not in name]
+    if not bridges or not targets:
+        return ""
+    tables = {name: answers.probabilities([name]) for name in (*bridges, *targets)}
+    found = [[correspondence(tables[target], tables[name]) for target in targets] for name in bridges]
+    return correspondence_figure(
+        bridges, targets, [[c.r2 for c in row] for row in found], [[c.kl for c in row] for row in found]
+    )
+
+
+def _bars(data: PageData) -> str:
+    samples = data.samples
+    if samples is None:
+        return ""
+    numbers = samples.numbers.long()
+    names = {
+        samples.ends[0]: samples.ends[0],
+        samples.ends[1]: samples.ends[1],
+        samples.midpoint: f"midpoint {samples.midpoint}",
+        samples.bridge: f"bridge {samples.bridge}",
+    }
+    said: dict[str, Tensor] = {
+        label: data.answers.probabilities([name])[numbers].to(torch.float32) for name, label in names.items()
+    }
+    truth = [data.classes[int(label)] for label in data.answers.test_labels[numbers]]
+    return bars_figure(samples.images, truth, data.classes, said, "bars")

@@ -1,0 +1,146 @@
+"""Tables with spread and the paper's numbers beside ours: Markdown, LaTeX and plain data."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+__all__ = ["Cell", "Column", "StudyTable", "TableRow", "cell_of"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its name, the digits behind the point, and which way is better."""
+
+    name: str
+    digits: int = 3
+    better: Literal["up", "down", ""] = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number: its mean, the population standard deviation over groups where there are several, the paper's own."""
+
+    mean: float
+    std: float | None = None
+    paper: str = ""
+
+
+def cell_of(values: Sequence[float], paper: str = "") -> Cell:
+    """A cell from the values of several groups of modes.
+
+    >>> cell_of([1.0, 3.0])
+    Cell(mean=2.0, std=1.0, paper='')
+    """
+    mean = statistics.fmean(values)
+    return Cell(mean, statistics.pstdev(values) if len(values) > 1 and math.isfinite(mean) else None, paper)
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row by the names of its columns; some may be missing."""
+
+    name: str
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """A table of a study.
+
+    Args:
+        title: what it shows.
+        columns: in order.
+        rows: in order.
+        notes: what a reader must know, a sentence each.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def has_paper(self) -> bool:
+        """Whether any of the paper's numbers stands beside ours."""
+        return any(cell.paper for row in self.rows for cell in row.cells.values())
+
+    def best(self, column: Column) -> float | None:
+        """The best mean of a column; None where no way is better."""
+        values = [row.cells[column.name].mean for row in self.rows if column.name in row.cells]
+        values = [value for value in values if math.isfinite(value)]
+        if not values or not column.better:
+            return None
+        return max(values) if column.better == "up" else min(values)
+
+    def markdown(self) -> str:
+        """As Markdown, the best of each column in bold, the paper's numbers in brackets."""
+        lines = [
+            f"**{self.title}**",
+            "",
+            "| | " + " | ".join(column.name for column in self.columns) + " |",
+            "|---|" + "---:|" * len(self.columns),
+        ]
+        for row in self.rows:
+            cells = [self._text(row, column, "**{}**", " ± ", " [{}]") for column in self.columns]
+            lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
+        notes = [*self.notes, *(["In brackets: the number that the paper prints."] if self.has_paper else [])]
+        return "\n".join([*lines, "", *notes]) + "\n"
+
+    def latex(self) -> str:
+        r"""As a LaTeX tabular (booktabs)."""
+
+        def safe(text: str) -> str:
+            for sign in "&%#_":
+                text = text.replace(sign, "\\" + sign)
+            return text.replace("R2", "$R^2$")
+
+        head = " & ".join(["", *(safe(column.name) for column in self.columns)])
+        lines = [f"% {self.title}", r"\begin{tabular}{l" + "r" * len(self.columns) + "}", r"\toprule", head + r" \\"]
+        lines.append(r"\midrule")
+        for row in self.rows:
+            cells = [self._text(row, column, r"\textbf{{{}}}", r" $\pm$ ", " [{}]") for column in self.columns]
+            lines.append(" & ".join([safe(row.name), *cells]) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data; numbers that JSON does not know are None."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: plain(item) for key, item in value.items()}
+            if isinstance(value, list | tuple):
+                return [plain(item) for item in value]
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        found: dict[str, Any] = plain(asdict(self))
+        return found
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> StudyTable:
+        """From what `as_dict` gave."""
+
+        def cell(record: Mapping[str, Any]) -> Cell:
+            return Cell(math.nan if record["mean"] is None else record["mean"], record["std"], record["paper"])
+
+        return cls(
+            data["title"],
+            tuple(Column(**column) for column in data["columns"]),
+            tuple(TableRow(r["name"], {key: cell(value) for key, value in r["cells"].items()}) for r in data["rows"]),
+            tuple(data["notes"]),
+        )
+
+    def _text(self, row: TableRow, column: Column, bold: str, between: str, paper: str) -> str:
+        cell = row.cells.get(column.name)
+        if cell is None:
+            return ""
+        text = f"{cell.mean:.{column.digits}f}" if math.isfinite(cell.mean) else "-"
+        best = self.best(column)
+        if best is not None and f"{best:.{column.digits}f}" == text and len(self.rows) > 1:
+            text = bold.format(text)
+        if cell.std is not None:
+            text += f"{between}{cell.std:.{column.digits}f}"
+        return text + (paper.format(cell.paper) if cell.paper else "")
