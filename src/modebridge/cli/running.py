@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,10 @@ def run(
     if given:
         recipe = changed(recipe, [f"modes={len(given)}"])
     engine = engine_for(recipe, device)
+    if engine.compile:
+        # The compiler's remarks are for its authors.
+        warnings.filterwarnings("ignore", module="torch")
+        logging.getLogger("torch").setLevel(logging.ERROR)
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
     console = screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")

@@ -23,6 +23,7 @@ class DataConfig:
         bridge_batch_size: of bridges; 0 for the same.
         train: take only so many of the training images; 0 for all.
         valid: take only so many of the validation images; 0 for all.
+        test: take only so many of the test images; 0 for all.
         pad: zero pixels around an image before a random crop of its own size.
         flip: mirror half of the images.
         noise: of digits only: standard deviation of the fixed pixel noise, in units of the images' own.
@@ -33,12 +34,20 @@ class DataConfig:
     bridge_batch_size: int = 0
     train: int = 0
     valid: int = 0
+    test: int = 0
     pad: int = 0
     flip: bool = False
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in {"batch_size": 1, "bridge_batch_size": 0, "train": 0, "valid": 0, "pad": 0}.items():
+        for name, least in {
+            "batch_size": 1,
+            "bridge_batch_size": 0,
+            "train": 0,
+            "valid": 0,
+            "test": 0,
+            "pad": 0,
+        }.items():
             if getattr(self, name) < least:
                 raise ModebridgeError(
                     f"Expected data.{name} to be at least {least}, but got {getattr(self, name)}; raise it."

@@ -29,18 +29,18 @@ def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
     if data.name == "digits":
         images = noisy_digits(data.noise)
         cut = data.train + data.valid
-        return Splits(images.part(0, data.train), images.part(data.train, cut), images.part(cut, len(images)))
+        last = min(cut + data.test, len(images)) if data.test else len(images)
+        return Splits(images.part(0, data.train), images.part(data.train, cut), images.part(cut, last))
     if data.name not in SETS:
         raise ModebridgeError(
             f"Expected data.name to be 'digits' or a known data set, but got '{data.name}'; {near(data.name, SETS)}."
         )
     splits = load_set(data.name, folder or os.environ.get("MODEBRIDGE_DATA", "data"))
-    train, valid = splits.train, splits.valid
-    return Splits(
-        train.part(0, data.train) if data.train else train,
-        valid.part(0, data.valid) if data.valid else valid,
-        splits.test,
-    )
+
+    def some(images: ImageSet | ImageFiles, count: int) -> ImageSet | ImageFiles:
+        return images.part(0, count) if count else images
+
+    return Splits(some(splits.train, data.train), some(splits.valid, data.valid), some(splits.test, data.test))
 
 
 class Feeds:

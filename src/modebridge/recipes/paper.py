@@ -81,15 +81,15 @@ def in1k(norm: Norm = "frn") -> Recipe:
 
 def cifar10_short(norm: Norm = "frn") -> Recipe:
     """Three modes, all their curves and bridges: half an hour of one data-centre GPU for the whole method."""
-    base, train = cifar10(norm), TrainConfig(epochs=40, weight_decay=1e-3)
+    base, train = cifar10(norm), TrainConfig(epochs=60, weight_decay=1e-3)
     return replace(
         base,
         name="cifar10-short" if norm == "frn" else "cifar10-short-bn",
         about=f"CIFAR-10 in a hurry: ResNet-32x2 with {norm.upper()}, 3 modes, 25 minutes on one data-centre GPU",
         modes=3,
         mode=train,
-        curve=replace(train, epochs=60),
-        bridge=TrainConfig(epochs=30),
+        curve=replace(train, epochs=120),
+        bridge=TrainConfig(epochs=60),
         pairs="all",
         pin_start="midpoint",
     )
