@@ -11,7 +11,7 @@ demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 	$(BIN)/modebridge run
 
 test: $(VENV)/.dev lint types layers ## everything that guards main
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 test-slow: $(VENV)/.dev ## the tests that take longer than a few seconds
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
 
 import modebridge
+from modebridge.cli.app import app
+from modebridge.recipes import RECIPES
+from tests.recipes.small import small
 
 
-def program(*arguments):
-    return subprocess.run([sys.executable, "-m", "modebridge", *arguments], capture_output=True, text=True, check=False)
+def program(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "modebridge", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setitem(RECIPES, "digits", small)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A finished run, made once by the program itself."""
+    out = tmp_path_factory.mktemp("program") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES, "digits", small)
+        answer = invoke("run", "--out", str(out))
+    assert answer.exit_code == 0, answer.output
+    return out, answer
 
 
 def test_version():
@@ -18,10 +54,31 @@ def test_version():
     assert answer.stdout.strip() == modebridge.__version__
 
 
-def test_a_users_mistake_is_one_sentence_and_no_trace():
-    answer = program("run", "cifar")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "cifar"), "Expected a known recipe, but got 'cifar'; near ones: "),
+        (("run", "--set", "mode.epoch=3"), "got 'mode.epoch'; near ones: mode.epochs"),
+        (("run", "cifar10-short", "--data", "/nowhere"), "Expected CIFAR-10 in '/nowhere'"),
+        (("study", "typo"), "Expected a known study, but got 'typo'"),
+        (("report", "/nowhere"), "to be a run folder"),
+        (("advise", "/nowhere"), "to be a run folder"),
+        (("run", "mine.toml"), "no such file"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence_and_no_trace(arguments, message, tmp_path):
+    out = ("--out", str(tmp_path / "run")) if arguments[0] in ("run", "study") else ()
+    answer = program(*arguments, *out)
     assert answer.returncode == 2
-    assert answer.stderr.startswith("modebridge: Expected a known recipe, but got 'cifar'; near ones: ")
+    assert message in answer.stderr.replace("\n", " ")
+    assert "Traceback" not in answer.stderr
+    assert answer.stdout == ""
+
+
+def test_a_wrong_option_is_explained_and_exits_with_2():
+    answer = program("run", "--nonsense")
+    assert answer.returncode == 2
+    assert "--nonsense" in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
@@ -30,14 +87,105 @@ def test_out_that_cannot_be_a_folder_is_said_before_training(tmp_path):
     answer = program("run", "--out", str(tmp_path / "file"))
     assert answer.returncode == 2
     assert "to be a folder to write to" in answer.stderr.replace("\n", " ")
-    assert "Traceback" not in answer.stderr
 
 
 def test_help_names_the_verbs():
     answer = program("--help")
     assert answer.returncode == 0
-    assert "run" in answer.stdout
+    assert all(verb in answer.stdout for verb in ("run", "recipes", "study", "cost", "report", "advise"))
 
 
 def test_the_public_names_exist():
     assert all(hasattr(modebridge, name) for name in modebridge.__all__)
+
+
+def test_a_run_says_where_its_report_is(folder):
+    out, answer = folder
+    assert "DE-2 + 1 bridge II" in answer.stdout
+    assert "What you just saw" in answer.stdout
+    assert f"Report: {out / 'report.html'}" in answer.stdout
+    names = {file.name for file in out.iterdir()}
+    assert {"recipe.toml", "results.json", "results.md", "report.html", "modes", "curves", "bridges"} <= names
+    data = json.loads((out / "results.json").read_text())
+    assert len(data["rows"]) == 9
+    assert data["trained"]
+    assert {file.name for file in (out / ".work").iterdir()} == {"lock"}
+
+
+def test_the_second_time_nothing_is_trained(quick, folder):
+    out, _ = folder
+    before = (out / "modes" / "0" / "meta.json").stat().st_mtime_ns
+    answer = invoke("run", "--out", str(out), "--json")
+    assert answer.exit_code == 0
+    assert "Nothing was to be trained" in answer.stderr
+    record = json.loads(answer.stdout)
+    assert record["trained"] == []
+    assert record["seconds"], "how long it took when it was trained"
+    assert (out / "modes" / "0" / "meta.json").stat().st_mtime_ns == before
+
+
+def test_the_page_is_written_again(quick, folder):
+    out, _ = folder
+    page = (out / "report.html").read_text()
+    (out / "report.html").unlink()
+    assert invoke("report", str(out)).exit_code == 0
+    assert (out / "report.html").read_text() == page
+
+
+def test_a_study_from_the_command_line(quick, folder):
+    out, _ = folder
+    answer = invoke("study", "mode-choice", "--out", str(out))
+    assert answer.exit_code == 0, answer.output
+    assert "High + 2 bridges I" in answer.stdout
+    assert "Study: mode-choice" in (out / "report.html").read_text()
+    found = json.loads(invoke("study", "mode-choice", "--out", str(out), "--json").stdout)
+    assert found[0]["rows"][0]["name"] == "High"
+
+
+def test_advice_by_every_price(quick, folder):
+    out, _ = folder
+    for by in ("flops", "params", "time"):
+        answer = invoke("advise", str(out), "--budget", "2.5", "--by", by, "--json")
+        assert answer.exit_code == 0, answer.output
+        advice = json.loads(answer.stdout)
+        assert advice["chosen"]["cost"] <= 2.5
+    assert "* Use mode-" in invoke("advise", str(out), "--budget", "2.5").stdout
+    assert invoke("report", str(out)).exit_code == 0
+    assert "measured on the machine" in (out / "report.html").read_text()
+
+
+def test_costs_and_recipes_as_data(quick):
+    rows = {row["name"]: row for row in json.loads(invoke("cost", "tin200", "--paper", "--json").stdout)}
+    assert rows["one bridge I small"]["relative_params"] == pytest.approx(0.1712, abs=5e-5)
+    assert rows["DE-1 + 2 I small"]["paper_params"] == pytest.approx(1.114, abs=5e-4)
+    listed = {row["name"]: row for row in json.loads(invoke("recipes", "--json").stdout)}
+    assert set(listed) == set(RECIPES)
+    assert listed["cifar10"]["bridges"] == 68
+    assert listed["digits"]["seconds"] > 0
+
+
+def test_modes_are_brought_along(quick, folder, tmp_path):
+    out, _ = folder
+    answer = invoke("run", "--out", str(tmp_path / "brought"), "--modes", str(out / "modes"), "--json")
+    assert answer.exit_code == 0, answer.output
+    assert not any(name.startswith("modes") for name in json.loads(answer.stdout)["trained"])
+
+
+def test_tables_fit_a_plain_terminal(quick, folder):
+    out, _ = folder
+    for arguments in (
+        ("recipes",),
+        ("cost", "cifar100", "--paper"),
+        ("advise", str(out)),
+        ("study", "type1", "--out", str(out)),
+    ):
+        text = invoke(*arguments).stdout
+        assert text
+        assert "…" not in text
+        assert all(len(line) <= 80 for line in text.splitlines() if not line.startswith(("Written", "Report")))
+
+
+def test_default_folder(quick, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert invoke("run", "--seed", "3").exit_code == 0
+    assert Path("runs/digits-seed3/report.html").is_file()

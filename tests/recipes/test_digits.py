@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import io
-import json
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from modebridge import trees
-from modebridge.cli.app import app
 from modebridge.data import Loader
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import evaluate
-from modebridge.recipes import RECIPES, find_recipe, run_recipe
+from modebridge.recipes import find_recipe, run_recipe
 from modebridge.recipes.digits import digits
 from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary, terminal_table
-
-
-def small():
-    recipe = digits()
-    return replace(
-        recipe,
-        modes=3,
-        data=replace(recipe.data, train=60, valid=60, batch_size=30),
-        mode=replace(recipe.mode, epochs=2),
-        curve=replace(recipe.curve, epochs=1),
-        bridge=replace(recipe.bridge, epochs=1),
-    )
+from tests.recipes.small import small
 
 
 @pytest.fixture(scope="module")
@@ -117,17 +103,6 @@ def test_progress_counts_every_epoch():
         "curves": (2, 2),
         "bridges": (4, 4),
     }
-
-
-def test_command_line_prints_the_table_and_writes_results(monkeypatch, tmp_path):
-    monkeypatch.setitem(RECIPES, "digits", small)
-    answer = CliRunner().invoke(app, ["run", "--out", str(tmp_path / "out")])
-    assert answer.exit_code == 0, answer.output
-    assert "DE-2 + 1 bridge II" in answer.output
-    assert "What you just saw" in answer.output
-    data = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert len(data["rows"]) == 9
-    assert "DE-1 + midpoint" in (tmp_path / "out" / "results.md").read_text()
 
 
 def test_unknown_recipe_and_too_few_modes():

@@ -15,12 +15,12 @@ import pytest
 
 from modebridge.recipes import RunFolder, run_recipe
 from modebridge.report import as_dicts
-from tests.recipes.test_digits import small
+from tests.recipes.small import small
 
 SCRIPT = """
 import sys
 from modebridge.recipes import RunFolder, run_recipe
-from tests.recipes.test_digits import small
+from tests.recipes.small import small
 run_recipe(small(), folder=RunFolder(sys.argv[1], every=0.05))
 """
 
@@ -40,8 +40,8 @@ def alone(tmp_path_factory):
 def test_a_folder_changes_nothing_but_keeps_everything(alone):
     folder, result = alone
     assert as_dicts(result.rows) == as_dicts(run_recipe(small()).rows)
-    # Modes, curves, bridges, and what each of them (and the labels) said.
-    assert len(artefacts(folder)) == 9 + 10
+    # Modes, curves, bridges; what each of them (and the labels) said; profiles of curves, sample images.
+    assert len(artefacts(folder)) == 9 + 10 + 2 + 1
     assert not list((folder / ".work").iterdir())
 
 

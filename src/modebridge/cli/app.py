@@ -78,6 +78,69 @@ def run(
     )
 
 
+@app.command()
+def recipes(as_json: Json = False) -> None:
+    """List what can be run: on what data, how much work it is, how long that takes here."""
+    from modebridge.cli import looking
+
+    looking.list_recipes(as_json)
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="type1, type2, correspondence, r-position, r-ablation, bridge-size, ...")],
+    recipe: RecipeName = "digits",
+    out: Out = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    data: Data = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Make one table or figure of the paper: type1, type2, correspondence, r-position, r-ablation, bridge-size,
+    type-mix, mode-choice.
+
+    It uses what is in the run folder, trains what is missing, and writes RUN/studies/NAME (Markdown, JSON, LaTeX, SVG).
+    """  # noqa: D205
+    from modebridge.cli import running
+
+    running.study(name, recipe, seed=seed, out=out, settings=settings or [], data=data, device=device, as_json=as_json)
+
+
+@app.command()
+def cost(
+    recipe: RecipeName = "digits",
+    settings: Settings = None,
+    paper: Annotated[bool, typer.Option("--paper", help="The paper's own counting beside the true one.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Count FLOPs and parameters of networks, bridges and combinations, without training anything."""
+    from modebridge.cli import looking, running
+
+    looking.show_cost(running.chosen(recipe, settings or [], None)[0], paper=paper, as_json=as_json)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")]) -> None:
+    """Write the page of a run folder again; needs neither the data set nor a GPU."""
+    from modebridge.cli import looking
+
+    looking.report_run(folder)
+
+
+@app.command()
+def advise(
+    folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")],
+    budget: Annotated[float, typer.Option(help="What a forward pass may cost, in networks.")] = 1.2,
+    by: Annotated[str, typer.Option(help="flops, params, or time (measured on this machine).")] = "flops",
+    as_json: Json = False,
+) -> None:
+    """Say which modes and bridges to use under a budget, chosen on validation data alone."""
+    from modebridge.cli import looking
+
+    looking.advise_run(folder, budget, by, as_json)
+
+
 def main() -> None:
     """Run the program; a user's mistake is one sentence on stderr and exit code 2, never a stack trace."""
     from modebridge.errors import ModebridgeError

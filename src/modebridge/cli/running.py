@@ -14,7 +14,7 @@ import torch
 
 from modebridge import __version__
 from modebridge.cli.terminal import first_process, progress_bars, say, screen
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import (
@@ -25,15 +25,19 @@ from modebridge.recipes import (
     changed,
     engine_for,
     machine,
+    make_workshop,
     read_recipe,
     run_recipe,
     write_page,
     write_whole,
 )
 from modebridge.recipes.elsewhere import find_modes
-from modebridge.report import as_dicts, markdown_table, summary, terminal_table
+from modebridge.recipes.estimate import CLASSES
+from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
+from modebridge.studies import STUDIES, run_study, write_study
+from modebridge.training import Engine
 
-__all__ = ["chosen", "default_folder", "run"]
+__all__ = ["chosen", "default_folder", "run", "study"]
 
 
 def chosen(recipe: str, settings: Sequence[str], seed: int | None) -> tuple[Recipe, int]:
@@ -63,16 +67,12 @@ def run(
     given = find_modes(modes) if modes is not None else []
     if given:
         recipe = changed(recipe, [f"modes={len(given)}"])
-    engine = engine_for(recipe, device)
-    if engine.compile:
-        # The compiler's remarks are for its authors.
-        warnings.filterwarnings("ignore", module="torch")
-        logging.getLogger("torch").setLevel(logging.ERROR)
+    engine = _quiet(engine_for(recipe, device))
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
     console = screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {folder.path}")
-    with folder.alone(lambda: say("Another run is at work in this folder; waiting for it.", style="yellow")):
+    with folder.alone(_wait):
         changes = begin(folder, recipe, seed)
         if changes:
             say("Changed since the last run in this folder: " + "; ".join(changes), style="yellow")
@@ -106,11 +106,63 @@ def run(
     console.print(f"Report: {page}", soft_wrap=True, markup=False)
 
 
+def study(
+    name: str,
+    recipe_name: str,
+    *,
+    seed: int | None,
+    out: Path | None,
+    settings: Sequence[str],
+    data: Path | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Run one study in a run folder."""
+    if name not in STUDIES:
+        raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
+    recipe, seed = chosen(recipe_name, settings, seed)
+    engine = _quiet(engine_for(recipe, device))
+    folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
+    say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
+    with folder.alone(_wait):
+        begin(folder, recipe, seed)
+        engine.processes.wait()
+        with progress_bars() as tell:
+            workshop = make_workshop(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell)
+            part = run_study(name, workshop)
+        if first_process():
+            place = write_study(part, folder)
+            if (folder.path / "report.html").is_file():
+                write_page(folder)
+            folder.tidy()
+    console = screen()
+    if as_json:
+        console.print_json(json.dumps([table.as_dict() for table in part.tables]))
+        return
+    for table in part.tables:
+        console.print(study_table(table, spread=console.width >= 110))
+        for note in table.notes:
+            console.print(note, style="dim")
+    if first_process():
+        console.print(f"Written: {place}", soft_wrap=True, markup=False)
+
+
+def _wait() -> None:
+    say("Another run is at work in this folder; waiting for it.", style="yellow")
+
+
+def _quiet(engine: Engine) -> Engine:
+    if engine.compile:
+        # The compiler's remarks are for its authors.
+        warnings.filterwarnings("ignore", module="torch")
+        logging.getLogger("torch").setLevel(logging.ERROR)
+    return engine
+
+
 def _as_modes(recipe: Recipe, files: Sequence[Mapping[str, torch.Tensor]]) -> dict[int, Mode]:
     if not files:
         return {}
-    classes = next(reversed(list(files[0].values()))).shape[0]
-    net = ResNet(spec_of(recipe.net, recipe.norm, classes), torch.Generator().manual_seed(0))
+    net = ResNet(spec_of(recipe.net, recipe.norm, CLASSES[recipe.data.name]), torch.Generator().manual_seed(0))
     found = {k: Mode.from_state_dict(net, state) for k, state in enumerate(files)}
     ids = [mode.id for mode in found.values()]
     if len(set(ids)) < len(ids):

@@ -1,5 +1,6 @@
 """What an ensemble is worth and what it costs: scores, calibration, DEE, correspondence, curves, FLOPs."""
 
+from modebridge.evaluate.advice import Advice, Choice, advise
 from modebridge.evaluate.answers import Answers, Combined, MemberCost
 from modebridge.evaluate.bootstrap import (
     Interval,
@@ -42,8 +43,10 @@ from modebridge.evaluate.scores import (
 )
 
 __all__ = [
+    "Advice",
     "Answers",
     "Average",
+    "Choice",
     "Combined",
     "Correspondence",
     "Cost",
@@ -57,6 +60,7 @@ __all__ = [
     "Score",
     "Scores",
     "accuracy",
+    "advise",
     "barrier",
     "bootstrap_difference",
     "bootstrap_interval",

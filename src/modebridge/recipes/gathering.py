@@ -9,7 +9,7 @@ from typing import Any
 
 from modebridge.data.sets import CLASS_NAMES
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import CurvePoint
+from modebridge.evaluate import Answers, CurvePoint
 from modebridge.recipes.answering import read_answers
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.folder import RunFolder, write_whole
@@ -65,6 +65,7 @@ def gather(folder: RunFolder) -> PageData:
         studies=_studies(folder),
         provenance=_provenance(folder, recipe, seed, results),
         recipe=(folder.path / "recipe.toml").read_text(),
+        times=_times(folder, answers),
     )
 
 
@@ -73,6 +74,12 @@ def write_page(folder: RunFolder) -> Path:
     place = folder.path / "report.html"
     write_whole(place, page(gather(folder)))
     return place
+
+
+def _times(folder: RunFolder, answers: Answers) -> dict[str, float]:
+    """Measured times by member, where all were measured."""
+    found: dict[str, float] = _json(folder.path / "times.json").get("relative", {})
+    return found if set(answers.costs) <= set(found) else {}
 
 
 def _json(path: Path) -> dict[str, Any]:

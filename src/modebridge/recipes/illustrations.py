@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from modebridge import trees
 from modebridge.data import ImageFiles
 from modebridge.evaluate import Answers, curve_profile
 from modebridge.nets import skeleton
@@ -31,16 +34,21 @@ def illustrate(workshop: Workshop, answers: Answers, positions: int = 11) -> Non
 
 def _profiles(workshop: Workshop, positions: int) -> None:
     device = workshop.engine.device
-    for (i, j), curve in workshop.curves(workshop.recipe.curves()).items():
-        identity = key_of(curve.start.id, curve.end.id, *(float(pin.sum()) for pin in curve.pins[0].values()))
+    curves = workshop.curves(workshop.recipe.curves())
+
+    def make(i: int, j: int) -> None:
+        curve = curves[i, j]
+        identity = key_of(curve.start.id, curve.end.id, trees.fingerprint(*curve.pins))
         key = key_of("profile", identity, positions, workshop.feeds.scored_on, workshop.feeds.learned_from)
         if workshop.maker.find("profiles", f"{i}-{j}", key) is not None:
-            continue
+            return
         net = skeleton(workshop.net).to(device)
         train = workshop.feeds.train("statistics")
         found = curve_profile(net, curve.to(device), workshop.feeds.valid(), positions, train)
         table = torch.tensor([[p.r, p.nll, p.accuracy] for p in found], dtype=torch.float64)
         workshop.maker.keep("profiles", f"{i}-{j}", key, {"points": table}, {"columns": ["r", "nll", "accuracy"]})
+
+    workshop.maker.each([partial(make, i, j) for i, j in curves])
 
 
 def _samples(workshop: Workshop, answers: Answers) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -20,6 +20,8 @@ __all__ = ["Maker", "Progress", "Tensors"]
 
 Progress: TypeAlias = Callable[[str, int, int, float], None]
 """Called with a stage, the epochs done in it, the epochs it has, and images a second; may come from several threads."""
+
+T = TypeVar("T")
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 Fit: TypeAlias = Callable[[list[str], Checkpoints | None, Report], Mapping[str, Tensors]]
@@ -71,13 +73,7 @@ class Maker:
             if checkpoints is not None and (self.folder is None or self.folder.writes):
                 checkpoints.clear()
 
-        jobs = [partial(make, group) for group in groups]
-        if self.engine.device.type == "cpu" and self.engine.processes.size == 1:
-            side_by_side(jobs)
-        else:
-            # Processes that train together must train the same thing at the same time.
-            for job in jobs:
-                job()
+        self.each([partial(make, group) for group in groups])
         self.engine.processes.wait()
         self.trained += [f"{kind} {name}" for name in missing]
         # Read back, so that a run and the one after it see the same bits.
@@ -90,6 +86,16 @@ class Maker:
                 "all processes see the same folder)."
             )
         return complete
+
+    def each(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """Do independent jobs: on a CPU side by side, one core each; on a GPU, or in several processes, in turn.
+
+        One core each also where there is a single job: sums over images then do not depend on the number of cores.
+        """
+        if self.engine.device.type == "cpu" and self.engine.processes.size == 1:
+            return side_by_side(jobs)
+        # Processes that train together must train the same thing at the same time.
+        return [job() for job in jobs]
 
     def find(self, kind: str, name: str, key: str) -> Tensors | None:
         """An artefact that was made from these very things; None where there is none."""

@@ -141,6 +141,10 @@ def _build(kind: type[T], found: Mapping[str, Any], before: str, where: str) -> 
         if name not in found:
             continue
         if is_dataclass(hint):
+            if not isinstance(found[name], Mapping):
+                raise ModebridgeError(
+                    f"Expected [{name}] in '{where}' to be a table of settings, but got '{found[name]}'; write one."
+                )
             values[name] = _build(typing.cast("type[Any]", hint), found[name], f"{name}.", where)
         else:
             values[name] = _read(found[name], hint, before + name)

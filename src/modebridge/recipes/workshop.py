@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -153,7 +154,8 @@ class Workshop:
         if not members:
             return {}
         curves = self.curves(sorted({member.pair for member in members}))
-        plans = {member.name: self._plan(member, curves[member.pair]) for member in members}
+        planned = self.maker.each([partial(self._plan, member, curves[member.pair]) for member in members])
+        plans = {member.name: plan for member, plan in zip(members, planned, strict=True)}
 
         def fit(names: list[str], checkpoints: Checkpoints | None, report: Report) -> Mapping[str, Tensors]:
             trained = fit_bridges(
@@ -187,7 +189,11 @@ class Workshop:
     def points(self, members: Sequence[Member]) -> dict[str, Mode]:
         """Networks on curves by name, with statistics of their own."""
         curves = self.curves(sorted({member.pair for member in members}))
-        return {member.name: self._with_statistics(curves[member.pair], member.r).at(member.r) for member in members}
+        found = self.maker.each([partial(self._point, curves[member.pair], member.r) for member in members])
+        return {member.name: mode for member, mode in zip(members, found, strict=True)}
+
+    def _point(self, curve: BezierCurve, r: float) -> Mode:
+        return self._with_statistics(curve, r).at(r)
 
     def _with_statistics(self, curve: BezierCurve, r: float) -> BezierCurve:
         device = self.engine.device

@@ -4,7 +4,7 @@ from modebridge.report.figures import lines_figure
 from modebridge.report.page import PageData, Samples, StudyPart, best_for_cost, page
 from modebridge.report.rows import Row, as_dicts, from_dicts, row_of
 from modebridge.report.summary import closed_gap, summary
-from modebridge.report.table import COLUMNS, markdown_table, terminal_table
+from modebridge.report.table import COLUMNS, markdown_table, study_table, terminal_table
 from modebridge.report.tables import Cell, Column, StudyTable, TableRow, cell_of
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "markdown_table",
     "page",
     "row_of",
+    "study_table",
     "summary",
     "terminal_table",
 ]

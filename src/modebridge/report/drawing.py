@@ -68,7 +68,7 @@ def svg(figure: Figure, name: str, described: str) -> str:
     from matplotlib import rc_context
 
     figure.patch.set_alpha(0)
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}), io.StringIO() as buffer:
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "modebridge"}), io.StringIO() as buffer:
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
         text = buffer.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
@@ -76,4 +76,7 @@ def svg(figure: Figure, name: str, described: str) -> str:
     # The page sets the size; the figure keeps its shape.
     text = re.sub(r'width="[\d.]+pt" ', "", re.sub(r'height="[\d.]+pt" ', "", text, count=1), count=1)
     text = re.sub(r"font: ([\d.]+)px '[^']*'(, [^;\"]*)?", r"font: \1px system-ui, sans-serif", text)
+    # Inner names by number: matplotlib makes them from addresses in memory, and the same page should be the same text.
+    for number, inner in enumerate(dict.fromkeys(re.findall(r'id="([^"]+)"', text))):
+        text = re.sub(rf'(id="|href="#|url\(#){re.escape(inner)}(?=["\)])', rf"\g<1>{name}-{number}", text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)

@@ -46,14 +46,20 @@ def kind_of(name: str) -> str:
     return "with type I bridges" if " I" in name else "deep ensemble"
 
 
-def cost_figure(rows: Sequence[Row]) -> str:
-    """Accuracy and calibrated NLL against relative cost, the deep ensembles' line dashed."""
+def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -> str:
+    """Accuracy and calibrated NLL against relative cost, the deep ensembles' line dashed.
+
+    Args:
+        rows: of the results table.
+        times: measured time by row, in networks; None takes counted FLOPs.
+    """
+    along = {row.name: times[row.name] if times else row.relative_flops for row in rows}
     figure, (left, right) = canvas(1, 2, 8.4, 3.4)
     plain = [row for row in rows if kind_of(row.name) == "deep ensemble"]
     for axis, what, label in ((left, "accuracy", "accuracy, %"), (right, "nll", "calibrated NLL")):
         scale = 100 if what == "accuracy" else 1
         axis.plot(
-            [row.relative_flops for row in plain],
+            [along[row.name] for row in plain],
             [scale * getattr(row, what) for row in plain],
             "--",
             color=GREY,
@@ -64,7 +70,7 @@ def cost_figure(rows: Sequence[Row]) -> str:
             chosen = [row for row in rows if kind_of(row.name) == kind]
             if chosen:
                 axis.scatter(
-                    [row.relative_flops for row in chosen],
+                    [along[row.name] for row in chosen],
                     [scale * getattr(row, what) for row in chosen],
                     color=colour,
                     marker=marker,
@@ -73,13 +79,16 @@ def cost_figure(rows: Sequence[Row]) -> str:
                     zorder=3,
                 )
         for row in plain:
-            place = (row.relative_flops, scale * getattr(row, what))
+            place = (along[row.name], scale * getattr(row, what))
             axis.annotate(row.name, place, (5, -10), textcoords="offset points", fontsize=8, color=INK)
-        axis.set_xlabel("FLOPs, in networks")
+        axis.set_xlabel("measured time, in networks" if times else "FLOPs, in networks")
         axis.set_ylabel(label)
         axis.margins(x=0.1, y=0.14)
     legend(right)
-    return svg(figure, "cost", "Accuracy and calibrated NLL of every row of the table against its relative FLOPs")
+    what = "measured time" if times else "relative FLOPs"
+    return svg(
+        figure, "time" if times else "cost", f"Accuracy and calibrated NLL of every row of the table against its {what}"
+    )
 
 
 def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:

@@ -72,6 +72,8 @@ class PageData:
     studies: Sequence[StudyPart] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     recipe: str = ""
+    times: Mapping[str, float] = field(default_factory=dict)
+    """The measured time of each member, in networks, where somebody has measured it."""
 
 
 def best_for_cost(rows: Sequence[Row]) -> set[str]:
@@ -91,6 +93,7 @@ def page(data: PageData) -> str:
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     figures = {
         "cost": cost_figure(data.rows),
+        "time": cost_figure(data.rows, _row_times(data)) if data.times else "",
         "profile": profile_figure(data.profiles) if data.profiles else "",
         "reliability": _reliability(data),
         "correspondence": _correspondence(data.answers),
@@ -100,6 +103,14 @@ def page(data: PageData) -> str:
     return environment.from_string(text).render(
         data=data, figures=figures, best=best_for_cost(data.rows), kind_of=kind_of, count=len(data.answers.test_labels)
     )
+
+
+def _row_times(data: PageData) -> dict[str, float]:
+    reads = {name: cost.reads for name, cost in data.answers.costs.items()}
+    return {
+        row.name: sum(data.times[n] for n in dict.fromkeys([*row.members, *(r for m in row.members for r in reads[m])]))
+        for row in data.rows
+    }
 
 
 def _reliability(data: PageData) -> str:

@@ -8,8 +8,9 @@ from rich import box
 from rich.table import Table
 
 from modebridge.report.rows import Row
+from modebridge.report.tables import StudyTable
 
-__all__ = ["COLUMNS", "markdown_table", "terminal_table"]
+__all__ = ["COLUMNS", "markdown_table", "study_table", "terminal_table"]
 
 COLUMNS = ("members", "FLOPs", "params", "ACC %", "NLL", "ECE", "Brier", "DEE")
 
@@ -36,6 +37,17 @@ def terminal_table(rows: Sequence[Row], title: str) -> Table:
     for row in rows:
         table.add_row(*_cells(row), style="bold" if "bridge" in row.name else None)
     return table
+
+
+def study_table(table: StudyTable, *, spread: bool = True) -> Table:
+    """A study's table for rich to print; on a narrow terminal without the spread."""
+    drawn = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    drawn.add_column("", no_wrap=True)
+    for column in table.columns:
+        drawn.add_column(column.name, justify="right", no_wrap=True)
+    for row in table.rows:
+        drawn.add_row(row.name, *(table.text(row, column, spread=spread) for column in table.columns))
+    return drawn
 
 
 def markdown_table(rows: Sequence[Row]) -> str:

@@ -85,7 +85,7 @@ class StudyTable:
             "|---|" + "---:|" * len(self.columns),
         ]
         for row in self.rows:
-            cells = [self._text(row, column, "**{}**", " ± ", " [{}]") for column in self.columns]
+            cells = [self.text(row, column, "**{}**", " ± ", " [{}]") for column in self.columns]
             lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
         notes = [*self.notes, *(["In brackets: the number that the paper prints."] if self.has_paper else [])]
         return "\n".join([*lines, "", *notes]) + "\n"
@@ -102,7 +102,7 @@ class StudyTable:
         lines = [f"% {self.title}", r"\begin{tabular}{l" + "r" * len(self.columns) + "}", r"\toprule", head + r" \\"]
         lines.append(r"\midrule")
         for row in self.rows:
-            cells = [self._text(row, column, r"\textbf{{{}}}", r" $\pm$ ", " [{}]") for column in self.columns]
+            cells = [self.text(row, column, r"\textbf{{{}}}", r" $\pm$ ", " [{}]") for column in self.columns]
             lines.append(" & ".join([safe(row.name), *cells]) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -133,7 +133,17 @@ class StudyTable:
             tuple(data["notes"]),
         )
 
-    def _text(self, row: TableRow, column: Column, bold: str, between: str, paper: str) -> str:
+    def text(
+        self,
+        row: TableRow,
+        column: Column,
+        bold: str = "{}",
+        between: str = " ± ",
+        paper: str = " [{}]",
+        *,
+        spread: bool = True,
+    ) -> str:
+        """One cell as text; empty where the row has none."""
         cell = row.cells.get(column.name)
         if cell is None:
             return ""
@@ -141,6 +151,6 @@ class StudyTable:
         best = self.best(column)
         if best is not None and f"{best:.{column.digits}f}" == text and len(self.rows) > 1:
             text = bold.format(text)
-        if cell.std is not None:
+        if cell.std is not None and spread:
             text += f"{between}{cell.std:.{column.digits}f}"
         return text + (paper.format(cell.paper) if cell.paper else "")

@@ -14,7 +14,7 @@ from modebridge.batches import go_to_epoch
 from modebridge.errors import ModebridgeError
 from modebridge.nets import skeleton
 from modebridge.training.processes import Processes, launched
-from modebridge.types import Batch, Batches, Draw
+from modebridge.types import Batch, Batches, Draw, Params
 
 __all__ = ["Engine"]
 
@@ -70,6 +70,14 @@ class Engine:
     def placed(self, net: nn.Module) -> nn.Module:
         """A copy of the network on our device, its batch norm over the batches of all processes where that exists."""
         return self.synced(skeleton(net).to(self.device))
+
+    def refresh_of(self, net: nn.Module) -> Callable[[nn.Module, Params, Params, Batches], Params]:
+        """Re-estimates running statistics over all processes, on a plain copy of the network.
+
+        Each process has batches of its own here: synchronised layers would wait for one another for ever.
+        """
+        plain = skeleton(net).to(self.device)
+        return lambda _, params, buffers, batches: self.processes.refresh(plain, params, buffers, batches)
 
     def synced(self, net: nn.Module) -> nn.Module:
         """The network with batch norm that sees all processes' images; on CPUs torch has none, each sees its own."""

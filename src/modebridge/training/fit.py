@@ -10,6 +10,7 @@ from torch import nn
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective, has_statistics
+from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out
 from modebridge.training.config import TrainConfig
@@ -86,7 +87,7 @@ def fit_modes(
     modes = [objective.result(states) for states in trained]
     if stale:
         # The statistics on the way belong to the weights on the way, not to their mean.
-        net, refresh = engine.placed(nets[0]), engine.processes.refresh
+        net, refresh = skeleton(nets[0]).to(engine.device), engine.processes.refresh
         modes = [
             Mode(mode.params, refresh(net, mode.params, mode.buffers, engine.feed(data)))
             for mode, data in zip(modes, trains, strict=True)
@@ -173,7 +174,7 @@ def fit_curves(
     ]
     trains = [check_batches(net, start, data, "train") for (start, _), data in zip(pairs, train_data, strict=True)]
     kept_out = held_out(net, pairs[0][0], valid, config, engine)
-    objective = CurveObjective(engine.placed(net), curves[0], engine.feed(trains[0]), r, engine.processes.refresh)
+    objective = CurveObjective(engine.placed(net), curves[0], engine.feed(trains[0]), r, engine.refresh_of(net))
     tasks = [
         Task(objective.start(curve), data, kept_out, seed)
         for curve, data, seed in zip(curves, trains, own, strict=True)

@@ -1,0 +1,205 @@
+"""The verbs that look: recipes, cost, report, advise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.table import Table
+
+from modebridge.bridges import body_like, last_blocks_tap
+from modebridge.cli.terminal import say, screen
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import Answers, advise, combination_cost, feature_shapes
+from modebridge.nets import ResNet, spec_of
+from modebridge.recipes import (
+    RECIPES,
+    Recipe,
+    RunFolder,
+    find_recipe_of,
+    members_of,
+    read_answers,
+    write_page,
+    write_whole,
+)
+from modebridge.recipes.estimate import CLASSES, member_times, seconds_here, work_of
+
+__all__ = ["advise_run", "list_recipes", "report_run", "show_cost"]
+
+NEEDS = {
+    "digits": "none",
+    "cifar10": "CIFAR-10, 180 MB",
+    "cifar100": "CIFAR-100, 180 MB",
+    "tin200": "Tiny ImageNet, 480 MB",
+    "in1k": "ImageNet, 150 GB",
+}
+
+
+def _table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
+    """A table that fits 80 columns; `text` are the columns of words, which may be folded, the others are numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for k, column in enumerate(columns):
+        table.add_column(
+            column, justify="left" if k in text else "right", no_wrap=k not in text, overflow="fold", ratio=None
+        )
+    return table
+
+
+def list_recipes(as_json: bool) -> None:
+    """Every recipe with the data it needs, its work and how long that takes here."""
+    recipes = [replace(make(), name=name) for name, make in RECIPES.items()]
+    seconds = seconds_here(recipes)
+    records: list[dict[str, Any]] = [
+        {
+            "name": recipe.name,
+            "about": recipe.about,
+            "data": NEEDS[recipe.data.name],
+            "modes": recipe.modes,
+            "curves": len(recipe.curves()),
+            "bridges": sum(member.is_bridge for member in members_of(recipe)),
+            "petaflop": 2 * work_of(recipe).total / 1e15,
+            "seconds": seconds[recipe.name],
+        }
+        for recipe in recipes
+    ]
+    if as_json:
+        screen().print_json(json.dumps(records))
+        return
+    table = _table("recipe", "modes", "curves", "bridges", "PFLOP", "here", "data needed", text=(0, 6))
+    for record in records:
+        counts = [str(record[key]) for key in ("modes", "curves", "bridges")]
+        work = f"{record['petaflop']:,.3f}" if record["petaflop"] < 1 else f"{record['petaflop']:,.0f}"
+        table.add_row(record["name"], *counts, work, _span(record["seconds"]), record["data"])
+    console = screen()
+    console.print(table)
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU cores"
+    console.print(
+        f"PFLOP: of training everything. Here: an estimate for {where}, from a few steps timed now; compilation, "
+        "reading and scoring come on top. Names ending in -bn have batch norm, the others filter response norm. "
+        "Run one: modebridge run RECIPE --data DIR, DIR holding the set's official files."
+    )
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("years", 31557600.0), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
+    """FLOPs and parameters of every member and of the usual combinations, from architectures alone."""
+    spec = spec_of(recipe.net, recipe.norm, CLASSES[recipe.data.name])
+    tap = last_blocks_tap(spec)
+    with torch.device("meta"):
+        net = ResNet(spec)
+        feature = feature_shapes(net, spec.image, [tap])[tap]
+        bodies: dict[tuple[str, str], Any] = {
+            (kind, size): (body_like(spec, kind, recipe.slim(size)), [feature] * (2 if kind == "II" else 1))
+            for kind in ("I", "II")
+            for size in ("small", "medium")
+        }
+    plans: list[tuple[str, int, list[tuple[str, str]]]] = [("DE-1", 1, [])]
+    plans += [(f"one bridge {kind} {size}", 0, [(kind, size)]) for kind, size in bodies]
+    most = recipe.modes - 1
+    for size in recipe.sizes:
+        plans += [(f"DE-1 + {k} I {size}", 1, [("I", size)] * k) for k in range(1, min(most, 4) + 1)]
+    for m in range(2, min(recipe.modes, 4) + 1):
+        plans.append((f"DE-{m}", m, []))
+        pairs = m * (m - 1) // 2
+        plans += [(f"DE-{m} + {pairs} II {size}", m, [("II", size)] * pairs) for size in recipe.sizes]
+    records = []
+    for name, modes, wanted in plans:
+        fed = [bodies[key] for key in wanted]
+        counted = combination_cost(net, spec.image, modes, fed)
+        record: dict[str, Any] = {"name": name, **asdict(counted)}
+        if paper:
+            printed = combination_cost(net, spec.image, modes, fed, "paper")
+            record |= {"paper_flops": printed.relative_flops, "paper_params": printed.relative_params}
+        records.append(record)
+    if as_json:
+        screen().print_json(json.dumps(records))
+        return
+    extra = ["FLOPs\\[P]", "params\\[P]"] if paper else []
+    table = _table(f"{recipe.name} {recipe.norm}", "M MACs", "M params", "FLOPs", "params", *extra)
+    for record in records:
+        cells = [f"{record['flops'] / 1e6:,.1f}", f"{record['params'] / 1e6:,.2f}"]
+        cells += [f"x{record['relative_flops']:.3f}", f"x{record['relative_params']:.3f}"]
+        if paper:
+            cells += [f"x{record['paper_flops']:.3f}", f"x{record['paper_params']:.3f}"]
+        table.add_row(record["name"], *cells)
+    console = screen()
+    console.print(table)
+    said = "FLOPs and params in units of one network, truly counted (convolutions and matrix products)."
+    if paper:
+        said += " \\[P]: as the paper counts, elementwise work too, bridges' parameters divided by three networks."
+    console.print(said)
+
+
+def report_run(path: Path) -> None:
+    """Write the page of a run folder again and say where it is."""
+    folder = _existing(path)
+    with folder.alone():
+        screen().print(f"Report: {write_page(folder)}", soft_wrap=True, markup=False)
+
+
+def advise_run(path: Path, budget: float, by: str, as_json: bool) -> None:
+    """The best combination under a budget, and the front."""
+    folder = _existing(path)
+    recipe, _ = find_recipe_of(folder)
+    answers = read_answers(folder)
+    advice = advise(answers, budget, _price(answers, recipe, by, folder))
+    if as_json:
+        screen().print_json(json.dumps(asdict(advice)))
+        return
+    console = screen()
+    unit = {"flops": "FLOPs", "params": "params", "time": "time"}[by]
+    table = _table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
+    for choice in advice.front:
+        mark = "*" if choice == advice.chosen else ""
+        cells = (f"x{choice.cost:.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
+        table.add_row(mark, *cells, _short(choice.members))
+    console.print(table)
+    chosen = advice.chosen
+    console.print(
+        f"* Use {' + '.join(chosen.members)}: x{chosen.cost:.3f} {unit} of one network, validation NLL "
+        f"{chosen.nll:.4f}, the lowest found within x{budget:g} ({advice.looked_at} combinations looked at). Chosen on "
+        "validation data alone: the test split was not looked at.",
+    )
+
+
+def _short(members: tuple[str, ...]) -> str:
+    """A set of members in a line: modes by number, bridges by type and pair."""
+    modes = [name.removeprefix("mode-") for name in members if name.startswith("mode-")]
+    rest = [name for name in members if not name.startswith("mode-")]
+    return "modes " + ",".join(modes) + (" + " + " + ".join(rest) if rest else "")
+
+
+def _price(answers: Answers, recipe: Recipe, by: str, folder: RunFolder) -> Any:
+    if by == "flops":
+        return None
+    if by == "params":
+        return lambda members: answers.cost(members)[1]
+    if by != "time":
+        raise ModebridgeError(f"Expected --by to be flops, params or time, but got '{by}'; choose one.")
+    say("Timing every member on this machine ...")
+    times = member_times(recipe, list(answers.costs))
+    write_whole(folder.path / "times.json", json.dumps({"relative": times, "batch": 64}, indent=1))
+
+    def price(members: Any) -> float:
+        run = dict.fromkeys([*members, *(mode for name in members for mode in answers.costs[name].reads)])
+        return sum(times[name] for name in run)
+
+    return price
+
+
+def _existing(path: Path) -> RunFolder:
+    if not (path / "recipe.toml").is_file():
+        raise ModebridgeError(
+            f"Expected '{path}' to be a run folder, but it has no recipe.toml; make one: modebridge run --out {path}"
+        )
+    return RunFolder(path)

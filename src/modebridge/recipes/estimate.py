@@ -1,0 +1,142 @@
+"""How much work a recipe is, and how long that takes here; how long one member takes."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.bridges import Kind, body_like, last_blocks_tap
+from modebridge.evaluate import feature_shapes, module_cost
+from modebridge.nets import ResNet, spec_of
+from modebridge.recipes.config import Recipe
+from modebridge.recipes.members import Member, members_of
+
+__all__ = ["Work", "member_times", "seconds_here", "work_of"]
+
+IMAGES = {"cifar10": 45_000, "cifar100": 45_000, "tin200": 90_000, "in1k": 1_231_167}
+CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "tin200": 200, "in1k": 1000}
+# One compiled bf16 step of several networks against an eager one, measured on one H200 (docs/performance.md).
+COMPILED_GAIN = 10.0
+
+
+@dataclass(frozen=True)
+class Work:
+    """The multiply-adds of training everything that a recipe names, by stage; a backward pass counts as two forward."""
+
+    modes: float
+    curves: float
+    bridges: float
+
+    @property
+    def total(self) -> float:
+        """All stages."""
+        return self.modes + self.curves + self.bridges
+
+
+@cache
+def work_of(recipe: Recipe) -> Work:
+    """Count the work of a recipe without data and without training."""
+    spec = spec_of(recipe.net, recipe.norm, CLASSES[recipe.data.name])
+    with torch.device("meta"):  # shapes alone: drawing the weights of large networks takes seconds
+        net = ResNet(spec)
+    base = module_cost(net, spec.image).flops
+    images = recipe.data.train or IMAGES.get(recipe.data.name, 0)
+    pairs = recipe.curves()
+    bridges = [member for member in members_of(recipe) if member.is_bridge]
+    feature = feature_shapes(net, spec.image, [last_blocks_tap(spec)])[last_blocks_tap(spec)]
+    trained = 0.0
+    for (kind, size), count in Counter((_kind(member), member.size) for member in bridges).items():
+        with torch.device("meta"):
+            body = body_like(spec, kind, recipe.slim(size))
+        trained += count * 3 * module_cost(body, *[feature] * (2 if kind == "II" else 1)).flops
+    read = {k for member in bridges for k in member.reads}
+    frozen = (len(read) + len({member.pair for member in bridges})) * base
+    return Work(
+        modes=3 * base * images * recipe.mode.epochs * recipe.modes,
+        curves=3 * base * images * recipe.curve.epochs * len(pairs),
+        bridges=(frozen + trained) * images * recipe.bridge.epochs,
+    )
+
+
+def _kind(member: Member) -> Kind:
+    return "II" if member.kind == "II" else "I"
+
+
+def seconds_here(recipes: Sequence[Recipe]) -> dict[str, float]:
+    """An estimate of each recipe's training time on this machine, from a few steps of one network timed now."""
+    found: dict[str, float] = {}
+    gpu = torch.cuda.is_available()
+    rates: dict[str, float] = {}
+    for recipe in recipes:
+        device = torch.device("cuda" if gpu and recipe.device == "auto" else "cpu")
+        # The digits network is so small that its overhead differs; the others are timed by CIFAR-10's.
+        kind = "digits" if recipe.net == "digits" else "cifar10"
+        key = f"{kind} {device.type}"
+        if key not in rates:
+            rates[key] = _rate(kind, device) * (COMPILED_GAIN if device.type == "cuda" else 1.0)
+        found[recipe.name] = work_of(recipe).total / rates[key]
+    return found
+
+
+def _rate(kind: str, device: torch.device) -> float:
+    """Multiply-adds a second of eager training steps."""
+    spec = spec_of(kind, "bn", 10)
+    net = ResNet(spec, torch.Generator().manual_seed(0)).to(device).train()
+    batch = 50 if kind == "digits" else (128 if device.type == "cuda" else 16)
+    images = torch.rand(batch, *spec.image, device=device)
+
+    def step() -> None:
+        net(images).sum().backward()
+
+    return 3 * module_cost(net, spec.image).flops * batch / _timed(step, device, 3)
+
+
+def member_times(recipe: Recipe, members: Sequence[str], batch: int = 64, repeats: int = 7) -> dict[str, float]:
+    """The measured forward time of each member, in units of one base network, on this machine's CPU or GPU.
+
+    A bridge is timed on features that are there already, as it runs in an ensemble.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    spec = spec_of(recipe.net, recipe.norm, CLASSES[recipe.data.name])
+    net = ResNet(spec, torch.Generator().manual_seed(0)).to(device).eval()
+    tap = last_blocks_tap(spec)
+    feature = feature_shapes(net, spec.image, [tap])[tap]
+    base = _forward(net, [torch.rand(batch, *spec.image, device=device)], device, repeats)
+    known: dict[tuple[str, str], float] = {}
+    found: dict[str, float] = {}
+    for name in members:
+        member = Member.parse(name)
+        if not member.is_bridge:
+            found[name] = 1.0
+            continue
+        kind = _kind(member)
+        if (kind, member.size) not in known:
+            body = body_like(spec, kind, recipe.slim(member.size)).to(device).eval()
+            inputs = [torch.rand(batch, *feature, device=device) for _ in range(2 if kind == "II" else 1)]
+            known[kind, member.size] = _forward(body, inputs, device, repeats) / base
+        found[name] = known[kind, member.size]
+    return found
+
+
+@torch.no_grad()
+def _forward(net: nn.Module, inputs: Sequence[Tensor], device: torch.device, repeats: int) -> float:
+    return _timed(lambda: net(*inputs), device, repeats)
+
+
+def _timed(work: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """The median time of some work, after one round to warm up."""
+    times = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return median(times[1:])

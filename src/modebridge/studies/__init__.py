@@ -1,0 +1,43 @@
+"""The paper's tables and figures as functions: each plans what it needs, trains what is missing, and writes it down."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from modebridge.errors import ModebridgeError, near
+from modebridge.recipes import RunFolder, Workshop, write_whole
+from modebridge.report import StudyPart
+from modebridge.studies.curves import correspondence_study, r_ablation, r_position
+from modebridge.studies.tables import bridge_size, mode_choice, type1, type2, type_mix
+
+__all__ = ["STUDIES", "run_study", "write_study"]
+
+STUDIES: dict[str, Callable[[Workshop], StudyPart]] = {
+    "type1": type1,
+    "type2": type2,
+    "correspondence": correspondence_study,
+    "r-position": r_position,
+    "r-ablation": r_ablation,
+    "bridge-size": bridge_size,
+    "type-mix": type_mix,
+    "mode-choice": mode_choice,
+}
+"""Every study by name."""
+
+
+def run_study(name: str, workshop: Workshop) -> StudyPart:
+    """Run a study by name."""
+    if name not in STUDIES:
+        raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
+    return STUDIES[name](workshop)
+
+
+def write_study(part: StudyPart, folder: RunFolder) -> Path:
+    """Write a study to RUN/studies/NAME: table.md, table.json, table.tex, figure.svg; returns the folder."""
+    place = folder.path / "studies" / part.name
+    data = {"name": part.name, "about": part.about, "tables": [table.as_dict() for table in part.tables]}
+    write_whole(place / "table.json", json.dumps(data, indent=1))
+    write_whole(place / "table.md", "\n".join(table.markdown() for table in part.tables))
+    write_whole(place / "table.tex", "\n".join(table.latex() for table in part.tables))
+    write_whole(place / "figure.svg", part.figure)
+    return place

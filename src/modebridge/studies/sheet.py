@@ -1,0 +1,153 @@
+"""What studies share: runs over different modes, rows of combinations, the paper's numbers beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+
+from modebridge.evaluate import Answers, Combined, dee
+from modebridge.recipes import Member, Recipe, Workshop, answers_of, mode
+from modebridge.report import Cell, Column, StudyTable, TableRow, cell_of
+
+__all__ = ["COLUMNS", "Sheet", "paper_numbers", "runs"]
+
+COLUMNS = (
+    Column("FLOPs", 3),
+    Column("#Params", 3),
+    Column("ACC", 2, "up"),
+    Column("NLL", 3, "down"),
+    Column("ECE", 3, "down"),
+    Column("BS", 3, "down"),
+    Column("DEE", 2, "up"),
+)
+_DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tin200": "Tiny ImageNet", "in1k": "ImageNet"}
+
+
+@cache
+def _printed() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
+    text = resources.files("modebridge.studies").joinpath("paper.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, dict[str, dict[str, str]]]] = json.loads(text)
+    return found
+
+
+def paper_numbers(table: str, recipe: Recipe, group: str = "") -> Mapping[str, Mapping[str, str]]:
+    """The cells that the paper prints, by row and column, where the recipe is the paper's; else nothing."""
+    dataset = _DATASETS.get(recipe.name, "")
+    return _printed().get(table, {}).get(dataset + group, {})
+
+
+def runs(recipe: Recipe, pool: int | None = None) -> list[list[int]]:
+    """The modes of each run, in the order in which they are taken: mode 0, then the others, turned by one each time.
+
+    So do the authors: every run begins with mode 0 and takes consecutive others; at most four runs.
+
+    Args:
+        recipe: says how many modes there are.
+        pool: take only so many of them.
+
+    >>> from modebridge.recipes import find_recipe
+    >>> runs(find_recipe("digits"))
+    [[0, 1, 2, 3], [0, 2, 3, 1], [0, 3, 1, 2]]
+    """
+    others = list(range(1, min(recipe.modes, pool or recipe.modes)))
+    return [[0, *others[k:], *others[:k]] for k in range(min(4, len(others)))]
+
+
+class Sheet:
+    """Rows of combinations, one member set a run, scored and averaged.
+
+    Args:
+        workshop: makes and asks the members.
+        orders: the modes of each run, from `runs`.
+    """
+
+    def __init__(self, workshop: Workshop, orders: Sequence[Sequence[int]]) -> None:
+        self._workshop = workshop
+        self.orders = [list(order) for order in orders]
+        self._plans: list[tuple[str, list[list[Member]], str]] = []
+
+    def add(self, name: str, sets: Sequence[Sequence[Member]], paper: str = "") -> None:
+        """A row: one set of members for each run.
+
+        Args:
+            name: of the row.
+            sets: the members in each run.
+            paper: what the paper calls the row.
+        """
+        self._plans.append((name, [list(members) for members in sets], paper))
+
+    def deep_ensemble(self, m: int, run: int) -> list[Member]:
+        """DE-m of a run; DE-1 of run k is mode k, as the authors have it."""
+        order = self.orders[run]
+        return [mode(run)] if m == 1 else [mode(k) for k in order[:m]]
+
+    def answers(self) -> Answers:
+        """What all members of all rows said; trains what is missing."""
+        largest = len(self.orders[0])
+        needed = [member for _, sets, _ in self._plans for members in sets for member in members]
+        needed += [
+            m for run in range(len(self.orders)) for s in range(1, largest + 1) for m in self.deep_ensemble(s, run)
+        ]
+        return answers_of(self._workshop, list(dict.fromkeys(needed)))
+
+    def table(
+        self,
+        title: str,
+        columns: Sequence[Column] = COLUMNS,
+        paper: Mapping[str, Mapping[str, str]] | None = None,
+        notes: Sequence[str] = (),
+        extra: Mapping[str, Mapping[str, Cell]] | None = None,
+    ) -> StudyTable:
+        """The table of all rows.
+
+        Args:
+            title: what it shows.
+            columns: which, in order.
+            paper: the paper's cells by its names of rows.
+            notes: sentences below it.
+            extra: further cells by row, for columns that are not scores of a combination.
+        """
+        answers = self.answers()
+        scored: dict[tuple[str, ...], Combined] = {}
+
+        def score(members: Sequence[Member]) -> Combined:
+            key = tuple(member.name for member in members)
+            if key not in scored:
+                scored[key] = answers.score(key)
+            return scored[key]
+
+        largest = len(self.orders[0])
+        references = [
+            [score(self.deep_ensemble(m, run)).nll for m in range(1, largest + 1)] for run in range(len(self.orders))
+        ]
+        rows = []
+        for name, sets, printed in self._plans:
+            found = [score(members) for members in sets]
+            equivalents = [dee(one.nll, references[min(run, len(references) - 1)]) for run, one in enumerate(found)]
+            values = {
+                "FLOPs": [one.relative_flops for one in found],
+                "#Params": [one.relative_params for one in found],
+                "ACC": [100 * one.accuracy for one in found],
+                "NLL": [one.nll for one in found],
+                "ECE": [one.ece for one in found],
+                "BS": [one.brier for one in found],
+                "DEE": equivalents,
+            }
+            beside = (paper or {}).get(printed, {})
+            cells = {
+                column.name: _without_spread(cell_of(values[column.name], beside.get(column.name, "")), column)
+                for column in columns
+                if column.name in values
+            }
+            rows.append(TableRow(name, {**cells, **(extra or {}).get(name, {})}))
+        counted = (
+            f"{len(self.orders)} runs that share modes, as the authors' do: the spread is not that of independent runs."
+        )
+        return StudyTable(title, tuple(columns), tuple(rows), (*notes, *([counted] if len(self.orders) > 1 else [])))
+
+
+def _without_spread(cell: Cell, column: Column) -> Cell:
+    """Costs do not vary from run to run."""
+    return Cell(cell.mean, None, cell.paper) if column.name in ("FLOPs", "#Params") else cell

@@ -1,0 +1,150 @@
+"""Recipes as text, the paper's settings, members by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from modebridge.errors import ModebridgeError
+from modebridge.recipes import (
+    RECIPES,
+    Member,
+    bridge,
+    changed,
+    find_recipe,
+    from_toml,
+    members_of,
+    read_recipe,
+    to_toml,
+)
+from modebridge.recipes.estimate import work_of
+from modebridge.recipes.settings import differences, keys_of
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_recipe_survives_its_file(name: str) -> None:
+    recipe = find_recipe(name)
+    assert recipe.name == name
+    assert from_toml(to_toml(recipe, 7), "here") == (recipe, 7)
+    assert work_of(recipe).total > 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "key", "value"),
+    [
+        ("mode.epochs=3", "mode.epochs", 3),
+        (" mixup = 0.25 ", "mixup", 0.25),
+        ("norm=frn", "norm", "frn"),
+        ("control=no", "control", False),
+        ("sizes=small, medium", "sizes", ("small", "medium")),
+        ("data.noise=1e-1", "data.noise", 0.1),
+        ("curve.nesterov=authors", "curve.nesterov", "authors"),
+    ],
+)
+def test_one_setting_changes_and_no_other(setting: str, key: str, value: object) -> None:
+    before = find_recipe("digits")
+    after = changed(before, [setting])
+    assert keys_of(after)[key] == value
+    assert {k for k, v in keys_of(after).items() if keys_of(before)[k] != v} <= {key}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("mode.epoch=3", "got 'mode.epoch'; near ones: mode.epochs"),
+        ("mod.epochs=3", "near ones: mode.epochs"),
+        ("mode=3", "set one of mode.epochs, mode.lr"),
+        ("modes.x=3", "got 'modes.x'; near ones: modes"),
+        ("modes=three", "modes to be a whole number, but got 'three'"),
+        ("modes=2.5", "modes to be a whole number"),
+        ("mixup=much", "mixup to be a number"),
+        ("control=maybe", "control to be true or false"),
+        ("norm=ln", "norm to be one of frn, bn"),
+        ("sizes=large", "sizes to be of 'small' and 'medium'"),
+        ("modes", "to be key=value"),
+        ("modes=1", "at least 2 modes"),
+        ("mode.lr=-1", "lr to be a number of at least 0"),
+        ("data.batch_size=0", "data.batch_size to be at least 1"),
+    ],
+)
+def test_a_wrong_setting_is_one_clear_sentence(setting: str, message: str) -> None:
+    with pytest.raises(ModebridgeError, match=message):
+        changed(find_recipe("digits"), [setting])
+
+
+def test_the_papers_settings() -> None:
+    """Facts of the paper and of the authors' code, one by one."""
+    c10, c100, tin, in1k = (find_recipe(name) for name in ("cifar10", "cifar100", "tin200", "in1k"))
+    assert [recipe.mode.epochs for recipe in (c10, c100, tin, in1k)] == [200, 200, 200, 100]
+    assert [recipe.mode.weight_decay for recipe in (c10, c100, tin, in1k)] == [1e-3, 5e-4, 5e-4, 1e-4]
+    assert [recipe.curve.weight_decay for recipe in (c10, c100, tin, in1k)] == [1e-3, 5e-4, 5e-4, 1e-5]
+    assert [recipe.data.batch_size for recipe in (c10, c100, tin, in1k)] == [128, 128, 128, 256]
+    assert [recipe.data.bridge_batch_size for recipe in (c10, c100, tin, in1k)] == [0, 0, 256, 512]
+    assert [recipe.bridge.epochs for recipe in (c10, c100, tin, in1k)] == [200, 200, 100, 100]
+    assert [recipe.mixup for recipe in (c10, c100, tin, in1k)] == [0.4, 0.4, 0.4, 0]
+    assert [recipe.mode.nesterov for recipe in (c10, c100, tin, in1k)] == ["no", "no", "authors", "no"]
+    for recipe in (c10, c100, tin, in1k):
+        assert recipe.pin_start == "random"
+        assert {recipe.mode.keep, recipe.curve.keep, recipe.bridge.keep} == {"best"}
+        assert (recipe.small, recipe.medium, recipe.modes) == (2, 1, 8)
+        assert len(recipe.curves()) == 11
+        assert find_recipe(f"{recipe.name}-bn").norm == "bn"
+
+
+def test_a_users_own_file(tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text(to_toml(changed(find_recipe("digits"), ["modes=2"]), 3))
+    recipe, seed = read_recipe(str(own))
+    assert (recipe.modes, seed) == (2, 3)
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "from dataclasses import replace\nfrom modebridge.recipes import find_recipe\n"
+        "def recipe():\n    return replace(find_recipe('digits'), name='mine', modes=3)\n"
+    )
+    assert read_recipe(str(code))[0].name == "mine"
+    code.write_text("def recipe():\n    return 3\n")
+    with pytest.raises(ModebridgeError, match="returns a Recipe, but got int"):
+        read_recipe(str(code))
+    own.write_text("modes = ")
+    with pytest.raises(ModebridgeError, match="to be TOML"):
+        read_recipe(str(own))
+    own.write_text('name = "x"\nmode = 3\n')
+    with pytest.raises(ModebridgeError, match="to be a table of settings"):
+        read_recipe(str(own))
+    own.write_text('name = "x"\nepochs = 3\n')
+    with pytest.raises(ModebridgeError, match="but got 'epochs'"):
+        read_recipe(str(own))
+    own.write_text('name = "x"\n')
+    with pytest.raises(ModebridgeError, match="lacks"):
+        read_recipe(str(own))
+    with pytest.raises(ModebridgeError, match="no such file"):
+        read_recipe(str(tmp_path / "none.toml"))
+
+
+def test_differences_in_words() -> None:
+    before = find_recipe("digits")
+    assert differences(before, replace(before, modes=3)) == ["modes 4 -> 3"]
+
+
+@given(
+    st.sampled_from(["I", "II", "labels"]),
+    st.integers(0, 30),
+    st.integers(0, 30),
+    st.sampled_from(["small", "medium", "slim8", "slim1.5"]),
+    st.sampled_from([0.1, 0.25, 0.5, 1.0]),
+)
+def test_names_of_members_are_read_back(kind: str, i: int, j: int, size: str, r: float) -> None:
+    member = bridge(kind, i, j, size, r)  # type: ignore[arg-type]
+    assert Member.parse(member.name) == member
+
+
+def test_members_of_recipes() -> None:
+    names = [member.name for member in members_of(find_recipe("cifar10-short"))]
+    assert len(names) == len(set(names)) == 3 + 3 + 2 * (6 + 3 + 1)
+    assert {"mode-2", "curve-1-2", "I-2-1-small", "II-0-2-medium", "labels-0-1-small"} <= set(names)
+    with pytest.raises(ModebridgeError, match="such as mode-0"):
+        Member.parse("mode")

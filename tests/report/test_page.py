@@ -1,0 +1,124 @@
+"""The page: whole, self-contained, readable by a parser, and without an error in a real browser."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from modebridge.recipes import RunFolder, begin, gather, make_workshop, run_recipe, write_page
+from modebridge.report import Cell, Column, Row, StudyTable, TableRow, best_for_cost, cell_of
+from modebridge.studies import run_study, write_study
+from tests.recipes.small import small
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = RunFolder(tmp_path_factory.mktemp("page") / "run")
+    run_recipe(small(), folder=folder)
+    begin(folder, small(), 0)
+    write_study(run_study("correspondence", make_workshop(small(), folder=folder)), folder)
+    return write_page(folder)
+
+
+class _Checker(HTMLParser):
+    VOID = frozenset({"meta", "br", "img", "input", "link", "hr"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for key, value in attrs:
+            if key == "id" and value:
+                self.ids.append(value)
+            if key in ("src", "href", "xlink:href") and value and not value.startswith(("#", "data:")):
+                self.outside.append(value)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+
+def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
+    text = page.read_text()
+    checker = _Checker()
+    checker.feed(text)
+    assert checker.open == []
+    assert checker.outside == []
+    assert not re.search(r"https?://(?!www\.w3\.org)", text), "the page must not need the network"
+    for part in ("Results", "Cost and performance", "Along the curves", "A few images", "Calibration", "Training"):
+        assert f"<h2>{part}</h2>" in text
+    assert "Study: correspondence" in text
+    assert text.count("<svg") == 7
+    assert "#010203" not in text, "ink must follow the page"
+    assert "prefers-color-scheme: dark" in text
+    assert len(text) < 1_500_000
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("size", ["1100,900", "390,800"])
+def test_a_browser_loads_it_without_an_error(page: Path, tmp_path: Path, size: str) -> None:
+    assert CHROMIUM is not None
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", f"--window-size={size}"]
+    command = [CHROMIUM, *flags, f"--user-data-dir={tmp_path}", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert "</html>" in done.stdout
+    assert "CONSOLE" not in done.stderr, done.stderr
+
+
+def test_rows_of_the_page_are_those_of_the_run(page: Path) -> None:
+    folder = RunFolder(page.parent)
+    data = gather(folder)
+    result = run_recipe(small(), folder=folder)
+    assert [row.name for row in data.rows] == [row.name for row in result.rows]
+    assert [row.nll for row in data.rows] == [row.nll for row in result.rows]
+    assert set(data.profiles) == {"0-1", "0-2"}
+    assert [point.r for point in data.profiles["0-1"]] == pytest.approx([k / 10 for k in range(11)])
+    assert len(data.metrics["modes"]["0"]) == small().mode.epochs
+    assert data.samples is not None
+    assert len(data.samples.images) == 6
+
+
+def test_the_best_at_its_cost() -> None:
+    def row(name: str, flops: float, nll: float) -> Row:
+        return Row(name, flops, flops, 0.9, nll, 0.0, 0.0, 1.0, nll, 0.0, 0.0, 1.0, (nll, nll))
+
+    rows = [row("a", 1.0, 0.5), row("b", 1.1, 0.4), row("c", 1.2, 0.45), row("d", 2.0, 0.3)]
+    assert best_for_cost(rows) == {"a", "b", "d"}
+
+
+def test_tables_in_three_forms() -> None:
+    table = StudyTable(
+        "A & B",
+        (Column("ACC", 2, "up"), Column("NLL", 3, "down"), Column("R2", 3)),
+        (
+            TableRow("one_1", {"ACC": cell_of([90.0, 92.0]), "NLL": Cell(0.5, None, "0.51 ± 0.01")}),
+            TableRow("two", {"ACC": Cell(89.0), "NLL": Cell(math.inf)}),
+        ),
+        ("A note.",),
+    )
+    markdown = table.markdown()
+    assert "| one_1 | **91.00** ± 1.00 | **0.500** [0.51 ± 0.01] |  |" in markdown
+    assert "| two | 89.00 | - |  |" in markdown
+    assert "A note." in markdown
+    latex = table.latex()
+    assert r"one\_1 & \textbf{91.00} $\pm$ 1.00 & \textbf{0.500} [0.51 ± 0.01] &  \\" in latex
+    assert r"$R^2$" in latex
+    again = StudyTable.from_dict(table.as_dict())
+    assert again.markdown() == markdown

@@ -1,0 +1,102 @@
+"""Every study on small digits: its rows, its files, and that nothing is trained twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modebridge.errors import ModebridgeError
+from modebridge.recipes import RunFolder, begin, find_recipe, make_workshop, run_recipe
+from modebridge.report import StudyPart
+from modebridge.studies import STUDIES, run_study, write_study
+from modebridge.studies.sheet import paper_numbers, runs
+from tests.recipes.small import small
+
+ROWS = {
+    "type1": ["DE-1", "DE-1 + 1 bridges I small", "DE-1 + 2 bridges I medium", "DE-1 + 2 Bezier", "DE-3"],
+    "type2": ["DE-2", "DE-2 + 1 bridges II small", "DE-3 + 3 bridges II medium", "DE-3 + 3 Bezier"],
+    "correspondence": ["Match type I bridge", "Other type II bridge", "Other Bezier"],
+    "r-position": ["DE-2", "DE-2 + r = 0.1", "DE-2 + r = 0.9"],
+    "r-ablation": ["DE-1", "DE-1 + bridge I at r = 0.1", "DE-1 + bridge I at r = 1"],
+    "bridge-size": ["widths / 8", "widths / 1"],
+    "type-mix": ["DE-2", "DE-2 + 1 II + 2 I", "DE-3 + 3 II + 3 I"],
+    "mode-choice": ["High", "High + 2 bridges I", "Low + 2 bridges I"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    found = RunFolder(tmp_path_factory.mktemp("studies"))
+    run_recipe(small(), folder=found)
+    begin(found, small(), 0)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(STUDIES))
+def test_a_study_has_its_rows_and_files(folder: RunFolder, name: str) -> None:
+    workshop = make_workshop(small(), folder=folder)
+    part = run_study(name, workshop)
+    rows = {row.name: row.cells for table in part.tables for row in table.rows}
+    assert set(ROWS[name]) <= set(rows)
+    assert not any(table.has_paper for table in part.tables), "the recipe is not the paper's"
+    for cells in rows.values():
+        if "NLL" in cells:
+            assert cells["NLL"].mean > 0
+        if "R2" in cells:
+            assert cells["R2"].mean <= 1
+    place = write_study(part, folder)
+    assert {file.name for file in place.iterdir()} == {"table.md", "table.json", "table.tex", "figure.svg"}
+    assert json.loads((place / "table.json").read_text())["name"] == name
+    assert (place / "figure.svg").read_text().startswith("<svg")
+    # Everything is there now: a second time nothing is trained.
+    again = make_workshop(small(), folder=folder)
+    assert _same(run_study(name, again), part)
+    assert not again.maker.trained
+
+
+def _same(a: StudyPart, b: StudyPart) -> bool:
+    return [table.as_dict() for table in a.tables] == [table.as_dict() for table in b.tables]
+
+
+def test_scores_are_those_of_the_ensemble(folder: RunFolder) -> None:
+    """A row of a study equals the same row of the run's own table, which has other code behind it."""
+    result = run_recipe(small(), folder=folder)
+    own = {row.name: row for row in result.rows}
+    table = run_study("type1", make_workshop(small(), folder=folder)).tables[0]
+    rows = {row.name: row.cells for row in table.rows}
+    last = "DE-1 + 2 bridges I small"
+    assert rows[last]["NLL"].mean == pytest.approx(own["DE-1 + 2 bridges I"].nll)
+    assert rows[last]["NLL"].std == pytest.approx(0, abs=1e-12), "both runs have the same two partners"
+    assert rows[last]["FLOPs"].mean == pytest.approx(own["DE-1 + 2 bridges I"].relative_flops)
+
+
+def test_the_papers_numbers_stand_beside_its_recipes_only() -> None:
+    recipe = find_recipe("tin200")
+    assert paper_numbers("type1", recipe)["ResNet (DE-1) + 1 Bridge_sm"]["NLL"] == "1.478 ± 0.006"
+    assert paper_numbers("type1", find_recipe("tin200-short")) == {}
+    assert paper_numbers("type1", find_recipe("tin200-bn")) == {}
+
+
+def test_the_papers_numbers_are_those_of_the_reference() -> None:
+    reference = json.loads((Path(__file__).parents[1] / "references" / "paper.json").read_text())["tables"]
+    ours = json.loads((Path(__file__).parents[2] / "src/modebridge/studies/paper.json").read_text())
+    cells = 0
+    for table, data in reference.items():
+        for dataset, rows in data["datasets"].items():
+            for row, columns in rows.items():
+                for column, cell in columns.items():
+                    printed = ours[table][dataset][row][column]
+                    assert printed.split(" ± ")[0] == cell["printed"]
+                    cells += 1
+    assert cells > 500
+
+
+def test_runs_turn_the_partners() -> None:
+    recipe = replace(find_recipe("cifar10"), modes=6)
+    assert runs(recipe) == [[0, 1, 2, 3, 4, 5], [0, 2, 3, 4, 5, 1], [0, 3, 4, 5, 1, 2], [0, 4, 5, 1, 2, 3]]
+    assert runs(recipe, 3) == [[0, 1, 2], [0, 2, 1]]
+    with pytest.raises(ModebridgeError, match="near ones: type"):
+        run_study("type", make_workshop(small()))
