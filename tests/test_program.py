@@ -64,6 +64,7 @@ def test_version():
         (("report", "/nowhere"), "to be a run folder"),
         (("advise", "/nowhere"), "to be a run folder"),
         (("run", "mine.toml"), "no such file"),
+        (("cost", "--set", "data.name=foo"), "to be a known data set, but got 'foo'"),
     ],
 )
 def test_a_users_mistake_is_one_sentence_and_no_trace(arguments, message, tmp_path):
@@ -169,6 +170,62 @@ def test_modes_are_brought_along(quick, folder, tmp_path):
     answer = invoke("run", "--out", str(tmp_path / "brought"), "--modes", str(out / "modes"), "--json")
     assert answer.exit_code == 0, answer.output
     assert not any(name.startswith("modes") for name in json.loads(answer.stdout)["trained"])
+
+
+def test_a_study_keeps_to_the_folders_settings(folder, tmp_path):
+    """Without a recipe on the command line a folder's own is used, and nothing is trained anew for another."""
+    out, _ = folder
+    before = (out / "recipe.toml").read_text()
+    answer = invoke("study", "correspondence", "--out", str(out))
+    assert answer.exit_code == 0, answer.output
+    assert "Settings of" in answer.stderr
+    assert (out / "recipe.toml").read_text() == before
+
+
+def test_given_modes_stay(quick, folder, tmp_path):
+    out, _ = folder
+    there = tmp_path / "given"
+    assert invoke("run", "--out", str(there), "--modes", str(out / "modes"), "--json").exit_code == 0
+    meta = (there / "modes" / "0" / "meta.json").read_text()
+    answer = invoke("run", "--out", str(there), "--json")
+    assert json.loads(answer.stdout)["trained"] == []
+    assert invoke("study", "mode-choice", "--out", str(there)).exit_code == 0
+    assert (there / "modes" / "0" / "meta.json").read_text() == meta
+
+
+def test_a_run_without_a_control_and_with_two_modes(quick, tmp_path):
+    out = ("--out", str(tmp_path / "run"))
+    answer = invoke("run", *out, "--set", "control=no", "--set", "modes=2")
+    assert answer.exit_code == 0, answer.output
+    assert "label" not in answer.stdout
+    assert invoke("study", "type1", *out).exit_code == 0
+    assert invoke("study", "type-mix", *out).exit_code == 0
+    assert invoke("study", "mode-choice", *out).exit_code == 0
+
+
+def test_members_of_an_older_recipe_are_left_out(quick, tmp_path):
+    out = ("--out", str(tmp_path / "run"))
+    assert invoke("run", *out).exit_code == 0
+    changed = invoke("run", "digits", *out, "--set", "modes=2", "--set", "mode.epochs=1", "--set", "data.test=100")
+    assert changed.exit_code == 0, changed.output
+    assert "Changed since the last run" in changed.stderr
+    advice = json.loads(invoke("advise", str(tmp_path / "run"), "--budget", "3", "--json").stdout)
+    names = {name for choice in advice["front"] for name in choice["members"]}
+    assert names <= {"mode-0", "mode-1", "I-0-1-small", "II-0-1-small", "labels-0-1-small"}
+    # Damaged answers are not believed.
+    file = tmp_path / "run" / "logits" / "I-0-1-small" / "weights.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-3] ^= 1
+    file.write_bytes(bytes(raw))
+    answer = invoke("report", str(tmp_path / "run"))
+    assert answer.exit_code != 0
+    assert "it has no members for DE-1 + 1 bridge I" in str(answer.exception)
+
+
+def test_a_folder_with_part_of_a_run_is_said(quick, tmp_path):
+    assert invoke("study", "bridge-size", "--out", str(tmp_path / "run")).exit_code == 0
+    answer = invoke("report", str(tmp_path / "run"))
+    assert "Expected a finished run" in str(answer.exception)
 
 
 def test_tables_fit_a_plain_terminal(quick, folder):

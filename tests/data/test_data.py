@@ -7,7 +7,7 @@ import pytest
 import sklearn.datasets
 import torch
 
-from modebridge.data import ImageSet, Loader, crop_and_flip, load_digits, noisy_digits, read_cifar
+from modebridge.data import ImageSet, Loader, cifar, crop_and_flip, load_digits, noisy_digits, read_cifar
 from modebridge.data import digits as digits_module
 from modebridge.errors import ModebridgeError
 from tests.scenarios import blobs
@@ -83,7 +83,7 @@ def test_augmentation_reaches_every_place_and_repeats_by_seed():
 
 
 @pytest.mark.parametrize(("classes", "before"), [(10, 1), (100, 2)])
-def test_cifar_in_its_binary_layout(tmp_path, classes, before):
+def test_cifar_in_its_binary_layout(tmp_path, monkeypatch, classes, before):
     rng = np.random.default_rng(0)
     folder = tmp_path / ("cifar-10-batches-bin" if classes == 10 else "cifar-100-binary")
     folder.mkdir()
@@ -95,6 +95,9 @@ def test_cifar_in_its_binary_layout(tmp_path, classes, before):
     records = {name: rng.integers(0, 10, (4, before + 3072), dtype=np.uint8) for name in names}
     for name, record in records.items():
         record.tofile(folder / name)
+    with pytest.raises(ModebridgeError, match=r"to hold [15]0,000 images, but got 4"):
+        read_cifar(tmp_path, classes)
+    monkeypatch.setattr(cifar, "_RECORDS", dict.fromkeys((10, 100), (4, 4)))
     train, test = read_cifar(tmp_path, classes)
     assert len(train) == 4 * (len(names) - 1)
     assert train.images.dtype == torch.uint8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import random
@@ -12,7 +13,17 @@ import pytest
 import torch
 from PIL import Image
 
-from modebridge.data import ImageFiles, ImageSet, Stream, find_images, load_set, read_cifar, read_images, tiny_imagenet
+from modebridge.data import (
+    ImageFiles,
+    ImageSet,
+    Stream,
+    cifar,
+    find_images,
+    load_set,
+    read_cifar,
+    read_images,
+    tiny_imagenet,
+)
 from modebridge.data.files import open_image
 from modebridge.data.stream import centre_crop, random_crop
 from modebridge.errors import ModebridgeError
@@ -33,8 +44,15 @@ def folder_of_classes(root: Path, classes: int = 3, each: int = 4, ending: str =
     return root
 
 
+def as_official(monkeypatch: pytest.MonkeyPatch, folder: Path, records: int) -> None:
+    """Take the small files in a folder for the official ones."""
+    sums = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+    monkeypatch.setattr(cifar, "_MD5", {**cifar._MD5, **sums})
+    monkeypatch.setattr(cifar, "_RECORDS", dict.fromkeys((10, 100), (records, records)))
+
+
 @pytest.mark.parametrize("classes", [10, 100])
-def test_cifar_in_its_python_layout(tmp_path: Path, classes: int) -> None:
+def test_cifar_in_its_python_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: int) -> None:
     rng = np.random.default_rng(0)
     folder = tmp_path / ("cifar-10-batches-py" if classes == 10 else "cifar-100-python")
     folder.mkdir()
@@ -48,6 +66,9 @@ def test_cifar_in_its_python_layout(tmp_path: Path, classes: int) -> None:
         }
         # Protocol 2 is what the official files have.
         (folder / name).write_bytes(pickle.dumps(kept[name], protocol=2))
+    with pytest.raises(ModebridgeError, match="its check sum differs"):
+        read_cifar(tmp_path, classes)
+    as_official(monkeypatch, folder, 6)
     train, test = read_cifar(tmp_path, classes)
     assert len(train) == 6 * (len(names) - 1)
     assert test.images.flatten(1).tolist() == kept[names[-1]][b"data"].tolist()
@@ -66,17 +87,19 @@ class Harmful:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a pickle", pickle.dumps({b"data": 1}), pickle.dumps([1])])
-def test_damaged_python_layout(tmp_path: Path, content: bytes) -> None:
+def test_damaged_python_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     for name in ["train", "test"]:
         (tmp_path / name).write_bytes(content)
+    as_official(monkeypatch, tmp_path, 6)
     with pytest.raises(ModebridgeError, match="to be a batch of CIFAR-100"):
         read_cifar(tmp_path, 100)
 
 
-def test_a_pickle_that_runs_code_does_not(tmp_path: Path) -> None:
+def test_a_pickle_that_runs_code_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Harmful.place = tmp_path / "harm"
     for name in ["train", "test"]:
         (tmp_path / name).write_bytes(pickle.dumps({b"data": Harmful(), b"fine_labels": []}))
+    as_official(monkeypatch, tmp_path, 6)
     with pytest.raises(ModebridgeError, match="mkdir, which is no data"):
         read_cifar(tmp_path, 100)
     assert not Harmful.place.exists()

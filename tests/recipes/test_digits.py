@@ -102,6 +102,7 @@ def test_progress_counts_every_epoch():
         "modes": (6, 6),
         "curves": (2, 2),
         "bridges": (4, 4),
+        "scores": (8, 8),
     }
 
 

@@ -76,6 +76,16 @@ def test_a_wrong_setting_is_one_clear_sentence(setting: str, message: str) -> No
         changed(find_recipe("digits"), [setting])
 
 
+def test_settings_that_depend_on_each_other_come_in_any_order() -> None:
+    both = ["mode.average_from=30", "mode.epochs=40"]
+    assert changed(find_recipe("digits"), both) == changed(find_recipe("digits"), both[::-1])
+
+
+def test_any_text_survives_the_file() -> None:
+    odd = replace(find_recipe("digits"), about='two\nlines, a "quote", a \\ and \u00e9')
+    assert from_toml(to_toml(odd, 0), "here")[0] == odd
+
+
 def test_the_papers_settings() -> None:
     """Facts of the paper and of the authors' code, one by one."""
     c10, c100, tin, in1k = (find_recipe(name) for name in ("cifar10", "cifar100", "tin200", "in1k"))
@@ -106,6 +116,9 @@ def test_a_users_own_file(tmp_path: Path) -> None:
         "def recipe():\n    return replace(find_recipe('digits'), name='mine', modes=3)\n"
     )
     assert read_recipe(str(code))[0].name == "mine"
+    code.write_text("def recipe(:\n")
+    with pytest.raises(ModebridgeError, match="to run, but got SyntaxError"):
+        read_recipe(str(code))
     code.write_text("def recipe():\n    return 3\n")
     with pytest.raises(ModebridgeError, match="returns a Recipe, but got int"):
         read_recipe(str(code))

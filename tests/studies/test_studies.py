@@ -78,6 +78,16 @@ def test_the_papers_numbers_stand_beside_its_recipes_only() -> None:
     assert paper_numbers("type1", recipe)["ResNet (DE-1) + 1 Bridge_sm"]["NLL"] == "1.478 ± 0.006"
     assert paper_numbers("type1", find_recipe("tin200-short")) == {}
     assert paper_numbers("type1", find_recipe("tin200-bn")) == {}
+    assert paper_numbers("type1", replace(recipe, modes=6)) == {}
+
+
+def test_the_papers_recipes_need_no_other_curves_than_they_name() -> None:
+    """Type I bridges go from mode 0 to modes 1 to 5, type II between modes 0 to 4."""
+    recipe = find_recipe("cifar10")
+    named = set(recipe.curves())
+    assert {(0, j) for order in runs(recipe, 6) for j in order[1:5]} <= named
+    pairs = {(min(a, b), max(a, b)) for order in runs(recipe, 5) for a in order[:4] for b in order[:4] if a != b}
+    assert pairs <= named
 
 
 def test_the_papers_numbers_are_those_of_the_reference() -> None:

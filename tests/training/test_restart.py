@@ -151,3 +151,13 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_checkpoint(tmp_path, mon
     checkpoints.clear()
     assert not list(tmp_path.iterdir())
     assert checkpoints.load("anything") is None
+
+
+def test_a_checkpoint_of_another_way_to_step_is_refused(tmp_path):
+    """Steps taken together (one graph) and in turn (several processes) leave positions that mean different things."""
+    from modebridge.training.engine import Engine
+    from modebridge.training.saver import fingerprint
+
+    assert Engine().way == "fp32 in turn"
+    config = quick(1)
+    assert fingerprint(config, [], [], "fp32 in turn") != fingerprint(config, [], [], "fp32 together")

@@ -21,7 +21,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-RecipeName = Annotated[str, typer.Argument(help="A name of `modebridge recipes`, or a file of your own (.toml, .py).")]
+RecipeName = Annotated[
+    str | None,
+    typer.Argument(
+        help="A name of `modebridge recipes`, or your own file (.toml, .py); else that of the run folder, else digits."
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="Replace a setting, as `mode.epochs=3`; may be given again.", metavar="KEY=VALUE"),
@@ -46,13 +51,14 @@ def _modebridge(
 
 @app.command()
 def run(
-    recipe: RecipeName = "digits",
+    recipe: RecipeName = None,
     out: Out = None,
     settings: Settings = None,
     seed: Seed = None,
     data: Data = None,
     modes: Annotated[Path | None, typer.Option(help="Use these trained modes: a folder of state dicts.")] = None,
     device: Device = "auto",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write RUN/tensorboard too (an extra).")] = False,
     as_json: Json = False,
 ) -> None:
     """Train modes, curves and bridges that are missing, score them, and write the report.
@@ -74,6 +80,7 @@ def run(
         data=data,
         device=device,
         modes=modes,
+        boards=tensorboard,
         as_json=as_json,
     )
 
@@ -89,7 +96,7 @@ def recipes(as_json: Json = False) -> None:
 @app.command()
 def study(
     name: Annotated[str, typer.Argument(help="type1, type2, correspondence, r-position, r-ablation, bridge-size, ...")],
-    recipe: RecipeName = "digits",
+    recipe: RecipeName = None,
     out: Out = None,
     settings: Settings = None,
     seed: Seed = None,
@@ -109,7 +116,7 @@ def study(
 
 @app.command()
 def cost(
-    recipe: RecipeName = "digits",
+    recipe: RecipeName = None,
     settings: Settings = None,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's own counting beside the true one.")] = False,
     as_json: Json = False,
@@ -117,7 +124,7 @@ def cost(
     """Count FLOPs and parameters of networks, bridges and combinations, without training anything."""
     from modebridge.cli import looking, running
 
-    looking.show_cost(running.chosen(recipe, settings or [], None)[0], paper=paper, as_json=as_json)
+    looking.show_cost(running.chosen(recipe, settings or [], None, None)[0], paper=paper, as_json=as_json)
 
 
 @app.command()
@@ -168,7 +175,12 @@ def main() -> None:
 
 def _leave(code: int) -> None:
     """End, and with it the group of processes where there is one; see `Processes.leave`."""
-    if code == 0 and "torch" in sys.modules:
+    if code != 0:
+        # At once, as after Ctrl-C: networks on other threads must not go on training without the folder's lock.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    if "torch" in sys.modules:
         from modebridge.training.processes import leave
 
         leave()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from modebridge.recipes import (
     Recipe,
     RunFolder,
     find_recipe_of,
+    machine,
     members_of,
     read_answers,
     write_page,
     write_whole,
 )
-from modebridge.recipes.estimate import CLASSES, member_times, seconds_here, work_of
+from modebridge.recipes.estimate import classes_of, member_times, seconds_here, work_of
 
 __all__ = ["advise_run", "list_recipes", "report_run", "show_cost"]
 
@@ -93,7 +95,7 @@ def _span(seconds: float) -> str:
 
 def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     """FLOPs and parameters of every member and of the usual combinations, from architectures alone."""
-    spec = spec_of(recipe.net, recipe.norm, CLASSES[recipe.data.name])
+    spec = spec_of(recipe.net, recipe.norm, classes_of(recipe))
     tap = last_blocks_tap(spec)
     with torch.device("meta"):
         net = ResNet(spec)
@@ -188,7 +190,7 @@ def _price(answers: Answers, recipe: Recipe, by: str, folder: RunFolder) -> Any:
         raise ModebridgeError(f"Expected --by to be flops, params or time, but got '{by}'; choose one.")
     say("Timing every member on this machine ...")
     times = member_times(recipe, list(answers.costs))
-    write_whole(folder.path / "times.json", json.dumps({"relative": times, "batch": 64}, indent=1))
+    write_whole(folder.path / "times.json", json.dumps({"relative": times, "batch": 64, **machine()}, indent=1))
 
     def price(members: Any) -> float:
         run = dict.fromkeys([*members, *(mode for name in members for mode in answers.costs[name].reads)])
@@ -202,4 +204,4 @@ def _existing(path: Path) -> RunFolder:
         raise ModebridgeError(
             f"Expected '{path}' to be a run folder, but it has no recipe.toml; make one: modebridge run --out {path}"
         )
-    return RunFolder(path)
+    return RunFolder(path, writes=os.access(path, os.W_OK))

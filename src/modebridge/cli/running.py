@@ -32,17 +32,20 @@ from modebridge.recipes import (
     write_whole,
 )
 from modebridge.recipes.elsewhere import find_modes
-from modebridge.recipes.estimate import CLASSES
+from modebridge.recipes.estimate import classes_of
 from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
 from modebridge.studies import STUDIES, run_study, write_study
-from modebridge.training import Engine
+from modebridge.training import Engine, TensorBoard
 
 __all__ = ["chosen", "default_folder", "run", "study"]
 
 
-def chosen(recipe: str, settings: Sequence[str], seed: int | None) -> tuple[Recipe, int]:
-    """The recipe and seed that a user asks for."""
-    found, own_seed = read_recipe(recipe)
+def chosen(recipe: str | None, settings: Sequence[str], seed: int | None, out: Path | None) -> tuple[Recipe, int]:
+    """The recipe and seed that a user asks for: by name or file, else those of the run folder, else the demo's."""
+    if recipe is None and out is not None and (out / "recipe.toml").is_file():
+        recipe = str(out / "recipe.toml")
+        say(f"Settings of {recipe}")
+    found, own_seed = read_recipe(recipe or "digits")
     return changed(found, settings), seed if seed is not None else own_seed or 0
 
 
@@ -52,7 +55,7 @@ def default_folder(recipe: Recipe, seed: int) -> Path:
 
 
 def run(
-    name: str,
+    name: str | None,
     *,
     seed: int | None,
     out: Path | None,
@@ -60,10 +63,13 @@ def run(
     data: Path | None,
     device: str,
     modes: Path | None,
+    boards: bool,
     as_json: bool,
 ) -> None:
     """Do it and say it."""
-    recipe, seed = chosen(name, settings, seed)
+    recipe, seed = chosen(name, settings, seed, out)
+    if boards:
+        TensorBoard.check()
     given = find_modes(modes) if modes is not None else []
     if given:
         recipe = changed(recipe, [f"modes={len(given)}"])
@@ -73,9 +79,7 @@ def run(
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {folder.path}")
     with folder.alone(_wait):
-        changes = begin(folder, recipe, seed)
-        if changes:
-            say("Changed since the last run in this folder: " + "; ".join(changes), style="yellow")
+        _say_changes(begin(folder, recipe, seed))
         # All processes look into the folder in the same state.
         engine.processes.wait()
         start = time.perf_counter()
@@ -88,6 +92,7 @@ def run(
                 engine=engine,
                 progress=tell,
                 given=_as_modes(recipe, given),
+                boards=boards,
             )
         record = _record(result, folder)
         page = _write(result, record, folder) if first_process() else folder.path / "report.html"
@@ -108,7 +113,7 @@ def run(
 
 def study(
     name: str,
-    recipe_name: str,
+    recipe_name: str | None,
     *,
     seed: int | None,
     out: Path | None,
@@ -120,12 +125,12 @@ def study(
     """Run one study in a run folder."""
     if name not in STUDIES:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
-    recipe, seed = chosen(recipe_name, settings, seed)
+    recipe, seed = chosen(recipe_name, settings, seed, out)
     engine = _quiet(engine_for(recipe, device))
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
     with folder.alone(_wait):
-        begin(folder, recipe, seed)
+        _say_changes(begin(folder, recipe, seed))
         engine.processes.wait()
         with progress_bars() as tell:
             workshop = make_workshop(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell)
@@ -134,7 +139,6 @@ def study(
             place = write_study(part, folder)
             if (folder.path / "report.html").is_file():
                 write_page(folder)
-            folder.tidy()
     console = screen()
     if as_json:
         console.print_json(json.dumps([table.as_dict() for table in part.tables]))
@@ -145,6 +149,11 @@ def study(
             console.print(note, style="dim")
     if first_process():
         console.print(f"Written: {place}", soft_wrap=True, markup=False)
+
+
+def _say_changes(changes: Sequence[str]) -> None:
+    if changes:
+        say("Changed since the last run in this folder: " + "; ".join(changes), style="yellow")
 
 
 def _wait() -> None:
@@ -162,7 +171,7 @@ def _quiet(engine: Engine) -> Engine:
 def _as_modes(recipe: Recipe, files: Sequence[Mapping[str, torch.Tensor]]) -> dict[int, Mode]:
     if not files:
         return {}
-    net = ResNet(spec_of(recipe.net, recipe.norm, CLASSES[recipe.data.name]), torch.Generator().manual_seed(0))
+    net = ResNet(spec_of(recipe.net, recipe.norm, classes_of(recipe)), torch.Generator().manual_seed(0))
     found = {k: Mode.from_state_dict(net, state) for k, state in enumerate(files)}
     ids = [mode.id for mode in found.values()]
     if len(set(ids)) < len(ids):

@@ -48,7 +48,7 @@ def progress_bars() -> Iterator[Tell]:
         TextColumn("{task.description:8}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("epochs"),
+        TextColumn("{task.fields[unit]}"),
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
@@ -57,12 +57,12 @@ def progress_bars() -> Iterator[Tell]:
     ) as bars:
 
         def tell(stage: str, done: int, total: int, rate: float) -> None:
+            unit = "batches" if stage == "scores" else "epochs"
             with lock:
-                fresh = stage not in tasks
-                if fresh:
-                    tasks[stage] = bars.add_task(stage, total=total, rate="")
+                if stage not in tasks:
+                    tasks[stage] = bars.add_task(stage, total=total, rate="", unit=unit)
                 bars.update(tasks[stage], completed=done, total=total, rate=f"{rate:,.0f} images/s")
                 if done == total and not console.is_terminal:
-                    console.print(f"{stage}: {total} epochs done", highlight=False)
+                    console.print(f"{stage}: {total} {unit} done", highlight=False)
 
         yield tell

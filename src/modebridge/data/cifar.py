@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,19 @@ __all__ = ["read_cifar"]
 _PIXELS = 3 * 32 * 32
 _TRAIN = {10: [f"data_batch_{k}" for k in range(1, 6)], 100: ["train"]}
 _TEST = {10: ["test_batch"], 100: ["test"]}
+_RECORDS = {10: (10_000, 10_000), 100: (50_000, 10_000)}
+"""How many images a file of the training and of the test set holds."""
+_MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+    "train": "16019d7e3df5f24257cddd939b257f8d",
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+}
+"""Of the official python files, published with them; looked at before anything is unpickled."""
 _FOLDERS = {
     10: ("cifar-10-batches-bin", "cifar-10-batches-py"),
     100: ("cifar-100-binary", "cifar-100-python"),
@@ -29,7 +44,8 @@ def read_cifar(folder: Path | str, classes: int = 10) -> tuple[ImageSet, ImageSe
 
     Args:
         folder: holds the official files, or the folder that their archive unpacks to; the binary layout is preferred
-            where both are there. Of the python layout nothing but numbers, text and plain arrays is unpickled.
+            where both are there. A file of the python layout is unpickled only if it is the official one by its check
+            sum, and even then nothing but numbers, text and plain arrays.
         classes: 10 or 100; for 100 the fine labels.
     """
     if classes not in _TRAIN:
@@ -37,17 +53,29 @@ def read_cifar(folder: Path | str, classes: int = 10) -> tuple[ImageSet, ImageSe
     last = _TEST[classes][0]
     for where in (Path(folder), *(Path(folder) / inner for inner in _FOLDERS[classes])):
         if (where / f"{last}.bin").is_file():
-            return _set(where, _TRAIN[classes], classes, _binary), _set(where, _TEST[classes], classes, _binary)
+            return _both(where, classes, _binary)
         if (where / last).is_file():
-            return _set(where, _TRAIN[classes], classes, _python), _set(where, _TEST[classes], classes, _python)
+            return _both(where, classes, _python)
     raise ModebridgeError(
         f"Expected CIFAR-{classes} in '{folder}', but got neither '{last}.bin' nor '{last}'; "
         f"give the folder that holds {' or '.join(_FOLDERS[classes])}."
     )
 
 
-def _set(folder: Path, names: list[str], classes: int, read: Any) -> ImageSet:
-    parts = [read(folder / name, classes) for name in names]
+def _both(folder: Path, classes: int, read: Any) -> tuple[ImageSet, ImageSet]:
+    train, test = _RECORDS[classes]
+    return _set(folder, _TRAIN[classes], classes, read, train), _set(folder, _TEST[classes], classes, read, test)
+
+
+def _set(folder: Path, names: list[str], classes: int, read: Any, records: int) -> ImageSet:
+    parts = []
+    for name in names:
+        images, labels = read(folder / name, classes)
+        if len(images) != records:
+            raise ModebridgeError(
+                f"Expected '{folder / name}' to hold {records:,} images, but got {len(images):,}; get it again."
+            )
+        parts.append((images, labels))
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return ImageSet(torch.from_numpy(images.reshape(-1, 3, 32, 32).copy()), torch.from_numpy(labels), classes)
 
@@ -71,9 +99,13 @@ def _binary(path: Path, classes: int) -> Part:
 
 def _python(file: Path, classes: int) -> Part:
     _check_there(file)
+    raw = file.read_bytes()
+    if hashlib.md5(raw, usedforsecurity=False).hexdigest() != _MD5[file.name]:
+        raise ModebridgeError(
+            f"Expected '{file}' to be the official file, but its check sum differs; it is damaged, get it again."
+        )
     try:
-        with file.open("rb") as handle:
-            found = _Plain(handle, encoding="bytes").load()
+        found = _Plain(io.BytesIO(raw), encoding="bytes").load()
         named = {key.decode() if isinstance(key, bytes) else key: value for key, value in found.items()}
         images, labels = np.asarray(named["data"]), np.asarray(named["labels" if classes == 10 else "fine_labels"])
         if images.dtype != np.uint8 or images.shape != (len(labels), _PIXELS):

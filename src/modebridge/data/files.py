@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,13 +112,8 @@ def open_image(path: str) -> Picture:
         raise ModebridgeError(f"Expected '{path}' to be an image, but got '{error}'; get it again.") from error
 
 
-def read_images(files: ImageFiles, progress: Callable[[int], None] | None = None) -> ImageSet:
-    """All images of equal size in memory, as uint8 (N, 3, H, W), decoded on all cores.
-
-    Args:
-        files: which.
-        progress: told how many have been read.
-    """
+def read_images(files: ImageFiles) -> ImageSet:
+    """All images of equal size in memory, as uint8 (N, 3, H, W), decoded on all cores."""
     width, height = open_image(files.paths[0]).size
     images = np.empty((len(files), 3, height, width), dtype=np.uint8)
 
@@ -130,8 +125,6 @@ def read_images(files: ImageFiles, progress: Callable[[int], None] | None = None
                 f"{image.shape[0]}; stream sets of mixed sizes."
             )
         images[number] = image.transpose(2, 0, 1)
-        if progress is not None and number % 1000 == 999:
-            progress(number + 1)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for _ in pool.map(read, range(len(files)), chunksize=64):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from modebridge import trees
 from modebridge.bridges import Bridge
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, MemberCost, feature_shapes, module_cost
+from modebridge.evaluate import Answers, MemberCost, accuracy, feature_shapes, module_cost, nll
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, skeleton
 from modebridge.recipes.folder import RunFolder, key_of
 from modebridge.recipes.members import Member, mode
+from modebridge.recipes.settings import from_toml
 from modebridge.recipes.workshop import Workshop
 from modebridge.types import Batches
 
@@ -30,26 +33,40 @@ def answers_of(workshop: Workshop, members: Sequence[Member]) -> Answers:
         members: which; the modes that bridges read are added.
     """
     wanted = list(dict.fromkeys([*members, *(mode(k) for member in members for k in member.reads)]))
-    modes = workshop.modes(sorted({member.i for member in wanted if member.kind == "mode"}))
+    modes = workshop.modes(sorted({k for member in wanted for k in (member.i, member.j) if k >= 0}))
     networks: dict[str, Mode] = {mode(k).name: found for k, found in modes.items()}
     networks |= workshop.points([member for member in wanted if member.kind == "curve"])
     bridges = workshop.bridges([member for member in wanted if member.is_bridge])
     ids = {name: found.id for name, found in networks.items()}
     ids |= {name: key_of(trees.fingerprint(found.state_dict()), found.reads) for name, found in bridges.items()}
-    keys = {name: key_of("logits", name, identity, workshop.feeds.scored_on) for name, identity in ids.items()}
+    scored_on = workshop.feeds.scored_on
+    keys = {name: key_of("logits", name, identity, scored_on) for name, identity in ids.items()}
+    workshop.engine.processes.wait()
     found = {name: workshop.maker.find("logits", name, key) for name, key in keys.items()}
     missing = [member for member in wanted if found[member.name] is None]
-    if missing:
-        said = _ask(workshop, missing, networks, bridges)
-        costs = _costs(workshop, networks, bridges)
-        for member in missing:
-            cost = costs[member.name]
-            notes = {"flops": cost.flops, "params": cost.params, "reads": cost.reads, "id": ids[member.name]}
-            workshop.maker.keep("logits", member.name, keys[member.name], said[member.name], notes)
-        workshop.engine.processes.wait()
-        found |= said
-    labels = _labels(workshop)
+    # All processes have looked before the first of them writes.
+    workshop.engine.processes.wait()
     costs = _costs(workshop, networks, bridges)
+    splits = workshop.feeds.splits
+    labels = {"valid": splits.valid.labels.cpu(), "test": splits.test.labels.cpu()}
+    said = _ask(workshop, missing, networks, bridges) if missing else {}
+    for member in missing:
+        cost = costs[member.name]
+        notes: dict[str, Any] = {
+            "flops": cost.flops,
+            "params": cost.params,
+            "reads": cost.reads,
+            "id": ids[member.name],
+            "scored_on": scored_on,
+            # What it was made from, so that a reader can tell when a mode has been replaced since.
+            "parents": {mode(k).name: modes[k].id for k in (member.i, member.j) if k >= 0 and member.kind != "mode"},
+            "scores": _scores(said[member.name], labels),
+        }
+        workshop.maker.keep("logits", member.name, keys[member.name], said[member.name], notes)
+    # Last, so that labels are there only where answers are.
+    workshop.maker.keep("logits", "labels", key_of("labels", scored_on), labels, {"scored_on": scored_on})
+    workshop.engine.processes.wait()
+    found |= said
     return Answers(
         valid={member.name: (found[member.name] or {})["valid"] for member in wanted},
         test={member.name: (found[member.name] or {})["test"] for member in wanted},
@@ -59,40 +76,53 @@ def answers_of(workshop: Workshop, members: Sequence[Member]) -> Answers:
     )
 
 
+def _scores(said: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[str, float]:
+    """A member alone, before calibration: for whoever looks into its meta.json."""
+    found: dict[str, float] = {}
+    for split, logits in said.items():
+        table = logits.double().softmax(dim=-1)
+        found |= {f"{split}_accuracy": accuracy(table, labels[split]), f"{split}_nll": nll(table, labels[split])}
+    return found
+
+
 def read_answers(folder: RunFolder) -> Answers:
-    """What the members of a run folder said, without its data set and without running anything."""
-    labels, _ = folder.read("logits", "labels")
-    if not labels:
-        raise ModebridgeError(
-            f"Expected '{folder.path}' to hold a finished run, but it has no logits; "
-            f"run it first: modebridge run --out {folder.path}"
-        )
-    tensors: dict[str, Mapping[str, Tensor]] = {}
-    costs: dict[str, MemberCost] = {}
+    """What the members of a run folder said, without its data set and without running anything.
+
+    Members that do not belong to the present run are left out: damaged ones, those asked about other images, those made
+    from modes that have been replaced, and those of modes that the recipe no longer has.
+    """
+    labels, noted = folder.read("logits", "labels")
+    found: dict[str, tuple[Mapping[str, Tensor], Mapping[str, Any]]] = {}
     for name in folder.names("logits"):
-        found, meta = folder.read("logits", name)
-        if name == "labels" or not found:
-            continue
-        tensors[name] = found
-        costs[name] = MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]))
+        tensors, meta = folder.read("logits", name)
+        whole = tensors and meta.get("hash", "") == trees.fingerprint(tensors)
+        if whole and name != "labels" and meta.get("scored_on") == noted.get("scored_on"):
+            found[name] = (tensors, meta)
+    ids = {name: meta["id"] for name, (_, meta) in found.items()}
+    file = folder.path / "recipe.toml"
+    modes = from_toml(file.read_text(), str(file))[0].modes if file.is_file() else sys.maxsize
+    for name in list(found):
+        member, parents = Member.parse(name), found[name][1].get("parents", {})
+        if max(member.i, member.j) >= modes or any(ids.get(parent) != own for parent, own in parents.items()):
+            del found[name]
+    if not labels or mode(0).name not in found:
+        raise ModebridgeError(
+            f"Expected '{folder.path}' to hold a finished run, but it has no answers of its members; run it first: "
+            f"modebridge run{' ' + str(file) if file.is_file() else ''} --out {folder.path}"
+        )
     # Modes first, then curves, then bridges, as tables list them.
-    order = sorted(
-        tensors, key=lambda name: (["mode", "curve", "I", "II", "labels"].index(Member.parse(name).kind), name)
-    )
+    kinds = ("mode", "curve", "I", "II", "labels")
+    order = sorted(found, key=lambda name: (kinds.index(Member.parse(name).kind), name))
     return Answers(
-        valid={name: tensors[name]["valid"].float() for name in order},
-        test={name: tensors[name]["test"].float() for name in order},
+        valid={name: found[name][0]["valid"].float() for name in order},
+        test={name: found[name][0]["test"].float() for name in order},
         valid_labels=labels["valid"].long(),
         test_labels=labels["test"].long(),
-        costs={name: costs[name] for name in order},
+        costs={
+            name: MemberCost(found[name][1]["flops"], found[name][1]["params"], tuple(found[name][1]["reads"]))
+            for name in order
+        },
     )
-
-
-def _labels(workshop: Workshop) -> dict[str, Tensor]:
-    splits = workshop.feeds.splits
-    labels = {"valid": splits.valid.labels.cpu(), "test": splits.test.labels.cpu()}
-    workshop.maker.keep("logits", "labels", key_of("labels", workshop.feeds.scored_on), labels, {})
-    return labels
 
 
 @torch.no_grad()
@@ -112,12 +142,19 @@ def _ask(
     }
     by_id = {found.id: name for name, found in networks.items()}
 
+    total = len(workshop.feeds.valid()) + len(workshop.feeds.test())
+    batches_done: list[int] = []
+    begin = time.perf_counter()
+
     def logits(batches: Batches) -> dict[str, Tensor]:
         said: dict[str, list[Tensor]] = {name: [] for name in names}
         for images, _ in batches:
             heard = {name: tapped.run(state, images) for name, state in states.items()}
             for name in names & heard.keys():
                 said[name].append(heard[name][0].float().cpu())
+            batches_done.append(len(images))
+            rate = sum(batches_done) / max(time.perf_counter() - begin, 1e-9)
+            workshop.maker.tell("scores", len(batches_done), total, rate)
             for name, bridge in asked.items():
                 features = [heard[by_id[source]][1][bridge.tap] for source in bridge.reads]
                 said[name].append(bridge(*features).float().cpu())
@@ -140,11 +177,7 @@ def _costs(workshop: Workshop, networks: Mapping[str, Mode], bridges: Mapping[st
         # Counting is a pass of its own: once for each size and type.
         key = (bridge.kind, tuple(tuple(p.shape) for p in bridge.parameters()))
         if key not in known:
-            found = module_cost(_body(bridge), *[shapes[bridge.tap]] * len(bridge.reads))
+            found = module_cost(bridge.body, *[shapes[bridge.tap]] * len(bridge.reads))
             known[key] = (found.flops, found.params)
         costs[name] = MemberCost(*known[key], tuple(by_id[source] for source in bridge.reads))
     return costs
-
-
-def _body(bridge: Bridge) -> nn.Module:
-    return bridge.body

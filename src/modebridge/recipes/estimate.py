@@ -13,17 +13,28 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges import Kind, body_like, last_blocks_tap
+from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import feature_shapes, module_cost
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.members import Member, members_of
 
-__all__ = ["Work", "member_times", "seconds_here", "work_of"]
+__all__ = ["Work", "classes_of", "member_times", "seconds_here", "work_of"]
 
 IMAGES = {"cifar10": 45_000, "cifar100": 45_000, "tin200": 90_000, "in1k": 1_231_167}
 CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "tin200": 200, "in1k": 1000}
 # One compiled bf16 step of several networks against an eager one, measured on one H200 (docs/performance.md).
 COMPILED_GAIN = 10.0
+
+
+def classes_of(recipe: Recipe) -> int:
+    """How many classes the recipe's data set has, without reading it."""
+    if recipe.data.name not in CLASSES:
+        raise ModebridgeError(
+            f"Expected data.name to be a known data set, but got '{recipe.data.name}'; "
+            f"{near(recipe.data.name, CLASSES)}."
+        )
+    return CLASSES[recipe.data.name]
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ class Work:
 @cache
 def work_of(recipe: Recipe) -> Work:
     """Count the work of a recipe without data and without training."""
-    spec = spec_of(recipe.net, recipe.norm, CLASSES[recipe.data.name])
+    spec = spec_of(recipe.net, recipe.norm, classes_of(recipe))
     with torch.device("meta"):  # shapes alone: drawing the weights of large networks takes seconds
         net = ResNet(spec)
     base = module_cost(net, spec.image).flops
@@ -104,7 +115,7 @@ def member_times(recipe: Recipe, members: Sequence[str], batch: int = 64, repeat
     A bridge is timed on features that are there already, as it runs in an ensemble.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    spec = spec_of(recipe.net, recipe.norm, CLASSES[recipe.data.name])
+    spec = spec_of(recipe.net, recipe.norm, classes_of(recipe))
     net = ResNet(spec, torch.Generator().manual_seed(0)).to(device).eval()
     tap = last_blocks_tap(spec)
     feature = feature_shapes(net, spec.image, [tap])[tap]

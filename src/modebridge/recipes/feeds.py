@@ -28,9 +28,11 @@ def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
     """
     if data.name == "digits":
         images = noisy_digits(data.noise)
-        cut = data.train + data.valid
+        # Cut by count: 0 would leave a split empty, so a split that is not given takes a sensible part.
+        train, valid = data.train or len(images) // 3, data.valid or len(images) // 5
+        cut = train + valid
         last = min(cut + data.test, len(images)) if data.test else len(images)
-        return Splits(images.part(0, data.train), images.part(data.train, cut), images.part(cut, last))
+        return Splits(images.part(0, train), images.part(train, cut), images.part(cut, last))
     if data.name not in SETS:
         raise ModebridgeError(
             f"Expected data.name to be 'digits' or a known data set, but got '{data.name}'; {near(data.name, SETS)}."
@@ -108,6 +110,15 @@ class Feeds:
     def _moved(self, images: ImageSet | ImageFiles) -> ImageSet | ImageFiles:
         return images if isinstance(images, ImageFiles) else images.to(self._device)
 
+    def statistics(self, *names: str | int) -> Feed:
+        """Images to re-estimate batch norm on: the training images as they are learned from.
+
+        Of sets that are streamed the first 10,000 without augmentation, as the authors take them.
+        """
+        if isinstance(self.splits.train, ImageFiles):
+            return self.plain(self.splits.train.part(0, 10_000))
+        return self.train("statistics", *names)
+
     def plain(self, images: ImageSet | ImageFiles) -> Feed:
         """Some images as they are, in order."""
         return self._stream(images, 256) if isinstance(images, ImageFiles) else Loader(images, 256)
@@ -115,7 +126,8 @@ class Feeds:
     def _stream(
         self, files: ImageFiles, batch: int, *, train: bool = False, shuffle: bool = False, seed: int = 0
     ) -> Stream:
-        workers = min(16, max(1, (os.cpu_count() or 2) - 1))
+        # A handful of images is read sooner than a worker starts.
+        workers = min(16, max(1, (os.cpu_count() or 2) - 1)) if len(files) > 1000 else 0
         return Stream(
             files,
             batch,

@@ -40,6 +40,8 @@ class RunFolder:
         self.path = Path(path)
         self.writes = writes
         self._every = every
+        if not writes and self.path.is_dir():
+            return
         try:
             (self.path / ".work").mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -16,7 +16,7 @@ from modebridge.recipes.folder import RunFolder, write_whole
 from modebridge.recipes.members import bridge, mode, point
 from modebridge.recipes.scoring import curve_warnings, main_rows
 from modebridge.recipes.settings import from_toml
-from modebridge.report import PageData, Samples, StudyPart, StudyTable, page, summary
+from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
 from modebridge.training import Epoch, read_metrics
 
 __all__ = ["find_recipe_of", "gather", "write_page"]
@@ -65,7 +65,7 @@ def gather(folder: RunFolder) -> PageData:
         studies=_studies(folder),
         provenance=_provenance(folder, recipe, seed, results),
         recipe=(folder.path / "recipe.toml").read_text(),
-        times=_times(folder, answers),
+        times=_times(folder, answers, rows),
     )
 
 
@@ -76,10 +76,12 @@ def write_page(folder: RunFolder) -> Path:
     return place
 
 
-def _times(folder: RunFolder, answers: Answers) -> dict[str, float]:
-    """Measured times by member, where all were measured."""
+def _times(folder: RunFolder, answers: Answers, rows: Sequence[Row]) -> dict[str, float]:
+    """Measured times by member, where all that the table needs were measured."""
     found: dict[str, float] = _json(folder.path / "times.json").get("relative", {})
-    return found if set(answers.costs) <= set(found) else {}
+    used = {name for row in rows for name in row.members}
+    used |= {read for name in used for read in answers.costs[name].reads}
+    return found if used <= set(found) else {}
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -123,6 +125,9 @@ def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[s
     for key in ("made", "machine", "modebridge", "torch", "python"):
         if key in results:
             found[key] = str(results[key])
+    timed = _json(folder.path / "times.json")
+    if timed:
+        found["times measured on"] = f"{timed.get('machine', '')}, {timed.get('made', '')}, batches of {timed['batch']}"
     if results.get("seconds"):
         found["seconds"] = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in results["seconds"].items())
     for kind in ("modes", "curves", "bridges"):

@@ -43,7 +43,7 @@ def _profiles(workshop: Workshop, positions: int) -> None:
         if workshop.maker.find("profiles", f"{i}-{j}", key) is not None:
             return
         net = skeleton(workshop.net).to(device)
-        train = workshop.feeds.train("statistics")
+        train = workshop.feeds.statistics()
         found = curve_profile(net, curve.to(device), workshop.feeds.valid(), positions, train)
         table = torch.tensor([[p.r, p.nll, p.accuracy] for p in found], dtype=torch.float64)
         workshop.maker.keep("profiles", f"{i}-{j}", key, {"points": table}, {"columns": ["r", "nll", "accuracy"]})

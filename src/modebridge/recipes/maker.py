@@ -14,7 +14,7 @@ from torch import Tensor
 
 from modebridge.errors import ModebridgeError
 from modebridge.recipes.folder import RunFolder, key_of
-from modebridge.training import Checkpoints, Engine, Epoch, Report, append_metrics, side_by_side
+from modebridge.training import Checkpoints, Engine, Epoch, Report, TensorBoard, append_metrics, side_by_side
 
 __all__ = ["Maker", "Progress", "Tensors"]
 
@@ -35,12 +35,21 @@ class Maker:
         engine: where and how things are trained.
         folder: where artefacts are kept; None keeps them in memory.
         progress: told of every epoch.
+        boards: whether to write TensorBoard's logs to RUN/tensorboard too.
     """
 
-    def __init__(self, engine: Engine, folder: RunFolder | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        folder: RunFolder | None = None,
+        progress: Progress | None = None,
+        *,
+        boards: bool = False,
+    ) -> None:
         self.engine = engine
         self.folder = folder
         self._progress = progress or (lambda stage, done, total, rate: None)
+        self._boards: dict[str, TensorBoard] | None = {} if boards else None
         self._memory: dict[tuple[str, str], Tensors] = {}
         self.trained: list[str] = []
         """What was trained here and not found, as "modes 0"."""
@@ -87,6 +96,10 @@ class Maker:
             )
         return complete
 
+    def tell(self, stage: str, done: int, total: int, rate: float) -> None:
+        """Say how far some work is that is not training."""
+        self._progress(stage, done, total, rate)
+
     def each(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
         """Do independent jobs: on a CPU side by side, one core each; on a GPU, or in several processes, in turn.
 
@@ -117,7 +130,7 @@ class Maker:
         if self.folder is None:
             return None
         name = group[0] if len(group) == 1 else f"{len(group)}-from-{group[0]}"
-        checkpoints = self.folder.checkpoints(kind, name, key_of(*(keys[name] for name in group)))
+        checkpoints = self.folder.checkpoints(kind, name, key_of(self.engine.way, *(keys[name] for name in group)))
         if self.folder.writes and not checkpoints.path.exists():
             for artefact in group:  # the curves of an artefact that is trained anew begin anew
                 self._metrics(kind, artefact).unlink(missing_ok=True)
@@ -134,6 +147,11 @@ class Maker:
             scores = {"valid": epoch.scores[label]} if label in epoch.scores else {}
             own = replace(epoch, losses={"train": epoch.losses[label]}, scores=scores)
             append_metrics(self._metrics(kind, name), own)
+            if self._boards is not None:
+                place = f"{kind}/{name}"
+                if place not in self._boards:
+                    self._boards[place] = TensorBoard(self.folder.path / "tensorboard" / kind / name)
+                self._boards[place](own)
 
     def _metrics(self, kind: str, name: str) -> Path:
         assert self.folder is not None

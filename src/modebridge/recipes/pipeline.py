@@ -97,13 +97,14 @@ def make_workshop(
     engine: Engine | None = None,
     progress: Progress | None = None,
     given: Mapping[int, Mode] | None = None,
+    boards: bool = False,
 ) -> Workshop:
     """A workshop for a recipe, its images read and split. The arguments are those of `run_recipe`."""
     engine = engine or engine_for(recipe)
     splits = load_splits(recipe.data, data)
     size = spec_of(recipe.net, recipe.norm, splits.train.classes).image[-1]
     feeds = Feeds(splits, recipe.data, seed, size, engine.device)
-    return Workshop(recipe, seed, feeds, engine, folder, progress, given)
+    return Workshop(recipe, seed, feeds, engine, folder, progress, given, boards=boards)
 
 
 def run_recipe(
@@ -115,6 +116,7 @@ def run_recipe(
     engine: Engine | None = None,
     progress: Progress | None = None,
     given: Mapping[int, Mode] | None = None,
+    boards: bool = False,
 ) -> RunResult:
     """Train everything that a recipe names and is not there yet, then score every combination on the test split.
 
@@ -126,8 +128,18 @@ def run_recipe(
         engine: where to train; None asks the recipe.
         progress: told of every epoch.
         given: modes that were trained elsewhere, by number.
+        boards: whether to write TensorBoard's logs to RUN/tensorboard too.
     """
-    workshop = make_workshop(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=progress, given=given)
+    workshop = make_workshop(
+        recipe,
+        seed=seed,
+        folder=folder,
+        data=data,
+        engine=engine,
+        progress=progress,
+        given=given,
+        boards=boards,
+    )
     members = members_of(recipe)
     seconds: dict[str, float] = {}
     clock = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, accuracy, dee, is_low_loss
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.members import Member, bridge, mode, point
@@ -45,6 +46,12 @@ def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
         (name, note, answers.score(members, intervals=True)) for name, members, note in whole if set(members) <= names
     ]
     by_name = {name: combined for name, _, combined in scored}
+    needed = [*(f"DE-{m}" for m in range(1, recipe.modes + 1)), "DE-1 + 1 bridge I"]
+    lacking = [name for name in needed if name not in by_name]
+    if lacking:
+        raise ModebridgeError(
+            f"Expected a finished run, but it has no members for {lacking[0]}; finish it: modebridge run --out FOLDER."
+        )
     reference = [by_name[f"DE-{m}"].nll for m in range(1, recipe.modes + 1)]
     return [row_of(name, combined, dee(combined.nll, reference), note) for name, note, combined in scored]
 
@@ -62,6 +69,8 @@ def curve_warnings(recipe: Recipe, answers: Answers) -> list[str]:
     said: list[str] = []
     labels = answers.valid_labels
     for i, j in recipe.curves():
+        if point(i, j).name not in answers.valid:
+            continue
         right = [accuracy(answers.probabilities([m.name], "valid"), labels) for m in (mode(i), point(i, j), mode(j))]
         ends = (right[0] + right[2]) / 2
         if not is_low_loss(right[1], ends, len(labels)):

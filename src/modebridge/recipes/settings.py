@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import tomllib
 import types
 import typing
@@ -40,27 +41,34 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     >>> changed(find_recipe("digits"), ["mode.epochs=3", "norm=frn", "sizes=small,medium"]).mode.epochs
     3
     """
+    wanted: dict[str, str] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise ModebridgeError(f"Expected --set to be key=value, but got '{setting}'; write for example modes=3.")
-        recipe = _with(recipe, key.strip(), text.strip(), recipe)
-    return recipe
+        wanted[key.strip()] = text.strip()
+    # All at once, so that settings that depend on each other may come in any order.
+    return _with(recipe, wanted, recipe) if wanted else recipe
 
 
-def _with(record: T, path: str, text: str, whole: Recipe, before: str = "") -> T:
-    name, dot, rest = path.partition(".")
+def _with(record: T, wanted: Mapping[str, str], whole: Recipe, before: str = "") -> T:
     hints = get_type_hints(type(record))
     known = keys_of(whole)
-    if name not in hints or bool(dot) != is_dataclass(hints[name]):
-        below = [key for key in known if key.startswith(f"{before}{path}.")]
-        hint = f"set one of {', '.join(below)}" if below else near(before + path, known)
-        raise ModebridgeError(f"Expected a setting of the recipe, but got '{before}{path}'; {hint}.")
-    if dot:
-        value = _with(getattr(record, name), rest, text, whole, f"{before}{name}.")
-    else:
-        value = _read(text, hints[name], f"{before}{name}")
-    return replace(record, **{name: value})  # type: ignore[type-var]
+    values: dict[str, Any] = {}
+    inner: dict[str, dict[str, str]] = {}
+    for path, text in wanted.items():
+        name, dot, rest = path.partition(".")
+        if name not in hints or bool(dot) != is_dataclass(hints[name]):
+            below = [key for key in known if key.startswith(f"{before}{path}.")]
+            hint = f"set one of {', '.join(below)}" if below else near(before + path, known)
+            raise ModebridgeError(f"Expected a setting of the recipe, but got '{before}{path}'; {hint}.")
+        if dot:
+            inner.setdefault(name, {})[rest] = text
+        else:
+            values[name] = _read(text, hints[name], f"{before}{name}")
+    for name, rest_wanted in inner.items():
+        values[name] = _with(getattr(record, name), rest_wanted, whole, f"{before}{name}.")
+    return replace(record, **values)  # type: ignore[type-var]
 
 
 def _read(text: object, kind: Any, key: str) -> Any:
@@ -113,7 +121,7 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False)  # TOML's strings are JSON's
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return repr(value)
@@ -172,9 +180,16 @@ def from_file(path: Path) -> tuple[Recipe, int | None]:
     if spec is None or spec.loader is None or path.suffix != ".py":
         raise ModebridgeError(f"Expected a .toml or .py file, but got '{path}'; write a recipe as one of the two.")
     module: types.ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    make = getattr(module, "recipe", None)
-    made = make() if callable(make) else None
+    try:
+        spec.loader.exec_module(module)
+        make = getattr(module, "recipe", None)
+        made = make() if callable(make) else None
+    except ModebridgeError:
+        raise
+    except Exception as error:  # it is a user's program: anything can be wrong with it
+        raise ModebridgeError(
+            f"Expected '{path}' to run, but got {type(error).__name__}: '{error}'; mend it."
+        ) from error
     if not isinstance(made, Recipe):
         raise ModebridgeError(
             f"Expected '{path}' to have a function recipe() that returns a Recipe, but got {type(made).__name__}; "

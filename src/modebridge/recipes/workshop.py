@@ -10,9 +10,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from modebridge import seeds
+from modebridge import seeds, trees
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve
+from modebridge.data import ImageSet
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, skeleton, spec_of
 from modebridge.recipes.config import Recipe
@@ -47,6 +48,7 @@ class Workshop:
         folder: where artefacts are kept; None keeps them in memory.
         progress: told of every epoch.
         given: modes that were trained elsewhere, by number.
+        boards: whether to write TensorBoard's logs too.
     """
 
     def __init__(
@@ -58,12 +60,14 @@ class Workshop:
         folder: RunFolder | None = None,
         progress: Progress | None = None,
         given: Mapping[int, Mode] | None = None,
+        *,
+        boards: bool = False,
     ) -> None:
         self.recipe = recipe
         self.seed = seed
         self.feeds = feeds
         self.engine = engine
-        self.maker = Maker(engine, folder, progress)
+        self.maker = Maker(engine, folder, progress, boards=boards)
         self._given = dict(given or {})
         self._spec = spec_of(recipe.net, recipe.norm, feeds.splits.train.classes)
         self.net = ResNet(self._spec, seeds.generator(seed, "net"))
@@ -73,6 +77,7 @@ class Workshop:
     def modes(self, numbers: Sequence[int]) -> dict[int, Mode]:
         """Modes by number."""
         recipe = self.recipe
+        self._given |= self._kept_from_elsewhere([k for k in numbers if k not in self._given])
 
         def fit(names: list[str], checkpoints: Checkpoints | None, report: Report) -> Mapping[str, Tensors]:
             ks = [int(name) for name in names]
@@ -107,6 +112,17 @@ class Workshop:
                 self.maker.keep("modes", str(k), key_of("given", found[k].id), found[k].state, {"from": "elsewhere"})
         return found
 
+    def _kept_from_elsewhere(self, numbers: Sequence[int]) -> dict[int, Mode]:
+        """Modes that an earlier run in this folder was given: they stay what they are."""
+        found: dict[int, Mode] = {}
+        folder = self.maker.folder
+        for k in numbers if folder is not None else ():
+            assert folder is not None
+            tensors, meta = folder.read("modes", str(k))
+            if tensors and meta.get("from") == "elsewhere" and meta.get("hash") == trees.fingerprint(tensors):
+                found[k] = Mode.from_state_dict(self.net, tensors)
+        return found
+
     def curves(self, pairs: Sequence[Pair]) -> dict[Pair, BezierCurve]:
         """Curves by the numbers of their ends."""
         recipe = self.recipe
@@ -123,6 +139,7 @@ class Workshop:
                 config=recipe.curve,
                 seeds=[self._seed_of("curve", i, j) for i, j in ends],
                 valid=self.feeds.valid(),
+                statistics=None if isinstance(self.feeds.splits.train, ImageSet) else self.feeds.statistics(),
                 engine=self.engine,
                 checkpoints=checkpoints,
                 report=report,
@@ -197,7 +214,7 @@ class Workshop:
 
     def _with_statistics(self, curve: BezierCurve, r: float) -> BezierCurve:
         device = self.engine.device
-        fed = self.feeds.train("statistics", f"{r:g}")
+        fed = self.feeds.statistics(f"{r:g}")
         return curve.to(device).with_statistics(skeleton(self.net).to(device), r, fed).to("cpu")
 
     def _plan(self, member: Member, curve: BezierCurve) -> BridgePlan:

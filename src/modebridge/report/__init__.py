@@ -2,7 +2,7 @@
 
 from modebridge.report.figures import lines_figure
 from modebridge.report.page import PageData, Samples, StudyPart, best_for_cost, page
-from modebridge.report.rows import Row, as_dicts, from_dicts, row_of
+from modebridge.report.rows import Row, as_dicts, row_of
 from modebridge.report.summary import closed_gap, summary
 from modebridge.report.table import COLUMNS, markdown_table, study_table, terminal_table
 from modebridge.report.tables import Cell, Column, StudyTable, TableRow, cell_of
@@ -21,7 +21,6 @@ __all__ = [
     "best_for_cost",
     "cell_of",
     "closed_gap",
-    "from_dicts",
     "lines_figure",
     "markdown_table",
     "page",

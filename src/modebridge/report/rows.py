@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from modebridge.evaluate import Combined
 
-__all__ = ["Row", "as_dicts", "from_dicts", "row_of"]
+__all__ = ["Row", "as_dicts", "row_of"]
 
 
 @dataclass(frozen=True)
@@ -72,16 +72,6 @@ def row_of(name: str, combined: Combined, dee: float, note: str = "") -> Row:
         members=combined.members,
         accuracy_interval=combined.accuracy_interval or missing,
     )
-
-
-def from_dicts(records: list[dict[str, object]]) -> list[Row]:
-    """Rows from plain data, as `as_dicts` gives it."""
-    rows = []
-    for record in records:
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items()}
-        values["dee"] = math.inf if values["dee"] is None else values["dee"]
-        rows.append(Row(**values))  # type: ignore[arg-type]
-    return rows
 
 
 def as_dicts(rows: list[Row]) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 
 from modebridge.evaluate import Answers, Combined, dee
-from modebridge.recipes import Member, Recipe, Workshop, answers_of, mode
+from modebridge.recipes import Member, Recipe, Workshop, answers_of, find_recipe, mode
 from modebridge.report import Cell, Column, StudyTable, TableRow, cell_of
 
 __all__ = ["COLUMNS", "Sheet", "paper_numbers", "runs"]
@@ -35,6 +35,9 @@ def _printed() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
 def paper_numbers(table: str, recipe: Recipe, group: str = "") -> Mapping[str, Mapping[str, str]]:
     """The cells that the paper prints, by row and column, where the recipe is the paper's; else nothing."""
     dataset = _DATASETS.get(recipe.name, "")
+    # To the last setting: a changed recipe is not the paper's, whatever its name.
+    if not dataset or recipe != find_recipe(recipe.name):
+        return {}
     return _printed().get(table, {}).get(dataset + group, {})
 
 
@@ -61,11 +64,13 @@ class Sheet:
     Args:
         workshop: makes and asks the members.
         orders: the modes of each run, from `runs`.
+        largest: the deep ensemble up to which equivalents are measured; 0 for as many modes as a run has.
     """
 
-    def __init__(self, workshop: Workshop, orders: Sequence[Sequence[int]]) -> None:
+    def __init__(self, workshop: Workshop, orders: Sequence[Sequence[int]], largest: int = 0) -> None:
         self._workshop = workshop
         self.orders = [list(order) for order in orders]
+        self._largest = largest or len(self.orders[0])
         self._plans: list[tuple[str, list[list[Member]], str]] = []
 
     def add(self, name: str, sets: Sequence[Sequence[Member]], paper: str = "") -> None:
@@ -79,13 +84,20 @@ class Sheet:
         self._plans.append((name, [list(members) for members in sets], paper))
 
     def deep_ensemble(self, m: int, run: int) -> list[Member]:
-        """DE-m of a run; DE-1 of run k is mode k, as the authors have it."""
-        order = self.orders[run]
-        return [mode(run)] if m == 1 else [mode(k) for k in order[:m]]
+        """DE-m of a run, as the authors take it: DE-1 of run k is mode k, the others turn through modes 0 to 5."""
+        if m == 1:
+            return [mode(run)]
+        count = self._workshop.recipe.modes
+        orders = runs(self._workshop.recipe, min(count, max(6, m))) if len(self.orders[0]) > 2 else self.orders
+        return [mode(k) for k in orders[min(run, len(orders) - 1)][:m]]
+
+    def base(self, m: int, run: int) -> list[Member]:
+        """The modes that bridges of a run are put on: the first m of its order."""
+        return [mode(k) for k in self.orders[run][:m]]
 
     def answers(self) -> Answers:
         """What all members of all rows said; trains what is missing."""
-        largest = len(self.orders[0])
+        largest = self._largest
         needed = [member for _, sets, _ in self._plans for members in sets for member in members]
         needed += [
             m for run in range(len(self.orders)) for s in range(1, largest + 1) for m in self.deep_ensemble(s, run)
@@ -118,7 +130,7 @@ class Sheet:
                 scored[key] = answers.score(key)
             return scored[key]
 
-        largest = len(self.orders[0])
+        largest = self._largest
         references = [
             [score(self.deep_ensemble(m, run)).nll for m in range(1, largest + 1)] for run in range(len(self.orders))
         ]

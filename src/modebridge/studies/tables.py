@@ -15,7 +15,8 @@ SHORT = {"small": "sm", "medium": "md"}
 def type1(workshop: Workshop) -> StudyPart:
     """One network and k type I bridges, beside deep ensembles and the Bezier networks that the bridges imitate."""
     recipe = workshop.recipe
-    sheet = Sheet(workshop, runs(recipe))
+    # The authors' type I bridges go from mode 0 to modes 1 to 5.
+    sheet = Sheet(workshop, runs(recipe, 6), min(recipe.modes, 7))
     most, every = min(4, recipe.modes - 1), range(len(sheet.orders))
     sheet.add("DE-1", [sheet.deep_ensemble(1, run) for run in every], "ResNet (DE-1)")
     for size in ("small", "medium"):
@@ -24,7 +25,7 @@ def type1(workshop: Workshop) -> StudyPart:
             sheet.add(f"DE-1 + {k} bridges I {size}", sets, f"ResNet (DE-1) + {k} Bridge_{SHORT[size]}")
     for k in range(1, most + 1):
         sheet.add(f"DE-1 + {k} Bezier", [[mode(0), *(point(0, j) for j in o[1 : k + 1])] for o in sheet.orders])
-    for m in range(2, recipe.modes + 1):
+    for m in range(2, min(recipe.modes, 7) + 1):
         sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, run) for run in every], f"DE-{m}")
     table = sheet.table(
         f"Type I bridges, {recipe.name}",
@@ -57,23 +58,21 @@ def _by_count(table: StudyTable, name: str, most: int) -> str:
 def type2(workshop: Workshop) -> StudyPart:
     """Deep ensembles and type II bridges between their modes, beside the Bezier networks themselves."""
     recipe = workshop.recipe
-    # The paper's tables take modes 0 to 4 for type II.
-    sheet = Sheet(workshop, runs(recipe, 5))
+    # The paper's tables put type II bridges between modes 0 to 4.
+    sheet = Sheet(workshop, runs(recipe, 5), min(recipe.modes, 7))
     every = range(len(sheet.orders))
     largest = len(sheet.orders[0])
+    sheet.add("DE-1", [sheet.deep_ensemble(1, run) for run in every])
     for m in range(2, min(4, largest) + 1):
         sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, run) for run in every], f"DE-{m}")
         pairs = [[(o[a], o[b]) for a in range(m) for b in range(a + 1, m)] for o in sheet.orders]
         counts = [b for b in (1, 2, 3, 4, 6) if b <= len(pairs[0]) and not (m == 4 and b == 3)]
         for size in ("small", "medium"):
             for b in counts:
-                sets = [
-                    [*sheet.deep_ensemble(m, run), *(bridge("II", i, j, size) for i, j in pairs[run][:b])]
-                    for run in every
-                ]
+                sets = [[*sheet.base(m, run), *(bridge("II", i, j, size) for i, j in pairs[run][:b])] for run in every]
                 sheet.add(f"DE-{m} + {b} bridges II {size}", sets, f"DE-{m} + {b} Bridge_{SHORT[size]}")
         for b in counts:
-            sets = [[*sheet.deep_ensemble(m, run), *(point(i, j) for i, j in pairs[run][:b])] for run in every]
+            sets = [[*sheet.base(m, run), *(point(i, j) for i, j in pairs[run][:b])] for run in every]
             sheet.add(f"DE-{m} + {b} Bezier", sets)
     if largest > 4:
         sheet.add("DE-5", [sheet.deep_ensemble(5, run) for run in every], "DE-5")
@@ -100,12 +99,12 @@ def type2(workshop: Workshop) -> StudyPart:
 def type_mix(workshop: Workshop) -> StudyPart:
     """Type II bridges between the modes of a deep ensemble, and type I bridges on top of them."""
     recipe = workshop.recipe
-    sheet = Sheet(workshop, runs(recipe, 5))
+    sheet = Sheet(workshop, runs(recipe, 5), min(recipe.modes, 7))
     for m in range(2, min(3, len(sheet.orders[0])) + 1):
         twos: list[list[Member]] = []
         ones: list[list[Member]] = []
         for run, order in enumerate(sheet.orders):
-            base = sheet.deep_ensemble(m, run)
+            base = sheet.base(m, run)
             pairs = [(order[a], order[b]) for a in range(m) for b in range(a + 1, m)]
             twos.append([*base, *(bridge("II", i, j) for i, j in pairs)])
             # One type I bridge on each mode, towards the next.

@@ -73,8 +73,8 @@ class Checkpoints:
                 continue
             if found[1].get("identity") != identity:
                 raise ModebridgeError(
-                    f"Expected the checkpoint '{file}' to be of this very run, but it is of another recipe, data or "
-                    "version; delete it to begin anew, or go back to what it was made with."
+                    f"Expected the checkpoint '{file}' to be of this very run, but it is of another recipe, data, "
+                    "device, precision or version; delete it to begin anew, or go back to what it was made with."
                 )
             return found
         if files:

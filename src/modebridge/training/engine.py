@@ -63,6 +63,11 @@ class Engine:
         return cls(group.device or torch.device("cuda"), bf16=True, compile=True, graphs=group.size == 1)
 
     @property
+    def way(self) -> str:
+        """How steps are taken, as far as a checkpoint depends on it: "bf16 together", "fp32 in turn"."""
+        return f"{'bf16' if self.bf16 else 'fp32'} {'together' if self.graphs else 'in turn'}"
+
+    @property
     def processes(self) -> Processes:
         """The processes that train together: one, unless a launcher started more."""
         return launched(cpu=self.device.type == "cpu")

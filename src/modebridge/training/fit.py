@@ -156,6 +156,7 @@ def fit_curves(
     config: TrainConfig = DEFAULT,
     seeds: Sequence[int] | None = None,
     valid: Batches | None = None,
+    statistics: Batches | None = None,
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
@@ -163,6 +164,7 @@ def fit_curves(
     """Train several curves together: one loader each, the same result as one by one.
 
     The arguments are those of `fit_curve`; `seeds` are of each one's draws, by default `config.seed` and up.
+    `statistics` are batches to re-estimate batch norm on, the first loader's by default.
     """
     check_r(r)
     _check_pairing(pairs, train_data, "pairs")
@@ -174,7 +176,9 @@ def fit_curves(
     ]
     trains = [check_batches(net, start, data, "train") for (start, _), data in zip(pairs, train_data, strict=True)]
     kept_out = held_out(net, pairs[0][0], valid, config, engine)
-    objective = CurveObjective(engine.placed(net), curves[0], engine.feed(trains[0]), r, engine.refresh_of(net))
+    objective = CurveObjective(
+        engine.placed(net), curves[0], engine.feed(statistics or trains[0]), r, engine.refresh_of(net)
+    )
     tasks = [
         Task(objective.start(curve), data, kept_out, seed)
         for curve, data, seed in zip(curves, trains, own, strict=True)

@@ -51,9 +51,14 @@ Report: TypeAlias = Callable[[Epoch], None]
 
 def append_metrics(path: Path, epoch: Epoch) -> None:
     """Add an epoch to a file of one JSON object a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(asdict(epoch)) + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps(asdict(epoch)) + "\n")
+    except OSError as error:
+        raise ModebridgeError(
+            f"Expected to write '{path}', but got '{error}'; make room, then start again: nothing trained is lost."
+        ) from error
 
 
 def read_metrics(path: Path) -> list[Epoch]:
@@ -76,6 +81,11 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path | str) -> None:
+        self._writer: Any = self.check()(str(folder))
+
+    @staticmethod
+    def check() -> Any:
+        """TensorBoard's writer, or a sentence on how to get it."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
@@ -83,7 +93,7 @@ class TensorBoard:
                 "Expected TensorBoard to write its logs, but it is not installed; "
                 "pip install 'modebridge[tensorboard]'."
             ) from error
-        self._writer: Any = SummaryWriter(str(folder))
+        return SummaryWriter
 
     def __call__(self, epoch: Epoch) -> None:
         """Write one epoch."""

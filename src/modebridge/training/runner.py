@@ -89,7 +89,7 @@ class Runner:
 
     def resume(self, checkpoints: Checkpoints) -> None:
         """Go on where a checkpoint stopped, and save to it from now on."""
-        identity = fingerprint(self._config, self.steps, self._tasks, self._engine.bf16)
+        identity = fingerprint(self._config, self.steps, self._tasks, self._engine.way)
         first = self._engine.processes.rank == 0
         self._saver = Saver(checkpoints, identity, self.steps, self._draws, self.best, writes=first)
         found = self._saver.load()

@@ -40,9 +40,12 @@ class Position:
     running: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
-def fingerprint(config: TrainConfig, steps: Sequence[Mapping[str, Step]], tasks: Sequence[object], bf16: bool) -> str:
-    """A hash of all that makes a run what it is: settings, names, the numbers it starts from, seeds, precision."""
-    digest = hashlib.sha256(f"{config} {bf16} {[getattr(task, 'seed', 0) for task in tasks]}".encode())
+def fingerprint(config: TrainConfig, steps: Sequence[Mapping[str, Step]], tasks: Sequence[object], how: str) -> str:
+    """A hash of all that makes a run what it is: settings, names, the numbers it starts from, seeds, and how it runs.
+
+    How: the precision, and whether tasks go step by step together or one after another, which a position depends on.
+    """
+    digest = hashlib.sha256(f"{config} {how} {[getattr(task, 'seed', 0) for task in tasks]}".encode())
     for members in steps:
         for member, step in members.items():
             start = trees.fingerprint({"flat": step.flat.detach()}, step.buffers, step.frozen)
