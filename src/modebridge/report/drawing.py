@@ -77,6 +77,10 @@ def svg(figure: Figure, name: str, described: str) -> str:
     text = re.sub(r'width="[\d.]+pt" ', "", re.sub(r'height="[\d.]+pt" ', "", text, count=1), count=1)
     text = re.sub(r"font: ([\d.]+)px '[^']*'(, [^;\"]*)?", r"font: \1px system-ui, sans-serif", text)
     # Inner names by number: matplotlib makes them from addresses in memory, and the same page should be the same text.
-    for number, inner in enumerate(dict.fromkeys(re.findall(r'id="([^"]+)"', text))):
-        text = re.sub(rf'(id="|href="#|url\(#){re.escape(inner)}(?=["\)])', rf"\g<1>{name}-{number}", text)
+    numbers = {inner: k for k, inner in enumerate(dict.fromkeys(re.findall(r'id="([^"]+)"', text)))}
+
+    def renamed(found: re.Match[str]) -> str:
+        return f"{found[1]}{name}-{numbers[found[2]]}" if found[2] in numbers else found[0]
+
+    text = re.sub(r'(id="|href="#|url\(#)([^")]+)', renamed, text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)

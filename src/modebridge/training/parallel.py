@@ -23,9 +23,11 @@ def side_by_side(jobs: Sequence[Callable[[], T]], workers: int | None = None) ->
 
     Args:
         jobs: functions without arguments; they must share nothing that they change.
-        workers: how many at a time; None takes the number of cores.
+        workers: how many at a time; None takes the number of cores, or all jobs where they are fewer than twice as many:
+            three that share two cores are done sooner than two and then one.
     """
-    count = workers if workers is not None else (os.cpu_count() or 1)
+    cores = os.cpu_count() or 1
+    count = workers if workers is not None else (len(jobs) if cores < len(jobs) < 2 * cores else cores)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
