@@ -23,7 +23,7 @@ def side_by_side(jobs: Sequence[Callable[[], T]], workers: int | None = None) ->
 
     Args:
         jobs: functions without arguments; they must share nothing that they change.
-        workers: how many at a time; None takes the number of cores, or all jobs where they are fewer than twice as many:
+        workers: how many at a time; None takes the number of cores, or all jobs where they are less than twice as many:
             three that share two cores are done sooner than two and then one.
     """
     cores = os.cpu_count() or 1
