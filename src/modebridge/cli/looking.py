@@ -15,7 +15,7 @@ from rich.table import Table
 from modebridge.bridges import body_like, last_blocks_tap
 from modebridge.cli.terminal import say, screen
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, advise, combination_cost, feature_shapes
+from modebridge.evaluate import Answers, Cost, CostConvention, advise, combination_cost, feature_shapes
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import (
     RECIPES,
@@ -114,14 +114,26 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
         plans.append((f"DE-{m}", m, []))
         pairs = m * (m - 1) // 2
         plans += [(f"DE-{m} + {pairs} II {size}", m, [("II", size)] * pairs) for size in recipe.sizes]
-    records = []
+    conventions: list[CostConvention] = ["counted", "paper"] if paper else ["counted"]
+    # Costs add up: each part is counted once, however many rows it is in.
+    parts: dict[str, dict[Any, Cost]] = {
+        convention: {
+            "mode": combination_cost(net, spec.image, 1, (), convention),
+            **{key: combination_cost(net, spec.image, 0, [body], convention) for key, body in bodies.items()},
+        }
+        for convention in conventions
+    }
+    records: list[dict[str, Any]] = []
     for name, modes, wanted in plans:
-        fed = [bodies[key] for key in wanted]
-        counted = combination_cost(net, spec.image, modes, fed)
-        record: dict[str, Any] = {"name": name, **asdict(counted)}
-        if paper:
-            printed = combination_cost(net, spec.image, modes, fed, "paper")
-            record |= {"paper_flops": printed.relative_flops, "paper_params": printed.relative_params}
+        record: dict[str, Any] = {"name": name}
+        for convention in conventions:
+            found = [parts[convention]["mode"]] * modes + [parts[convention][key] for key in wanted]
+            flops, params = sum(one.relative_flops for one in found), sum(one.relative_params for one in found)
+            if convention == "paper":
+                record |= {"paper_flops": flops, "paper_params": params}
+            else:
+                record |= {"flops": sum(one.flops for one in found), "params": sum(one.params for one in found)}
+                record |= {"relative_flops": flops, "relative_params": params}
         records.append(record)
     if as_json:
         screen().print_json(json.dumps(records))
