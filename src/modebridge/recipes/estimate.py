@@ -51,29 +51,34 @@ class Work:
         return self.modes + self.curves + self.bridges
 
 
-@cache
 def work_of(recipe: Recipe) -> Work:
     """Count the work of a recipe without data and without training."""
-    spec = spec_of(recipe.net, recipe.norm, classes_of(recipe))
-    with torch.device("meta"):  # shapes alone: drawing the weights of large networks takes seconds
-        net = ResNet(spec)
-    base = module_cost(net, spec.image).flops
+    classes = classes_of(recipe)
+    base = _flops(recipe.net, classes)
     images = recipe.data.train or IMAGES.get(recipe.data.name, 0)
-    pairs = recipe.curves()
     bridges = [member for member in members_of(recipe) if member.is_bridge]
-    feature = feature_shapes(net, spec.image, [last_blocks_tap(spec)])[last_blocks_tap(spec)]
-    trained = 0.0
-    for (kind, size), count in Counter((_kind(member), member.size) for member in bridges).items():
-        with torch.device("meta"):
-            body = body_like(spec, kind, recipe.slim(size))
-        trained += count * 3 * module_cost(body, *[feature] * (2 if kind == "II" else 1)).flops
+    counts = Counter((_kind(member), recipe.slim(member.size)) for member in bridges)
+    trained = sum(count * 3 * _flops(recipe.net, classes, kind, slim) for (kind, slim), count in counts.items())
     read = {k for member in bridges for k in member.reads}
     frozen = (len(read) + len({member.pair for member in bridges})) * base
     return Work(
         modes=3 * base * images * recipe.mode.epochs * recipe.modes,
-        curves=3 * base * images * recipe.curve.epochs * len(pairs),
+        curves=3 * base * images * recipe.curve.epochs * len(recipe.curves()),
         bridges=(frozen + trained) * images * recipe.bridge.epochs,
     )
+
+
+@cache
+def _flops(net: str, classes: int, kind: Kind | None = None, slim: float = 1.0) -> float:
+    """Multiply-adds of a base network, or of a bridge of it; norms do not count, so one of them serves both."""
+    spec = spec_of(net, "bn", classes)
+    with torch.device("meta"):  # shapes alone: drawing the weights of large networks takes seconds
+        base = ResNet(spec)
+        if kind is None:
+            return module_cost(base, spec.image).flops
+        tap = last_blocks_tap(spec)
+        feature = feature_shapes(base, spec.image, [tap])[tap]
+        return module_cost(body_like(spec, kind, slim), *[feature] * (2 if kind == "II" else 1)).flops
 
 
 def _kind(member: Member) -> Kind:
