@@ -116,7 +116,8 @@ def test_unknown_recipe_and_too_few_modes():
 
 
 def row(name, nll, dee=1.0):
-    return Row(name, 1.05, 1.08, 0.9, nll, 0.02, 0.1, dee, nll, 0.02, 0.1, 1.0, (nll - 0.1, nll + 0.1))
+    scores = {"accuracy": 0.9, "nll": nll, "ece": 0.02, "brier": 0.1, "raw_nll": nll, "raw_ece": 0.02, "raw_brier": 0.1}
+    return Row(name=name, dee=dee, members=(), relative_flops=1.05, relative_params=1.08, temperature=1.0, **scores)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from modebridge.evaluate import Combined
 from modebridge.recipes import RunFolder, begin, gather, make_workshop, run_recipe, write_page
-from modebridge.report import Cell, Column, Row, StudyTable, TableRow, best_for_cost, cell_of
+from modebridge.report import Cell, Column, Row, StudyTable, TableRow, best_for_cost, cell_of, row_of
 from modebridge.studies import run_study, write_study
 from tests.recipes.small import small
 
@@ -71,15 +72,26 @@ def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
     assert len(text) < 1_500_000
 
 
+def loaded(page: Path, profile: Path, size: str) -> tuple[str, str]:
+    """What a browser makes of a page: its text, and what went to the console."""
+    assert CHROMIUM is not None
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", f"--window-size={size}"]
+    command = [CHROMIUM, *flags, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
+
+
+# A machine without a browser checks the page by its parser alone, above.
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 @pytest.mark.parametrize("size", ["1100,900", "390,800"])
 def test_a_browser_loads_it_without_an_error(page: Path, tmp_path: Path, size: str) -> None:
-    assert CHROMIUM is not None
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", f"--window-size={size}"]
-    command = [CHROMIUM, *flags, f"--user-data-dir={tmp_path}", "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert "</html>" in done.stdout
-    assert "CONSOLE" not in done.stderr, done.stderr
+    text, console = loaded(page, tmp_path, size)
+    assert "</html>" in text
+    assert console == ""
+    # And a page with an error would have been noticed.
+    broken = tmp_path / "broken.html"
+    broken.write_text(page.read_text().replace("<script>", "<script>nowhere();"))
+    assert "nowhere is not defined" in loaded(broken, tmp_path, size)[1]
 
 
 def test_rows_of_the_page_are_those_of_the_run(page: Path) -> None:
@@ -97,7 +109,20 @@ def test_rows_of_the_page_are_those_of_the_run(page: Path) -> None:
 
 def test_the_best_at_its_cost() -> None:
     def row(name: str, flops: float, nll: float) -> Row:
-        return Row(name, flops, flops, 0.9, nll, 0.0, 0.0, 1.0, nll, 0.0, 0.0, 1.0, (nll, nll))
+        combined = Combined(
+            members=(),
+            relative_flops=flops,
+            relative_params=flops,
+            accuracy=0.9,
+            nll=nll,
+            ece=0.0,
+            brier=0.0,
+            raw_nll=nll,
+            raw_ece=0.0,
+            raw_brier=0.0,
+            temperature=1.0,
+        )
+        return row_of(name, combined, 1.0)
 
     rows = [row("a", 1.0, 0.5), row("b", 1.1, 0.4), row("c", 1.2, 0.45), row("d", 2.0, 0.3)]
     assert best_for_cost(rows) == {"a", "b", "d"}

@@ -16,7 +16,7 @@ from modebridge.bridges import body_like, last_blocks_tap
 from modebridge.cli.terminal import say, screen
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, Cost, CostConvention, advise, combination_cost, feature_shapes
-from modebridge.nets import ResNet, spec_of
+from modebridge.nets import ResNet
 from modebridge.recipes import (
     RECIPES,
     Recipe,
@@ -28,7 +28,8 @@ from modebridge.recipes import (
     write_page,
     write_whole,
 )
-from modebridge.recipes.estimate import classes_of, member_times, seconds_here, work_of
+from modebridge.recipes.costs import spec_for
+from modebridge.recipes.estimate import member_times, seconds_here, work_of
 
 __all__ = ["advise_run", "list_recipes", "report_run", "show_cost"]
 
@@ -95,7 +96,7 @@ def _span(seconds: float) -> str:
 
 def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     """FLOPs and parameters of every member and of the usual combinations, from architectures alone."""
-    spec = spec_of(recipe.net, recipe.norm, classes_of(recipe))
+    spec = spec_for(recipe)
     tap = last_blocks_tap(spec)
     with torch.device("meta"):
         net = ResNet(spec)

@@ -6,7 +6,8 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from modebridge import __version__
 from modebridge.cli.terminal import first_process, progress_bars, say, screen
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
-from modebridge.nets import ResNet, spec_of
+from modebridge.nets import ResNet
 from modebridge.recipes import (
     Recipe,
     RunFolder,
@@ -31,8 +32,8 @@ from modebridge.recipes import (
     write_page,
     write_whole,
 )
+from modebridge.recipes.costs import spec_for
 from modebridge.recipes.elsewhere import find_modes
-from modebridge.recipes.estimate import classes_of
 from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
@@ -78,10 +79,7 @@ def run(
     console = screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {folder.path}")
-    with folder.alone(_wait):
-        _say_changes(begin(folder, recipe, seed))
-        # All processes look into the folder in the same state.
-        engine.processes.wait()
+    with _at_work(folder, recipe, seed, engine):
         start = time.perf_counter()
         with progress_bars() as tell:
             result = run_recipe(
@@ -129,9 +127,7 @@ def study(
     engine = _quiet(engine_for(recipe, device))
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
-    with folder.alone(_wait):
-        _say_changes(begin(folder, recipe, seed))
-        engine.processes.wait()
+    with _at_work(folder, recipe, seed, engine):
         with progress_bars() as tell:
             workshop = make_workshop(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell)
             part = run_study(name, workshop)
@@ -151,13 +147,20 @@ def study(
         console.print(f"Written: {place}", soft_wrap=True, markup=False)
 
 
-def _say_changes(changes: Sequence[str]) -> None:
-    if changes:
-        say("Changed since the last run in this folder: " + "; ".join(changes), style="yellow")
+@contextmanager
+def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> Iterator[None]:
+    """Alone in the folder, what has changed in it said, and all processes there."""
 
+    def waiting() -> None:
+        say("Another run is at work in this folder; waiting for it.", style="yellow")
 
-def _wait() -> None:
-    say("Another run is at work in this folder; waiting for it.", style="yellow")
+    with folder.alone(waiting):
+        changes = begin(folder, recipe, seed)
+        if changes:
+            say("Changed since the last run in this folder: " + "; ".join(changes), style="yellow")
+        # All processes look into the folder in the same state.
+        engine.processes.wait()
+        yield
 
 
 def _quiet(engine: Engine) -> Engine:
@@ -171,7 +174,7 @@ def _quiet(engine: Engine) -> Engine:
 def _as_modes(recipe: Recipe, files: Sequence[Mapping[str, torch.Tensor]]) -> dict[int, Mode]:
     if not files:
         return {}
-    net = ResNet(spec_of(recipe.net, recipe.norm, classes_of(recipe)), torch.Generator().manual_seed(0))
+    net = ResNet(spec_for(recipe), torch.Generator().manual_seed(0))
     found = {k: Mode.from_state_dict(net, state) for k, state in enumerate(files)}
     ids = [mode.id for mode in found.values()]
     if len(set(ids)) < len(ids):
@@ -205,6 +208,6 @@ def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> P
     write_whole(folder.path / "results.json", json.dumps(record, indent=1))
     text = [markdown_table(result.rows), *result.warnings, summary(result.rows)]
     write_whole(folder.path / "results.md", "\n\n".join(text) + "\n")
-    place = write_page(folder)
+    place = write_page(folder, result.rows)
     folder.tidy()
     return place

@@ -27,6 +27,7 @@ from modebridge.evaluate.profile import (
     check_curve,
     curve_profile,
     is_low_loss,
+    judge_curve,
 )
 from modebridge.evaluate.scores import (
     Reliability,
@@ -79,6 +80,7 @@ __all__ = [
     "feature_shapes",
     "hits",
     "is_low_loss",
+    "judge_curve",
     "kl",
     "module_cost",
     "nll",

@@ -25,7 +25,7 @@ class MemberCost:
     reads: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Combined:
     """A combination of members, scored on the test split with a temperature from the validation split.
 
@@ -127,14 +127,4 @@ class Answers:
             temperature=temperature,
             nll_interval=bootstrap_mean(surprisals(tempered, labels)) if intervals else None,
             accuracy_interval=bootstrap_mean(hits(plain, labels)) if intervals else None,
-        )
-
-    def with_only(self, members: Sequence[str]) -> Answers:
-        """The same of some members."""
-        return Answers(
-            {name: self.valid[name] for name in members},
-            {name: self.test[name] for name in members},
-            self.valid_labels,
-            self.test_labels,
-            {name: self.costs[name] for name in members},
         )

@@ -16,7 +16,7 @@ from modebridge.modes import has_statistics
 from modebridge.nets import run, skeleton
 from modebridge.types import Batches
 
-__all__ = ["CurveCheck", "CurvePoint", "barrier", "check_curve", "curve_profile", "is_low_loss"]
+__all__ = ["CurveCheck", "CurvePoint", "barrier", "check_curve", "curve_profile", "is_low_loss", "judge_curve"]
 
 
 @dataclass(frozen=True)
@@ -121,20 +121,26 @@ def check_curve(
     check_r(r)
     _check_train(net, curve, [r], train)
     (start, n), (point, _), (end, _) = (_score(net, curve, at, valid, train) for at in (0.0, r, 1.0))
-    ends = (start.accuracy + end.accuracy) / 2
-    low_loss = is_low_loss(point.accuracy, ends, n, tolerance)
-    gap = ends - point.accuracy
+    return judge_curve(point.accuracy, (start.accuracy + end.accuracy) / 2, n, r, tolerance)
+
+
+def judge_curve(
+    midpoint_accuracy: float, ends_accuracy: float, samples: int, r: float = 0.5, tolerance: float = 0.015
+) -> CurveCheck:
+    """The verdict of `check_curve` from accuracies that are known already."""
+    low_loss = is_low_loss(midpoint_accuracy, ends_accuracy, samples, tolerance)
+    gap, allowed = ends_accuracy - midpoint_accuracy, _allowed(ends_accuracy, samples, tolerance)
     figures = (
-        f"at r = {r:g} its validation accuracy is {point.accuracy:.1%}, {abs(gap) * 100:.1f} points "
-        f"{'below' if gap > 0 else 'above'} the mean of its ends, {ends:.1%} "
-        f"(up to {_allowed(ends, n, tolerance) * 100:.1f} points below are allowed with {n} images)"
+        f"at r = {r:g} its validation accuracy is {midpoint_accuracy:.1%}, {abs(gap) * 100:.1f} points "
+        f"{'below' if gap > 0 else 'above'} the mean of its ends, {ends_accuracy:.1%} "
+        f"(up to {100 * allowed:.1f} points below are allowed with {samples} images)"
     )
     sentence = (
         f"The curve is low-loss: {figures}."
         if low_loss
         else f"The curve is not low-loss: {figures}; train the curve longer, since a bridge learns no better than this."
     )
-    return CurveCheck(point.accuracy, ends, low_loss, sentence)
+    return CurveCheck(midpoint_accuracy, ends_accuracy, low_loss, sentence)
 
 
 def _allowed(ends_accuracy: float, samples: int, tolerance: float) -> float:

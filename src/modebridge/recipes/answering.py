@@ -13,9 +13,10 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.bridges import Bridge
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, MemberCost, accuracy, feature_shapes, module_cost, nll
+from modebridge.evaluate import Answers, MemberCost, accuracy, nll
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, skeleton
+from modebridge.recipes.costs import kind_of_body, part_cost
 from modebridge.recipes.folder import RunFolder, key_of
 from modebridge.recipes.members import Member, mode
 from modebridge.recipes.settings import from_toml
@@ -46,7 +47,7 @@ def answers_of(workshop: Workshop, members: Sequence[Member]) -> Answers:
     missing = [member for member in wanted if found[member.name] is None]
     # All processes have looked before the first of them writes.
     workshop.engine.processes.wait()
-    costs = _costs(workshop, networks, bridges)
+    costs = _costs(workshop, wanted)
     splits = workshop.feeds.splits
     labels = {"valid": splits.valid.labels.cpu(), "test": splits.test.labels.cpu()}
     said = _ask(workshop, missing, networks, bridges) if missing else {}
@@ -72,7 +73,7 @@ def answers_of(workshop: Workshop, members: Sequence[Member]) -> Answers:
         test={member.name: (found[member.name] or {})["test"] for member in wanted},
         valid_labels=labels["valid"],
         test_labels=labels["test"],
-        costs={member.name: costs[member.name] for member in wanted},
+        costs=costs,
     )
 
 
@@ -166,18 +167,11 @@ def _ask(
     return {name: {"valid": valid[name], "test": test[name]} for name in names}
 
 
-def _costs(workshop: Workshop, networks: Mapping[str, Mode], bridges: Mapping[str, Bridge]) -> dict[str, MemberCost]:
-    spec = workshop.net.spec
-    base = module_cost(workshop.net, spec.image)
-    costs = {name: MemberCost(base.flops, base.params) for name in networks}
-    shapes = feature_shapes(workshop.net, spec.image, sorted({bridge.tap for bridge in bridges.values()}))
-    by_id = {found.id: name for name, found in networks.items()}
-    known: dict[tuple[Any, ...], tuple[float, int]] = {}
-    for name, bridge in bridges.items():
-        # Counting is a pass of its own: once for each size and type.
-        key = (bridge.kind, tuple(tuple(p.shape) for p in bridge.parameters()))
-        if key not in known:
-            found = module_cost(bridge.body, *[shapes[bridge.tap]] * len(bridge.reads))
-            known[key] = (found.flops, found.params)
-        costs[name] = MemberCost(*known[key], tuple(by_id[source] for source in bridge.reads))
+def _costs(workshop: Workshop, members: Sequence[Member]) -> dict[str, MemberCost]:
+    spec, recipe = workshop.net.spec, workshop.recipe
+    costs: dict[str, MemberCost] = {}
+    for member in members:
+        bridge = (kind_of_body(member), recipe.slim(member.size)) if member.is_bridge else ()
+        part = part_cost(spec, *bridge)
+        costs[member.name] = MemberCost(part.flops, part.params, tuple(mode(k).name for k in member.reads))
     return costs

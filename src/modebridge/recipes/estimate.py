@@ -5,36 +5,24 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.bridges import Kind, body_like, last_blocks_tap
-from modebridge.errors import ModebridgeError, near
+from modebridge.bridges import body_like, last_blocks_tap
 from modebridge.evaluate import feature_shapes, module_cost
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes.config import Recipe
+from modebridge.recipes.costs import kind_of_body, part_cost, spec_for
 from modebridge.recipes.members import Member, members_of
 
-__all__ = ["Work", "classes_of", "member_times", "seconds_here", "work_of"]
+__all__ = ["Work", "member_times", "seconds_here", "work_of"]
 
 IMAGES = {"cifar10": 45_000, "cifar100": 45_000, "tin200": 90_000, "in1k": 1_231_167}
-CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "tin200": 200, "in1k": 1000}
 # One compiled bf16 step of several networks against an eager one, measured on one H200 (docs/performance.md).
 COMPILED_GAIN = 10.0
-
-
-def classes_of(recipe: Recipe) -> int:
-    """How many classes the recipe's data set has, without reading it."""
-    if recipe.data.name not in CLASSES:
-        raise ModebridgeError(
-            f"Expected data.name to be a known data set, but got '{recipe.data.name}'; "
-            f"{near(recipe.data.name, CLASSES)}."
-        )
-    return CLASSES[recipe.data.name]
 
 
 @dataclass(frozen=True)
@@ -53,12 +41,13 @@ class Work:
 
 def work_of(recipe: Recipe) -> Work:
     """Count the work of a recipe without data and without training."""
-    classes = classes_of(recipe)
-    base = _flops(recipe.net, classes)
+    # Norms do not count, so one of them serves both and is counted once.
+    spec = replace(spec_for(recipe), norm="bn")
+    base = part_cost(spec).flops
     images = recipe.data.train or IMAGES.get(recipe.data.name, 0)
     bridges = [member for member in members_of(recipe) if member.is_bridge]
-    counts = Counter((_kind(member), recipe.slim(member.size)) for member in bridges)
-    trained = sum(count * 3 * _flops(recipe.net, classes, kind, slim) for (kind, slim), count in counts.items())
+    counts = Counter((kind_of_body(member), recipe.slim(member.size)) for member in bridges)
+    trained = sum(count * 3 * part_cost(spec, kind, slim).flops for (kind, slim), count in counts.items())
     read = {k for member in bridges for k in member.reads}
     frozen = (len(read) + len({member.pair for member in bridges})) * base
     return Work(
@@ -66,23 +55,6 @@ def work_of(recipe: Recipe) -> Work:
         curves=3 * base * images * recipe.curve.epochs * len(recipe.curves()),
         bridges=(frozen + trained) * images * recipe.bridge.epochs,
     )
-
-
-@cache
-def _flops(net: str, classes: int, kind: Kind | None = None, slim: float = 1.0) -> float:
-    """Multiply-adds of a base network, or of a bridge of it; norms do not count, so one of them serves both."""
-    spec = spec_of(net, "bn", classes)
-    with torch.device("meta"):  # shapes alone: drawing the weights of large networks takes seconds
-        base = ResNet(spec)
-        if kind is None:
-            return module_cost(base, spec.image).flops
-        tap = last_blocks_tap(spec)
-        feature = feature_shapes(base, spec.image, [tap])[tap]
-        return module_cost(body_like(spec, kind, slim), *[feature] * (2 if kind == "II" else 1)).flops
-
-
-def _kind(member: Member) -> Kind:
-    return "II" if member.kind == "II" else "I"
 
 
 def seconds_here(recipes: Sequence[Recipe]) -> dict[str, float]:
@@ -120,7 +92,7 @@ def member_times(recipe: Recipe, members: Sequence[str], batch: int = 64, repeat
     A bridge is timed on features that are there already, as it runs in an ensemble.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    spec = spec_of(recipe.net, recipe.norm, classes_of(recipe))
+    spec = spec_for(recipe)
     net = ResNet(spec, torch.Generator().manual_seed(0)).to(device).eval()
     tap = last_blocks_tap(spec)
     feature = feature_shapes(net, spec.image, [tap])[tap]
@@ -132,7 +104,7 @@ def member_times(recipe: Recipe, members: Sequence[str], batch: int = 64, repeat
         if not member.is_bridge:
             found[name] = 1.0
             continue
-        kind = _kind(member)
+        kind = kind_of_body(member)
         if (kind, member.size) not in known:
             body = body_like(spec, kind, recipe.slim(member.size)).to(device).eval()
             inputs = [torch.rand(batch, *feature, device=device) for _ in range(2 if kind == "II" else 1)]

@@ -75,17 +75,26 @@ class RunFolder:
 
     def find(self, kind: str, name: str, key: str) -> dict[str, Tensor] | None:
         """The tensors of an artefact made with this very key; None where there is none, or a damaged one."""
+        if self.meta(kind, name).get("key") != key:
+            return None
         tensors, meta = self.read(kind, name)
-        return tensors if meta.get("key") == key and meta.get("hash") == trees.fingerprint(tensors) else None
+        return tensors if meta.get("hash") == trees.fingerprint(tensors) else None
+
+    def meta(self, kind: str, name: str) -> dict[str, Any]:
+        """The notes of an artefact; empty where there is none."""
+        try:
+            found: dict[str, Any] = json.loads((self.path / kind / name / "meta.json").read_text())
+            return found
+        except (OSError, ValueError):
+            return {}
 
     def read(self, kind: str, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and notes of an artefact, whatever it was made from; empty where there is none."""
-        place = self.path / kind / name
         try:
-            meta = json.loads((place / "meta.json").read_text())
-            return safetensors.torch.load_file(place / "weights.safetensors"), meta
+            tensors = safetensors.torch.load_file(self.path / kind / name / "weights.safetensors")
         except (OSError, ValueError, safetensors.SafetensorError):
             return {}, {}
+        return tensors, self.meta(kind, name)
 
     def names(self, kind: str) -> list[str]:
         """The artefacts of a kind that are there."""

@@ -33,11 +33,16 @@ def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
     return from_toml(file.read_text(), str(file))
 
 
-def gather(folder: RunFolder) -> PageData:
-    """Everything that the page of a run folder shows; needs neither the data set nor a network."""
+def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
+    """Everything that the page of a run folder shows; needs neither the data set nor a network.
+
+    Args:
+        folder: of a finished run.
+        rows: its table, where it was just made; None makes it again.
+    """
     recipe, seed = find_recipe_of(folder)
     answers = read_answers(folder)
-    rows = main_rows(recipe, answers)
+    rows = main_rows(recipe, answers) if rows is None else rows
     results = _json(folder.path / "results.json")
     i, j = recipe.curves()[0]
     samples, _ = folder.read("samples", f"{i}-{j}")
@@ -69,10 +74,10 @@ def gather(folder: RunFolder) -> PageData:
     )
 
 
-def write_page(folder: RunFolder) -> Path:
-    """Write RUN/report.html and say where it is."""
+def write_page(folder: RunFolder, rows: Sequence[Row] | None = None) -> Path:
+    """Write RUN/report.html and say where it is; the arguments are those of `gather`."""
     place = folder.path / "report.html"
-    write_whole(place, page(gather(folder)))
+    write_whole(place, page(gather(folder, rows)))
     return place
 
 
@@ -133,7 +138,7 @@ def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[s
     for kind in ("modes", "curves", "bridges"):
         hashes = []
         for name in folder.names(kind):
-            meta = _json(folder.path / kind / name / "meta.json")
+            meta = folder.meta(kind, name)
             hashes.append(f"{name} {str(meta.get('hash', ''))[:12]}")
         if hashes:
             found[kind] = ", ".join(hashes)

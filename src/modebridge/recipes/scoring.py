@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, accuracy, dee, is_low_loss
+from modebridge.evaluate import Answers, accuracy, dee, judge_curve
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.members import Member, bridge, mode, point
 from modebridge.report import Row, row_of
@@ -72,11 +72,7 @@ def curve_warnings(recipe: Recipe, answers: Answers) -> list[str]:
         if point(i, j).name not in answers.valid:
             continue
         right = [accuracy(answers.probabilities([m.name], "valid"), labels) for m in (mode(i), point(i, j), mode(j))]
-        ends = (right[0] + right[2]) / 2
-        if not is_low_loss(right[1], ends, len(labels)):
-            said.append(
-                f"Curve {i}-{j}: The curve is not low-loss: at r = 0.5 its validation accuracy is {right[1]:.1%}, "
-                f"{100 * (ends - right[1]):.1f} points below the mean of its ends, {ends:.1%}; train the curve longer, "
-                "since a bridge learns no better than this."
-            )
+        check = judge_curve(right[1], (right[0] + right[2]) / 2, len(labels))
+        if not check.low_loss:
+            said.append(f"Curve {i}-{j}: {check.sentence}")
     return said

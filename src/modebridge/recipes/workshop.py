@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from modebridge import seeds, trees
+from modebridge import seeds
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve
 from modebridge.data import ImageSet
@@ -69,6 +69,9 @@ class Workshop:
         self.engine = engine
         self.maker = Maker(engine, folder, progress, boards=boards)
         self._given = dict(given or {})
+        # What was made or found is not read and hashed again, however often it is asked for.
+        self._modes: dict[int, Mode] = {}
+        self._curves: dict[Pair, BezierCurve] = {}
         self._spec = spec_of(recipe.net, recipe.norm, feeds.splits.train.classes)
         self.net = ResNet(self._spec, seeds.generator(seed, "net"))
         data = recipe.data
@@ -77,6 +80,7 @@ class Workshop:
     def modes(self, numbers: Sequence[int]) -> dict[int, Mode]:
         """Modes by number."""
         recipe = self.recipe
+        asked, numbers = numbers, [k for k in numbers if k not in self._modes]
         self._given |= self._kept_from_elsewhere([k for k in numbers if k not in self._given])
 
         def fit(names: list[str], checkpoints: Checkpoints | None, report: Report) -> Mapping[str, Tensors]:
@@ -110,7 +114,8 @@ class Workshop:
             if k in self._given:
                 found[k] = self._given[k]
                 self.maker.keep("modes", str(k), key_of("given", found[k].id), found[k].state, {"from": "elsewhere"})
-        return found
+        self._modes |= found
+        return {k: self._modes[k] for k in asked}
 
     def _kept_from_elsewhere(self, numbers: Sequence[int]) -> dict[int, Mode]:
         """Modes that an earlier run in this folder was given: they stay what they are."""
@@ -118,14 +123,16 @@ class Workshop:
         folder = self.maker.folder
         for k in numbers if folder is not None else ():
             assert folder is not None
-            tensors, meta = folder.read("modes", str(k))
-            if tensors and meta.get("from") == "elsewhere" and meta.get("hash") == trees.fingerprint(tensors):
+            meta = folder.meta("modes", str(k))
+            tensors = folder.find("modes", str(k), meta["key"]) if meta.get("from") == "elsewhere" else None
+            if tensors is not None:
                 found[k] = Mode.from_state_dict(self.net, tensors)
         return found
 
     def curves(self, pairs: Sequence[Pair]) -> dict[Pair, BezierCurve]:
         """Curves by the numbers of their ends."""
         recipe = self.recipe
+        asked, pairs = pairs, [pair for pair in pairs if pair not in self._curves]
         modes = self.modes(sorted({k for pair in pairs for k in pair}))
         named = {f"{i}-{j}": (i, j) for i, j in pairs}
 
@@ -163,7 +170,8 @@ class Workshop:
             for name, (i, j) in named.items()
         }
         made = self.maker.made("curves", parts, fit, recipe.curve.epochs, self._together)
-        return {pair: _curve(modes[pair[0]], modes[pair[1]], made[name]) for name, pair in named.items()}
+        self._curves |= {p: _curve(modes[p[0]], modes[p[1]], made[name]) for name, p in named.items()}
+        return {pair: self._curves[pair] for pair in asked}
 
     def bridges(self, members: Sequence[Member]) -> dict[str, Bridge]:
         """Bridges by name; all that are missing are trained in one pass."""

@@ -88,7 +88,7 @@ class Sheet:
         if m == 1:
             return [mode(run)]
         count = self._workshop.recipe.modes
-        orders = runs(self._workshop.recipe, min(count, max(6, m))) if len(self.orders[0]) > 2 else self.orders
+        orders = runs(self._workshop.recipe, min(count, max(6, m)))
         return [mode(k) for k in orders[min(run, len(orders) - 1)][:m]]
 
     def base(self, m: int, run: int) -> list[Member]:
