@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.types import Batch, Batches
+from modebridge.types import Batch, Batches, Inputs, Params
 
-__all__ = ["Checked", "check_batch", "check_labels", "first_batch", "go_to_epoch", "rows_of"]
+__all__ = [
+    "Checked",
+    "check_batch",
+    "check_labels",
+    "each",
+    "first_batch",
+    "go_to_epoch",
+    "inputs_in",
+    "named",
+    "rows_of",
+    "shapes_of",
+]
+
+LABELS = ("labels", "label", "targets", "target")
+"""Under which of its names a dict holds the labels; the first that is there."""
+
+IMAGES = "images"
 
 
 class Checked:
     """The same batches, each checked as it is drawn: floats that are finite, labels that are classes.
 
-    Tensors that lie on a GPU are checked for type and shape only: looking at their numbers would stop it.
+    A dict with its labels inside becomes a pair. Tensors that lie on a GPU are checked for type and shape only: looking
+    at their numbers would stop it.
 
     Args:
         batches: what is iterated; `set_epoch` is passed on.
@@ -31,18 +48,18 @@ class Checked:
 
     def __iter__(self) -> Iterator[Batch]:
         for item in self._batches:
-            images, labels = check_batch(item, self._what)
+            inputs, labels = check_batch(item, self._what)
             if labels.device.type == "cpu":
                 check_labels(labels, self._classes, self._what)
-            yield images, labels
+            yield inputs, labels
 
     def shared(self, rank: int, size: int) -> Iterator[tuple[Batch, int]] | None:
         """One process's rows of every batch, where the loader can read them alone (our `Stream` can)."""
         shared = getattr(self._batches, "shared", None)
         return shared(rank, size) if callable(shared) else None
 
-    def first(self) -> Tensor:
-        """The images of the first batch."""
+    def first(self) -> Inputs:
+        """The inputs of the first batch."""
         return first_batch(self._batches, self._what)[0]
 
     def set_epoch(self, epoch: int) -> None:
@@ -57,9 +74,50 @@ def go_to_epoch(batches: Batches, epoch: int) -> None:
         set_epoch(epoch)
 
 
+def each(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """The inputs with every tensor put through a function.
+
+    >>> each(lambda tensor: tensor + 1, {"ids": torch.tensor([1, 2])})
+    {'ids': tensor([2, 3])}
+    """
+    if isinstance(inputs, Tensor):
+        return function(inputs)
+    return {name: function(tensor) for name, tensor in inputs.items()}
+
+
+def named(inputs: Inputs) -> dict[str, Tensor]:
+    """The inputs as plain tensors by name, for what a step is handed; `inputs_in` is the way back.
+
+    >>> sorted(named({"ids": torch.zeros(1), "mask": torch.ones(1)})), list(named(torch.zeros(1)))
+    (['images/ids', 'images/mask'], ['images'])
+    """
+    if isinstance(inputs, Tensor):
+        return {IMAGES: inputs}
+    return {f"{IMAGES}/{name}": tensor for name, tensor in inputs.items()}
+
+
+def inputs_in(prepared: Params) -> Inputs:
+    """The inputs among the tensors of a step."""
+    if IMAGES in prepared:
+        return prepared[IMAGES]
+    start = f"{IMAGES}/"
+    return {name.removeprefix(start): tensor for name, tensor in prepared.items() if name.startswith(start)}
+
+
 def rows_of(batch: Batch, rows: slice) -> Batch:
     """Some images of a batch, with their labels."""
-    return batch[0][rows], batch[1][rows]
+    return each(lambda tensor: tensor[rows], batch[0]), batch[1][rows]
+
+
+def shapes_of(inputs: Inputs) -> str:
+    """Shape and type of one image, for errors.
+
+    >>> shapes_of(torch.zeros(5, 3, 8, 8))
+    '(3, 8, 8) of torch.float32'
+    """
+    if isinstance(inputs, Tensor):
+        return f"{tuple(inputs.shape[1:])} of {inputs.dtype}"
+    return ", ".join(f"{name} {shapes_of(tensor)}" for name, tensor in inputs.items())
 
 
 def first_batch(batches: Batches, what: str) -> Batch:
@@ -75,31 +133,62 @@ def first_batch(batches: Batches, what: str) -> Batch:
 
 
 def check_batch(item: object, what: str) -> Batch:
-    """A pair of float images and whole labels of one length; labels come back as int64."""
+    """Inputs and whole labels of one length, out of a pair or of a dict; labels come back as int64.
+
+    A dict gives up its labels (`labels`, `label`, `targets`, `target`), and its other tensors become arguments of the
+    network by name; what is not a tensor is left out.
+    """
+    if isinstance(item, Mapping):
+        item = _pair(item, what)
     if not (isinstance(item, tuple | list) and len(item) == 2):
         raise ModebridgeError(
-            f"Expected {what} to yield (images, labels), but got {type(item).__name__}; "
+            f"Expected {what} to yield (images, labels) or a dict that holds labels, but got {type(item).__name__}; "
             "wrap the loader so that it yields pairs."
         )
-    images, labels = item
-    if not isinstance(images, Tensor) or not images.is_floating_point():
-        got = images.dtype if isinstance(images, Tensor) else type(images).__name__
+    inputs, labels = item
+    if isinstance(inputs, Mapping):
+        inputs = {str(name): tensor for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
+    elif not isinstance(inputs, Tensor):
         raise ModebridgeError(
-            f"Expected the images of {what} to be float tensors, but got {got}; divide uint8 images by 255."
+            f"Expected the images of {what} to be float tensors, but got {type(inputs).__name__}; "
+            "give a tensor, or a dict of tensors."
         )
-    if images.device.type == "cpu" and not bool(torch.isfinite(images).all()):
-        raise ModebridgeError(f"Expected the images of {what} to be finite, but got NaN or Inf; clean the data first.")
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex() or labels.dim() != 1:
         got = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise ModebridgeError(
             f"Expected the labels of {what} to be whole numbers of shape (B,), but got {got}; give class indices."
         )
-    if len(images) != len(labels):
+    if not named(inputs):
+        raise ModebridgeError(f"Expected {what} to yield inputs, but got a dict without any tensor; name some.")
+    for name, tensor in named(inputs).items():
+        _check_input(tensor, len(labels), name.removeprefix(f"{IMAGES}/"), what)
+    return inputs, labels.long()
+
+
+def _pair(item: Mapping[str, object], what: str) -> tuple[object, object]:
+    key = next((name for name in LABELS if name in item), None)
+    if key is None:
         raise ModebridgeError(
-            f"Expected as many labels as images in {what}, but got {len(labels)} for {len(images)}; "
-            "give one label an image."
+            f"Expected the dicts of {what} to hold labels under one of {', '.join(LABELS)}, but got "
+            f"{', '.join(map(str, item)) or 'nothing'}; rename them, or yield pairs."
         )
-    return images, labels.long()
+    return {name: value for name, value in item.items() if name != key}, item[key]
+
+
+def _check_input(tensor: Tensor, count: int, name: str, what: str) -> None:
+    # Whole numbers are tokens or masks; bytes are images that somebody forgot to scale.
+    if (name == IMAGES and not tensor.is_floating_point()) or tensor.dtype == torch.uint8:
+        raise ModebridgeError(
+            f"Expected the {name} of {what} to be float tensors, but got {tensor.dtype}; divide uint8 images by 255 "
+            "(whole numbers such as tokens come in dicts)."
+        )
+    if tensor.dim() == 0 or len(tensor) != count:
+        got = len(tensor) if tensor.dim() else "one number"
+        raise ModebridgeError(
+            f"Expected as many labels as {name} in {what}, but got {count} for {got}; give one label an image."
+        )
+    if tensor.device.type == "cpu" and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        raise ModebridgeError(f"Expected the {name} of {what} to be finite, but got NaN or Inf; clean the data first.")
 
 
 def check_labels(labels: Tensor, classes: int, what: str) -> None:

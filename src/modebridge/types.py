@@ -13,16 +13,22 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Batches", "Draw", "Objective", "Params", "Prepared", "Program", "State", "States"]
+__all__ = ["Batch", "Batches", "Draw", "Inputs", "Objective", "Params", "Prepared", "Program", "State", "States"]
 
 Params: TypeAlias = Mapping[str, Tensor]
 """A tree of tensors by name, as `dict(net.named_parameters())` gives it."""
 
-Batch: TypeAlias = tuple[Tensor, Tensor]
-"""Images (B, ...) as floats, and labels (B,) as int64."""
+Inputs: TypeAlias = Tensor | Mapping[str, Tensor]
+"""What a network is called with: images (B, ...), or several tensors by the names of its arguments."""
+
+Batch: TypeAlias = tuple[Inputs, Tensor]
+"""Inputs of B images (or texts), and labels (B,) as int64."""
 
 Batches: TypeAlias = Iterable[Batch]
-"""Anything that yields batches and can be iterated again: a DataLoader, a list, one of our data sets."""
+"""Anything that yields batches and can be iterated again: a DataLoader, a list, one of our data sets.
+
+`batches.check_batch` also takes a dict with its labels inside, as Hugging Face's loaders yield.
+"""
 
 Draw: TypeAlias = Mapping[str, Tensor]
 """The random choices of one training step (the r of a curve, the lambdas of mixup), made outside the loss."""

@@ -136,7 +136,7 @@ def test_bad_ensembles(parts):
         ((images, labels[:-1]), "as many labels as images in valid"),
         ((images, labels + 3), r"labels of valid to be in \[0, 3\)"),
         ((images, labels.float()), "labels of valid to be whole numbers"),
-        ({"images": images}, "valid to yield"),
+        ({"images": images}, "dicts of valid to hold labels"),
         ((images.expand(-1, 3, -1, -1), labels), "to run on the images of valid"),
     ]:
         with pytest.raises(ModebridgeError, match=message):

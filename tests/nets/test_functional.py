@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -73,21 +75,41 @@ def test_a_tap_changed_in_place_afterwards_is_refused():
     run_with_taps(net, torch.rand(1, 2), ["1"])
 
 
-def test_a_tap_must_return_one_tensor():
+def test_a_tap_that_returns_several_gives_the_first():
     class Pair(nn.Module):
         def forward(self, x):
-            return x, x
+            return x, x + 1
 
     net = nn.Sequential(Pair(), nn.Identity())
     net.forward = lambda x: net[1](net[0](x)[0])
-    with pytest.raises(ModebridgeError, match="output of tap '0' to be a tensor, but got tuple; tap a submodule"):
+    x = torch.rand(1, 2)
+    assert torch.equal(run_with_taps(net, x, ["0"])[1]["0"], x)
+
+
+@pytest.mark.parametrize("nothing", [None, (), {}, "words", (None, 1)])
+def test_a_tap_must_return_a_tensor(nothing):
+    class Odd(nn.Module):
+        def forward(self, x):
+            return nothing
+
+    net = nn.Sequential(Odd(), nn.Identity())
+    net.forward = lambda x: (net[0](x), net[1](x))[1]
+    with pytest.raises(ModebridgeError, match="output of tap '0' to be a tensor or to begin with one"):
         run_with_taps(net, torch.rand(1, 2), ["0"])
 
 
-def test_output_must_be_a_tensor():
+def test_logits_in_dicts_and_objects():
     class Wrapped(nn.Module):
-        def forward(self, x):
-            return {"logits": x}
+        def __init__(self, wrap):
+            super().__init__()
+            self.wrap = wrap
 
-    with pytest.raises(ModebridgeError, match="to be a tensor, but got dict"):
-        run(Wrapped(), {}, {}, torch.rand(1, 2))
+        def forward(self, x):
+            return self.wrap(x)
+
+    x = torch.rand(1, 2)
+    for wrap in (lambda x: {"logits": x}, lambda x: SimpleNamespace(loss=None, logits=x), lambda x: x):
+        assert torch.equal(run(Wrapped(wrap), {}, {}, x), x)
+    for wrap in (lambda x: {"scores": x}, lambda x: SimpleNamespace(logits=None), lambda x: (x, x)):
+        with pytest.raises(ModebridgeError, match="to be a tensor or to hold one as 'logits', but got"):
+            run(Wrapped(wrap), {}, {}, x)

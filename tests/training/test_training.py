@@ -107,7 +107,7 @@ def test_best_needs_validation_data():
         ([(torch.zeros(2, 1, 8, 8), torch.zeros(3).long())], "3 for 2"),
         ([(torch.zeros(2, 1, 8, 8), torch.zeros(2))], "whole numbers"),
         ([(torch.zeros(2, 1, 8, 8), [0, 1])], "whole numbers"),
-        ([{"images": torch.zeros(2, 1, 8, 8)}], "but got dict"),
+        ([{"images": torch.zeros(2, 1, 8, 8)}], "to hold labels under one of labels, label"),
         ([(torch.zeros(2, 3, 8, 8), torch.zeros(2).long())], r"to run on the images of train, but got \(3, 8, 8\)"),
         ([(torch.zeros(2, 1, 8, 8).double(), torch.zeros(2).long())], "check their shape and type"),
         ([(torch.zeros(2, 1, 8, 8), torch.tensor([0, 3]))], r"in \[0, 3\), but got 0 to 3"),
@@ -142,7 +142,7 @@ def later(batch):
         (lambda x, y: (x, y + 9), r"labels of train to be in \[0, 3\)"),
         (lambda x, y: (x * float("nan"), y), "images of train to be finite"),
         (lambda x, y: (x, y[:-1]), "as many labels as images in train"),
-        (lambda x, y: {"x": x}, "train to yield"),
+        (lambda x, y: {"x": x}, "dicts of train to hold labels"),
     ],
 )
 def test_bad_data_in_a_later_batch_of_a_loader_is_the_same_sentence(spoil, message):

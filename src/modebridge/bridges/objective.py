@@ -12,20 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.batches import rows_of
+from modebridge.batches import each, rows_of
 from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, check_tap, run, skeleton
-from modebridge.types import Batch, Batches, Draw, Params, Prepared, Program, State, States
+from modebridge.types import Batch, Batches, Draw, Inputs, Params, Prepared, Program, State, States
 
 __all__ = ["BridgeObjective", "kl_divergence", "mix"]
 
 Said: TypeAlias = tuple[Tensor, dict[str, Tensor]]
 """What a frozen network gives: logits, and features by tap."""
 
-Frozen: TypeAlias = Callable[[Params, Tensor], Said]
+Frozen: TypeAlias = Callable[[Params, Inputs], Said]
 """A frozen network's forward pass at given weights."""
 
 
@@ -147,8 +147,12 @@ class BridgeObjective:
             return ours, draw
         partner = draw["partner"][rows]
         count = len(partner)
-        pairs = [torch.cat([mine, whole[partner.to(whole.device)]]) for mine, whole in zip(ours, batch, strict=True)]
-        return (pairs[0], pairs[1]), {"share": draw["share"][rows], "partner": torch.arange(count, 2 * count)}
+
+        def with_partners(tensor: Tensor) -> Tensor:
+            return torch.cat([tensor[rows], tensor[partner.to(tensor.device)]])
+
+        pairs = each(with_partners, batch[0]), with_partners(batch[1])
+        return pairs, {"share": draw["share"][rows], "partner": torch.arange(count, 2 * count)}
 
     ahead = True  # the frozen networks are about half of a step, and need not wait for the other half
 
@@ -157,8 +161,8 @@ class BridgeObjective:
         """Mix the images, run every frozen network once on them, and hand each bridge its features and its target."""
         images, labels = batch
         if draw:
-            share, partner = draw["share"].to(images.device, images.dtype), draw["partner"].to(images.device)
-            images = mix(images, share, partner)
+            share, partner = draw["share"].to(labels.device), draw["partner"].to(labels.device)
+            images = each(lambda tensor: mix(tensor, share.to(tensor.dtype), partner), images)
         jobs = [partial(self._forward, state, images) for state in self._frozen.values()]
         said = dict(zip(self._frozen, self._fan_out(jobs), strict=True))
         prepared: dict[str, dict[str, Tensor]] = {}
@@ -168,8 +172,9 @@ class BridgeObjective:
             if modes:
                 target = torch.stack([said[mode.id][0].float().softmax(dim=-1) for mode in modes]).mean(dim=0)
             else:
-                target = F.one_hot(labels, next(iter(said.values()))[0].shape[-1]).to(images.dtype)
-                target = mix(target, share, partner) if draw else target
+                logits = next(iter(said.values()))[0]
+                target = F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
+                target = mix(target, share.to(target.dtype), partner) if draw else target
             prepared[name] = {**inputs, "target": target}
         return prepared
 
@@ -186,8 +191,8 @@ class BridgeObjective:
             prepared = self.prepare(batch, {})
             for name, bridge in self._bridges.items():
                 divergence = self._measures[_architecture(bridge)](states[name], prepared[name])
-                totals[name] += float(divergence) * len(batch[0])
-            seen += len(batch[0])
+                totals[name] += float(divergence) * len(batch[1])
+            seen += len(batch[1])
         return {name: total / seen if seen else math.nan for name, total in totals.items()}
 
     def result(self, states: States) -> dict[str, Bridge]:

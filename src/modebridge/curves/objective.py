@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modebridge import trees
-from modebridge.batches import go_to_epoch, rows_of
+from modebridge.batches import go_to_epoch, inputs_in, named, rows_of
 from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
 from modebridge.curves.polychain import Polychain
@@ -138,7 +138,7 @@ class CurveObjective(Generic[C]):
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """The batch and its r."""
-        return {MEMBER: {"images": batch[0], "labels": batch[1], "r": draw["r"]}}
+        return {MEMBER: {**named(batch[0]), "labels": batch[1], "r": draw["r"]}}
 
     def program(self, member: str) -> Program:
         """Cross entropy of the network at r."""
@@ -148,7 +148,7 @@ class CurveObjective(Generic[C]):
         r = prepared["r"]
         # A plain number where looking at it is free; on a GPU it stays a tensor, which a graph can be fed with.
         point = self._point(state, float(r) if r.device.type == "cpu" else r)
-        logits = run(self._train_net, point, state.buffers, prepared["images"])
+        logits = run(self._train_net, point, state.buffers, inputs_in(prepared))
         return F.cross_entropy(logits, prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:

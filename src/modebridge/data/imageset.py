@@ -11,7 +11,6 @@ from torch import Tensor
 from modebridge import seeds
 from modebridge.data.augment import crop_and_flip
 from modebridge.errors import ModebridgeError
-from modebridge.types import Batch
 
 __all__ = ["ImageSet", "Loader"]
 
@@ -108,11 +107,11 @@ class Loader:
         """Make the next iteration that of `epoch`."""
         self._epoch = epoch
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         epoch, self._epoch = self._epoch, self._epoch + 1
         return self._batches(seeds.generator(self.seed, "epoch", epoch))
 
-    def _batches(self, generator: torch.Generator) -> Iterator[Batch]:
+    def _batches(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         images, labels = self.data.images, self.data.labels
         count, device = len(self.data), images.device
         # All draws of the epoch at once, on the CPU: the same on every device, and one copy instead of one a batch.

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset
 from modebridge import seeds
 from modebridge.data.files import ImageFiles, open_image
 from modebridge.errors import ModebridgeError
-from modebridge.types import Batch
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -117,10 +116,10 @@ class Stream:
         """Make the next iteration that of `epoch`."""
         self._epoch = epoch
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return (batch for batch, _ in self.shared(0, 1))
 
-    def shared(self, rank: int, size: int) -> Iterator[tuple[Batch, int]]:
+    def shared(self, rank: int, size: int) -> Iterator[tuple[tuple[Tensor, Tensor], int]]:
         """One of several processes' rows of every batch, and how many rows the batch has in all."""
         epoch, self._epoch = self._epoch, self._epoch + 1
         generator = seeds.generator(self.seed, "epoch", epoch)

@@ -8,13 +8,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import check_batch, check_labels
+from modebridge.batches import check_batch, check_labels, shapes_of
 from modebridge.bridges import Bridge
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import check_tap, run_with_taps, skeleton
-from modebridge.types import Batch, Batches
+from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgedEnsemble"]
 
@@ -76,7 +76,7 @@ class BridgedEnsemble(nn.Module):
         """Whether `calibrate` has been called."""
         return bool(self._fitted)
 
-    def members(self, images: Tensor) -> Tensor:
+    def members(self, images: Inputs) -> Tensor:
         """The probabilities (M, B, K) of every member: the modes, then the bridges."""
         logits: list[Tensor] = []
         features: dict[tuple[int, str], Tensor] = {}
@@ -89,9 +89,9 @@ class BridgedEnsemble(nn.Module):
             logits.append(bridge(*[features[k, bridge.tap] for k in reads]))
         return torch.stack(logits).softmax(dim=-1)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """The probabilities (B, K): the mean of the members', tempered."""
-        return scale(self.members(images).mean(dim=0), self.temperature)
+    def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:
+        """The probabilities (B, K): the mean of the members', tempered; several inputs as a dict or by name."""
+        return scale(self.members(inputs if images is None else images).mean(dim=0), self.temperature)
 
     @torch.no_grad()
     def calibrate(self, valid: Batches) -> Self:
@@ -111,14 +111,14 @@ class BridgedEnsemble(nn.Module):
         self._fitted.fill_(True)
         return self
 
-    def _answer(self, item: object) -> Batch:
+    def _answer(self, item: object) -> tuple[Tensor, Tensor]:
         images, labels = check_batch(item, "valid")
         try:
             probabilities = self.members(images).mean(dim=0)
         except RuntimeError as error:
             raise ModebridgeError(
-                f"Expected the ensemble to run on the images of valid, but got {tuple(images.shape[1:])} of "
-                f"{images.dtype} and '{str(error).splitlines()[0]}'; check their shape and type."
+                f"Expected the ensemble to run on the images of valid, but got {shapes_of(images)} "
+                f"and '{str(error).splitlines()[0]}'; check their shape and type."
             ) from error
         check_labels(labels, probabilities.shape[-1], "valid")
         return probabilities, labels

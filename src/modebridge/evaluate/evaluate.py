@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ __all__ = ["Scores", "evaluate", "predict"]
 
 
 @torch.no_grad()
-def predict(model: Callable[[Tensor], Tensor], data: Batches) -> tuple[Tensor, Tensor]:
+def predict(model: Callable[[Any], Tensor], data: Batches) -> tuple[Tensor, Tensor]:
     """The probabilities (N, K) that a model gives on all of the data, and the labels (N,).
 
     Args:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.batches import rows_of
+from modebridge.batches import inputs_in, named, rows_of
 from modebridge.modes.mode import Mode
 from modebridge.nets import run, skeleton
 from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
@@ -53,14 +53,14 @@ class ModeObjective:
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """The batch as it is."""
-        return {MEMBER: {"images": batch[0], "labels": batch[1]}}
+        return {MEMBER: {**named(batch[0]), "labels": batch[1]}}
 
     def program(self, member: str) -> Program:
         """Cross entropy on the labels."""
         return self._loss
 
     def _loss(self, state: State, prepared: Prepared) -> Tensor:
-        logits = run(self._train, {**state.params, **state.frozen}, state.buffers, prepared["images"])
+        logits = run(self._train, {**state.params, **state.frozen}, state.buffers, inputs_in(prepared))
         return F.cross_entropy(logits, prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:

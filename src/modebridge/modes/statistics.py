@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from modebridge.batches import check_batch
 from modebridge.errors import ModebridgeError
 from modebridge.nets import run, skeleton
 from modebridge.types import Batches, Params
@@ -45,10 +46,11 @@ def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches:
         fresh[f"{name}.running_mean"].zero_()
         fresh[f"{name}.running_var"].fill_(1.0)
     seen = 0
-    for images, _ in batches:
-        seen += len(images)
+    for item in batches:
+        images, labels = check_batch(item, "train")
+        seen += len(labels)
         for module in norms.values():
-            module.momentum = len(images) / seen
+            module.momentum = len(labels) / seen
         run(copy, params, fresh, images)
     if seen == 0:
         raise ModebridgeError(

@@ -13,9 +13,9 @@ from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.types import Params
+from modebridge.types import Inputs, Params
 
-__all__ = ["Tapped", "check_tap", "run", "run_with_taps", "skeleton", "tap_names"]
+__all__ = ["Tapped", "call", "check_tap", "feature_of", "logits_of", "run", "run_with_taps", "skeleton", "tap_names"]
 
 
 def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
@@ -29,23 +29,72 @@ def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
     return bare
 
 
-def run(net: nn.Module, params: Params, buffers: Params, *inputs: Tensor) -> Tensor:
+def call(net: nn.Module, inputs: Inputs) -> Tensor:
+    """The logits of `net` at its own parameters; several inputs are passed by their names."""
+    return logits_of(net(inputs) if isinstance(inputs, Tensor) else net(**inputs))
+
+
+def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Tensor:
     """The logits of `net` at these parameters and buffers, by name.
 
     In training mode batch norm updates the running statistics in `buffers` in place.
+
+    Args:
+        net: the architecture.
+        params: by name.
+        buffers: by name.
+        inputs: tensors in order, or one dict of them by the names of the arguments.
     """
-    logits = functional_call(net, ({**params, **buffers},), inputs, strict=False)
-    return _tensor(logits, "the network's output")
+    plain = [given for given in inputs if isinstance(given, Tensor)]
+    by_name = {name: tensor for given in inputs if not isinstance(given, Tensor) for name, tensor in given.items()}
+    out = functional_call(net, ({**params, **buffers},), tuple(plain), by_name, strict=False)
+    return logits_of(out)
+
+
+def logits_of(output: object) -> Tensor:
+    """The logits in what a network returned: a tensor, or an object or dict that holds `logits`.
+
+    Hugging Face's models return objects; torchvision's Inception returns one in training mode only.
+
+    >>> logits_of({"logits": torch.ones(1, 2), "hidden_states": None})
+    tensor([[1., 1.]])
+    """
+    found = output
+    if isinstance(output, Mapping):
+        found = output.get("logits")
+    elif not isinstance(output, Tensor):
+        found = getattr(output, "logits", None)
+    if not isinstance(found, Tensor):
+        raise ModebridgeError(
+            f"Expected the network's output to be a tensor or to hold one as 'logits', but got "
+            f"{type(output).__name__}; wrap it in a module that returns its logits."
+        )
+    return found
+
+
+def feature_of(output: object, tap: str) -> Tensor:
+    """The feature in what a tapped submodule returned: a tensor, or the first one of a tuple, list or dict."""
+    found = output
+    if isinstance(output, Mapping):
+        found = next(iter(output.values()), None)
+    elif isinstance(output, tuple | list):
+        found = output[0] if output else None
+    if not isinstance(found, Tensor):
+        raise ModebridgeError(
+            f"Expected the output of tap '{tap}' to be a tensor or to begin with one, but got "
+            f"{type(output).__name__}; tap a submodule that returns a tensor."
+        )
+    return found
 
 
 def run_with_taps(
-    net: nn.Module, images: Tensor, taps: Sequence[str], state: Params | None = None
+    net: nn.Module, images: Inputs, taps: Sequence[str], state: Params | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """One forward pass that gives both the logits and the feature maps at the taps.
 
     Args:
         net: any module that maps images to logits.
-        images: (B, ...).
+        images: (B, ...), or several inputs by name.
         taps: names of submodules as in `net.named_modules()`; the feature is what the submodule returns.
         state: parameters and buffers by name to run at; None takes the module's own.
 
@@ -58,7 +107,7 @@ def run_with_taps(
     (torch.Size([5, 2]), torch.Size([5, 4]))
     """
     with _reading(net, taps) as (features, versions):
-        logits = _tensor(net(images), "the network's output") if state is None else run(net, state, {}, images)
+        logits = call(net, images) if state is None else run(net, state, {}, images)
     missed = [tap for tap in dict.fromkeys(taps) if tap not in features]
     if missed:
         raise ModebridgeError(
@@ -90,13 +139,13 @@ class Tapped(nn.Module):
             check_tap(self.net, tap).register_forward_hook(self._reader(tap))
         self._taps = list(taps)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(self, images: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits (B, K) and the features by tap."""
-        logits = _tensor(self.net(images), "the network's output")
+        logits = call(self.net, images)
         # Taken out, so that every pass begins with nothing: a compiler would take a full dict for another program.
         return logits, {tap: self._features.pop(tap) for tap in self._taps}
 
-    def run(self, state: Params, images: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def run(self, state: Params, images: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
         """The same at a state from `state_of`."""
         answer: tuple[Tensor, dict[str, Tensor]] = functional_call(self, (dict(state),), (images,), strict=False)
         return answer
@@ -109,9 +158,7 @@ class Tapped(nn.Module):
 
     def _reader(self, tap: str) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
         def read(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
-            self._features[tap] = _tensor(
-                output, f"the output of tap '{tap}'", "tap a submodule that returns one tensor"
-            )
+            self._features[tap] = feature_of(output, tap)
 
         return read
 
@@ -129,7 +176,7 @@ def _reading(net: nn.Module, taps: Sequence[str]) -> Iterator[tuple[dict[str, Te
                     f"Expected tap '{tap}' to run once in a forward pass, but it ran again; "
                     "tap a submodule that is used in one place only."
                 )
-            features[tap] = _tensor(output, f"the output of tap '{tap}'", "tap a submodule that returns one tensor")
+            features[tap] = feature_of(output, tap)
             if not features[tap].is_inference():
                 versions[tap] = features[tap]._version
 
@@ -157,9 +204,3 @@ def check_tap(net: nn.Module, tap: str) -> nn.Module:
             f"Expected tap to be a submodule of {type(net).__name__}, but got '{tap}'; {near(tap, tap_names(net))}."
         )
     return modules[tap]
-
-
-def _tensor(value: object, what: str, way_out: str = "wrap it in a module that returns its logits") -> Tensor:
-    if not isinstance(value, torch.Tensor):
-        raise ModebridgeError(f"Expected {what} to be a tensor, but got {type(value).__name__}; {way_out}.")
-    return value

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from modebridge.batches import Checked, check_labels, first_batch
+from modebridge.batches import Checked, check_labels, each, first_batch, named, shapes_of
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import run, skeleton
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
-from modebridge.types import Batches
+from modebridge.types import Batches, Inputs
 
 __all__ = ["check_batches", "classes_of", "held_out"]
 
@@ -42,16 +42,17 @@ def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainCon
 
 
 @torch.no_grad()
-def classes_of(net: nn.Module, mode: Mode, images: Tensor, what: str) -> int:
+def classes_of(net: nn.Module, mode: Mode, images: Inputs, what: str) -> int:
     """K: how many logits the network gives, from one image; refuses images that it cannot take."""
-    where = next((tensor.device for tensor in mode.params.values()), images.device)
+    where = next(tensor.device for tensor in [*mode.params.values(), *named(images).values()])
+    first = each(lambda tensor: tensor[:1].to(where), images)
     try:
-        logits = run(skeleton(net).to(where), mode.params, mode.buffers, images[:1].to(where))
+        logits = run(skeleton(net).to(where), mode.params, mode.buffers, first)
     except (RuntimeError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise ModebridgeError(
-            f"Expected {type(net).__name__} to run on the images of {what}, but got {tuple(images.shape[1:])} of "
-            f"{images.dtype} and '{reason}'; check their shape and type."
+            f"Expected {type(net).__name__} to run on the images of {what}, but got {shapes_of(images)} and "
+            f"'{reason}'; check their shape and type."
         ) from error
     if logits.dim() != 2:
         raise ModebridgeError(

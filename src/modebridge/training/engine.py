@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from modebridge.batches import go_to_epoch
+from modebridge.batches import each, go_to_epoch
 from modebridge.errors import ModebridgeError
 from modebridge.nets import skeleton
 from modebridge.training.processes import Processes, launched
@@ -104,7 +104,8 @@ class Engine:
 
     def moved(self, batch: Batch, draw: Draw) -> tuple[Batch, Draw]:
         """A batch and its draws on our device; copies from pinned memory do not wait."""
-        images, labels = (tensor.to(self.device, non_blocking=True) for tensor in batch)
+        images = each(lambda tensor: tensor.to(self.device, non_blocking=True), batch[0])
+        labels = batch[1].to(self.device, non_blocking=True)
         # float64 is slow on a GPU and no use to a step; draws are made in it on the CPU.
         moved = {
             name: tensor.to(self.device, torch.float32 if tensor.is_floating_point() else None, non_blocking=True)
@@ -141,7 +142,8 @@ class _Feed:
 
     def __iter__(self) -> Iterator[Batch]:
         for images, labels in self._batches:
-            yield images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True)
+            moved = each(lambda tensor: tensor.to(self._device, non_blocking=True), images)
+            yield moved, labels.to(self._device, non_blocking=True)
 
     def set_epoch(self, epoch: int) -> None:
         go_to_epoch(self._batches, epoch)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from modebridge.batches import each, named
 from modebridge.bridges import (
     Bridge,
     BridgeObjective,
@@ -31,7 +32,7 @@ from modebridge.training.engine import Engine
 from modebridge.training.fit import DEFAULT
 from modebridge.training.loop import Task, train
 from modebridge.training.metrics import Report
-from modebridge.types import Batches
+from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
 
@@ -48,7 +49,7 @@ class BridgePlan:
 def plan_bridge(
     net: nn.Module,
     curve: Curve,
-    images: torch.Tensor,
+    images: Inputs,
     *,
     kind: Kind = "I",
     source: Literal["start", "end"] = "start",
@@ -65,7 +66,7 @@ def plan_bridge(
     Args:
         net: the base network.
         curve: between the two modes; its point at r is the paper's target.
-        images: a few images, to see the feature's shape.
+        images: a few images (or inputs by name), to see the feature's shape.
         kind: "I" reads one end, "II" both.
         source: which end a type I bridge reads.
         tap: where the feature is read; the paper's place for our residual networks, to be named for others.
@@ -79,8 +80,9 @@ def plan_bridge(
     _check_choices(net, curve, kind, source, r)
     reads = (curve.start, curve.end) if kind == "II" else (curve.start if source == "start" else curve.end,)
     tap = _tap(net, tap)
+    first = each(lambda tensor: tensor[:1], images)
     with torch.no_grad():
-        logits, features = run_with_taps(skeleton(net), images[:1], [tap], curve.start.state)
+        logits, features = run_with_taps(skeleton(net), first, [tap], curve.start.state)
     feature = features[tap]
     if body is None:
         if isinstance(net, ResNet) and tap == last_blocks_tap(net.spec):
@@ -189,6 +191,12 @@ def fit_bridges(
         synced=engine.synced,
     )
     train_data = check_batches(net, modes[0], train_data, "train")
+    whole = [name for name, tensor in named(train_data.first()).items() if not tensor.is_floating_point()]
+    if mixup and whole:
+        raise ModebridgeError(
+            f"Expected mixup to be 0 for whole numbers such as tokens and masks, but got {mixup:g} and "
+            f"'{whole[0].removeprefix('images/')}'; set mixup=0."
+        )
     task = Task(objective.start(), train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     return objective.result(train(objective, [task], config, engine=engine, checkpoints=checkpoints, report=report)[0])
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from modebridge.batches import each, named
 from modebridge.training.step import Step
 from modebridge.types import Batch, Draw
 
@@ -52,7 +53,7 @@ class Graphed:
 
     def _capture(self, fed: Sequence[Fed]) -> None:
         self._inputs = [
-            ((batch[0].clone(), batch[1].clone()), {name: tensor.clone() for name, tensor in draw.items()})
+            ((each(Tensor.clone, batch[0]), batch[1].clone()), {name: tensor.clone() for name, tensor in draw.items()})
             for batch, draw in fed
         ]
         # Compilation and cuDNN's choice of algorithms need a rehearsal, which must leave no trace in the weights.
@@ -73,4 +74,4 @@ class Graphed:
 
 
 def _tensors(fed: Sequence[Fed]) -> list[Tensor]:
-    return [tensor for (images, labels), draw in fed for tensor in (images, labels, *draw.values())]
+    return [tensor for (images, labels), draw in fed for tensor in (*named(images).values(), labels, *draw.values())]

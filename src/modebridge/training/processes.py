@@ -113,7 +113,7 @@ class Turns:
         self.seen = 0
         for number, batch in enumerate(self._batches):
             if number % self._processes.size == self._processes.rank:
-                self.seen += len(batch[0])
+                self.seen += len(batch[1])
                 yield batch
 
 

@@ -196,7 +196,7 @@ class Runner:
         for number, batch in enumerate(batches):
             if number == 0:
                 processes.check_same(batch)
-            yield batch, len(batch[0]), processes.size == 1
+            yield batch, len(batch[1]), processes.size == 1
 
     def _fed(self, k: int, skip: int = 0) -> Iterator[tuple[Fed, float]]:
         """Batches and draws of an epoch on our device, and the share of each that is this process's."""
