@@ -5,6 +5,7 @@ Train (or bring) modes, connect two by a curve, learn a bridge that predicts the
 
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve, Polychain
+from modebridge.data import load_mode, load_modes
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import cost, evaluate
@@ -41,5 +42,7 @@ __all__ = [
     "fit_curves",
     "fit_mode",
     "fit_modes",
+    "load_mode",
+    "load_modes",
     "plan_bridge",
 ]

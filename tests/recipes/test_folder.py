@@ -14,7 +14,6 @@ import safetensors.torch
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode
 from modebridge.recipes import RunFolder, begin, changed, engine_for, read_answers, run_recipe
 from modebridge.recipes.elsewhere import find_modes
 from modebridge.recipes.feeds import load_splits
@@ -98,12 +97,12 @@ def test_modes_from_elsewhere(finished: RunFolder, tmp_path: Path, form: str) ->
             torch.save(state, tmp_path / f"{k}.pt")
         elif form == "nested":
             torch.save({"state_dict": {f"module.{n}": t for n, t in state.items()}}, tmp_path / f"{k}.pth")
-    found = find_modes(finished.path / "modes" if form == "run" else tmp_path)
+    net = run_recipe(small(), folder=finished).net
+    found = find_modes(net, finished.path / "modes" if form == "run" else tmp_path)
     assert len(found) == (3 if form == "run" else 2)
     for state, own in zip(states, found, strict=False):
-        assert all(torch.equal(own[name], tensor) for name, tensor in state.items())
-    net = run_recipe(small(), folder=finished).net
-    given = {k: Mode.from_state_dict(net, state) for k, state in enumerate(found[:2])}
+        assert all(torch.equal(own.state[name], tensor) for name, tensor in state.items())
+    given = dict(enumerate(found[:2]))
     result = run_recipe(changed(small(), ["modes=2"]), folder=RunFolder(tmp_path / "given"), given=given)
     assert not any(name.startswith("modes") for name in result.trained)
     assert [mode.id for mode in result.modes] == [mode.id for mode in given.values()]
@@ -111,18 +110,25 @@ def test_modes_from_elsewhere(finished: RunFolder, tmp_path: Path, form: str) ->
 
 
 def test_files_that_are_no_modes(tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 2)
     with pytest.raises(ModebridgeError, match="there is none"):
-        find_modes(tmp_path / "none")
-    with pytest.raises(ModebridgeError, match="at least 2 files"):
-        find_modes(tmp_path)
+        find_modes(net, tmp_path / "none")
+    with pytest.raises(ModebridgeError, match=r"to hold files of weights .*, but got none"):
+        find_modes(net, tmp_path)
+    torch.save(net.state_dict(), tmp_path / "0.pt")
+    with pytest.raises(ModebridgeError, match=r"at least 2 modes .*, but got 1"):
+        find_modes(net, tmp_path)
+    torch.save(net.state_dict(), tmp_path / "1.pt")
+    with pytest.raises(ModebridgeError, match="two files hold the same weights"):
+        find_modes(net, tmp_path)
     for k in range(2):
         torch.save({"net": torch.nn.Linear(2, 2)}, tmp_path / f"{k}.pt")  # a pickle that is more than tensors
     with pytest.raises(ModebridgeError, match="state dict of plain tensors"):
-        find_modes(tmp_path)
+        find_modes(net, tmp_path)
     for k in range(2):
         torch.save([torch.zeros(1)], tmp_path / f"{k}.pt")
     with pytest.raises(ModebridgeError, match="to hold a state dict, but got list"):
-        find_modes(tmp_path)
+        find_modes(net, tmp_path)
 
 
 def test_engines_of_recipes() -> None:

@@ -56,7 +56,7 @@ def run(
     settings: Settings = None,
     seed: Seed = None,
     data: Data = None,
-    modes: Annotated[Path | None, typer.Option(help="Use these trained modes: a folder of state dicts.")] = None,
+    modes: Annotated[Path | None, typer.Option(help="Use these trained modes: a folder of checkpoints.")] = None,
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write RUN/tensorboard too (an extra).")] = False,
     as_json: Json = False,

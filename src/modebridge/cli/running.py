@@ -71,8 +71,9 @@ def run(
     recipe, seed = chosen(name, settings, seed, out)
     if boards:
         TensorBoard.check()
-    given = find_modes(modes) if modes is not None else []
-    if given:
+    given: list[Mode] = []
+    if modes is not None:
+        given = find_modes(ResNet(spec_for(recipe), torch.Generator().manual_seed(0)), modes)
         recipe = changed(recipe, [f"modes={len(given)}"])
     engine = _quiet(engine_for(recipe, device))
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
@@ -89,7 +90,7 @@ def run(
                 data=data,
                 engine=engine,
                 progress=tell,
-                given=_as_modes(recipe, given),
+                given=dict(enumerate(given)),
                 boards=boards,
             )
         record = _record(result, folder)
@@ -169,17 +170,6 @@ def _quiet(engine: Engine) -> Engine:
         warnings.filterwarnings("ignore", module="torch")
         logging.getLogger("torch").setLevel(logging.ERROR)
     return engine
-
-
-def _as_modes(recipe: Recipe, files: Sequence[Mapping[str, torch.Tensor]]) -> dict[int, Mode]:
-    if not files:
-        return {}
-    net = ResNet(spec_for(recipe), torch.Generator().manual_seed(0))
-    found = {k: Mode.from_state_dict(net, state) for k, state in enumerate(files)}
-    ids = [mode.id for mode in found.values()]
-    if len(set(ids)) < len(ids):
-        raise ModebridgeError("Expected the modes to differ, but two files hold the same weights; give each once.")
-    return found
 
 
 def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:

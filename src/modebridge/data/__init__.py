@@ -7,6 +7,7 @@ from modebridge.data.files import ImageFiles, find_images, read_images
 from modebridge.data.imageset import ImageSet, Loader
 from modebridge.data.sets import SETS, Splits, load_set, tiny_imagenet
 from modebridge.data.stream import Stream
+from modebridge.data.weights import load_mode, load_modes
 
 __all__ = [
     "SETS",
@@ -18,6 +19,8 @@ __all__ = [
     "crop_and_flip",
     "find_images",
     "load_digits",
+    "load_mode",
+    "load_modes",
     "load_set",
     "noisy_digits",
     "read_cifar",

@@ -1,6 +1,7 @@
 """Step 4: members to one mean probability, calibrated."""
 
 from modebridge.ensembles.ensemble import BridgedEnsemble
+from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 
-__all__ = ["BridgedEnsemble", "fit_temperature", "scale"]
+__all__ = ["BridgedEnsemble", "Stacked", "fit_temperature", "scale"]

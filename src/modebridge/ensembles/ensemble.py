@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from modebridge.batches import check_batch, check_labels, shapes_of
 from modebridge.bridges import Bridge
+from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
@@ -70,6 +71,10 @@ class BridgedEnsemble(nn.Module):
 
     def __len__(self) -> int:
         return len(self.bases) + len(self.bridges)
+
+    def stacked(self, *, calibrated: bool = False) -> Stacked:
+        """The same as a module that gives (M * B, K) logits, torch-uncertainty's convention; see `Stacked`."""
+        return Stacked(self, calibrated=calibrated)
 
     @property
     def calibrated(self) -> bool:

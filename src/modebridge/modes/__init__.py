@@ -1,7 +1,7 @@
 """Step 1: a mode is one trained point in parameter space."""
 
-from modebridge.modes.mode import Mode, check_modes
+from modebridge.modes.mode import Mode, check_modes, tensors_of
 from modebridge.modes.objective import ModeObjective, error_rate
 from modebridge.modes.statistics import has_statistics, refresh_statistics
 
-__all__ = ["Mode", "ModeObjective", "check_modes", "error_rate", "has_statistics", "refresh_statistics"]
+__all__ = ["Mode", "ModeObjective", "check_modes", "error_rate", "has_statistics", "refresh_statistics", "tensors_of"]

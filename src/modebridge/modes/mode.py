@@ -14,7 +14,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import skeleton
 from modebridge.types import Params
 
-__all__ = ["Mode", "check_modes"]
+__all__ = ["Mode", "check_modes", "tensors_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class Mode:
     @classmethod
     def from_state_dict(cls, net: nn.Module, state: Mapping[str, Tensor]) -> Mode:
         """Copy a mode out of a state dict, which must fit `net` name by name and shape by shape."""
-        own_params, own_buffers, aliases = _own(net)
+        own_params, own_buffers, aliases = tensors_of(net)
         given = {name: tensor for name, tensor in state.items() if name not in aliases and isinstance(tensor, Tensor)}
         trees.check_same(
             [{**own_params, **own_buffers}, given], f"the checkpoint and {type(net).__name__}", types=False
@@ -81,7 +81,7 @@ class Mode:
 
     def check(self, net: nn.Module) -> None:
         """Refuse a network that this mode does not fit, by name and shape."""
-        params, buffers, _ = _own(net)
+        params, buffers, _ = tensors_of(net)
         trees.check_same([{**params, **buffers}, self.state], f"the mode and {type(net).__name__}")
 
 
@@ -89,12 +89,16 @@ def _like(own: Tensor, given: Tensor) -> Tensor:
     return torch.empty_like(own, device=given.device, requires_grad=False).copy_(given.detach())
 
 
-def _own(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], set[str]]:
-    """Parameters, persistent buffers, and the further names of tied tensors (each tensor is carried once)."""
+def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
+    """What a mode of `net` carries: its parameters, its persistent buffers, and its tied tensors once.
+
+    Returns:
+        Parameters and buffers by name, and the first name of each tensor by its further names.
+    """
     params: dict[str, Tensor] = dict(net.named_parameters())
-    once = params.keys() | {name for name, _ in net.named_buffers()}
-    every = {name for name, _ in net.named_parameters(remove_duplicate=False)}
-    aliases = (every | {name for name, _ in net.named_buffers(remove_duplicate=False)}) - once
+    first = {tensor: name for name, tensor in (*params.items(), *net.named_buffers())}
+    every = (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False))
+    aliases = {name: first[tensor] for name, tensor in every if name != first[tensor]}
     state = net.state_dict()
     buffers = {name: tensor for name, tensor in net.named_buffers() if name in state}
     return params, buffers, aliases

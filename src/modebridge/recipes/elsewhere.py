@@ -1,59 +1,32 @@
-"""Modes that were trained elsewhere: state dicts in files, never unpickled beyond plain tensors."""
+"""Modes that were trained elsewhere, for a run that starts from them."""
 
 from __future__ import annotations
 
-import pickle
-import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import safetensors
-import safetensors.torch
-import torch
-from torch import Tensor
+from torch import nn
 
+from modebridge.data.weights import load_modes
 from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
 
 __all__ = ["find_modes"]
 
-_ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 
-
-def find_modes(folder: Path) -> list[dict[str, Tensor]]:
-    """The state dicts in a folder, in the order of their names (2 before 10).
+def find_modes(net: nn.Module, place: Path) -> list[Mode]:
+    """At least two different modes out of a folder, or out of one file that holds several.
 
     Args:
-        folder: files of weights, or the `modes` folder of another run.
+        net: the network of the run.
+        place: files of weights, the `modes` folder of another run, or a file; see `load_modes`.
     """
-    if not folder.is_dir():
-        raise ModebridgeError(f"Expected '{folder}' to be a folder with the weights of modes, but there is none.")
-    files = [file for file in folder.iterdir() if file.suffix in _ENDINGS]
-    files += [place / "weights.safetensors" for place in folder.iterdir() if (place / "weights.safetensors").is_file()]
-    files.sort(key=lambda file: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(file))])
-    if len(files) < 2:
+    if not place.exists():
+        raise ModebridgeError(f"Expected '{place}' to be a folder with the weights of modes, but there is none.")
+    found = load_modes(net, place)
+    if len(found) < 2:
         raise ModebridgeError(
-            f"Expected at least 2 files of weights ({', '.join(_ENDINGS)}) in '{folder}', but got {len(files)}; "
-            "a curve needs two modes."
+            f"Expected at least 2 modes in '{place}', but got {len(found)}; a curve needs two, so add a file."
         )
-    return [_read(file) for file in files]
-
-
-def _read(file: Path) -> dict[str, Tensor]:
-    try:
-        if file.suffix == ".safetensors":
-            return safetensors.torch.load_file(file)
-        found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
-        raise ModebridgeError(
-            f"Expected '{file}' to hold a state dict of plain tensors, but got "
-            f"'{(str(error).splitlines() or [type(error).__name__])[0]}'; save it with safetensors, or as "
-            "torch.save(net.state_dict(), file)."
-        ) from error
-    # Training frameworks put the weights one level down.
-    for key in ("state_dict", "model", "model_state_dict"):
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ModebridgeError(f"Expected '{file}' to hold a state dict, but got {type(found).__name__}; save that.")
-    return {str(name).removeprefix("module."): tensor for name, tensor in found.items()}
+    if len({mode.id for mode in found}) < len(found):
+        raise ModebridgeError("Expected the modes to differ, but two files hold the same weights; give each once.")
+    return found

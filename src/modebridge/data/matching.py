@@ -1,0 +1,272 @@
+"""Which tensors of a checkpoint are a network's: found by their names, wherever in it they lie."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.errors import ModebridgeError, near
+from modebridge.modes import tensors_of
+from modebridge.types import Params
+
+__all__ = ["choose_state", "choose_states"]
+
+_WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+"""Parts that torch.compile, FSDP and activation checkpointing put anywhere into a name."""
+
+_AVERAGED = {"ema", "swa", "averaged", "shadow"}
+"""Words that mark averaged weights: state_dict_ema, model_ema, ema, ema_state_dict, params_ema, swa_model."""
+
+_DEPTH = 6
+
+
+def choose_state(
+    raw: Mapping[str, object],
+    net: nn.Module,
+    *,
+    ema: bool | None = None,
+    prefix: str | None = None,
+    what: str = "the checkpoint",
+) -> dict[str, Tensor]:
+    """The one state dict of `net` in a checkpoint, by the network's own names.
+
+    Containers (state_dict, model, ...) and prefixes (`module.`, `_orig_mod.`, `model.`, any other) need no list: a
+    place in the checkpoint is the network's if all of its names are there, in its shapes, and nothing else.
+
+    Args:
+        raw: what the file holds, as `read_state` gives it.
+        net: the network; only its names and shapes are looked at.
+        ema: None takes averaged weights (EMA, SWA) where there are some, as timm's evaluation does; True demands
+            them; False leaves them out.
+        prefix: where the network lies, for example "model" or "state_dict.model"; "" for names as they are.
+        what: how errors call the checkpoint.
+
+    >>> net = nn.Linear(2, 3)
+    >>> raw = {"epoch": 7, "model": {f"module.{name}": t for name, t in net.state_dict().items()}}
+    >>> sorted(choose_state(raw, net))
+    ['bias', 'weight']
+    """
+    found = _choose(raw, net, ema, prefix, what)
+    if len(found) > 1:
+        places = _some([place.path for place in found])
+        raise ModebridgeError(
+            f"Expected {what} to hold one {type(net).__name__}, but got {len(found)}, {places}; "
+            "name one with prefix=, or take all with load_modes."
+        )
+    return found[0].tensors
+
+
+def choose_states(
+    raw: Mapping[str, object], net: nn.Module, *, ema: bool | None = None, what: str = "the checkpoint"
+) -> list[dict[str, Tensor]]:
+    """Every state dict of `net` in a checkpoint, at least one, in the order of their places (2 before 10).
+
+    Places with the same numbers are one network. The arguments are those of `choose_state`.
+    """
+    return [place.tensors for place in _choose(raw, net, ema, None, what)]
+
+
+@dataclass
+class _Place:
+    """A point in a checkpoint below which names of the network were found.
+
+    Args:
+        container: the keys down to the flat dict of tensors, with dots.
+        head: what all names in it begin with.
+        averaged: whether it looks like EMA or SWA weights.
+        tensors: what was found, by the network's own names.
+        extra: names below it that are not the network's.
+    """
+
+    container: str
+    head: str
+    averaged: bool
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    extra: list[str] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        return _join(self.container, self.head)
+
+    def missing(self, own: Params) -> list[str]:
+        return [name for name in own if name not in self.tensors]
+
+    def misshapen(self, own: Params) -> list[str]:
+        return [name for name, tensor in self.tensors.items() if tensor.shape != own[name].shape]
+
+    def fits(self, own: Params) -> bool:
+        return not self.extra and not self.missing(own) and not self.misshapen(own)
+
+
+def _choose(raw: Mapping[str, object], net: nn.Module, ema: bool | None, prefix: str | None, what: str) -> list[_Place]:
+    params, buffers, _ = tensors_of(net)
+    own = {**params, **buffers}
+    if not own:
+        raise ModebridgeError(f"Expected {type(net).__name__} to have weights to load, but it has none; give another.")
+    containers = dict(_containers(raw))
+    places = _places(containers, raw, _names(net))
+    if prefix is not None:
+        allowed = {_join(container, _bare(prefix.rstrip("."))) for container in ("", *containers)}
+        inside = [place for place in places if place.path in allowed]
+        if places and not inside:
+            known = [place.path for place in sorted(places, key=lambda place: -len(place.tensors))]
+            raise ModebridgeError(
+                f"Expected prefix to be a place in {what}, but got '{prefix}'; {near(prefix, known)}."
+            )
+        places = inside
+    _complete(places, own, set(buffers))
+    fitting = sorted((place for place in places if place.fits(own)), key=lambda place: natural(place.path))
+    if not fitting:
+        raise ModebridgeError(_difference(places, own, containers, type(net).__name__, what))
+    averaged, plain = [p for p in fitting if p.averaged], [p for p in fitting if not p.averaged]
+    if (ema is True and not averaged) or (ema is False and not plain):
+        kind, other = ("averaged (EMA)", "others") if ema else ("other than averaged (EMA)", "averaged ones")
+        raise ModebridgeError(
+            f"Expected {what} to hold {kind} weights of {type(net).__name__}, but got only {other}, "
+            f"{_some([p.path for p in fitting])}; ema=None takes what there is."
+        )
+    return _distinct(plain if ema is False else averaged or plain)
+
+
+def _names(net: nn.Module) -> dict[str, str | None]:
+    """What a checkpoint may call each tensor of the network, and the network's own name; None for what is not kept."""
+    params, buffers, aliases = tensors_of(net)
+    # Further names first, so that the first name of a tied tensor wins where a net has both.
+    names: dict[str, str | None] = {_bare(name): None for name, _ in net.named_buffers(remove_duplicate=False)}
+    names |= {_bare(alias): name for alias, name in aliases.items() if name in params or name in buffers}
+    return names | {_bare(name): name for name in (*params, *buffers)}
+
+
+def _containers(raw: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Every dict with tensors in it, with the keys that lead to it."""
+    items = raw.items() if isinstance(raw, Mapping) else enumerate(raw) if isinstance(raw, list | tuple) else ()
+    pairs: list[tuple[object, object]] = list(items)
+    tensors = {str(key): value for key, value in pairs if isinstance(value, Tensor)}
+    if tensors and isinstance(raw, Mapping):
+        yield path, tensors
+    for key, value in pairs if depth < _DEPTH else []:
+        yield from _containers(value, _join(path, str(key)), depth + 1)
+
+
+def _places(
+    containers: Mapping[str, Mapping[str, Tensor]], raw: Mapping[str, object], names: Mapping[str, str | None]
+) -> list[_Place]:
+    places = _places_of(containers, raw, names)
+    columns = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    shared = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, columns)))
+    if places or not shared:
+        return places
+    # The network is the one that is wrapped here (`Logits(net)`), and the file's is bare.
+    bare = {".".join(name.split(".")[shared:]): own for name, own in names.items()}
+    return _places_of(containers, raw, bare)
+
+
+def _places_of(
+    containers: Mapping[str, Mapping[str, Tensor]], raw: Mapping[str, object], names: Mapping[str, str | None]
+) -> list[_Place]:
+    places: list[_Place] = []
+    for container, tensors in containers.items():
+        here: dict[str, _Place] = {}
+        parts = [(_bare(key).split("."), tensor) for key, tensor in tensors.items()]
+        for words, tensor in parts:
+            for cut in range(len(words)):
+                head, tail = ".".join(words[:cut]), ".".join(words[cut:])
+                own = names.get(tail)
+                if own is not None:
+                    if head not in here:
+                        here[head] = _Place(container, head, _is_averaged(container, head, tensors, raw))
+                    found = here[head].tensors
+                    if own not in found or _bare(own).endswith(tail):
+                        found[own] = tensor
+        for head, place in here.items():
+            start = head.split(".") if head else []
+            tails = [".".join(words[len(start) :]) for words, _ in parts if words[: len(start)] == start]
+            place.extra = [tail for tail in tails if tail not in names]
+        places += here.values()
+    return places
+
+
+def _is_averaged(container: str, head: str, tensors: Params, raw: Mapping[str, object]) -> bool:
+    if set(re.split("[^a-z]+", _join(container, head).lower())) & _AVERAGED:
+        return True
+    # torch's AveragedModel, for EMA and SWA alike: a count beside the network.
+    parent, _, last = head.rpartition(".")
+    if last == "module" and _join(parent, "n_averaged") in {_bare(key) for key in tensors}:
+        return True
+    # Lightning's WeightAveraging puts the average where the weights were, and these beside it.
+    return container == "state_dict" and {"averaging_state", "current_model_state"} <= raw.keys()
+
+
+def _complete(places: Sequence[_Place], own: Params, buffers: set[str]) -> None:
+    """Add buffers that some formats leave out: counts of batches, and all of them in averages of parameters."""
+    plain: list[_Place] = []
+    for place in sorted(places, key=lambda place: place.averaged):
+        if place.averaged and len(plain) == 1 and buffers.issuperset(place.missing(own)):
+            place.tensors |= {name: plain[0].tensors[name] for name in place.missing(own)}
+        for name in place.missing(own):
+            if name.endswith("num_batches_tracked"):  # as torch loads files from before there was one
+                place.tensors[name] = own[name].detach()
+        if not place.averaged and place.fits(own):
+            plain = _distinct([*plain, place])
+
+
+def _distinct(places: Sequence[_Place]) -> list[_Place]:
+    """One place for each network: a loss or a wrapper may name the same one again."""
+    kept: list[_Place] = []
+    for place in places:
+        if not any(all(_equal(t, other.tensors[name]) for name, t in place.tensors.items()) for other in kept):
+            kept.append(place)
+    return kept
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a, b)
+
+
+def _difference(places: Sequence[_Place], own: Params, containers: Mapping[str, Params], net: str, what: str) -> str:
+    """The sentence for a checkpoint that fits nowhere, about the place that comes nearest."""
+    if not places:
+        every = [_join(path, name) for path, tensors in containers.items() for name in tensors]
+        got = f"got {_some(every)}" if every else "it holds no tensor"
+        return f"Expected {what} to hold weights named as {net}'s, {_some(list(own))}, but {got}; check the network."
+    best = max(places, key=lambda place: (len(place.tensors), -len(place.path)))
+    missing, shapes = best.missing(own), best.misshapen(own)
+    begin = f"Expected {what} to fit {net}" + (f" below '{best.path}'" if best.path else "")
+    if missing or best.extra:
+        parts = [f"{_some(missing)} missing"] if missing else []
+        if missing and best.extra:
+            parts[0] += f" ({near(missing[0], best.extra, 3)})"
+        parts += [f"{_some(best.extra)} extra"] if best.extra else []
+        return f"{begin}, but got {' and '.join(parts)}; use a network of the file's architecture."
+    name = shapes[0]
+    first = f"'{name}' is {tuple(best.tensors[name].shape)} in the file and {tuple(own[name].shape)} in the network"
+    sizes = {(tuple(best.tensors[name].shape)[:1], tuple(own[name].shape)[:1]) for name in shapes}
+    if len(sizes) == 1 and all(best.tensors[name].shape[1:] == own[name].shape[1:] for name in shapes):
+        in_file, in_net = (size[0] if size else 0 for size in next(iter(sizes)))
+        way_out = f"build the network with {in_file} classes, or give a file of {in_net}"
+        return f"{begin}, but {first}: another number of classes; {way_out}."
+    more = f" (and {len(shapes) - 1} more differ)" if len(shapes) > 1 else ""
+    return f"{begin}, but {first}{more}; use a network of the file's architecture."
+
+
+def natural(name: str) -> list[int | str]:
+    """A key that sorts 2 before 10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _bare(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(f"'{name}'" if name else "the top" for name in names[:most]) + more

@@ -1,0 +1,172 @@
+"""Modes out of the files that people have: torch checkpoints of any make, safetensors; no code in them is run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from modebridge.data.matching import choose_state, choose_states, natural
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+
+__all__ = ["load_mode", "load_modes", "read_state", "weight_files"]
+
+_ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar", ".index.json")
+_IN_FOLDERS = ("weights.safetensors", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+"""One network a folder: ours, and Hugging Face's."""
+
+_PLAIN = "save the state dict alone, torch.save(net.state_dict(), file), or use safetensors"
+
+
+def load_mode(net: nn.Module, path: Path | str, *, ema: bool | None = None, prefix: str | None = None) -> Mode:
+    """A mode out of a file that holds one network of this architecture, and maybe much else.
+
+    A torch file (a state dict, or a checkpoint of timm, Lightning, torch-uncertainty or a loop of one's own) or
+    safetensors, also in shards (`*.index.json`). The network is found by its names, so containers such as `state_dict`
+    and prefixes such as `module.` (DDP), `_orig_mod.` (compile) and `model.` (Lightning) need not be told. Half
+    precision is converted to the network's own.
+
+    Args:
+        net: the network; its own weights are neither used nor changed.
+        path: the file.
+        ema: where a file holds averaged weights (EMA, SWA) beside the others, None takes the averaged ones, as timm's
+            own evaluation does; True refuses a file without them; False takes the others.
+        prefix: where the network lies if there are several, for example "model.student"; it wins over what would be
+            found.
+
+    >>> import tempfile
+    >>> net = nn.Linear(2, 3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save({"state_dict": {f"model.{k}": v for k, v in net.state_dict().items()}}, f"{folder}/last.ckpt")
+    ...     mode = load_mode(nn.Linear(2, 3), f"{folder}/last.ckpt")
+    >>> mode.id == Mode.from_module(net).id
+    True
+    """
+    file = Path(path)
+    return _mode(net, choose_state(read_state(file), net, ema=ema, prefix=prefix, what=f"'{file}'"), file)
+
+
+def load_modes(net: nn.Module, path: Path | str, *, ema: bool | None = None) -> list[Mode]:
+    """The modes in a file that holds several networks, such as a deep ensemble, or in the files of a folder.
+
+    Args:
+        net: the network; its own weights are neither used nor changed.
+        path: a file, or a folder: its files of weights in the order of their names (2 before 10), and those of
+            subfolders with one network each, such as the `modes` of a run.
+        ema: see `load_mode`.
+    """
+    files = weight_files(Path(path)) if Path(path).is_dir() else [Path(path)]
+    return [
+        _mode(net, state, file)
+        for file in files
+        for state in choose_states(read_state(file), net, ema=ema, what=f"'{file}'")
+    ]
+
+
+def _mode(net: nn.Module, state: Mapping[str, Tensor], file: Path) -> Mode:
+    try:
+        return Mode.from_state_dict(net, state)
+    except ModebridgeError as error:
+        raise ModebridgeError(f"{str(error).removesuffix('.')} (in '{file}').") from error
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of weights in a folder and in its subfolders with one network each, 2 before 10; at least one."""
+    if not folder.is_dir():
+        raise ModebridgeError(f"Expected '{folder}' to be a folder with files of weights, but there is none.")
+    files = [file for file in folder.iterdir() if file.is_file() and file.name.endswith(_ENDINGS)]
+    for index in [file for file in files if file.name.endswith(".index.json")]:
+        shards = set(_shards(index).values())  # parts of one network, which its index stands for
+        files = [file for file in files if file.name not in shards]
+    for place in folder.iterdir():
+        files += [place / name for name in _IN_FOLDERS if (place / name).is_file()][:1]
+    if not files:
+        raise ModebridgeError(
+            f"Expected '{folder}' to hold files of weights ({', '.join(_ENDINGS)}), but got none; "
+            "give the folder they are in."
+        )
+    return sorted(files, key=lambda file: natural(str(file)))
+
+
+def read_state(path: Path | str) -> dict[str, Any]:
+    """What a file of weights holds: tensors by name, or dicts of them beside plain values.
+
+    Only tensors, numbers, strings and containers of them are read (and argparse's Namespace, which timm keeps beside
+    the weights); a file that asks for any other class is refused.
+
+    Args:
+        path: a file of torch.save, of safetensors, or the index of such files in shards; its content counts, not its
+            ending.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise ModebridgeError(f"Expected '{file}' to be a file, but it is a folder; use load_modes for all in it.")
+    if not file.is_file():
+        raise ModebridgeError(f"Expected '{file}' to be a file of weights, but there is none; check the path.")
+    if file.name.endswith(".index.json"):
+        return _read_shards(file)
+    kind = _kind(file)
+    try:
+        if kind == "safetensors":
+            return dict(safetensors.torch.load_file(file))
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            found: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken pickle raises whatever it stumbles over
+        foreign = re.search(r"GLOBAL ([\w.]+)", str(error))
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        got = f"the class {foreign[1]}, which is not read since it could run code" if foreign else f"'{reason}'"
+        raise ModebridgeError(
+            f"Expected '{file}' to hold a state dict of plain tensors, but got {got}; {_PLAIN}."
+        ) from error
+    if isinstance(found, list | tuple) and found and all(isinstance(item, Mapping) for item in found):
+        found = dict(enumerate(found))  # the state dicts of several networks
+    if not isinstance(found, Mapping):
+        raise ModebridgeError(f"Expected '{file}' to hold a state dict, but got {type(found).__name__}; {_PLAIN}.")
+    return {str(key): value for key, value in found.items()}
+
+
+def _kind(file: Path) -> str:
+    """How a file is to be read, by its first bytes."""
+    with file.open("rb") as stream:
+        head = stream.read(24)
+    if head[:4] == b"PK\x03\x04" or head[:1] == b"\x80":  # torch.save since version 1.6, and before
+        return "torch"
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= file.stat().st_size:
+        return "safetensors"
+    if head.startswith(b"version https://git-lfs"):
+        got, way_out = "a pointer of Git LFS", "fetch the file itself with git lfs pull"
+    else:
+        got, way_out = ("neither" if head else "an empty file"), "check that it was written or downloaded whole"
+    raise ModebridgeError(f"Expected '{file}' to be a file of torch.save or safetensors, but got {got}; {way_out}.")
+
+
+def _shards(index: Path) -> dict[str, str]:
+    """The file that each tensor of a network in shards is in."""
+    try:
+        found = json.loads(index.read_text())["weight_map"]
+        return {str(name): Path(file).name for name, file in found.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModebridgeError(
+            f"Expected '{index}' to name the file of each tensor in its weight_map, but got {type(error).__name__}; "
+            "save the network again."
+        ) from error
+
+
+def _read_shards(index: Path) -> dict[str, Any]:
+    files = _shards(index)
+    parts = {file: read_state(index.with_name(file)) for file in sorted(set(files.values()))}
+    lost = [name for name, file in files.items() if name not in parts[file]]
+    if lost:
+        raise ModebridgeError(
+            f"Expected '{files[lost[0]]}' to hold '{lost[0]}' as '{index}' says, but it does not; "
+            "save or download both again."
+        )
+    return {name: parts[file][name] for name, file in files.items()}

@@ -1,0 +1,222 @@
+"""Checkpoints people have: every make of file, containers, prefixes, averages, several networks."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from timm.utils import CheckpointSaver, ModelEmaV3
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+import modebridge
+from modebridge.data.matching import choose_state
+from modebridge.data.weights import load_mode, load_modes, weight_files
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from tests.scenarios import Vectors, tiny_net
+
+NET = tiny_net(0, "bn")
+MODE, OTHER = Mode.from_module(tiny_net(1, "bn")), Mode.from_module(tiny_net(2, "bn"))
+STATE, AVERAGE = ({name: t.contiguous() for name, t in mode.state.items()} for mode in (MODE, OTHER))
+
+
+def prefixed(prefix, state=STATE):
+    return {prefix + name: tensor for name, tensor in state.items()}
+
+
+def trained():
+    return MODE.load(NET)
+
+
+def compiled(net):
+    return torch.compile(net, backend="eager")  # never run: only its names matter
+
+
+def momentum():
+    net = tiny_net(1, "bn").train()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    net(torch.rand(4, 1, 8, 8)).sum().backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+CONTAINERS = ["state_dict", "model", "model_state_dict", "net", "network", "weights", "params", "module", "my_key"]
+FORMS = {
+    "bare": lambda: STATE,
+    **{key: lambda key=key: {"epoch": 3, key: STATE, "optimizer": momentum()} for key in CONTAINERS},
+    "two levels": lambda: {"checkpoint": {"model": STATE, "step": torch.tensor(7)}, "args": {"lr": 0.1}},
+    "DataParallel": lambda: nn.DataParallel(trained()).state_dict(),
+    "compiled": lambda: compiled(trained()).state_dict(),
+    "compiled, then DDP": lambda: nn.DataParallel(compiled(trained())).state_dict(),
+    "DDP, then compiled": lambda: compiled(nn.DataParallel(trained())).state_dict(),
+    "a compiled part": lambda: {k.replace("layers.2.", "layers.2._orig_mod."): t for k, t in STATE.items()},
+    "Lightning's": lambda: {"state_dict": {**prefixed("model."), "loss.weight": torch.ones(3), "n": torch.tensor(1)}},
+    "any prefix": lambda: {"state_dict": prefixed("task.backbone.net_1."), "version": "2"},
+    "named twice": lambda: prefixed("model.") | prefixed("loss.model."),
+    "averaged alone": lambda: AveragedModel(trained()).state_dict(),
+    "no counts of batches": lambda: {k: t for k, t in STATE.items() if not k.endswith("num_batches_tracked")},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_network_is_found(tmp_path, form):
+    torch.save(FORMS[form](), tmp_path / "x.pt")
+    assert load_mode(NET, tmp_path / "x.pt").id == MODE.id
+    assert [mode.id for mode in load_modes(NET, str(tmp_path / "x.pt"))] == [MODE.id]
+
+
+def test_it_is_in_the_package():
+    assert (modebridge.load_mode, modebridge.load_modes) == (load_mode, load_modes)
+
+
+def test_a_compiled_or_wrapped_network_here_and_a_bare_file(tmp_path):
+    class Logits(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = tiny_net(0, "bn")
+
+        def forward(self, x):
+            return self.inner(x)
+
+    torch.save(STATE, tmp_path / "x.pt")
+    images = torch.rand(3, 1, 8, 8)
+    for net in (Logits(), nn.DataParallel(tiny_net(0, "bn"))):
+        assert torch.equal(load_mode(net, tmp_path / "x.pt").load(net)(images), trained()(images))
+    net = compiled(tiny_net(0, "bn"))
+    assert load_mode(net, tmp_path / "x.pt").state.keys() == net.state_dict().keys()
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy", "safetensors", "shards", "another ending", "half", "bfloat16"])
+def test_formats(tmp_path, form):
+    file = tmp_path / "x.pt"
+    if form == "safetensors":
+        file = tmp_path / "x.safetensors"
+        safetensors.torch.save_file(prefixed("model."), file)
+    elif form == "another ending":
+        safetensors.torch.save_file(STATE, file)
+    elif form == "shards":
+        file = tmp_path / "model.safetensors.index.json"
+        names = list(STATE)
+        for k, part in enumerate([names[:5], names[5:]]):
+            safetensors.torch.save_file({name: STATE[name] for name in part}, tmp_path / f"model-{k}.safetensors")
+        places = {name: f"model-{int(k >= 5)}.safetensors" for k, name in enumerate(names)}
+        file.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+        assert weight_files(tmp_path) == [file]
+    elif form in ("half", "bfloat16"):
+        small = {k: t.to(getattr(torch, form)) if t.is_floating_point() else t for k, t in STATE.items()}
+        torch.save(small, file)
+        found = load_mode(NET, file)
+        assert all(t.dtype == STATE[name].dtype for name, t in found.state.items())
+        assert all(torch.equal(t, small[name].to(t.dtype)) for name, t in found.state.items())
+        return
+    else:
+        torch.save(STATE, file, _use_new_zipfile_serialization=form == "zip")
+    assert load_mode(NET, file).id == MODE.id
+
+
+@pytest.mark.parametrize("key", ["state_dict_ema", "model_ema", "ema", "ema_state_dict", "params_ema", "swa_model"])
+def test_averaged_weights(tmp_path, key):
+    file = tmp_path / "x.pt"
+    torch.save({"model": prefixed("module."), key: prefixed("module.", AVERAGE)}, file)
+    assert load_mode(NET, file).id == load_mode(NET, file, ema=True).id == OTHER.id
+    assert load_mode(NET, file, ema=False).id == MODE.id
+    assert [mode.id for mode in load_modes(NET, file, ema=False)] == [MODE.id]
+    torch.save({"model": STATE}, file)
+    with pytest.raises(ModebridgeError, match=r"averaged \(EMA\) weights of ResNet, but got only others, 'model'"):
+        load_mode(NET, file, ema=True)
+    torch.save({key: STATE}, file)
+    with pytest.raises(ModebridgeError, match=rf"other than averaged .* got only averaged ones, '{key}'"):
+        load_mode(NET, file, ema=False)
+
+
+def test_averages_of_parameters_take_the_buffers_of_the_others(tmp_path):
+    torch.save({"model": STATE, "ema": {"decay": 0.9, "shadow": dict(OTHER.params)}}, tmp_path / "x.pt")
+    found = load_mode(NET, tmp_path / "x.pt")
+    assert found.id == Mode(OTHER.params, MODE.buffers).id
+
+
+def test_torch_s_averaged_model_beside_the_weights(tmp_path):
+    average = AveragedModel(OTHER.load(NET))
+    torch.save({"model": STATE, "second": average.state_dict()}, tmp_path / "x.pt")
+    assert load_mode(NET, tmp_path / "x.pt").id == OTHER.id
+    assert load_mode(NET, tmp_path / "x.pt", ema=False).id == MODE.id
+
+
+def test_timm_s_own_checkpoint(tmp_path):
+    net = trained()
+    ema = ModelEmaV3(OTHER.load(NET))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    args = argparse.Namespace(model="resnet", lr=0.1)
+    saver = CheckpointSaver(net, optimizer, args=args, model_ema=ema, checkpoint_dir=str(tmp_path), recovery_dir="")
+    saver.save_checkpoint(0, metric=1.0)
+    (file,) = [file for file in weight_files(tmp_path) if "last" in file.name]
+    assert file.name.endswith(".pth.tar")
+    assert load_mode(NET, file).id == OTHER.id
+    assert load_mode(NET, file, ema=False).id == MODE.id
+
+
+def test_several_networks(tmp_path):
+    ids = [MODE.id, OTHER.id]
+    torch.save([STATE, AVERAGE], tmp_path / "list.pt")
+    torch.save({"models": {"10": AVERAGE, "2": STATE}}, tmp_path / "numbers.pt")
+    torch.save(nn.ModuleList([trained(), OTHER.load(NET)]).state_dict(), tmp_path / "modules.pt")
+    for file in tmp_path.iterdir():
+        assert [mode.id for mode in load_modes(NET, file)] == ids
+    file = tmp_path / "modules.pt"
+    with pytest.raises(ModebridgeError, match=r"to hold one ResNet, but got 2, '0', '1'; name one with prefix="):
+        load_mode(NET, file)
+    assert [load_mode(NET, file, prefix=prefix).id for prefix in ("0", "1.")] == ids
+    with pytest.raises(ModebridgeError, match=r"prefix to be a place in .*, but got '2'; near ones: 0, 1"):
+        load_mode(NET, file, prefix="2")
+
+
+def test_a_prefix_wins(tmp_path):
+    raw = {"state_dict": {**prefixed("student."), **prefixed("ema.", AVERAGE)}, "last": STATE}
+    torch.save(raw, tmp_path / "x.pt")
+    assert load_mode(NET, tmp_path / "x.pt").id == OTHER.id
+    for prefix in ("student", "student.", "state_dict.student", "last"):
+        assert load_mode(NET, tmp_path / "x.pt", prefix=prefix).id == MODE.id
+    assert load_mode(NET, tmp_path / "x.pt", prefix="").id == MODE.id
+    with pytest.raises(ModebridgeError, match="only averaged ones"):
+        load_mode(NET, tmp_path / "x.pt", prefix="ema", ema=False)
+
+
+def test_folders(tmp_path):
+    for name, mode in [("2.pt", MODE), ("10.ckpt", OTHER)]:
+        torch.save(mode.state, tmp_path / name)
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "11").mkdir()
+    (tmp_path / "12").mkdir()
+    safetensors.torch.save_file(STATE, tmp_path / "11" / "model.safetensors")
+    assert [mode.id for mode in load_modes(NET, tmp_path)] == [MODE.id, OTHER.id, MODE.id]
+
+
+def test_tied_weights_under_any_of_their_names(tmp_path):
+    net = Vectors()
+    want = Mode.from_module(net).id
+    for gone in ("first.weight", "second.weight", "none"):  # safetensors keeps one of the two
+        torch.save({k: t for k, t in net.state_dict().items() if k != gone}, tmp_path / "x.pt")
+        assert load_mode(Vectors(), tmp_path / "x.pt").id == want
+
+
+def test_buffers_that_are_not_kept_may_be_in_the_file():
+    class Constant(nn.Linear):
+        def __init__(self, persistent):
+            super().__init__(2, 3)
+            self.register_buffer("positions", torch.arange(2), persistent=persistent)
+
+    old = Constant(persistent=True)
+    assert choose_state(old.state_dict(), Constant(persistent=False)).keys() == {"weight", "bias"}
+
+
+def test_nothing_of_the_network_is_changed(tmp_path):
+    net = copy.deepcopy(NET)
+    torch.save(STATE, tmp_path / "x.pt")
+    load_mode(net, Path(tmp_path / "x.pt"))
+    assert Mode.from_module(net).id == Mode.from_module(NET).id
