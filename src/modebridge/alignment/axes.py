@@ -1,0 +1,297 @@
+"""Axes of tensors as symbols: which must be permuted together, which may not be permuted at all.
+
+Every dimension of every tensor in a forward pass is an `Axis`. Operations make axes equal (the channels of a
+convolution are those of the norm behind it), cut them into factors (a width into heads times channels of a head) or
+into pieces (the parts of a fused projection), or pin them (a class has its place, a pixel too). What is neither pinned nor
+cut further in the end is a group of units that can be renumbered without changing the function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+__all__ = ["Axis", "factors", "keep", "merge", "pin", "select", "split", "take", "unify"]
+
+
+class Axis:
+    """A union-find node: `size` places, whole or made of parts, free or pinned.
+
+    Attributes:
+        kind: "whole"; "product": the parts are factors, the first changing slowest; "sum": they lie one after another.
+        family: of the first factor of a product: the axis that was cut, and the other factors.
+    """
+
+    __slots__ = ("_parent", "family", "kind", "members", "merged", "parts", "pinned", "size")
+
+    def __init__(self, size: int, *, pinned: bool = False) -> None:
+        self.size = size
+        self.pinned = pinned
+        self.kind: str = "whole"
+        self.parts: list[Axis] = []
+        self._parent: Axis | None = None
+        self.family: tuple[Axis, list[Axis]] | None = None
+        # One axis for every place on the first factor, where they were told apart (see `select`).
+        self.members: list[Axis] = []
+        self.merged = False
+
+    @property
+    def root(self) -> Axis:
+        """The node that speaks for all that were made equal to this one."""
+        node = self
+        while node._parent is not None:
+            node = node._parent
+        return node
+
+    def join(self, other: Axis) -> None:
+        """Let the root of `other` speak for us."""
+        self._parent = other
+
+
+def pin(axis: Axis) -> None:
+    """Keep every place of an axis where it is."""
+    axis = axis.root
+    if axis.size == 1:
+        return
+    axis.pinned = True
+    for part in (*axis.parts, *axis.members):
+        if not part.root.pinned:
+            pin(part)
+
+
+def unify(first: Axis, second: Axis) -> Axis:
+    """Make two axes of one size the same; returns the one that stands for both."""
+    a, b = first.root, second.root
+    if a is b or a.size == 1:
+        return b
+    for axis in (a, b):
+        _tie(axis)
+        keep(axis)
+    a, b = a.root, b.root
+    if a is b:
+        return b
+    if a.kind != "whole" and b.kind != "whole":
+        if not _refine_together(a, b):
+            pin(a)
+            pin(b)
+        if a.root is not b.root:
+            a.join(b)
+        return b.root
+    if b.kind == "whole":
+        a, b = b, a
+    a.join(b)
+    if a.pinned:
+        pin(b)
+    return b
+
+
+def keep(axis: Axis) -> None:
+    """The first factor of a cut is gone from a tensor that still has the others: they are numbered alike everywhere."""
+    family = axis.root.family
+    for factor in family[1] if family is not None else ():
+        _tie(factor)
+
+
+def _tie(axis: Axis) -> None:
+    """From now on the members of an axis (see `select`) are the axis itself."""
+    axis = axis.root
+    axis.merged = True
+    members, axis.members = axis.members, []
+    for member in members:
+        unify(member, axis)
+
+
+def merge(axes: Sequence[Axis]) -> Axis:
+    """The axis that a reshape makes of several, the first changing slowest."""
+    real = [axis for axis in axes if axis.size != 1]
+    if len(real) == 1:
+        return real[0]
+    for axis in real:
+        _tie(axis)
+    whole = Axis(math.prod([axis.size for axis in real]))
+    if real:
+        whole.kind, whole.parts = "product", list(real)
+        whole.pinned = all(axis.root.pinned for axis in real)
+    return whole
+
+
+def split(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
+    """The axes that a reshape makes of one, the first changing slowest."""
+    axis = axis.root
+    real = [size for size in sizes if size != 1]
+    if len(real) <= 1:
+        found = iter([axis])
+    elif axis.pinned:
+        found = iter([Axis(size, pinned=True) for size in real])
+    else:
+        found = iter(_cut(axis, real))
+    return [Axis(1) if size == 1 else next(found) for size in sizes]
+
+
+def take(axis: Axis, start: int, stop: int) -> Axis:
+    """The axis of a slice: a piece of its own where it can be, which keeps the pieces apart."""
+    axis = axis.root
+    sizes = [size for size in (start, stop - start, axis.size - stop) if size]
+    if stop - start == axis.size:
+        return axis
+    if axis.pinned or stop - start <= 0 or not _pieces(axis, sizes):
+        pin(axis)
+        return Axis(max(stop - start, 0), pinned=True)
+    position, inside = 0, []
+    for part in axis.parts:
+        if start <= position < stop:
+            inside.append(part)
+        position += part.size
+    if len(inside) == 1:
+        return inside[0]
+    piece = Axis(stop - start)
+    piece.kind, piece.parts = "sum", inside
+    return piece
+
+
+def select(axis: Axis, index: int, others: Sequence[Axis]) -> list[Axis]:
+    """The other axes of a tensor after one place of `axis` was chosen.
+
+    Where `axis` is the first factor of a cut (the 3 of query, key and value) the other factors may be renumbered
+    differently at each of its places: they become members, one for each.
+    """
+    axis = axis.root
+    family = axis.family
+    pin(axis)
+    if family is None or axis.size == 1:
+        return list(others)
+    owner, rest = family
+    if any(factor.root.merged for factor in rest):
+        keep(axis)
+        return list(others)
+    if not rest[0].members:
+        for factor in rest:
+            factor.members = [Axis(factor.size, pinned=factor.pinned) for _ in range(axis.size)]
+        root = owner.root
+        root.kind = "sum"
+        root.parts = [merge([factor.members[k] for factor in rest]) for k in range(axis.size)]
+    chosen = {id(factor): factor.members[index] for factor in rest}
+    return [_substitute(other, chosen) for other in others]
+
+
+def factors(axis: Axis) -> list[Axis]:
+    """An axis as a product of axes that are no products themselves."""
+    axis = axis.root
+    if axis.kind != "product":
+        return [axis]
+    return [inner for part in axis.parts for inner in factors(part)]
+
+
+def _substitute(axis: Axis, chosen: dict[int, Axis]) -> Axis:
+    axis = axis.root
+    if id(axis) in chosen:
+        return chosen[id(axis)]
+    if axis.kind != "product":
+        return axis
+    parts = [_substitute(part, chosen) for part in axis.parts]
+    return merge(parts) if any(new is not old.root for new, old in zip(parts, axis.parts, strict=True)) else axis
+
+
+def _cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
+    """Factors of the given sizes (none of them 1) of an axis that is not pinned."""
+    if axis.kind == "whole":
+        axis.kind, axis.parts = "product", [Axis(size) for size in sizes]
+        axis.parts[0].family = (axis, axis.parts[1:])
+        return axis.parts
+    if axis.kind == "sum" and len(axis.parts) == sizes[0] and len({part.size for part in axis.parts}) == 1:
+        # Pieces of one size seen as rows: each keeps its own renumbering.
+        first, rest = Axis(sizes[0], pinned=True), [Axis(size) for size in sizes[1:]]
+        rows = [split(part, sizes[1:]) for part in axis.parts]
+        for k, factor in enumerate(rest):
+            factor.members = [row[k] for row in rows]
+        first.family = (axis, rest)
+        return [first, *rest]
+    inner = factors(axis)
+    fine = _common(sizes, [part.size for part in inner]) if axis.kind == "product" else None
+    if fine is None:
+        pin(axis)
+        return [Axis(size, pinned=True) for size in sizes]
+    cut, following = [], iter(_split_each(inner, fine))
+    for size in sizes:
+        taken: list[Axis] = []
+        while math.prod([piece.size for piece in taken]) < size:
+            taken.append(next(following))
+        cut.append(merge(taken))
+    return cut
+
+
+def _split_each(axes: Sequence[Axis], fine: Sequence[int]) -> list[Axis]:
+    """Cut axes that stand side by side into factors of the sizes of a common refinement."""
+    pieces: list[Axis] = []
+    rest = iter(fine)
+    for axis in axes:
+        sizes: list[int] = []
+        while math.prod(sizes) < axis.size:
+            sizes.append(next(rest))
+        pieces.extend(split(axis, sizes))
+    return pieces
+
+
+def _common(a: Sequence[int], b: Sequence[int]) -> list[int] | None:
+    """The coarsest cut that refines both, or None where they cross: 2 x 3 and 3 x 2 do."""
+    ends = sorted({math.prod(sizes[k:]) for sizes in (a, b) for k in range(len(sizes))} | {1}, reverse=True)
+    if any(big % small for big, small in pairwise(ends)):
+        return None
+    return [big // small for big, small in pairwise(ends)]
+
+
+def _pieces(axis: Axis, sizes: Sequence[int]) -> bool:
+    """Cut an axis into pieces one after another (or finer ones); False where that is not possible."""
+    if axis.kind == "product":
+        first, inner = axis.parts[0].root, axis.size // axis.parts[0].size
+        if first.family is None or first.family[0].root is not axis or any(size % inner for size in sizes):
+            return False
+        select(first, 0, [])
+        if axis.kind != "sum":
+            return False
+    if axis.kind == "whole":
+        axis.kind, axis.parts = "sum", [Axis(size) for size in sizes]
+        return True
+    ends = {sum(sizes[:k]) for k in range(len(sizes))}
+    parts: list[Axis] = []
+    position = 0
+    for part in axis.parts:
+        cuts = sorted({0, *(end - position for end in ends if 0 < end - position < part.size), part.size})
+        lengths = [b - a for a, b in pairwise(cuts)]
+        if len(lengths) > 1:
+            if part.root.pinned:
+                parts.extend(Axis(length, pinned=True) for length in lengths)
+            elif _pieces(part.root, lengths):
+                parts.extend(part.root.parts)
+            else:
+                return False
+        else:
+            parts.append(part)
+        position += part.size
+    axis.parts = parts
+    return True
+
+
+def _refine_together(a: Axis, b: Axis) -> bool:
+    """Make two axes with parts the same, part by part; False where their cuts cross."""
+    if a.kind == b.kind == "product":
+        mine, theirs = factors(a), factors(b)
+        fine = _common([part.size for part in mine], [part.size for part in theirs])
+        if fine is None:
+            return False
+        cut_a, cut_b = _split_each(mine, fine), _split_each(theirs, fine)
+        for x, y in zip(cut_a, cut_b, strict=True):
+            unify(x, y)
+        return True
+    sizes = [part.size for axis in (a, b) if axis.kind == "sum" for part in axis.parts]
+    if a.kind == b.kind == "sum":
+        ends = sorted({sum(part.size for part in axis.parts[:k]) for axis in (a, b) for k in range(len(axis.parts))})
+        sizes = [y - x for x, y in zip(ends, [*ends[1:], a.size], strict=True)]
+    if not (_pieces(a, sizes) and _pieces(b, sizes)) or len(a.parts) != len(b.parts):
+        return False
+    for x, y in zip(list(a.parts), list(b.parts), strict=True):
+        if x.size != y.size:
+            return False
+        unify(x, y)
+    return True

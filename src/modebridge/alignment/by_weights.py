@@ -1,0 +1,110 @@
+"""Match units by their weights: coordinate descent over groups, each by an assignment with the others held."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from modebridge.alignment.groups import Group, Groups, Place, leaves, places
+from modebridge.alignment.matching import Similarity, solve
+from modebridge.types import Params
+
+__all__ = ["match_by_weights", "weight_similarity"]
+
+
+def match_by_weights(groups: Groups, a: Params, b: Params, sweeps: int = 50) -> dict[int, Tensor]:
+    """The permutations that bring the weights of `b` nearest to those of `a`.
+
+    The first sweep looks at weights whose other groups are matched already, beginning at the inputs, whose order is
+    known; the later ones at all, until nothing changes.
+
+    Args:
+        groups: the symmetry.
+        a: the reference's parameters.
+        b: the parameters to renumber.
+        sweeps: at most so many.
+    """
+    known = {number: places(groups, number) for number in groups.groups}
+    found = groups.identity()
+    solved: set[int] = set()
+    for number in groups.roots():
+        family = {number, *(inner.number for inner in groups.inner(number))}
+        found.update(solve(groups, number, _table(groups, known, a, b, found, solved | family)))
+        solved |= family
+    for _ in range(sweeps):
+        before = {number: permutation.clone() for number, permutation in found.items()}
+        for number in groups.roots():
+            found.update(solve(groups, number, _table(groups, known, a, b, found, None)))
+        if all(torch.equal(found[number], before[number]) for number in found):
+            break
+    return found
+
+
+def weight_similarity(groups: Groups, a: Params, b: Params) -> Similarity:
+    """Cosines between the units' weights, of two networks whose other groups are matched."""
+    known = {number: places(groups, number) for number in groups.groups}
+    table = _table(groups, known, a, b, groups.identity(), None)
+    of_a = _table(groups, known, a, a, groups.identity(), None)
+    of_b = _table(groups, known, b, b, groups.identity(), None)
+
+    def cosines(group: Group) -> Tensor | None:
+        parts = [given(group) for given in (table, of_a, of_b)]
+        if parts[0] is None or parts[1] is None or parts[2] is None:
+            return None
+        n = group.size if group.outer is None else group.size * groups.size_of(group.outer)
+        mine, theirs = (part.reshape(n, n).diagonal().clamp_min(1e-30).sqrt() for part in parts[1:] if part is not None)
+        return (parts[0].reshape(n, n) / mine[:, None] / theirs[None, :]).reshape(parts[0].shape)
+
+    return cosines
+
+
+def _table(
+    groups: Groups,
+    known: Mapping[int, list[Place]],
+    a: Params,
+    b: Params,
+    current: Mapping[int, Tensor],
+    solved: Collection[int] | None,
+) -> Similarity:
+    """Inner products of the units' weights, with the other groups of `b` at the current permutations."""
+
+    def products(group: Group) -> Tensor | None:
+        # What is matched now stays as it is in `b`: the group, the one it is inside of, and those inside it.
+        family = {group.number, group.outer, *(inner.number for inner in groups.inner(group.number))}
+        others = {number: permutation for number, permutation in current.items() if number not in family}
+        usable = [place for place in known[group.number] if place.weight in a and a[place.weight].is_floating_point()]
+        if group.outer is None and groups.inner(group.number):
+            usable = [place for place in usable if not _inner_on(groups, place, group.number)]
+        if solved is not None:
+            ready = [place for place in usable if _groups_on(groups, place.weight) <= {*solved}]
+            usable = ready or usable
+        total: Tensor | None = None
+        for place in usable:
+            mine = _units(a[place.weight], place)
+            theirs = _units(groups.permuted(place.weight, b[place.weight], others), place)
+            product = mine @ theirs.T
+            total = product if total is None else total + product
+        if total is None or group.outer is None:
+            return total
+        outer = groups.size_of(group.outer)
+        return total.reshape(outer, group.size, outer, group.size)
+
+    return products
+
+
+def _units(tensor: Tensor, place: Place) -> Tensor:
+    """One row a unit: everything that belongs to it."""
+    rows = place.rows.reshape(-1, place.rows.shape[-1])
+    moved = tensor.detach().float().movedim(place.dim, 0)
+    return moved[rows.to(moved.device)].reshape(len(rows), -1)
+
+
+def _groups_on(groups: Groups, weight: str) -> set[int]:
+    return {leaf.group for dim in groups.weights[weight] for leaf in leaves(dim) if leaf.group is not None}
+
+
+def _inner_on(groups: Groups, place: Place, number: int) -> bool:
+    inner = {group.number for group in groups.inner(number)}
+    return bool(inner & _groups_on(groups, place.weight))

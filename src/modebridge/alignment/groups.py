@@ -1,0 +1,270 @@
+"""Groups of units that are renumbered together, and how every weight follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from modebridge.alignment.axes import Axis, factors
+from modebridge.alignment.trace import Trace
+from modebridge.types import Params
+
+__all__ = ["Dim", "Group", "Groups", "Permutations", "Place", "groups_of", "leaves", "places"]
+
+Permutations: TypeAlias = Mapping[int, Tensor]
+"""By group: which unit of the other network stands at each place; (outer size, size) for a group inside another."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Units that can be renumbered.
+
+    Args:
+        number: which group it is.
+        name: the first weight that has it.
+        size: how many units there are.
+        outer: the group inside each of whose units this one lives (the channels of a head); None for most.
+    """
+
+    number: int
+    name: str
+    size: int
+    outer: int | None = None
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A dimension of a weight: a group, or fixed (`group` None), or made of parts as `Axis` is."""
+
+    size: int
+    group: int | None = None
+    kind: str = "whole"
+    parts: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a group is found on one dimension of a weight.
+
+    Args:
+        weight: its name.
+        dim: the dimension.
+        rows: (size, m) or for a group inside another (outer size, size, m): the indices along `dim` of each unit.
+    """
+
+    weight: str
+    dim: int
+    rows: Tensor
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The symmetry of a network.
+
+    Args:
+        groups: by number, in the order of the forward pass.
+        weights: the dimensions of every parameter and buffer.
+        points: where units can be seen in a forward pass, as (number of the contraction, side, dimensions).
+        stopped: operations that kept units in place: name, where.
+    """
+
+    groups: dict[int, Group]
+    weights: dict[str, tuple[Dim, ...]]
+    points: tuple[tuple[int, int | None, tuple[Dim, ...]], ...] = ()
+    stopped: tuple[tuple[str, str], ...] = ()
+
+    def permute(self, state: Params, permutations: Permutations) -> dict[str, Tensor]:
+        """The weights with their units renumbered."""
+        return {name: self.permuted(name, tensor, permutations) for name, tensor in state.items()}
+
+    def permuted(self, name: str, tensor: Tensor, permutations: Permutations) -> Tensor:
+        """One weight with its units renumbered."""
+        for k, dim in enumerate(self.weights.get(name, ())):
+            index = self._index(dim, permutations)
+            if index is not None:
+                tensor = tensor.index_select(k, index.to(tensor.device))
+        return tensor
+
+    def identity(self) -> dict[int, Tensor]:
+        """Everything where it is."""
+        return {number: self._straight(group) for number, group in self.groups.items()}
+
+    def random(self, generator: torch.Generator) -> dict[int, Tensor]:
+        """A random renumbering of everything."""
+        found = {}
+        for number, group in self.groups.items():
+            count = 1 if group.outer is None else self.size_of(group.outer)
+            rows = torch.stack([torch.randperm(group.size, generator=generator) for _ in range(count)])
+            found[number] = rows[0] if group.outer is None else rows
+        return found
+
+    def roots(self) -> list[int]:
+        """What is matched at once with all inside it: groups inside none, and fixed axes that have some inside."""
+        fixed = dict.fromkeys(g.outer for g in self.groups.values() if g.outer is not None and g.outer < 0)
+        return [*(number for number, group in self.groups.items() if group.outer is None), *fixed]
+
+    def flat(self, number: int, permutations: Permutations) -> Tensor:
+        """The permutation of a group as one vector, over the units of the outer one where it is inside another."""
+        group, own = self.groups[number], permutations[number]
+        if group.outer is None:
+            return own
+        outer = permutations.get(group.outer, torch.arange(self.size_of(group.outer)))
+        return (outer[:, None] * group.size + own).reshape(-1)
+
+    def inner(self, number: int) -> list[Group]:
+        """The groups inside each unit of a group."""
+        return [group for group in self.groups.values() if group.outer == number]
+
+    def size_of(self, number: int) -> int:
+        """The size of a group, or of the fixed axis that other groups are inside of (its number is below 0)."""
+        return self.groups[number].size if number in self.groups else -number
+
+    def _straight(self, group: Group) -> Tensor:
+        straight = torch.arange(group.size)
+        return straight if group.outer is None else straight.expand(self.size_of(group.outer), -1).clone()
+
+    def _index(self, dim: Dim, permutations: Permutations) -> Tensor | None:
+        """Where each place of the new dimension comes from; None where nothing moves."""
+        if not any(leaf.group in permutations for leaf in leaves(dim)):
+            return None
+        if dim.kind == "whole":
+            return permutations[dim.group] if dim.group is not None else torch.arange(dim.size)
+        if dim.kind == "sum":
+            offsets = [sum(part.size for part in dim.parts[:k]) for k in range(len(dim.parts))]
+            pieces = [self._index(part, permutations) for part in dim.parts]
+            return torch.cat(
+                [
+                    (torch.arange(part.size) if piece is None else piece) + offset
+                    for part, piece, offset in zip(dim.parts, pieces, offsets, strict=True)
+                ]
+            )
+        grids = torch.meshgrid(*[torch.arange(part.size) for part in dim.parts], indexing="ij")
+        own = {part.group: k for k, part in enumerate(dim.parts) if part.group is not None}
+        total = torch.zeros((), dtype=torch.long)
+        for k, part in enumerate(dim.parts):
+            outer = self.groups[part.group].outer if part.group in self.groups else None
+            if part.group not in permutations and part.kind == "whole":
+                source = grids[k]
+            elif outer is not None and part.group is not None:
+                # Fixed outer axes have no permutation of their own and stand just before.
+                source = permutations[part.group][grids[own.get(outer, k - 1)], grids[k]]
+            else:
+                index = self._index(part, permutations)
+                source = grids[k] if index is None else index[grids[k]]
+            total = total * part.size + source
+        return total.reshape(-1)
+
+
+def groups_of(trace: Trace) -> Groups:
+    """What is free in a trace, numbered in the order of the weights."""
+    free: dict[int, tuple[str, Axis]] = {}
+    for name, axes in trace.axes.items():
+        for leaf in (leaf for axis in axes for leaf in _axis_leaves(axis)):
+            if not leaf.pinned and leaf.size > 1:
+                free.setdefault(id(leaf), (name, leaf))
+    number_of = {key: k for k, key in enumerate(free)}
+    outer_of = _outers(trace, number_of)
+    groups = {
+        number_of[key]: Group(number_of[key], name, leaf.size, outer_of.get(number_of[key]))
+        for key, (name, leaf) in free.items()
+    }
+    weights = {name: tuple(_dim(axis, number_of) for axis in axes) for name, axes in trace.axes.items()}
+    points = tuple((p.number, p.side, tuple(_dim(axis, number_of) for axis in p.axes)) for p in trace.points)
+    return Groups(groups, weights, points, tuple(trace.stopped))
+
+
+def places(groups: Groups, number: int) -> list[Place]:
+    """Every dimension of every weight on which a group is found."""
+    group = groups.groups[number]
+    found = []
+    for name, dims in groups.weights.items():
+        for k, dim in enumerate(dims):
+            for rows in _rows(dim, number, group.outer):
+                shape = (group.size, -1) if group.outer is None else (groups.size_of(group.outer), group.size, -1)
+                found.append(Place(name, k, rows.reshape(shape)))
+    return found
+
+
+def _rows(dim: Dim, number: int, outer: int | None) -> Iterator[Tensor]:
+    """The indices along a dimension with the group (behind the one it is inside of) moved to the front."""
+    if dim.kind == "whole":
+        if dim.group == number:
+            yield torch.arange(dim.size)
+    elif dim.kind == "sum":
+        offset = 0
+        for part in dim.parts:
+            yield from (rows + offset for rows in _rows(part, number, outer))
+            offset += part.size
+    else:
+        grid = torch.arange(dim.size).reshape([part.size for part in dim.parts])
+        for k, part in enumerate(dim.parts):
+            if part.group == number:
+                behind = [j for j, other in enumerate(dim.parts) if other.group == outer] if outer is not None else []
+                fixed = [k - 1] if outer is not None and not behind else behind
+                rest = [j for j in range(len(dim.parts)) if j != k and j not in fixed]
+                yield grid.permute([*fixed, k, *rest]).reshape(-1)
+
+
+def _outers(trace: Trace, number_of: Mapping[int, int]) -> dict[int, int]:
+    """Groups that always stand behind the same other one, on one dimension: each of its units has its own numbering."""
+    before: dict[int, set[int | None]] = {}
+    alone: set[int] = set()
+    for axis in (axis for axes in trace.axes.values() for axis in axes):
+        for run in _runs(axis):
+            for k, leaf in enumerate(run):
+                number = number_of.get(id(leaf))
+                if number is None:
+                    continue
+                if k == 0:
+                    alone.add(number)
+                else:
+                    earlier = run[k - 1]
+                    # A fixed axis is known by its size alone: minus that is its number.
+                    before.setdefault(number, set()).add(number_of.get(id(earlier), -earlier.size))
+    nested = {number: next(iter(found)) for number, found in before.items() if len(found) == 1 and number not in alone}
+    # One level only: what lives inside something nested is numbered alike everywhere.
+    return {number: outer for number, outer in nested.items() if outer is not None and outer not in nested}
+
+
+def _runs(axis: Axis) -> Iterator[list[Axis]]:
+    axis = axis.root
+    if axis.kind == "sum":
+        for part in axis.parts:
+            yield from _runs(part)
+    else:
+        run = factors(axis)
+        for leaf in run:
+            if leaf.kind == "sum":
+                yield from _runs(leaf)
+        yield run
+
+
+def _axis_leaves(axis: Axis) -> Iterator[Axis]:
+    axis = axis.root
+    if axis.kind == "whole":
+        yield axis
+    else:
+        for part in axis.parts:
+            yield from _axis_leaves(part)
+
+
+def leaves(dim: Dim) -> Iterator[Dim]:
+    """The parts of a dimension that have none themselves."""
+    if dim.kind == "whole":
+        yield dim
+    else:
+        for part in dim.parts:
+            yield from leaves(part)
+
+
+def _dim(axis: Axis, number_of: Mapping[int, int]) -> Dim:
+    axis = axis.root
+    if axis.kind == "whole":
+        return Dim(axis.size, number_of.get(id(axis)))
+    if axis.kind == "sum":
+        return Dim(axis.size, None, "sum", tuple(_dim(part, number_of) for part in axis.parts))
+    return Dim(axis.size, None, "product", tuple(_dim(part, number_of) for part in factors(axis)))

@@ -1,0 +1,158 @@
+"""What every operation does to the axes of its tensors; the ones not listed here keep their units in place.
+
+A rule gets a function from tensors to their axes, the arguments and the result, and returns the axes of each tensor of
+the result, or None where this use of the operation is not understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from modebridge.alignment.axes import Axis, keep, merge, pin, split, unify
+from modebridge.alignment.reshaping import RESHAPING, Ask, Labels, Rule, together
+
+__all__ = ["OPERATIONS", "Labels"]
+
+
+def _elementwise(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    results = [out] if isinstance(out, Tensor) else list(out)
+    return [together([ask(tensor) for tensor in given], result.shape) for result in results]
+
+
+def _same(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """As the first argument, whatever the others say."""
+    return [ask(args[0])]
+
+
+def _uniform(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """One number everywhere: no order to keep."""
+    return [tuple(Axis(size) for size in out.shape)]
+
+
+def _reduce(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """Sums and their kin do not care about the order of what they sum."""
+    own, dims = ask(args[0]), args[1] if len(args) > 1 else kwargs.get("dim")
+    results = [out] if isinstance(out, Tensor) else list(out)
+    if dims is None or (isinstance(dims, list) and not dims):
+        gone = set(range(len(own)))
+    else:
+        gone = {dim % len(own) for dim in ([dims] if isinstance(dims, int) else dims)}
+    for k in gone:
+        keep(own[k])
+    kept = all(result.dim() == len(own) for result in results)
+    axes = tuple(Axis(1) if k in gone else axis for k, axis in enumerate(own) if kept or k not in gone)
+    return [axes for _ in results]
+
+
+def _convolution(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    x, weight, bias, *_, transposed, _, groups = args
+    images, kernel = ask(x), ask(weight)
+    if len(images) != len(kernel):
+        return None
+    into, out_of = (1, 0) if transposed else (0, 1)
+    for axis in (*images[2:], *kernel[2:]):
+        pin(axis)
+    if groups == 1:
+        unify(images[1], kernel[out_of])
+        channels = kernel[into].root
+    elif not transposed and kernel[1].size == 1:
+        # Depthwise: every channel its own kernel (or several).
+        outer, inner = split(kernel[0], [groups, kernel[0].size // groups])
+        unify(images[1], outer)
+        channels = merge([outer, inner]).root
+    else:
+        group, inside = split(images[1], [groups, images[1].size // groups])
+        first, per_group = split(kernel[0], [groups, kernel[0].size // groups])
+        unify(group, first)
+        if transposed:
+            unify(inside, per_group)
+            channels = merge([first, kernel[1]])
+        else:
+            unify(inside, kernel[1])
+            channels = kernel[0].root
+    if bias is not None:
+        unify(ask(bias)[0], channels)
+    return [(images[0], channels.root, *(Axis(size, pinned=True) for size in out.shape[2:]))]
+
+
+def _matmul(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    a, b = ask(args[0]), ask(args[1])
+    unify(a[-1], b[-2])
+    batch = [unify(x, y) for x, y in zip(a[:-2], b[:-2], strict=True)]
+    return [(*batch, a[-2].root, b[-1].root)]
+
+
+def _addmm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    (product,) = _matmul(ask, args[1:], kwargs, out) or [()]
+    return [together([product, ask(args[0])], out.shape)]
+
+
+def _batch_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = ask(args[0])
+    for tensor in args[1:5]:
+        if isinstance(tensor, Tensor):
+            unify(ask(tensor)[0], own[1])
+    # Saved means and deviations, or nothing.
+    return [own, *((own[1].root,) if extra.dim() == 1 and extra.numel() else _pinned(extra) for extra in out[1:])]
+
+
+def _layer_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = ask(args[0])
+    for tensor in args[2:4]:
+        if isinstance(tensor, Tensor):
+            given = ask(tensor)
+            for x, y in zip(given, own[-len(given) :], strict=True):
+                unify(x, y)
+    return [own, *(_pinned(extra) for extra in out[1:])]
+
+
+def _group_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own, groups = ask(args[0]), args[6]
+    if groups > 1:
+        split(own[1], [groups, own[1].size // groups])
+    for tensor in args[1:3]:
+        if isinstance(tensor, Tensor):
+            unify(ask(tensor)[0], own[1])
+    return [own, *(_pinned(extra) for extra in out[1:])]
+
+
+def _pool(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """Batch and channels stay, places are fixed."""
+    own = ask(args[0])
+    for axis in own[2:]:
+        pin(axis)
+    results = [out] if isinstance(out, Tensor) else list(out)
+    return [(*own[:2], *(Axis(size, pinned=True) for size in result.shape[2:])) for result in results]
+
+
+def _pinned(tensor: Tensor) -> Labels:
+    return tuple(Axis(size, pinned=True) for size in tensor.shape)
+
+
+_ARITHMETIC: dict[Rule, str] = {
+    _elementwise: "abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or ceil celu clamp clamp_max clamp_min copy "
+    "cos div elu eq erf exp exp2 expm1 floor floor_divide ge gelu gt hardsigmoid hardswish hardtanh isinf isnan le "
+    "leaky_relu lerp log log1p log2 log_sigmoid_forward logical_and logical_not logical_or lt masked_fill maximum "
+    "minimum mish mul nan_to_num ne neg pow _prelu_kernel reciprocal relu remainder round rsqrt rsub sigmoid sign silu "
+    "sin softplus sqrt square sub tan tanh threshold trunc where xlogy",
+    _same: "_to_copy alias clone contiguous detach lift_fresh _softmax _safe_softmax _log_softmax",
+    _uniform: "empty empty_like full full_like new_empty new_full new_ones new_zeros ones ones_like zeros zeros_like",
+    _reduce: "amax amin all any logsumexp mean norm linalg_vector_norm prod std sum var var_mean std_mean",
+    _convolution: "convolution",
+    _matmul: "mm bmm",
+    _addmm: "addmm baddbmm",
+    _batch_norm: "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm",
+    _layer_norm: "native_layer_norm",
+    _group_norm: "native_group_norm",
+    _pool: "max_pool2d_with_indices max_pool1d_with_indices avg_pool1d avg_pool2d _adaptive_avg_pool2d "
+    "adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d _upsample_bilinear2d_aa reflection_pad2d "
+    "replication_pad2d max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d",
+}
+
+OPERATIONS: dict[str, Rule] = {
+    f"aten::{name}": rule for rule, names in {**_ARITHMETIC, **RESHAPING}.items() for name in names.split()
+}

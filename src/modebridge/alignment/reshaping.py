@@ -1,0 +1,203 @@
+"""What reshaping does to the axes of tensors: views, cuts, joins, look-ups. See `operations` for what a rule is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from modebridge.alignment.axes import Axis, merge, pin, select, split, take, unify
+
+__all__ = ["RESHAPING", "Ask", "Labels", "Rule", "together"]
+
+Labels: TypeAlias = tuple[Axis, ...]
+Ask: TypeAlias = Callable[[Tensor], Labels]
+Rule: TypeAlias = Callable[[Ask, tuple[Any, ...], Mapping[str, Any], Any], list[Labels] | None]
+
+
+def together(labels: Sequence[Labels], shape: Sequence[int]) -> Labels:
+    """The axes of an elementwise result: equal ones meet, single ones are stretched."""
+    out: list[Axis] = []
+    for place, size in enumerate(shape):
+        back = len(shape) - place
+        met = [own[-back] for own in labels if len(own) >= back and own[-back].size == size != 1]
+        for other in met[1:]:
+            unify(met[0], other)
+        out.append(met[0].root if met else Axis(size))
+    return tuple(out)
+
+
+def _view(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own, before, after = ask(args[0]), list(args[0].shape), list(out.shape)
+    axes: list[Axis] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        # The shortest runs of both sides that hold equally many numbers.
+        left, right = before[i : i + 1] or [1], after[j : j + 1] or [1]
+        while math.prod(left) != math.prod(right):
+            if math.prod(left) < math.prod(right):
+                left = before[i : i + len(left) + 1]
+            else:
+                right = after[j : j + len(right) + 1]
+        whole = merge(own[i : i + len(left)]) if i < len(before) else Axis(1)
+        axes.extend(split(whole, right) if j < len(after) else [])
+        i, j = i + len(left), j + len(right)
+    return [tuple(axes)]
+
+
+def _permute(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = ask(args[0])
+    return [tuple(own[dim] for dim in args[1])]
+
+
+def _transpose(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    axes = list(ask(args[0]))
+    a, b = (args[1], args[2]) if len(args) > 2 else (0, -1)
+    if len(axes) > 1:
+        axes[a], axes[b] = axes[b], axes[a]
+    return [tuple(axes)]
+
+
+def _expand(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    return [together([ask(args[0])], out.shape)]
+
+
+def _unsqueeze(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    axes = list(ask(args[0]))
+    axes.insert(args[1] % (len(axes) + 1), Axis(1))
+    return [tuple(axes)]
+
+
+def _squeeze(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = ask(args[0])
+    asked = args[1] if len(args) > 1 else list(range(len(own)))
+    dims = {dim % len(own) for dim in ([asked] if isinstance(asked, int) else asked)} if own else set()
+    return [tuple(axis for k, axis in enumerate(own) if not (k in dims and axis.size == 1))]
+
+
+def _select(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = list(ask(args[0]))
+    axis = own.pop(args[1])
+    return [tuple(select(axis, args[2] % axis.size, own))]
+
+
+def _unbind(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = list(ask(args[0]))
+    axis = own.pop(args[1] if len(args) > 1 else 0)
+    return [tuple(select(axis, index, own)) for index in range(len(out))]
+
+
+def _slice(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = list(ask(args[0]))
+    dim = (args[1] if len(args) > 1 else 0) % len(own)
+    start, step = (args[2] if len(args) > 2 else 0) or 0, args[4] if len(args) > 4 else 1
+    size = out.shape[dim]
+    if step != 1:
+        pin(own[dim])
+        own[dim] = Axis(size, pinned=True)
+    else:
+        begin = max(start + own[dim].size if start < 0 else start, 0)
+        own[dim] = take(own[dim], begin, begin + size)
+    return [tuple(own)]
+
+
+def _split(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = list(ask(args[0]))
+    dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(own)
+    whole, position, pieces = own[dim], 0, []
+    for piece in out:
+        own[dim] = take(whole, position, position + piece.shape[dim])
+        position += piece.shape[dim]
+        pieces.append(tuple(own))
+    return pieces
+
+
+def _cat(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % out.dim()
+    labels = [ask(tensor) for tensor in args[0] if tensor.dim() == out.dim()]
+    parts = [own[dim].root for own in labels if own[dim].size]
+    rest = [(*own[:dim], Axis(1), *own[dim + 1 :]) for own in labels]
+    axes = list(together(rest, [1 if k == dim else size for k, size in enumerate(out.shape)]))
+    axes[dim] = parts[0] if len(parts) == 1 else Axis(out.shape[dim])
+    if len(parts) > 1:
+        axes[dim].kind, axes[dim].parts = "sum", parts
+    return [tuple(axes)]
+
+
+def _stack(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % out.dim()
+    axes = list(together([ask(tensor) for tensor in args[0]], [*out.shape[:dim], *out.shape[dim + 1 :]]))
+    axes.insert(dim, Axis(out.shape[dim], pinned=True))
+    return [tuple(axes)]
+
+
+def _in_order(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """Operations along named dimensions that depend on the order there: roll, flip, cumsum, sort."""
+    own = ask(args[0])
+    asked = args[-1]
+    for dim in [asked] if isinstance(asked, int) else asked:
+        pin(own[dim])
+    return [own]
+
+
+def _pad(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = list(ask(args[0]))
+    for k, size in enumerate(out.shape):
+        if size != own[k].size or args[1][2 * (len(own) - 1 - k) : 2 * (len(own) - k)] not in ([], [0, 0]):
+            pin(own[k])
+            own[k] = Axis(size, pinned=True)
+    return [tuple(own)]
+
+
+def _index(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """Rows looked up in a table: the rows keep their places, the columns are free."""
+    own, indices = ask(args[0]), args[1]
+    used = [k for k, index in enumerate(indices) if index is not None]
+    if used != list(range(used[0], used[-1] + 1)):
+        return None
+    for axis in (*(own[k] for k in used), *(axis for k in used for axis in ask(indices[k]))):
+        pin(axis)
+    new = out.dim() - (len(own) - len(used))
+    fresh = tuple(Axis(size, pinned=True) for size in out.shape[used[0] : used[0] + new])
+    return [(*own[: used[0]], *fresh, *own[used[-1] + 1 :])]
+
+
+def _embedding(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    table = ask(args[0])
+    pin(table[0])
+    return [(*ask(args[1]), table[1])]
+
+
+def _restride(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    return [ask(args[0])] if list(args[1]) == [axis.size for axis in ask(args[0])] else None
+
+
+def _fixed(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """Something is written to some places: they are no longer alike."""
+    for axis in ask(args[0]):
+        pin(axis)
+    return [ask(args[0])]
+
+
+RESHAPING: dict[Rule, str] = {
+    _view: "view _unsafe_view reshape _reshape_alias",
+    _permute: "permute",
+    _transpose: "transpose t",
+    _expand: "expand",
+    _unsqueeze: "unsqueeze",
+    _squeeze: "squeeze",
+    _select: "select",
+    _unbind: "unbind",
+    _slice: "slice",
+    _split: "split split_with_sizes",
+    _cat: "cat",
+    _stack: "stack",
+    _fixed: "fill zero",
+    _in_order: "roll flip cumsum",
+    _pad: "constant_pad_nd",
+    _index: "index",
+    _embedding: "embedding",
+    _restride: "as_strided",
+}
