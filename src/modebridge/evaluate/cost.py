@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
-import torch
-from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.utils.flop_counter import FlopCounterMode
 
 from modebridge.bridges import Bridge
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.nets import FilterResponseNorm, run_with_taps
+from modebridge.nets import FilterResponseNorm
+from modebridge.nets.flops import Example, Shape, call, counting, feature_shapes, on_copy, zeros
 
 __all__ = ["Cost", "CostConvention", "combination_cost", "cost", "feature_shapes", "module_cost"]
 
 CostConvention: TypeAlias = Literal["counted", "paper"]
-Shape: TypeAlias = tuple[int, ...]
-T = TypeVar("T")
 
 PAPER_WEIGHTS: dict[type[nn.Module], int] = {FilterResponseNorm: 6, nn.SiLU: 5, nn.MaxPool2d: 1}
 """What one input element of a layer adds to the paper's FLOPs: fitted to its tables, documented nowhere."""
@@ -133,7 +128,7 @@ def module_cost(module: nn.Module, *example_shapes: Sequence[int], convention: C
             f"Expected convention to be 'counted' or 'paper', but got '{convention}'; choose one of the two."
         )
 
-    def count(bare: nn.Module, inputs: Sequence[Tensor]) -> float:
+    def count(bare: nn.Module, inputs: Sequence[Example]) -> float:
         elementwise = 0
 
         def add(layer: nn.Module, args: tuple[Any, ...], output: object) -> None:
@@ -144,72 +139,13 @@ def module_cost(module: nn.Module, *example_shapes: Sequence[int], convention: C
             for layer in bare.modules():
                 if type(layer) in PAPER_WEIGHTS:
                     layer.register_forward_hook(add)
-        with FlopCounterMode(display=False) as counter:
-            bare(*inputs)
-        # torch counts a multiply-add as two operations.
-        return float(counter.get_total_flops()) / 2 + elementwise
+        with counting() as counted:
+            call(bare, inputs)
+        return counted() + elementwise
 
-    flops = _on_copy(module, example_shapes, count)
+    flops = on_copy(module, zeros(module, *example_shapes), count)
     params = sum(parameter.numel() for parameter in module.parameters())
     return Cost(flops=flops, params=params, relative_flops=1.0, relative_params=1.0)
-
-
-def feature_shapes(net: nn.Module, image_shape: Sequence[int], taps: Sequence[str]) -> dict[str, Shape]:
-    """The shape of one image's feature at each tap, without the batch axis.
-
-    >>> from modebridge.nets import resnet
-    >>> feature_shapes(resnet("cifar10"), (3, 32, 32), ["layers.12"])
-    {'layers.12': (128, 8, 8)}
-    """
-
-    def read(bare: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Shape]:
-        _, features = run_with_taps(bare, inputs[0], taps)
-        return {tap: tuple(feature.shape[1:]) for tap, feature in features.items()}
-
-    return _on_copy(net, [image_shape], read) if taps else {}
-
-
-def _on_copy(module: nn.Module, shapes: Sequence[Sequence[int]], work: Callable[[nn.Module, Sequence[Tensor]], T]) -> T:
-    """Do something with a weightless copy of a module, or with a real one where the former cannot run."""
-    own = next(iter(module.parameters()), torch.zeros(()))
-    dtype = own.dtype if own.is_floating_point() else torch.float32
-    failed = (RuntimeError, ValueError, TypeError, IndexError)
-    fast = torch.backends.mha.get_fastpath_enabled()
-    # Fused attention, in evaluation mode or on a CPU, hides its matrix products from the counter.
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            try:
-                return work(
-                    _weightless(module), [torch.empty(1, *shape, dtype=dtype, device="meta") for shape in shapes]
-                )
-            except ModebridgeError:
-                raise
-            except failed:  # a module that looks at its values, or holds tensors that are no buffers
-                return work(
-                    copy.deepcopy(module).eval(),
-                    [torch.zeros(1, *shape, dtype=dtype, device=own.device) for shape in shapes],
-                )
-    except ModebridgeError:
-        raise
-    except failed as error:
-        given = ", ".join(str((1, *shape)) for shape in shapes)
-        raise ModebridgeError(
-            f"Expected {type(module).__name__} to run on zeros of shape {given}, but got "
-            f"'{str(error).splitlines()[0] if str(error) else type(error).__name__}'; "
-            "give the shape of one image or feature without the batch axis."
-        ) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _weightless(module: nn.Module) -> nn.Module:
-    # deepcopy takes what its memo holds, so the weights are never copied, not even for a moment.
-    memo: dict[int, Any] = {
-        id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False) for p in module.parameters()
-    }
-    memo.update({id(b): torch.empty_like(b, device="meta") for b in module.buffers()})
-    return copy.deepcopy(module, memo).eval()
 
 
 def _check_frn(module: nn.Module, *, needed: bool) -> None:
