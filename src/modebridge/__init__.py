@@ -9,6 +9,7 @@ from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import cost, evaluate
 from modebridge.modes import Mode
+from modebridge.nets import inspect
 from modebridge.training import (
     Engine,
     TrainConfig,
@@ -41,5 +42,6 @@ __all__ = [
     "fit_curves",
     "fit_mode",
     "fit_modes",
+    "inspect",
     "plan_bridge",
 ]

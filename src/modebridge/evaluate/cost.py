@@ -14,7 +14,8 @@ from modebridge.bridges import Bridge
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.nets import FilterResponseNorm
-from modebridge.nets.flops import Example, Shape, call, counting, feature_shapes, on_copy, zeros
+from modebridge.nets.flops import Shape, counting, feature_shapes, invoke, on_copy, zeros
+from modebridge.types import Inputs
 
 __all__ = ["Cost", "CostConvention", "combination_cost", "cost", "feature_shapes", "module_cost"]
 
@@ -128,7 +129,7 @@ def module_cost(module: nn.Module, *example_shapes: Sequence[int], convention: C
             f"Expected convention to be 'counted' or 'paper', but got '{convention}'; choose one of the two."
         )
 
-    def count(bare: nn.Module, inputs: Sequence[Example]) -> float:
+    def count(bare: nn.Module, inputs: Sequence[Inputs]) -> float:
         elementwise = 0
 
         def add(layer: nn.Module, args: tuple[Any, ...], output: object) -> None:
@@ -140,7 +141,7 @@ def module_cost(module: nn.Module, *example_shapes: Sequence[int], convention: C
                 if type(layer) in PAPER_WEIGHTS:
                     layer.register_forward_hook(add)
         with counting() as counted:
-            call(bare, inputs)
+            invoke(bare, inputs)
         return counted() + elementwise
 
     flops = on_copy(module, zeros(module, *example_shapes), count)

@@ -2,21 +2,27 @@
 
 from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, initialise
 from modebridge.nets.functional import Tapped, check_tap, run, run_with_taps, skeleton, tap_names
+from modebridge.nets.inspect import Inspection, Layout, Tap, inspect
 from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
-from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, resnet, spec_of
+from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
 
 __all__ = [
     "SPECS",
     "BasicBlock",
     "BottleneckBlock",
     "FilterResponseNorm",
+    "Inspection",
+    "Layout",
     "Norm",
     "ResNet",
     "ResNetSpec",
     "SameConv2d",
+    "Tap",
     "Tapped",
     "check_tap",
     "initialise",
+    "inspect",
+    "last_blocks_tap",
     "make_norm",
     "resnet",
     "run",

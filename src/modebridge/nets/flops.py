@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -12,16 +13,15 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from modebridge.batches import each
 from modebridge.errors import ModebridgeError
 from modebridge.nets.functional import run_with_taps
+from modebridge.types import Inputs
 
-__all__ = ["Example", "Shape", "call", "counting", "feature_shapes", "flops", "on_copy", "zeros"]
+__all__ = ["Shape", "counting", "feature_shapes", "flops", "invoke", "on_copy", "zeros"]
 
 Shape: TypeAlias = tuple[int, ...]
 """Of one image or feature, without the batch axis."""
-
-Example: TypeAlias = Tensor | Mapping[str, Tensor]
-"""One input of a module, or several by the names of its arguments."""
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeEr
 """What modules raise at inputs that they cannot take."""
 
 
-def flops(module: nn.Module, *inputs: Example) -> float:
+def flops(module: nn.Module, *inputs: Inputs) -> float:
     """The multiply-adds of convolutions and matrix products in one forward pass, in evaluation mode.
 
     Args:
@@ -40,9 +40,9 @@ def flops(module: nn.Module, *inputs: Example) -> float:
     15.0
     """
 
-    def count(bare: nn.Module, given: Sequence[Example]) -> float:
+    def count(bare: nn.Module, given: Sequence[Inputs]) -> float:
         with counting() as counted:
-            call(bare, given)
+            invoke(bare, given)
         return counted()
 
     return on_copy(module, inputs, count)
@@ -51,9 +51,21 @@ def flops(module: nn.Module, *inputs: Example) -> float:
 @contextmanager
 def counting() -> Iterator[Callable[[], float]]:
     """Count multiply-adds while this is open; the function it gives says how many there were so far."""
-    with FlopCounterMode(display=False) as counter:
+    with _plain_attention(), FlopCounterMode(display=False) as counter:
         # torch counts a multiply-add as two operations.
         yield lambda: float(counter.get_total_flops()) / 2
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Without fused attention, which in evaluation mode or on a CPU hides its matrix products from the counter."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def feature_shapes(net: nn.Module, image_shape: Sequence[int], taps: Sequence[str]) -> dict[str, Shape]:
@@ -64,8 +76,7 @@ def feature_shapes(net: nn.Module, image_shape: Sequence[int], taps: Sequence[st
     {'layers.12': (128, 8, 8)}
     """
 
-    def read(bare: nn.Module, inputs: Sequence[Example]) -> dict[str, Shape]:
-        assert isinstance(inputs[0], Tensor)
+    def read(bare: nn.Module, inputs: Sequence[Inputs]) -> dict[str, Shape]:
         _, features = run_with_taps(bare, inputs[0], taps)
         return {tap: tuple(feature.shape[1:]) for tap, feature in features.items()}
 
@@ -79,14 +90,14 @@ def zeros(module: nn.Module, *shapes: Sequence[int]) -> list[Tensor]:
     return [torch.empty(1, *shape, dtype=dtype, device="meta") for shape in shapes]
 
 
-def call(module: nn.Module, inputs: Sequence[Example]) -> object:
+def invoke(module: nn.Module, inputs: Sequence[Inputs]) -> object:
     """What a module returns for tensors in order, and for dicts of them by name."""
     plain = [given for given in inputs if isinstance(given, Tensor)]
     by_name = {name: tensor for given in inputs if not isinstance(given, Tensor) for name, tensor in given.items()}
     return module(*plain, **by_name)
 
 
-def on_copy(module: nn.Module, inputs: Sequence[Example], work: Callable[[nn.Module, Sequence[Example]], T]) -> T:
+def on_copy(module: nn.Module, inputs: Sequence[Inputs], work: Callable[[nn.Module, Sequence[Inputs]], T]) -> T:
     """Do something with a weightless copy of a module, or with a real one where the former cannot run.
 
     Args:
@@ -95,17 +106,16 @@ def on_copy(module: nn.Module, inputs: Sequence[Example], work: Callable[[nn.Mod
         work: from the copy, in evaluation mode, and its inputs to anything; it may be called twice.
     """
     where = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
-    fast = torch.backends.mha.get_fastpath_enabled()
-    # Fused attention, in evaluation mode or on a CPU, hides its matrix products from the counter.
-    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.inference_mode(False), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        with torch.inference_mode(False), torch.no_grad(), _plain_attention():
             try:
-                return work(_weightless(module), [_on(given, torch.device("meta")) for given in inputs])
+                return work(
+                    _weightless(module), [each(partial(_moved, torch.device("meta")), given) for given in inputs]
+                )
             except ModebridgeError:
                 raise
             except FAILED:  # a module that looks at its values, or holds tensors that are no buffers
-                return work(copy.deepcopy(module).eval(), [_on(given, where) for given in inputs])
+                return work(copy.deepcopy(module).eval(), [each(partial(_moved, where), given) for given in inputs])
     except ModebridgeError:
         raise
     except FAILED as error:
@@ -118,21 +128,13 @@ def on_copy(module: nn.Module, inputs: Sequence[Example], work: Callable[[nn.Mod
             f"Expected {type(module).__name__} to run on {'an example' if valued else 'zeros'} of shape {shapes}, "
             f"but got '{str(error).splitlines()[0] if str(error) else type(error).__name__}'; {way_out}."
         ) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _tensors(given: Example) -> list[Tensor]:
+def _tensors(given: Inputs) -> list[Tensor]:
     return [given] if isinstance(given, Tensor) else list(given.values())
 
 
-def _on(given: Example, device: torch.device) -> Example:
-    if not isinstance(given, Tensor):
-        return {name: _moved(tensor, device) for name, tensor in given.items()}
-    return _moved(given, device)
-
-
-def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+def _moved(device: torch.device, tensor: Tensor) -> Tensor:
     if tensor.device.type == "meta":
         return torch.zeros_like(tensor, device=device)
     # Cloned: a network may change its input in place.
