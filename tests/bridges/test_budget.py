@@ -18,7 +18,7 @@ from modebridge.evaluate import cost, evaluate, module_cost
 from modebridge.modes import Mode
 from modebridge.nets import BasicBlock, BottleneckBlock, FilterResponseNorm, inspect
 from modebridge.training import fit_bridge, plan_bridge
-from tests.real_nets import IMAGES, real_net
+from tests.real_nets import IMAGES, Texts, real_net
 from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
 
 SHAPES = [
@@ -239,3 +239,15 @@ def test_a_vector_network_by_name():
     bridge = plan_bridge(net, curve, torch.rand(1, 4), budget=0.5).bridge
     # 44 multiply-adds in all, and 7 for every hidden unit.
     assert (width_of(bridge.body), bridge.share) == (3, 21 / 44)
+
+
+def test_inputs_by_name():
+    example = {"ids": torch.randint(20, (4, 7)), "mask": torch.ones(4, 7, dtype=torch.int64)}
+    nets = [Texts(), Texts()]
+    ends = [Mode.from_module(net) for net in nets]
+    bridge = plan_bridge(nets[0], start_curve(nets[0], *ends), example, budget=0.1, kind="II").bridge
+    assert isinstance(bridge.body, TokenBody)
+    assert bridge.tap == "layers.3"
+    assert 0.02 < bridge.share <= 0.1
+    with torch.no_grad():
+        assert BridgedEnsemble(nets[0], ends, [bridge])(example).shape == (4, 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from torch import nn
 import modebridge
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, ResNet, inspect, last_blocks_tap, resnet, run_with_taps
-from tests.real_nets import IMAGES, real_net
+from tests.real_nets import IMAGES, Texts, real_net
 from tests.scenarios import TINY, Vectors, tiny_net
 
 
@@ -157,92 +156,6 @@ def test_a_perceptron_and_a_wrapped_network():
     wrapped = nn.Sequential(nn.BatchNorm2d(3), real_net("torchvision resnet18"))
     assert inspect(wrapped, torch.rand(1, 3, 64, 64)).chosen.name == "1.layer3.1"
     assert inspect(Vectors(), torch.rand(1, 4)).chosen.name == "second"
-
-
-class Branches(nn.Module):
-    """A block of two branches that are lists themselves, as GoogLeNet's."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.one, self.two = (nn.Sequential(Layer(width), Layer(width)) for _ in range(2))
-
-    def forward(self, x):
-        return self.one(x) + self.two(x)
-
-
-class Layer(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.conv = nn.Conv2d(width, width, 3, padding=1)
-
-    def forward(self, x):
-        return self.conv(x).relu()
-
-
-class Stage(nn.Module):
-    def __init__(self, width, count):
-        super().__init__()
-        self.blocks = nn.Sequential(*[Layer(width) for _ in range(count)])
-
-    def forward(self, x):
-        return self.blocks(x)
-
-
-class Added(Stage):
-    """Looks like a stage, but adds its shortcut in place: it is a block."""
-
-    def forward(self, x):
-        y = self.blocks(x)
-        y += x
-        return y
-
-
-def with_head(*parts):
-    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
-
-
-@pytest.mark.parametrize(
-    ("parts", "blocks"),
-    [
-        ([Stage(4, 2), Stage(4, 1)], ["0.blocks.0", "0.blocks.1", "1.blocks.0"]),
-        ([Added(4, 2), Added(4, 2)], ["0", "1"]),
-        ([Branches(4), Branches(4)], ["0", "1"]),
-        ([Layer(4)], []),
-        ([nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU()), nn.Sequential(nn.Conv2d(4, 4, 1), nn.ReLU())], ["0", "1"]),
-    ],
-)
-def test_blocks_are_what_is_repeated(parts, blocks):
-    seen = inspect(with_head(*parts), torch.rand(1, 4, 6, 6))
-    assert [tap.name for tap in seen.taps if tap.block] == blocks
-    assert all(not tap.inner for tap in seen.taps if tap.block)
-    inside = [tap for tap in seen.taps if any(tap.name.startswith(f"{block}.") for block in blocks)]
-    assert all(tap.inner for tap in inside)
-
-
-class Texts(nn.Module):
-    """As Hugging Face's: inputs by name, layers that return tuples, an object that holds the logits."""
-
-    class Encoder(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.mix = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-
-        def forward(self, x, mask):
-            return self.mix(x, src_key_padding_mask=mask == 0), None
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(20, 8)
-        self.length = nn.Identity()
-        self.layers = nn.ModuleList(Texts.Encoder() for _ in range(5))
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, ids, mask):
-        x = self.embed(ids)
-        self.length(mask.float().sum(dim=1))
-        for layer in self.layers:
-            x = layer(x, mask)[0]
-        return SimpleNamespace(hidden=x, logits=self.head(x[:, 0]))
 
 
 def test_inputs_by_name_and_layers_that_return_tuples():
