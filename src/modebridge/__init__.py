@@ -10,6 +10,7 @@ from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import cost, evaluate
 from modebridge.modes import Mode
+from modebridge.nets import inspect
 from modebridge.training import (
     Engine,
     TrainConfig,
@@ -42,6 +43,7 @@ __all__ = [
     "fit_curves",
     "fit_mode",
     "fit_modes",
+    "inspect",
     "load_mode",
     "load_modes",
     "plan_bridge",

@@ -253,8 +253,7 @@ def test_any_module_any_body():
     assert fit_bridge(net, curve, data, tap="first", kind="II", config=quick(1)).kind == "II"
     own = nn.Linear(4, 3)
     assert isinstance(fit_bridge(net, curve, data, tap="first", body=own, config=quick(1)).body, nn.Linear)
-    with pytest.raises(ModebridgeError, match="Expected a tap for a network of type Vectors"):
-        fit_bridge(net, curve, data, config=quick(1))
+    assert fit_bridge(net, curve, data, config=quick(1)).tap == "second"
 
 
 def test_a_default_bridge_on_a_wide_map_is_small():
@@ -271,8 +270,10 @@ def test_a_default_bridge_on_a_wide_map_is_small():
 def test_bodies_for_other_features():
     assert body_for((6, 4, 4), 3, "II", 2)(torch.rand(2, 6, 4, 4), torch.rand(2, 6, 4, 4)).shape == (2, 3)
     assert body_for((6,), 3, "I", 2)(torch.rand(2, 6)).shape == (2, 3)
-    with pytest.raises(ModebridgeError, match=r"\(C, H, W\) or \(C,\)"):
-        body_for((6, 4), 3, "I")
+    with pytest.raises(ModebridgeError, match=r"\(C, H, W\), \(T, C\) or \(C,\)"):
+        body_for((6, 4, 2, 2), 3, "I")
+    with pytest.raises(ModebridgeError, match="to be that of tokens, but got 'map'"):
+        body_for((6, 4), 3, "I", layout="map")
 
 
 def test_bad_bridges():

@@ -1,8 +1,8 @@
 """Axes of tensors as symbols: which must be permuted together, which may not be permuted at all.
 
 Every dimension of every tensor in a forward pass is an `Axis`. Operations make axes equal (the channels of a
-convolution are those of the norm behind it), cut them into factors (a width into heads times channels of a head) or
-into pieces (the parts of a fused projection), or pin them (a class has its place, a pixel too). What is neither pinned nor
+convolution are those of the norm behind it), cut them into factors (a width into heads times channels of each) or into
+pieces (the parts of a fused projection), or pin them (a class has its place, a pixel too). What is neither pinned nor
 cut further in the end is a group of units that can be renumbered without changing the function.
 """
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from modebridge.alignment.axes import Axis, pin
 from modebridge.alignment.operations import OPERATIONS, Labels
 from modebridge.nets import call, skeleton
+from modebridge.nets.flops import plain_attention
 from modebridge.types import Inputs
 
 __all__ = ["Point", "Trace", "contractions", "trace"]
@@ -68,7 +68,7 @@ def trace(net: nn.Module, inputs: Inputs) -> Trace:
     named = {name: tensor for name, tensor in kept.items() if isinstance(tensor, Tensor)}
     for tensor in named.values():
         watcher.start(tensor)
-    with _plain_attention(), _whereabouts(bare, watcher), watcher:
+    with plain_attention(), _whereabouts(bare, watcher), watcher:
         logits = call(bare, inputs)
     for axis in watcher.labels(logits):
         pin(axis)
@@ -77,20 +77,8 @@ def trace(net: nn.Module, inputs: Inputs) -> Trace:
 
 def contractions(net: nn.Module, inputs: Inputs, see: Callable[[int, Sequence[Tensor], Tensor], None]) -> None:
     """Run a network and show every contraction: its number, its two operands and its result."""
-    with torch.no_grad(), _plain_attention(), _Shower(see):
+    with torch.no_grad(), plain_attention(), _Shower(see):
         call(net, inputs)
-
-
-@contextmanager
-def _plain_attention() -> Iterator[None]:
-    """Attention as products and a softmax: fused kernels hide what they do."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextmanager

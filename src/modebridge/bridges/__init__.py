@@ -1,9 +1,12 @@
 """Step 3: a small network that predicts the midpoint from features of the ends."""
 
+from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.bridge import Bridge
-from modebridge.bridges.build import Kind, ResidualBody, VectorBody, body_for, body_like, last_blocks_tap
+from modebridge.bridges.budget import body_within
+from modebridge.bridges.build import Kind, body_for, body_like
 from modebridge.bridges.objective import BridgeObjective, kl_divergence, mix
 from modebridge.bridges.targets import Target, curve_target, ensemble_target, label_target, mode_target
+from modebridge.nets import last_blocks_tap
 
 __all__ = [
     "Bridge",
@@ -11,9 +14,11 @@ __all__ = [
     "Kind",
     "ResidualBody",
     "Target",
+    "TokenBody",
     "VectorBody",
     "body_for",
     "body_like",
+    "body_within",
     "curve_target",
     "ensemble_target",
     "kl_divergence",

@@ -22,10 +22,17 @@ class Bridge(nn.Module):
         tap: the name of the submodule whose output is the feature.
         r: the position on the curve that it predicts; None where the target is not on a curve.
         name: how tables call it.
+        share: its FLOPs in units of one base network, counted; None where nobody counted.
     """
 
     def __init__(
-        self, body: nn.Module, reads: Sequence[Mode], tap: str, r: float | None = 0.5, name: str = "bridge"
+        self,
+        body: nn.Module,
+        reads: Sequence[Mode],
+        tap: str,
+        r: float | None = 0.5,
+        name: str = "bridge",
+        share: float | None = None,
     ) -> None:
         super().__init__()
         if len(reads) not in (1, 2):
@@ -37,6 +44,7 @@ class Bridge(nn.Module):
         self.tap = tap
         self.r = r
         self.name = name
+        self.share = share
 
     @property
     def kind(self) -> Kind:
@@ -54,4 +62,5 @@ class Bridge(nn.Module):
 
     def extra_repr(self) -> str:
         """What torch prints beside the body."""
-        return f"type {self.kind}, tap={self.tap}, r={self.r}, name={self.name}"
+        share = "" if self.share is None else f", share={self.share:.2%}"
+        return f"type {self.kind}, tap={self.tap}, r={self.r}, name={self.name}{share}"

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
-import torch
-from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.utils.flop_counter import FlopCounterMode
 
 from modebridge.bridges import Bridge
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.nets import FilterResponseNorm, run_with_taps
+from modebridge.nets import FilterResponseNorm
+from modebridge.nets.flops import Shape, counting, examples, feature_shapes, invoke, on_copy
+from modebridge.types import Inputs
 
 __all__ = ["Cost", "CostConvention", "combination_cost", "cost", "feature_shapes", "module_cost"]
 
 CostConvention: TypeAlias = Literal["counted", "paper"]
-Shape: TypeAlias = tuple[int, ...]
-T = TypeVar("T")
 
 PAPER_WEIGHTS: dict[type[nn.Module], int] = {FilterResponseNorm: 6, nn.SiLU: 5, nn.MaxPool2d: 1}
 """What one input element of a layer adds to the paper's FLOPs: fitted to its tables, documented nowhere."""
@@ -46,24 +42,24 @@ class Cost:
     relative_params: float
 
 
-def cost(ensemble: BridgedEnsemble, image_shape: Sequence[int], convention: CostConvention = "counted") -> Cost:
+def cost(ensemble: BridgedEnsemble, image: Sequence[int] | Inputs, convention: CostConvention = "counted") -> Cost:
     """The cost of a whole bridged ensemble: every mode runs once, every bridge once.
 
     Args:
         ensemble: nothing in it is run or changed.
-        image_shape: (C, H, W) of one image.
+        image: (C, H, W) of one image; or a batch, for networks that take several inputs by name.
         convention: "counted" is the truth; "paper" repeats the paper's columns, see `combination_cost`.
     """
     base = ensemble.bases[0]
     bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
-    shapes = feature_shapes(base, image_shape, [bridge.tap for bridge in bridges])
+    shapes = feature_shapes(base, image, [bridge.tap for bridge in bridges])
     fed = [(bridge, [shapes[bridge.tap]] * len(bridge.reads)) for bridge in bridges]
-    return combination_cost(base, image_shape, len(ensemble.bases), fed, convention)
+    return combination_cost(base, image, len(ensemble.bases), fed, convention)
 
 
 def combination_cost(
     base: nn.Module,
-    image_shape: Sequence[int],
+    image: Sequence[int] | Inputs,
     modes: int,
     bridges: Sequence[tuple[nn.Module, Sequence[Sequence[int]]]] = (),
     convention: CostConvention = "counted",
@@ -76,7 +72,7 @@ def combination_cost(
 
     Args:
         base: the base network.
-        image_shape: (C, H, W) of one image.
+        image: (C, H, W) of one image, or a batch.
         modes: how many base networks run; 0 gives the bridges alone.
         bridges: each body with the shapes of the features it reads, without the batch axis; one body may come twice.
         convention: "counted" or "paper".
@@ -93,7 +89,7 @@ def combination_cost(
     if convention == "paper":
         for module in [base, *[body for body, _ in bridges]]:
             _check_frn(module, needed=module is base)
-    unit = module_cost(base, image_shape, convention=convention)
+    unit = module_cost(base, image, convention=convention)
     # The same body at the same shapes is counted once: tables ask for one bridge many times.
     known: dict[tuple[int, tuple[Shape, ...]], Cost] = {}
     parts: list[Cost] = []
@@ -114,7 +110,7 @@ def combination_cost(
     )
 
 
-def module_cost(module: nn.Module, *example_shapes: Sequence[int], convention: CostConvention = "counted") -> Cost:
+def module_cost(module: nn.Module, *example: Sequence[int] | Inputs, convention: CostConvention = "counted") -> Cost:
     """The cost of one module, in units of itself.
 
     It is counted on a copy without weights (torch's meta device), in evaluation mode, on a batch of one; only a module
@@ -122,7 +118,7 @@ def module_cost(module: nn.Module, *example_shapes: Sequence[int], convention: C
 
     Args:
         module: any module.
-        example_shapes: of each input, without the batch axis.
+        example: the shape of each input without the batch axis, or a batch.
         convention: "counted" or "paper", see `combination_cost`.
 
     >>> module_cost(nn.Linear(3, 5), (3,))
@@ -133,7 +129,7 @@ def module_cost(module: nn.Module, *example_shapes: Sequence[int], convention: C
             f"Expected convention to be 'counted' or 'paper', but got '{convention}'; choose one of the two."
         )
 
-    def count(bare: nn.Module, inputs: Sequence[Tensor]) -> float:
+    def count(bare: nn.Module, inputs: Sequence[Inputs]) -> float:
         elementwise = 0
 
         def add(layer: nn.Module, args: tuple[Any, ...], output: object) -> None:
@@ -144,72 +140,13 @@ def module_cost(module: nn.Module, *example_shapes: Sequence[int], convention: C
             for layer in bare.modules():
                 if type(layer) in PAPER_WEIGHTS:
                     layer.register_forward_hook(add)
-        with FlopCounterMode(display=False) as counter:
-            bare(*inputs)
-        # torch counts a multiply-add as two operations.
-        return float(counter.get_total_flops()) / 2 + elementwise
+        with counting() as counted:
+            invoke(bare, inputs)
+        return counted() + elementwise
 
-    flops = _on_copy(module, example_shapes, count)
+    flops = on_copy(module, examples(module, *example), count)
     params = sum(parameter.numel() for parameter in module.parameters())
     return Cost(flops=flops, params=params, relative_flops=1.0, relative_params=1.0)
-
-
-def feature_shapes(net: nn.Module, image_shape: Sequence[int], taps: Sequence[str]) -> dict[str, Shape]:
-    """The shape of one image's feature at each tap, without the batch axis.
-
-    >>> from modebridge.nets import resnet
-    >>> feature_shapes(resnet("cifar10"), (3, 32, 32), ["layers.12"])
-    {'layers.12': (128, 8, 8)}
-    """
-
-    def read(bare: nn.Module, inputs: Sequence[Tensor]) -> dict[str, Shape]:
-        _, features = run_with_taps(bare, inputs[0], taps)
-        return {tap: tuple(feature.shape[1:]) for tap, feature in features.items()}
-
-    return _on_copy(net, [image_shape], read) if taps else {}
-
-
-def _on_copy(module: nn.Module, shapes: Sequence[Sequence[int]], work: Callable[[nn.Module, Sequence[Tensor]], T]) -> T:
-    """Do something with a weightless copy of a module, or with a real one where the former cannot run."""
-    own = next(iter(module.parameters()), torch.zeros(()))
-    dtype = own.dtype if own.is_floating_point() else torch.float32
-    failed = (RuntimeError, ValueError, TypeError, IndexError)
-    fast = torch.backends.mha.get_fastpath_enabled()
-    # Fused attention, in evaluation mode or on a CPU, hides its matrix products from the counter.
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-            try:
-                return work(
-                    _weightless(module), [torch.empty(1, *shape, dtype=dtype, device="meta") for shape in shapes]
-                )
-            except ModebridgeError:
-                raise
-            except failed:  # a module that looks at its values, or holds tensors that are no buffers
-                return work(
-                    copy.deepcopy(module).eval(),
-                    [torch.zeros(1, *shape, dtype=dtype, device=own.device) for shape in shapes],
-                )
-    except ModebridgeError:
-        raise
-    except failed as error:
-        given = ", ".join(str((1, *shape)) for shape in shapes)
-        raise ModebridgeError(
-            f"Expected {type(module).__name__} to run on zeros of shape {given}, but got "
-            f"'{str(error).splitlines()[0] if str(error) else type(error).__name__}'; "
-            "give the shape of one image or feature without the batch axis."
-        ) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _weightless(module: nn.Module) -> nn.Module:
-    # deepcopy takes what its memo holds, so the weights are never copied, not even for a moment.
-    memo: dict[int, Any] = {
-        id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False) for p in module.parameters()
-    }
-    memo.update({id(b): torch.empty_like(b, device="meta") for b in module.buffers()})
-    return copy.deepcopy(module, memo).eval()
 
 
 def _check_frn(module: nn.Module, *, needed: bool) -> None:

@@ -16,7 +16,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
 from modebridge.evaluate.cost import Cost, cost
 from modebridge.evaluate.scores import accuracy, brier, ece, hits, nll, surprisals
-from modebridge.types import Batches
+from modebridge.types import Batches, Inputs
 
 __all__ = ["Scores", "evaluate", "predict"]
 
@@ -118,10 +118,10 @@ def evaluate(ensemble: BridgedEnsemble, data: Batches, *, intervals: bool = Fals
             f"Expected evaluate to be given a BridgedEnsemble, but got {type(ensemble).__name__}; "
             "make one, BridgedEnsemble(net, [Mode.from_module(net)]) for a single network."
         )
-    shapes: list[tuple[int, ...]] = []
+    seen: list[Inputs] = []
 
-    def mean(images: Tensor) -> Tensor:
-        shapes.append(tuple(images.shape[1:]))
+    def mean(images: Inputs) -> Tensor:
+        seen[:] = seen or [images]
         return ensemble.members(images).mean(dim=0)
 
     with _evaluating(ensemble):
@@ -137,7 +137,7 @@ def evaluate(ensemble: BridgedEnsemble, data: Batches, *, intervals: bool = Fals
         cece=None if calibrated is None else ece(calibrated, labels),
         cbrier=None if calibrated is None else brier(calibrated, labels),
         temperature=None if calibrated is None else float(ensemble.temperature),
-        cost=cost(ensemble, shapes[0]),
+        cost=cost(ensemble, seen[0]),
         accuracy_interval=bootstrap_mean(hits(plain, labels)) if intervals else None,
         nll_interval=bootstrap_mean(surprisals(plain, labels)) if intervals else None,
         cnll_interval=(None if calibrated is None or not intervals else bootstrap_mean(surprisals(calibrated, labels))),

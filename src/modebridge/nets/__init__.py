@@ -12,23 +12,29 @@ from modebridge.nets.functional import (
     skeleton,
     tap_names,
 )
+from modebridge.nets.inspect import Inspection, Layout, Tap, inspect
 from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
-from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, resnet, spec_of
+from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
 
 __all__ = [
     "SPECS",
     "BasicBlock",
     "BottleneckBlock",
     "FilterResponseNorm",
+    "Inspection",
+    "Layout",
     "Norm",
     "ResNet",
     "ResNetSpec",
     "SameConv2d",
+    "Tap",
     "Tapped",
     "call",
     "check_tap",
     "feature_of",
     "initialise",
+    "inspect",
+    "last_blocks_tap",
     "logits_of",
     "make_norm",
     "resnet",

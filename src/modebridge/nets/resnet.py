@@ -12,7 +12,10 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.nets.blocks import BasicBlock, Block, BottleneckBlock, Padding, conv, initialise
 from modebridge.nets.norms import Norm, make_norm
 
-__all__ = ["SPECS", "ResNet", "ResNetSpec", "resnet", "spec_of"]
+__all__ = ["LAST_BLOCKS", "SPECS", "ResNet", "ResNetSpec", "last_blocks_tap", "resnet", "spec_of"]
+
+LAST_BLOCKS = 3
+"""How many blocks follow the tap of the paper's bridges."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,11 @@ class ResNet(nn.Module):
         # Channels last is the faster memory order for convolutions, on CPUs and GPUs alike.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
+    @property
+    def paper_tap(self) -> str | None:
+        """The tap of the paper's bridges; None where there are fewer than the three blocks that follow it."""
+        return last_blocks_tap(self.spec) if self.spec.depth >= LAST_BLOCKS else None
+
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, K) of images (B, C, H, W) in [0, 1]."""
         x = (images - self.mean) / self.std
@@ -189,6 +197,19 @@ SPECS: dict[str, ResNetSpec] = {
     ),
 }
 """The spec of each data set's network: the paper's four, and a small one for 8x8 digits."""
+
+
+def last_blocks_tap(spec: ResNetSpec, blocks: int = LAST_BLOCKS) -> str:
+    """The tap that feeds a bridge of the last `blocks` blocks: the output of the block before them.
+
+    >>> last_blocks_tap(SPECS["cifar10"]), last_blocks_tap(SPECS["in1k"])
+    ('layers.12', 'layers.13')
+    """
+    if not 1 <= blocks <= spec.depth:
+        raise ModebridgeError(
+            f"Expected blocks to be between 1 and the network's {spec.depth}, but got {blocks}; 3 is the paper's."
+        )
+    return f"layers.{spec.depth - blocks}"
 
 
 def spec_of(name: str, norm: Norm = "frn", classes: int | None = None) -> ResNetSpec:

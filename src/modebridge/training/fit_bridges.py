@@ -17,14 +17,15 @@ from modebridge.bridges import (
     Target,
     body_for,
     body_like,
+    body_within,
     curve_target,
     label_target,
-    last_blocks_tap,
 )
 from modebridge.curves import Curve, check_r
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, has_statistics
-from modebridge.nets import ResNet, check_tap, run_with_taps, skeleton
+from modebridge.nets import FilterResponseNorm, Layout, Norm, ResNet, check_tap, inspect, run_with_taps, skeleton
+from modebridge.nets.flops import counting
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out
 from modebridge.training.config import TrainConfig
@@ -55,6 +56,7 @@ def plan_bridge(
     source: Literal["start", "end"] = "start",
     tap: str | None = None,
     slim: float = 2,
+    budget: float | None = None,
     r: float = 0.5,
     target: Target | Literal["curve", "labels"] = "curve",
     body: nn.Module | None = None,
@@ -69,28 +71,43 @@ def plan_bridge(
         images: a few images (or inputs by name), to see the feature's shape.
         kind: "I" reads one end, "II" both.
         source: which end a type I bridge reads.
-        tap: where the feature is read; the paper's place for our residual networks, to be named for others.
+        tap: where the feature is read; None takes what `modebridge.inspect` chooses, the paper's place in its networks.
         slim: divides the widths; 2 is the paper's small bridge, 1 its medium one.
+        budget: at most this share of the base's FLOPs, 0.05 for 5 %, instead of `slim`: the widest body that fits.
         r: the position on the curve to predict.
         target: "curve", "labels" (a control), or any `Target`.
         body: a module of your own from feature(s) to logits, instead of the built one.
         name: how tables and errors call it.
         seed: of the bridge's weights.
+
+    Returns:
+        The plan; `plan.bridge.share` says what share of the base's FLOPs the bridge takes, counted.
     """
     _check_choices(net, curve, kind, source, r)
+    _check_budget(budget)
     reads = (curve.start, curve.end) if kind == "II" else (curve.start if source == "start" else curve.end,)
-    tap = _tap(net, tap)
     first = each(lambda tensor: tensor[:1], images)
-    with torch.no_grad():
+    tap, layout = _tap(net, tap, first)
+    with torch.no_grad(), counting() as counted:
         logits, features = run_with_taps(skeleton(net), first, [tap], curve.start.state)
+    whole = counted()
     feature = features[tap]
     if body is None:
-        if isinstance(net, ResNet) and tap == last_blocks_tap(net.spec):
+        shape, classes = feature.shape[1:], logits.shape[1]
+        norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
+        if budget is not None:
+            body, _ = body_within(shape, layout, classes, kind, budget * whole, norm=norm, seed=seed, base=whole)
+        elif isinstance(net, ResNet) and tap == net.paper_tap:
             body = body_like(net.spec, kind, slim, seed=seed)
         else:
-            body = body_for(feature.shape[1:], logits.shape[1], kind, slim, seed=seed)
+            body = body_for(shape, classes, kind, slim, layout=layout, norm=norm, seed=seed)
         body = body.to(feature.dtype)
-    _check_body(body, [feature] * len(reads), logits.shape[1], name)
+    taken = _check_body(body, [feature] * len(reads), logits.shape[1], name)
+    if budget is not None and taken > budget * whole:
+        raise ModebridgeError(
+            f"Expected the body of '{name}' to take at most {budget:g} of the base's {whole:,.0f} multiply-adds, "
+            f"but got {taken:,.0f}; give a smaller body or a larger budget."
+        )
     if target == "curve":
         target = curve_target(curve, r)
     elif target == "labels":
@@ -100,7 +117,8 @@ def plan_bridge(
             f"Expected target to be 'curve', 'labels' or a Target, but got '{target}'; "
             "see modebridge.bridges for the others."
         )
-    return BridgePlan(Bridge(body, reads, tap, target.r, name), reads, target)
+    share = taken / whole if whole else None
+    return BridgePlan(Bridge(body, reads, tap, target.r, name, share), reads, target)
 
 
 def _check_choices(net: nn.Module, curve: Curve, kind: str, source: str, r: float) -> None:
@@ -116,24 +134,31 @@ def _check_choices(net: nn.Module, curve: Curve, kind: str, source: str, r: floa
         raise ModebridgeError(f"Expected source to be 'start' or 'end', but got '{source}'; choose one.")
 
 
-def _tap(net: nn.Module, tap: str | None) -> str:
-    if tap is None:
-        if not isinstance(net, ResNet):
-            raise ModebridgeError(
-                f"Expected a tap for a network of type {type(net).__name__}, but got none; "
-                "name the submodule to read, for example one of its last blocks."
-            )
-        tap = last_blocks_tap(net.spec)
-    check_tap(net, tap)
-    return tap
+def _check_budget(budget: float | None) -> None:
+    if budget is not None and not 0 < budget <= 1:
+        raise ModebridgeError(
+            f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget}; 0.05 is 5 %."
+        )
+
+
+def _tap(net: nn.Module, tap: str | None, images: Inputs) -> tuple[str, Layout | None]:
+    """The tap, given or chosen, and how its feature lies, where that is known."""
+    if tap is not None:
+        check_tap(net, tap)
+    if isinstance(net, ResNet) and (tap := tap or net.paper_tap):
+        return tap, None  # our own need no looking at, and recipes plan many bridges
+    seen = inspect(net, images)
+    tap = tap or seen.chosen.name
+    return tap, next((known.layout for known in seen.taps if known.name == tap), None)
 
 
 @torch.no_grad()
-def _check_body(body: nn.Module, features: Sequence[torch.Tensor], classes: int, name: str) -> None:
-    """One image through the body: what does not fit is said now, not in the first step."""
+def _check_body(body: nn.Module, features: Sequence[torch.Tensor], classes: int, name: str) -> float:
+    """One image through the body: what does not fit is said now, not in the first step; gives its multiply-adds."""
     shapes = ", ".join(str(tuple(feature.shape[1:])) for feature in features)
     try:
-        out = skeleton(body)(*features)
+        with counting() as counted:
+            out = skeleton(body)(*features)
     except (RuntimeError, TypeError) as error:
         raise ModebridgeError(
             f"Expected the body of '{name}' to take features of {shapes}, but got '{str(error).splitlines()[0]}'; "
@@ -144,6 +169,7 @@ def _check_body(body: nn.Module, features: Sequence[torch.Tensor], classes: int,
         raise ModebridgeError(
             f"Expected the body of '{name}' to give logits of (batch, {classes}), but got {got}; fit its last layer."
         )
+    return counted()
 
 
 def fit_bridges(
@@ -210,6 +236,7 @@ def fit_bridge(
     source: Literal["start", "end"] = "start",
     tap: str | None = None,
     slim: float = 2,
+    budget: float | None = None,
     r: float = 0.5,
     target: Target | Literal["curve", "labels"] = "curve",
     body: nn.Module | None = None,
@@ -223,7 +250,9 @@ def fit_bridge(
 ) -> Bridge:
     """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with their arguments."""
     _check_choices(net, curve, kind, source, r)
-    _tap(net, tap)
+    _check_budget(budget)
+    if tap is not None:
+        check_tap(net, tap)
     images = check_batches(net, curve.start, train_data, "train").first()
     curve = curve.with_statistics(net, r, train_data)
     plan = plan_bridge(
@@ -234,6 +263,7 @@ def fit_bridge(
         source=source,
         tap=tap,
         slim=slim,
+        budget=budget,
         r=r,
         target=target,
         body=body,

@@ -1,0 +1,161 @@
+"""Counting without computing: a copy of a module without weights, and the multiply-adds of its forward pass."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from modebridge.batches import each
+from modebridge.errors import ModebridgeError
+from modebridge.nets.functional import run_with_taps
+from modebridge.types import Inputs
+
+__all__ = ["Shape", "counting", "examples", "feature_shapes", "flops", "invoke", "on_copy", "plain_attention", "zeros"]
+
+Shape: TypeAlias = tuple[int, ...]
+"""Of one image or feature, without the batch axis."""
+
+T = TypeVar("T")
+
+FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
+"""What modules raise at inputs that they cannot take."""
+
+
+def flops(module: nn.Module, *inputs: Inputs) -> float:
+    """The multiply-adds of convolutions and matrix products in one forward pass, in evaluation mode.
+
+    Args:
+        module: any module; it is copied without its weights and never touched.
+        inputs: what it is called with; a batch of one gives the cost of one image.
+
+    >>> flops(nn.Linear(3, 5), torch.zeros(1, 3))
+    15.0
+    """
+
+    def count(bare: nn.Module, given: Sequence[Inputs]) -> float:
+        with counting() as counted:
+            invoke(bare, given)
+        return counted()
+
+    return on_copy(module, inputs, count)
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[], float]]:
+    """Count multiply-adds while this is open; the function it gives says how many there were so far."""
+    with plain_attention(), FlopCounterMode(display=False) as counter:
+        # torch counts a multiply-add as two operations.
+        yield lambda: float(counter.get_total_flops()) / 2
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Without fused attention, which in evaluation mode or on a CPU hides its matrix products from the counter."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def feature_shapes(net: nn.Module, image: Sequence[int] | Inputs, taps: Sequence[str]) -> dict[str, Shape]:
+    """The shape of one image's feature at each tap, without the batch axis; `image` as in `examples`.
+
+    >>> from modebridge.nets import resnet
+    >>> feature_shapes(resnet("cifar10"), (3, 32, 32), ["layers.12"])
+    {'layers.12': (128, 8, 8)}
+    """
+
+    def read(bare: nn.Module, inputs: Sequence[Inputs]) -> dict[str, Shape]:
+        _, features = run_with_taps(bare, inputs[0], taps)
+        return {tap: tuple(feature.shape[1:]) for tap, feature in features.items()}
+
+    return on_copy(net, examples(net, image), read) if taps else {}
+
+
+def examples(module: nn.Module, *given: Sequence[int] | Inputs) -> list[Inputs]:
+    """A batch of one of each input: given as a shape without the batch axis, or by a batch of any size."""
+
+    def one(example: Sequence[int] | Inputs) -> Inputs:
+        if isinstance(example, Tensor | Mapping):
+            return each(lambda tensor: tensor[:1], example)
+        return zeros(module, example)[0]
+
+    return [one(example) for example in given]
+
+
+def zeros(module: nn.Module, *shapes: Sequence[int]) -> list[Tensor]:
+    """A batch of one of each shape, of the module's own type, on torch's meta device."""
+    own = next(iter(module.parameters()), torch.zeros(()))
+    dtype = own.dtype if own.is_floating_point() else torch.float32
+    return [torch.empty(1, *shape, dtype=dtype, device="meta") for shape in shapes]
+
+
+def invoke(module: nn.Module, inputs: Sequence[Inputs]) -> object:
+    """What a module returns for tensors in order, and for dicts of them by name."""
+    plain = [given for given in inputs if isinstance(given, Tensor)]
+    by_name = {name: tensor for given in inputs if not isinstance(given, Tensor) for name, tensor in given.items()}
+    return module(*plain, **by_name)
+
+
+def on_copy(module: nn.Module, inputs: Sequence[Inputs], work: Callable[[nn.Module, Sequence[Inputs]], T]) -> T:
+    """Do something with a weightless copy of a module, or with a real one where the former cannot run.
+
+    Args:
+        module: never touched; neither are the inputs.
+        inputs: handed to `work` on the copy's device; where they have no values (`zeros`), a real copy gets zeros.
+        work: from the copy, in evaluation mode, and its inputs to anything; it may be called twice.
+    """
+    where = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    try:
+        with torch.inference_mode(False), torch.no_grad(), plain_attention():
+            try:
+                return work(
+                    _weightless(module), [each(partial(_moved, torch.device("meta")), given) for given in inputs]
+                )
+            except ModebridgeError:
+                raise
+            except FAILED:  # a module that looks at its values, or holds tensors that are no buffers
+                return work(copy.deepcopy(module).eval(), [each(partial(_moved, where), given) for given in inputs])
+    except ModebridgeError:
+        raise
+    except FAILED as error:
+        valued = any(tensor.device.type != "meta" for given in inputs for tensor in _tensors(given))
+        shapes = ", ".join(str(tuple(tensor.shape)) for given in inputs for tensor in _tensors(given))
+        way_out = (
+            "check its shape and type" if valued else "give the shape of one image or feature without the batch axis"
+        )
+        raise ModebridgeError(
+            f"Expected {type(module).__name__} to run on {'an example' if valued else 'zeros'} of shape {shapes}, "
+            f"but got '{str(error).splitlines()[0] if str(error) else type(error).__name__}'; {way_out}."
+        ) from error
+
+
+def _tensors(given: Inputs) -> list[Tensor]:
+    return [given] if isinstance(given, Tensor) else list(given.values())
+
+
+def _moved(device: torch.device, tensor: Tensor) -> Tensor:
+    if tensor.device.type == "meta":
+        return torch.zeros_like(tensor, device=device)
+    # Cloned: a network may change its input in place.
+    return tensor.detach().to(device, copy=True)
+
+
+def _weightless(module: nn.Module) -> nn.Module:
+    # deepcopy takes what its memo holds, so the weights are never copied, not even for a moment.
+    memo: dict[int, Any] = {
+        id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False) for p in module.parameters()
+    }
+    memo.update({id(b): torch.empty_like(b, device="meta") for b in module.buffers()})
+    return copy.deepcopy(module, memo).eval()

@@ -1,0 +1,172 @@
+"""One forward pass of a network, watched: what every submodule returned, and how many FLOPs there were by then."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Container
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from modebridge.errors import ModebridgeError
+from modebridge.nets.flops import Shape, counting
+from modebridge.nets.functional import call, feature_of
+from modebridge.types import Inputs
+
+__all__ = ["Seen", "Watched", "find_blocks", "watch"]
+
+LISTS = (nn.Sequential, nn.ModuleList)
+
+ON_MAPS = (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.GroupNorm, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
+"""Layers whose input of four axes is (B, C, H, W)."""
+
+
+@dataclass
+class Seen:
+    """What one submodule did.
+
+    Args:
+        output: of its last run; None where that is no tensor and does not begin with one.
+        kind: the type of what it returned.
+        version: how often the output had been changed in place by then.
+        flops: multiply-adds of the whole network up to and including its last run.
+        runs: how often it ran.
+    """
+
+    output: Tensor | None
+    kind: str
+    version: int
+    flops: float
+    runs: int
+
+    @property
+    def changed(self) -> bool:
+        """Whether a later layer changed the output in place."""
+        return self.output is not None and self.output._version != self.version
+
+
+@dataclass
+class Watched:
+    """A whole pass: every submodule that ran, in the order in which they ended.
+
+    Args:
+        seen: by name.
+        logits: (B, K).
+        flops: of the whole pass.
+        first: shapes of maps that met a layer with channels on the first axis.
+        last: shapes of maps that met one with channels on the last axis.
+    """
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    logits: Tensor | None = None
+    flops: float = 0.0
+    first: set[Shape] = field(default_factory=set)
+    last: set[Shape] = field(default_factory=set)
+
+    def is_logits(self, tensor: Tensor) -> bool:
+        """Whether a tensor is the logits, or they are a view of it."""
+        assert self.logits is not None
+        # Compared by storage, which exists on the meta device too.
+        return bool(tensor.untyped_storage()._cdata == self.logits.untyped_storage()._cdata)
+
+    def channels_last(self, shape: Shape) -> bool:
+        """Whether a feature of three axes is (H, W, C): by the layers that took such a map, else by what is square."""
+        if (shape in self.first) != (shape in self.last):
+            return shape in self.last
+        height, width, channels = shape
+        return height == width != channels
+
+
+def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
+    """Run `net` once as it is, with a hook on every submodule for as long as that takes; counting takes longer."""
+    found = Watched()
+    handles: list[RemovableHandle] = []
+
+    def reader(name: str, counted: Callable[[], float]) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
+        def read(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+            _axes(module, args, found)
+            feature = _feature(output, name)
+            before = found.seen.pop(name, None)  # popped, so that the order is that of the last runs
+            found.seen[name] = Seen(
+                feature,
+                type(output).__name__,
+                0 if feature is None else feature._version,
+                counted(),
+                1 if before is None else before.runs + 1,
+            )
+
+        return read
+
+    try:
+        with counting() if count else nullcontext(float) as counted:
+            for name, module in net.named_modules():
+                if name:
+                    handles.append(module.register_forward_hook(reader(name, counted)))
+            found.logits = call(net, example)
+            found.flops = counted()
+        if found.logits.dim() != 2:
+            raise ModebridgeError(
+                f"Expected the network to give logits of (batch, classes), but got {tuple(found.logits.shape)}; "
+                "wrap it in a module that does."
+            )
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def find_blocks(net: nn.Module, watched: Watched) -> list[str]:
+    """The names of a network's blocks: what its lists repeat, without the stages that only hold other blocks.
+
+    A block is a child of an `nn.Sequential` or `nn.ModuleList` that has layers of its own and whose class comes again;
+    or it is a module of such a class that holds such lists as branches. A stage returns what its last block returned;
+    a block that holds lists does not (it adds a shortcut), at least not every block of its class.
+    """
+    kinds = Counter(type(module) for module in net.modules())
+    ends: dict[type[nn.Module], bool] = {}
+
+    def find(module: nn.Module, prefix: str, stages: Container[type[nn.Module]]) -> list[str]:
+        found: list[str] = []
+        for name, child in module.named_children():
+            inside = find(child, f"{prefix}{name}.", stages)
+            seen = watched.seen.get(prefix + name)
+            transparent = bool(inside) and (isinstance(child, LISTS) or type(child) in stages)
+            listed = isinstance(module, LISTS) and any(True for _ in child.children())
+            if seen is None or transparent or kinds[type(child)] < 2 or not (listed or inside):
+                found += inside
+                continue
+            found.append(prefix + name)
+            # The same tensor as it was: torchvision's mobile networks add their shortcut in place.
+            inner = [watched.seen[block] for block in inside]
+            same = any(block.output is seen.output and block.version == seen.version for block in inner)
+            ends[type(child)] = ends.get(type(child), True) and same
+        return found
+
+    # The first look, in which nothing is a stage, shows of every class whether it is one.
+    find(net, "", ())
+    return find(net, "", [kind for kind, end in ends.items() if end])
+
+
+def _axes(module: nn.Module, args: tuple[Any, ...], found: Watched) -> None:
+    """Remember where the channels of a map are, for layers that know it."""
+    if not args or not isinstance(args[0], Tensor) or args[0].dim() != 4:
+        return
+    shape = tuple(args[0].shape[1:])
+    if isinstance(module, ON_MAPS):
+        found.first.add(shape)
+    elif isinstance(module, nn.Linear) or (
+        # timm's LayerNorm2d is one by class, but norms the first axis.
+        isinstance(module, nn.LayerNorm) and math.prod(module.normalized_shape) == shape[-1]
+    ):
+        found.last.add(shape)
+
+
+def _feature(output: object, name: str) -> Tensor | None:
+    try:
+        return feature_of(output, name)
+    except ModebridgeError:
+        return None

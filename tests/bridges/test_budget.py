@@ -1,0 +1,253 @@
+"""Bodies for any feature, built to a budget: never above it, and the next wider one would be."""
+
+from __future__ import annotations
+
+import copy
+import math
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from modebridge.bridges import ResidualBody, TokenBody, VectorBody, body_for, body_within
+from modebridge.curves import start_curve
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import cost, evaluate, module_cost
+from modebridge.modes import Mode
+from modebridge.nets import BasicBlock, BottleneckBlock, FilterResponseNorm, inspect
+from modebridge.training import fit_bridge, plan_bridge
+from tests.real_nets import IMAGES, Texts, real_net
+from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
+
+SHAPES = [
+    ((64, 8, 8), "map", "I"),
+    ((64, 28, 28), "map", "II"),
+    ((512, 7, 7), "map", "I"),
+    ((7, 7, 96), "map, channels last", "II"),
+    ((32, 1, 1), "map", "II"),
+    ((17, 96), "tokens", "I"),
+    ((17, 96), "tokens", "II"),
+    ((1, 96), "tokens", "I"),
+    ((96,), "vector", "II"),
+    ((1,), "vector", "I"),
+]
+BASE = 20e6
+
+
+def width_of(body):
+    if isinstance(body, ResidualBody):
+        return body.layers[0].conv1.out_channels
+    return body.hidden.out_features if isinstance(body, VectorBody) else body.entry.out_features
+
+
+def wider(body, shape, layout, classes, kind):
+    """The next body of the same family, built without the code under test."""
+    width = width_of(body)
+    width = width + 1 if width < 8 else width + 8
+    inputs = (shape[0] if layout == "map" else shape[-1]) * (1 if kind == "I" else 2)
+    if isinstance(body, ResidualBody):
+        strides = [layer.conv1.stride[0] * layer.conv2.stride[0] for layer in body.layers]
+        block = type(body.layers[0])
+        return ResidualBody(inputs, [(width, stride) for stride in strides], classes, block=block, layout=layout)
+    if isinstance(body, TokenBody):
+        return TokenBody(inputs, width, classes, blocks=len(body.layers))
+    return VectorBody(inputs, width, classes, layout=layout)
+
+
+@pytest.mark.parametrize(("shape", "layout", "kind"), SHAPES)
+@pytest.mark.parametrize("budget", [0.01, 0.05, 0.2])
+def test_within_the_budget_and_the_next_one_is_not(shape, layout, kind, budget):
+    body, counted = body_within(shape, layout, 10, kind, budget * BASE, seed=0)
+    features = [shape] * (1 if kind == "I" else 2)
+    assert counted == module_cost(body, *features).flops <= budget * BASE
+    assert module_cost(wider(body, shape, layout, 10, kind), *features).flops > budget * BASE
+    width = width_of(body)
+    assert width < 8 or width % 8 == 0
+    assert body.eval()(*[torch.rand(2, *shape) for _ in features]).shape == (2, 10)
+
+
+def test_closed_forms():
+    body, counted = body_within((96,), "vector", 10, "II", 1e6)
+    assert width_of(body) == 8 * math.floor(1e6 / (2 * 96 + 10) / 8)
+    assert counted == width_of(body) * (2 * 96 + 10)
+    body, counted = body_within((17, 96), "tokens", 10, "I", 1e6)
+    w = width_of(body)
+    # The way in, two layers of two products, scores and sum of the attention; then the head.
+    assert counted == 17 * (96 * w + 2 * 2 * w * w + 2 * w) + 10 * w
+    body, counted = body_within((16, 6, 6), "map", 10, "I", 3e5)
+    w = width_of(body)
+    # The way in and its shortcut, five more convolutions; then the head.
+    assert counted == 36 * (9 * 16 * w + 16 * w + 5 * 9 * w * w) + 10 * w
+
+
+def test_families_from_three_blocks_to_a_perceptron():
+    def blocks_and_width(shape, flops):
+        body, _ = body_within(shape, None, 10, "I", flops)
+        return (0 if isinstance(body, VectorBody) else len(body.layers)), width_of(body)
+
+    # On 8 x 8 places: the way in with its shortcut, and one, three or five more convolutions of width 8; the head.
+    one, two, three = (64 * (10 * 64 * 8 + more * 9 * 8 * 8) + 80 for more in (1, 3, 5))
+    shape = (64, 8, 8)
+    assert [blocks_and_width(shape, flops) for flops in (one, two, three)] == [(1, 8), (2, 8), (3, 8)]
+    assert [blocks_and_width(shape, flops - 1)[0] for flops in (one, two, three)] == [0, 1, 2]
+    assert blocks_and_width(shape, 74) == (0, 1)
+    one, two = (17 * (64 * 8 + layers * 2 * 8 * 8 + 2 * 8) + 80 for layers in (1, 2))
+    assert [blocks_and_width((17, 64), flops) for flops in (one, two)] == [(1, 8), (2, 8)]
+    assert [blocks_and_width((17, 64), flops - 1)[0] for flops in (one, two)] == [0, 1]
+
+
+def test_strides_blocks_and_norm():
+    large, small = (body_within((32, size, size), "map", 10, "I", 1e7, norm="frn")[0] for size in (14, 13))
+    assert [body.layers[0].conv1.stride for body in (large, small)] == [(2, 2), (1, 1)]
+    assert any(isinstance(module, FilterResponseNorm) for module in large.modules())
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in large.modules())
+    kinds = [type(body_within((c, 7, 7), "map", 10, "I", 1e8)[0].layers[0]) for c in (511, 512)]
+    assert kinds == [BasicBlock, BottleneckBlock]
+
+
+def test_nothing_fits():
+    build = partial(body_within, (64, 8, 8), "map", 10, "I")
+    assert width_of(build(74.0)[0]) == 1
+    with pytest.raises(ModebridgeError, match=r"got 73 multiply-adds; the smallest bridge there takes 74\."):
+        build(73.0)
+    # The share is rounded up, so that it works as a budget.
+    with pytest.raises(
+        ModebridgeError, match=r"got 0\.001 of the base's FLOPs; the smallest bridge there takes 0\.0106"
+    ):
+        build(7.0, base=7000.0)
+    assert build(0.0106 * 7000)[1] == 74
+
+
+@pytest.mark.parametrize(("shape", "layout"), [((8, 5, 5), "map"), ((5, 8), "tokens"), ((8,), "vector")])
+def test_the_same_seed_gives_the_same_weights(shape, layout):
+    one, two, other = (body_within(shape, layout, 3, "I", 5e4, seed=seed)[0] for seed in (1, 1, 2))
+    pairs = list(zip(one.state_dict().values(), two.state_dict().values(), strict=True))
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert not torch.equal(one.head.weight, other.head.weight)
+
+
+def test_tokens_are_pooled_by_one_query():
+    torch.manual_seed(0)
+    body = body_for((7, 6), 3, "I", 2, seed=0).eval()
+    assert isinstance(body, TokenBody)
+    x = torch.rand(2, 7, 6)
+    torch.testing.assert_close(body(x[:, torch.randperm(7)]), body(x))  # no order among tokens
+    torch.testing.assert_close(body(x.repeat(1, 3, 1)), body(x))
+    # At the start the query is zero: the plain mean of the tokens, each on its own.
+    each = torch.stack([body(x[:, t : t + 1]) for t in range(7)])
+    torch.testing.assert_close(each.mean(dim=0), body(x))
+    # A query of great length picks one token alone.
+    with torch.no_grad():
+        body.query.copy_(1e4 * torch.randn(3, 1))
+    assert (
+        torch.isclose(torch.stack([body(x[:, t : t + 1]) for t in range(7)]), body(x), atol=1e-4).all(-1).any(0).all()
+    )
+
+
+def test_channels_last_is_the_same_body_on_the_other_order():
+    last = body_for((4, 5, 6), 3, "II", 2, layout="map, channels last", seed=0).eval()
+    first = body_for((6, 4, 5), 3, "II", 2, seed=0).eval()
+    a, b = torch.rand(2, 6, 4, 5), torch.rand(2, 6, 4, 5)
+    turned = [x.permute(0, 2, 3, 1) for x in (a, b)]
+    torch.testing.assert_close(last(*turned), first(a, b))
+    assert not torch.allclose(last(*turned[::-1]), first(a, b))
+    # One program serves bridges that print alike: these two do not.
+    assert repr(last) != repr(first)
+
+
+def test_a_perceptron_reads_the_mean_over_places():
+    body = VectorBody(6, 4, 3, torch.Generator().manual_seed(0))
+    x = torch.rand(2, 6, 4, 5)
+    layouts = {"map": x, "map, channels last": x.permute(0, 2, 3, 1), "tokens": x.flatten(2).transpose(1, 2)}
+    for layout, feature in layouts.items():
+        pooled = VectorBody(6, 4, 3, torch.Generator().manual_seed(0), layout=layout)
+        torch.testing.assert_close(pooled(feature), body(x.mean(dim=(2, 3))))
+
+
+@pytest.mark.parametrize("name", [name for name in IMAGES if name != "timm efficientnet"])
+def test_bridges_of_real_networks_to_a_budget(name):
+    net, images = real_net(name), torch.rand(2, *IMAGES[name])
+    ends = [Mode.from_module(real_net(name, seed)) for seed in (0, 1)]
+    curve = start_curve(net, *ends)
+    bridge = plan_bridge(net, curve, images, budget=0.05, kind="II", target="labels").bridge
+    assert bridge.tap == inspect(net, images).chosen.name
+    assert 0.02 < bridge.share <= 0.05
+    ensemble = BridgedEnsemble(net, ends, [bridge])
+    assert cost(ensemble, IMAGES[name]).relative_flops == pytest.approx(2 + bridge.share, abs=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(ensemble(images).sum(dim=1), torch.ones(2))
+
+
+def test_a_bridge_says_what_it_reached():
+    net, (a, b) = tiny_net(), modes(2)
+    curve = start_curve(net, a, b)
+    bridge = fit_bridge(net, curve, loader(), budget=0.1, config=quick(1))
+    assert bridge.tap == net.paper_tap
+    assert 0 < bridge.share <= 0.1
+    assert f"share={bridge.share:.2%}" in repr(bridge)
+    assert copy.deepcopy(bridge).share == bridge.share
+    scores = evaluate(BridgedEnsemble(net, [a], [bridge]), loader())
+    assert scores.cost.relative_flops == pytest.approx(1 + bridge.share, abs=1e-12)
+    # Without a budget it is counted too, and is the paper's body as before.
+    paper = plan_bridge(net, curve, blobs(2).images).bridge
+    shape = (4, 8, 8)
+    assert paper.share == module_cost(paper.body, shape).flops / module_cost(net, (1, 8, 8)).flops
+    assert paper.body.layers[0].conv1.bias is not None
+
+
+def test_norm_follows_the_base():
+    for norm in ("frn", "bn"):
+        net, (a, b) = tiny_net(0, norm), modes(2, norm)
+        curve = start_curve(net, a, b)
+        for options in ({"budget": 0.3}, {"slim": 2}):
+            body = plan_bridge(net, curve, blobs(2).images, tap="layers.2", target="labels", **options).bridge.body
+            assert any(isinstance(module, FilterResponseNorm) for module in body.modules()) == (norm == "frn")
+
+
+def test_bad_budgets():
+    net, (a, b) = tiny_net(), modes(2)
+    curve = start_curve(net, a, b)
+    images = blobs(2).images
+    for budget in (0, -0.1, 1.1, math.nan):
+        with pytest.raises(ModebridgeError, match=r"in \(0, 1\], but got .*; 0\.05 is 5 %"):
+            plan_bridge(net, curve, images, budget=budget)
+        with pytest.raises(ModebridgeError, match=r"in \(0, 1\]"):
+            fit_bridge(net, curve, loader(), budget=budget)
+    with pytest.raises(ModebridgeError, match="got 1e-06 of the base's FLOPs; the smallest bridge there takes"):
+        plan_bridge(net, curve, images, budget=1e-6)
+    own = nn.Sequential(nn.Flatten(), nn.Linear(256, 3))
+    assert plan_bridge(net, curve, images, body=own, budget=1.0).bridge.share == 768 / module_cost(net, (1, 8, 8)).flops
+    with pytest.raises(
+        ModebridgeError, match=r"to take at most 0\.001 of the base's .* but got 768; give a smaller body"
+    ):
+        plan_bridge(net, curve, images, body=own, budget=0.001)
+
+
+def test_a_base_without_products_has_no_shares():
+    net = nn.Sequential(nn.LayerNorm(3), nn.ReLU(), nn.LayerNorm(3))
+    a = Mode.from_module(net)
+    nn.init.constant_(net[2].weight, 2.0)
+    curve = start_curve(net, a, Mode.from_module(net))
+    assert plan_bridge(net, curve, torch.rand(1, 3)).bridge.share is None
+
+
+def test_a_vector_network_by_name():
+    net = Vectors()
+    curve = start_curve(net, *(Mode.from_module(Vectors()) for _ in range(2)))
+    bridge = plan_bridge(net, curve, torch.rand(1, 4), budget=0.5).bridge
+    # 44 multiply-adds in all, and 7 for every hidden unit.
+    assert (width_of(bridge.body), bridge.share) == (3, 21 / 44)
+
+
+def test_inputs_by_name():
+    example = {"ids": torch.randint(20, (4, 7)), "mask": torch.ones(4, 7, dtype=torch.int64)}
+    nets = [Texts(), Texts()]
+    ends = [Mode.from_module(net) for net in nets]
+    bridge = plan_bridge(nets[0], start_curve(nets[0], *ends), example, budget=0.1, kind="II").bridge
+    assert isinstance(bridge.body, TokenBody)
+    assert bridge.tap == "layers.3"
+    assert 0.02 < bridge.share <= 0.1
+    with torch.no_grad():
+        assert BridgedEnsemble(nets[0], ends, [bridge])(example).shape == (4, 3)
