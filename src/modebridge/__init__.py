@@ -8,7 +8,7 @@ from modebridge.curves import BezierCurve, Polychain
 from modebridge.data import load_mode, load_modes
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import cost, evaluate
+from modebridge.evaluate import align, cost, evaluate
 from modebridge.modes import Mode
 from modebridge.nets import inspect
 from modebridge.training import (
@@ -35,6 +35,7 @@ __all__ = [
     "Polychain",
     "TrainConfig",
     "__version__",
+    "align",
     "cost",
     "evaluate",
     "fit_bridge",

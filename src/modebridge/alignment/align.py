@@ -24,7 +24,7 @@ __all__ = ["By", "Match", "Matched", "align_modes", "find_groups", "prove"]
 
 By: TypeAlias = Literal["activations", "weights"]
 
-TOLERANCE = 1e-7
+TOLERANCE = 1e-6
 """The difference that a proof allows, in units of the largest logit, in float64."""
 
 

@@ -9,10 +9,10 @@ cut further in the end is a group of units that can be renumbered without changi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-__all__ = ["Axis", "factors", "keep", "merge", "pin", "select", "split", "take", "unify"]
+__all__ = ["Axis", "along", "factors", "keep", "merge", "pin", "select", "split", "take", "unify"]
 
 
 class Axis:
@@ -23,7 +23,7 @@ class Axis:
         family: of the first factor of a product: the axis that was cut, and the other factors.
     """
 
-    __slots__ = ("_parent", "family", "kind", "members", "merged", "parts", "pinned", "size")
+    __slots__ = ("_parent", "across", "family", "kind", "members", "merged", "parts", "pinned", "size")
 
     def __init__(self, size: int, *, pinned: bool = False) -> None:
         self.size = size
@@ -32,6 +32,8 @@ class Axis:
         self.parts: list[Axis] = []
         self._parent: Axis | None = None
         self.family: tuple[Axis, list[Axis]] | None = None
+        # Axes that some operation combined with this one at every single place of it; see `along`.
+        self.across: list[Axis] = []
         # One axis for every place on the first factor, where they were told apart (see `select`).
         self.members: list[Axis] = []
         self.merged = False
@@ -77,13 +79,26 @@ def unify(first: Axis, second: Axis) -> Axis:
             pin(b)
         if a.root is not b.root:
             a.join(b)
+            b.across.extend(a.across)
         return b.root
     if b.kind == "whole":
         a, b = b, a
     a.join(b)
+    b.across.extend(a.across)
     if a.pinned:
         pin(b)
     return b
+
+
+def along(axes: Sequence[Axis], dims: Iterable[int]) -> None:
+    """An operation works along some dimensions of a tensor, at every place of the others.
+
+    What lies along the others is then numbered alike at all places of these: channels of heads, if heads are averaged.
+    """
+    moved = {dim % len(axes) for dim in dims}
+    for k in moved:
+        for axis in factors(axes[k]):
+            axis.across.extend(other for j, rest in enumerate(axes) if j not in moved for other in factors(rest))
 
 
 def keep(axis: Axis) -> None:

@@ -73,7 +73,7 @@ def activation_similarity(
             total = total + TIE * _mean(out_of)
         if group.outer is None:
             return total
-        outer = groups.size_of(group.outer)
+        outer = groups.groups[group.outer].size
         return total.reshape(outer, group.size, outer, group.size)
 
     return correlations
@@ -141,7 +141,7 @@ def _points(groups: Groups, number: int, *, into: bool) -> list[int]:
         parts = [part for dim in having for part in _pieces(dim) if number in _on(part)]
         once = len(having) == 1 and all(_on(part).count(number) == 1 for part in parts)
         elsewhere = [group for dim in dims if dim not in having for group in _on(dim)]
-        nested = outer is None or outer < 0 or all(outer in (*_on(part), *elsewhere) for part in parts)
+        nested = outer is None or all(outer in (*_on(part), *elsewhere) for part in parts)
         # Groups inside the units of this one are seen by themselves.
         if once and nested and not inside & {*elsewhere, *(group for dim in having for group in _on(dim))}:
             found.append(k)
@@ -181,7 +181,7 @@ def _rows(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -> T
     own = next(k for k, part in enumerate(flat) if part.group == number)
     front = [own]
     if outer is not None:
-        front = [next((k for k, part in enumerate(flat) if part.group == outer), own - 1), own]
+        front = [next(k for k, part in enumerate(flat) if part.group == outer), own]
     others = [k for k, part in enumerate(flat) if _on(part) and k not in front]
     if others:
         grid = grid.mean(dim=others, keepdim=True)

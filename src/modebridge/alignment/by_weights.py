@@ -53,7 +53,7 @@ def weight_similarity(groups: Groups, a: Params, b: Params) -> Similarity:
         parts = [given(group) for given in (table, of_a, of_b)]
         if parts[0] is None or parts[1] is None or parts[2] is None:
             return None
-        n = group.size if group.outer is None else group.size * groups.size_of(group.outer)
+        n = group.size if group.outer is None else group.size * groups.groups[group.outer].size
         mine, theirs = (part.reshape(n, n).diagonal().clamp_min(1e-30).sqrt() for part in parts[1:] if part is not None)
         return (parts[0].reshape(n, n) / mine[:, None] / theirs[None, :]).reshape(parts[0].shape)
 
@@ -88,7 +88,7 @@ def _table(
             total = product if total is None else total + product
         if total is None or group.outer is None:
             return total
-        outer = groups.size_of(group.outer)
+        outer = groups.groups[group.outer].size
         return total.reshape(outer, group.size, outer, group.size)
 
     return products

@@ -97,35 +97,29 @@ class Groups:
         """A random renumbering of everything."""
         found = {}
         for number, group in self.groups.items():
-            count = 1 if group.outer is None else self.size_of(group.outer)
+            count = 1 if group.outer is None else self.groups[group.outer].size
             rows = torch.stack([torch.randperm(group.size, generator=generator) for _ in range(count)])
             found[number] = rows[0] if group.outer is None else rows
         return found
 
     def roots(self) -> list[int]:
-        """What is matched at once with all inside it: groups inside none, and fixed axes that have some inside."""
-        fixed = dict.fromkeys(g.outer for g in self.groups.values() if g.outer is not None and g.outer < 0)
-        return [*(number for number, group in self.groups.items() if group.outer is None), *fixed]
+        """The groups inside none; each is matched at once with those inside it."""
+        return [number for number, group in self.groups.items() if group.outer is None]
 
     def flat(self, number: int, permutations: Permutations) -> Tensor:
         """The permutation of a group as one vector, over the units of the outer one where it is inside another."""
         group, own = self.groups[number], permutations[number]
         if group.outer is None:
             return own
-        outer = permutations.get(group.outer, torch.arange(self.size_of(group.outer)))
-        return (outer[:, None] * group.size + own).reshape(-1)
+        return (permutations[group.outer][:, None] * group.size + own).reshape(-1)
 
     def inner(self, number: int) -> list[Group]:
         """The groups inside each unit of a group."""
         return [group for group in self.groups.values() if group.outer == number]
 
-    def size_of(self, number: int) -> int:
-        """The size of a group, or of the fixed axis that other groups are inside of (its number is below 0)."""
-        return self.groups[number].size if number in self.groups else -number
-
     def _straight(self, group: Group) -> Tensor:
         straight = torch.arange(group.size)
-        return straight if group.outer is None else straight.expand(self.size_of(group.outer), -1).clone()
+        return straight if group.outer is None else straight.expand(self.groups[group.outer].size, -1).clone()
 
     def _index(self, dim: Dim, permutations: Permutations) -> Tensor | None:
         """Where each place of the new dimension comes from; None where nothing moves."""
@@ -150,8 +144,7 @@ class Groups:
             if part.group not in permutations and part.kind == "whole":
                 source = grids[k]
             elif outer is not None and part.group is not None:
-                # Fixed outer axes have no permutation of their own and stand just before.
-                source = permutations[part.group][grids[own.get(outer, k - 1)], grids[k]]
+                source = permutations[part.group][grids[own[outer]], grids[k]]
             else:
                 index = self._index(part, permutations)
                 source = grids[k] if index is None else index[grids[k]]
@@ -184,7 +177,7 @@ def places(groups: Groups, number: int) -> list[Place]:
     for name, dims in groups.weights.items():
         for k, dim in enumerate(dims):
             for rows in _rows(dim, number, group.outer):
-                shape = (group.size, -1) if group.outer is None else (groups.size_of(group.outer), group.size, -1)
+                shape = (group.size, -1) if group.outer is None else (groups.groups[group.outer].size, group.size, -1)
                 found.append(Place(name, k, rows.reshape(shape)))
     return found
 
@@ -204,30 +197,30 @@ def _rows(dim: Dim, number: int, outer: int | None) -> Iterator[Tensor]:
         for k, part in enumerate(dim.parts):
             if part.group == number:
                 behind = [j for j, other in enumerate(dim.parts) if other.group == outer] if outer is not None else []
-                fixed = [k - 1] if outer is not None and not behind else behind
-                rest = [j for j in range(len(dim.parts)) if j != k and j not in fixed]
-                yield grid.permute([*fixed, k, *rest]).reshape(-1)
+                rest = [j for j in range(len(dim.parts)) if j != k and j not in behind]
+                yield grid.permute([*behind, k, *rest]).reshape(-1)
 
 
 def _outers(trace: Trace, number_of: Mapping[int, int]) -> dict[int, int]:
-    """Groups that always stand behind the same other one, on one dimension: each of its units has its own numbering."""
+    """Groups that always stand behind the same other one, on one dimension: each of its units has its own numbering.
+
+    Unless some operation works along the outer group at every place of the inner one: then its units share a numbering.
+    """
     before: dict[int, set[int | None]] = {}
-    alone: set[int] = set()
+    across: set[tuple[int | None, int | None]] = set()
     for axis in (axis for axes in trace.axes.values() for axis in axes):
         for run in _runs(axis):
-            for k, leaf in enumerate(run):
+            for earlier, leaf in zip([None, *run], run, strict=False):
                 number = number_of.get(id(leaf))
-                if number is None:
-                    continue
-                if k == 0:
-                    alone.add(number)
-                else:
-                    earlier = run[k - 1]
-                    # A fixed axis is known by its size alone: minus that is its number.
-                    before.setdefault(number, set()).add(number_of.get(id(earlier), -earlier.size))
-    nested = {number: next(iter(found)) for number, found in before.items() if len(found) == 1 and number not in alone}
+                if number is not None:
+                    before.setdefault(number, set()).add(None if earlier is None else number_of.get(id(earlier)))
+                    across |= {
+                        (number, number_of.get(id(other))) for crossed in leaf.across for other in factors(crossed)
+                    }
+    nested = {number: next(iter(found)) for number, found in before.items() if len(found) == 1}
+    inside = {number: outer for number, outer in nested.items() if outer is not None and (outer, number) not in across}
     # One level only: what lives inside something nested is numbered alike everywhere.
-    return {number: outer for number, outer in nested.items() if outer is not None and outer not in nested}
+    return {number: outer for number, outer in inside.items() if outer not in inside}
 
 
 def _runs(axis: Axis) -> Iterator[list[Axis]]:

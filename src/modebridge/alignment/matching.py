@@ -33,16 +33,13 @@ def solve(groups: Groups, number: int, similarity: Similarity) -> dict[int, Tens
     """The permutations of one of `groups.roots()` and of the groups inside it.
 
     A unit that has others inside it (a head with its channels) is as similar to another as the best assignment of what
-    is inside them makes it. Below 0 it is a fixed axis: each of its places has the groups inside it to itself.
+    is inside them makes it.
     """
-    size = groups.size_of(number)
-    best, chosen = _inside({inner.number: similarity(inner) for inner in groups.inner(number)}, size)
-    if number < 0:
-        own, found = torch.arange(size), {}
-    else:
-        table = similarity(groups.groups[number])
-        own, _ = assign(best if table is None else table.double().cpu() + best)
-        found = {number: own}
+    group = groups.groups[number]
+    best, chosen = _inside({inner.number: similarity(inner) for inner in groups.inner(number)}, group.size)
+    table = similarity(group)
+    own, _ = assign(best if table is None else table.double().cpu() + best)
+    found = {number: own}
     for key, options in chosen.items():
         found[key] = torch.stack([options[row][column] for row, column in enumerate(own.tolist())])
     return found

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from modebridge.alignment.axes import Axis, keep, merge, pin, split, unify
+from modebridge.alignment.axes import Axis, along, keep, merge, pin, split, unify
 from modebridge.alignment.reshaping import RESHAPING, Ask, Labels, Rule, together
 
 __all__ = ["OPERATIONS", "Labels"]
@@ -28,6 +28,12 @@ def _same(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) 
     return [ask(args[0])]
 
 
+def _softmax(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = ask(args[0])
+    along(own, [args[1]] if own else [])
+    return [own]
+
+
 def _uniform(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """One number everywhere: no order to keep."""
     return [tuple(Axis(size) for size in out.shape)]
@@ -41,6 +47,7 @@ def _reduce(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
         gone = set(range(len(own)))
     else:
         gone = {dim % len(own) for dim in ([dims] if isinstance(dims, int) else dims)}
+    along(own, gone)
     for k in gone:
         keep(own[k])
     kept = all(result.dim() == len(own) for result in results)
@@ -51,6 +58,7 @@ def _reduce(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
 def _convolution(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     x, weight, bias, *_, transposed, _, groups = args
     images, kernel = ask(x), ask(weight)
+    along(images, [1])
     if len(images) != len(kernel):
         return None
     into, out_of = (1, 0) if transposed else (0, 1)
@@ -81,6 +89,8 @@ def _convolution(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out
 
 def _matmul(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     a, b = ask(args[0]), ask(args[1])
+    along(a, [-1])
+    along(b, [-2])
     unify(a[-1], b[-2])
     batch = [unify(x, y) for x, y in zip(a[:-2], b[:-2], strict=True)]
     return [(*batch, a[-2].root, b[-1].root)]
@@ -93,6 +103,7 @@ def _addmm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any)
 
 def _batch_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     own = ask(args[0])
+    along(own, [k for k in range(len(own)) if k != 1])
     for tensor in args[1:5]:
         if isinstance(tensor, Tensor):
             unify(ask(tensor)[0], own[1])
@@ -102,6 +113,7 @@ def _batch_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out:
 
 def _layer_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     own = ask(args[0])
+    along(own, range(len(own) - len(args[1]), len(own)))
     for tensor in args[2:4]:
         if isinstance(tensor, Tensor):
             given = ask(tensor)
@@ -139,7 +151,8 @@ _ARITHMETIC: dict[Rule, str] = {
     "leaky_relu lerp log log1p log2 log_sigmoid_forward logical_and logical_not logical_or lt masked_fill maximum "
     "minimum mish mul nan_to_num ne neg pow _prelu_kernel reciprocal relu remainder round rsqrt rsub sigmoid sign silu "
     "sin softplus sqrt square sub tan tanh threshold trunc where xlogy",
-    _same: "_to_copy alias clone contiguous detach lift_fresh _softmax _safe_softmax _log_softmax",
+    _same: "_to_copy alias clone contiguous detach lift_fresh",
+    _softmax: "_softmax _safe_softmax _log_softmax",
     _uniform: "empty empty_like full full_like new_empty new_full new_ones new_zeros ones ones_like zeros zeros_like",
     _reduce: "amax amin all any logsumexp mean norm linalg_vector_norm prod std sum var var_mean std_mean",
     _convolution: "convolution",

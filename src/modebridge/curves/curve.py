@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, has_statistics, refresh_statistics
+from modebridge.modes import Mode, check_statistics, has_statistics, refresh_statistics
 from modebridge.types import Batches, Params
 
 __all__ = ["Curve", "Position", "check_r"]
@@ -104,6 +104,7 @@ class Curve(ABC):
         The ends keep their own statistics, so r = 0 and r = 1 change nothing.
         """
         check_r(r)
+        check_statistics(net, self.start.buffers, self.end.buffers)
         if r in (0.0, 1.0) or r in self.statistics or not has_statistics(net):
             return self
         fresh = refresh_statistics(net, self.point(r), self.start.buffers, batches)

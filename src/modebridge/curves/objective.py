@@ -17,7 +17,7 @@ from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
 from modebridge.curves.polychain import Polychain
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes, error_rate, has_statistics, refresh_statistics
+from modebridge.modes import Mode, check_modes, check_statistics, error_rate, has_statistics, refresh_statistics
 from modebridge.nets import initialise, run, skeleton
 from modebridge.types import Batch, Batches, Draw, Params, Prepared, Program, State, States
 
@@ -55,6 +55,7 @@ def start_curve(
         seed: of the fresh weights.
     """
     check_modes(net, [start, end], 2, "a curve")
+    check_statistics(net, start.buffers, end.buffers)
     if start.id == end.id:
         raise ModebridgeError(
             "Expected the two modes of a curve to differ, but got the same weights twice; "

@@ -1,6 +1,7 @@
 """What an ensemble is worth and what it costs: scores, calibration, DEE, correspondence, curves, FLOPs."""
 
 from modebridge.evaluate.advice import Advice, Choice, advise
+from modebridge.evaluate.aligning import Alignment, align
 from modebridge.evaluate.answers import Answers, Combined, MemberCost
 from modebridge.evaluate.bootstrap import (
     Interval,
@@ -45,6 +46,7 @@ from modebridge.evaluate.scores import (
 
 __all__ = [
     "Advice",
+    "Alignment",
     "Answers",
     "Average",
     "Choice",
@@ -62,6 +64,7 @@ __all__ = [
     "Scores",
     "accuracy",
     "advise",
+    "align",
     "barrier",
     "bootstrap_difference",
     "bootstrap_interval",

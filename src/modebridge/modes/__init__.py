@@ -2,6 +2,15 @@
 
 from modebridge.modes.mode import Mode, check_modes, tensors_of
 from modebridge.modes.objective import ModeObjective, error_rate
-from modebridge.modes.statistics import has_statistics, refresh_statistics
+from modebridge.modes.statistics import check_statistics, has_statistics, refresh_statistics
 
-__all__ = ["Mode", "ModeObjective", "check_modes", "error_rate", "has_statistics", "refresh_statistics", "tensors_of"]
+__all__ = [
+    "Mode",
+    "ModeObjective",
+    "check_modes",
+    "check_statistics",
+    "error_rate",
+    "has_statistics",
+    "refresh_statistics",
+    "tensors_of",
+]

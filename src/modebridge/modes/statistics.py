@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from modebridge.batches import check_batch
 from modebridge.errors import ModebridgeError
 from modebridge.nets import run, skeleton
 from modebridge.types import Batches, Params
 
-__all__ = ["has_statistics", "refresh_statistics"]
+__all__ = ["check_statistics", "has_statistics", "refresh_statistics"]
 
 
 def has_statistics(net: nn.Module) -> bool:
@@ -22,12 +24,44 @@ def has_statistics(net: nn.Module) -> bool:
     return any(isinstance(m, _NormBase) and m.track_running_stats for m in net.modules())
 
 
+def check_statistics(net: nn.Module, start: Params, end: Params) -> None:
+    """Refuse a network whose buffers between two modes nobody can know, and say which layer it is and why.
+
+    Batch norm's statistics are estimated again; buffers that both ends share are constants. What is left are buffers of
+    layers with rules of their own (spectral norm's vectors, other running statistics), and batch norm without any.
+
+    Args:
+        net: the network.
+        start: the buffers of one end.
+        end: the buffers of the other.
+    """
+    known: set[str] = set()
+    for name, module in net.named_modules():
+        if isinstance(module, _BatchNorm) and not module.track_running_stats:
+            raise ModebridgeError(
+                f"Expected batch norm to keep running statistics, but '{name}' has track_running_stats=False: its "
+                "answer to an image depends on the others in the batch, and so would a bridge's target; turn it on."
+            )
+        if isinstance(module, _NormBase):
+            known |= {f"{name}.{buffer}" for buffer, _ in module.named_buffers(recurse=False)}
+    modules = dict(net.named_modules())
+    for name, tensor in start.items():
+        if name not in known and tensor.is_floating_point() and not torch.equal(tensor, end[name]):
+            owner = name.rpartition(".")[0]
+            raise ModebridgeError(
+                f"Expected buffers to be batch norm's or equal at both ends, but '{name}' of "
+                f"{type(modules.get(owner, net)).__name__} differs, and how it follows the parameters is not known; "
+                "fold that layer into the weights, or use one that keeps no such buffer."
+            )
+
+
 @torch.no_grad()
 def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches: Batches) -> dict[str, Tensor]:
     """The buffers of `net` at `params`, with running statistics averaged over all of `batches`.
 
     Every image counts the same: batch k of size n_k enters with momentum n_k / (n_1 + ... + n_k), so a smaller last
-    batch does not weigh more than it should.
+    batch does not weigh more than it should. Each layer counts for itself, whatever its own momentum: one that runs
+    twice in a pass, or not in every pass, gets the average over what it saw.
 
     Args:
         net: the network; it is not changed.
@@ -43,17 +77,36 @@ def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches:
     # Only batch norm goes to training mode: dropout and its kin stay as they are in use.
     for name, module in norms.items():
         module.train()
+        module.register_forward_pre_hook(_Average())
         fresh[f"{name}.running_mean"].zero_()
         fresh[f"{name}.running_var"].fill_(1.0)
     seen = 0
     for item in batches:
         images, labels = check_batch(item, "train")
         seen += len(labels)
-        for module in norms.values():
-            module.momentum = len(labels) / seen
-        run(copy, params, fresh, images)
+        try:
+            run(copy, params, fresh, images)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ModebridgeError(
+                f"Expected batches to hold more than one value a channel for batch norm, but got one of {len(labels)} "
+                "image; drop the last batch (drop_last=True) or change the batch size."
+            ) from error
     if seen == 0:
         raise ModebridgeError(
             "Expected batches to re-estimate batch norm's statistics, but got none; give the training data."
         )
     return fresh
+
+
+class _Average:
+    """Sets a layer's momentum before each of its passes so that all images seen so far weigh the same."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        assert isinstance(module, _NormBase)
+        self._seen += len(args[0])
+        module.momentum = len(args[0]) / self._seen

@@ -47,13 +47,14 @@ class FilterResponseNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each channel of each image by the root mean square of its own map."""
-        # In bf16 the sums and the factor stay fp32, the map goes out as it came; for fp32 nothing is converted.
-        nu2 = x.float().square().mean(dim=(2, 3), keepdim=True)
+        # In bf16 the sums and the factor stay fp32, the map goes out as it came; wider types are not converted.
+        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        nu2 = wide.square().mean(dim=(2, 3), keepdim=True)
         # gamma joins the per-map factor first: (B, C, 1, 1) is far smaller than the map.
         scale = self.gamma.view(-1, 1, 1) * torch.rsqrt(nu2 + self.eps)
         # max(y, tau) as relu(y - tau) + tau: the backward of torch.maximum took a quarter of a step on CPUs.
         tau = self.tau.view(-1, 1, 1)
-        y = torch.relu(torch.addcmul(self.beta.view(-1, 1, 1) - tau, x.float(), scale)) + tau
+        y = torch.relu(torch.addcmul(self.beta.view(-1, 1, 1) - tau, wide, scale)) + tau
         return y.to(x.dtype)
 
 
