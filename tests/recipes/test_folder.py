@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import safetensors.torch
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import RunFolder, begin, changed, engine_for, read_answers, run_recipe
+from modebridge.recipes import RunFolder, begin, changed, engine_for, read_answers, run_recipe, write_page
 from modebridge.recipes.elsewhere import find_modes
 from modebridge.recipes.feeds import load_splits
 from tests.recipes.small import small
@@ -138,3 +139,24 @@ def test_engines_of_recipes() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ModebridgeError, match="torch sees none"):
             engine_for(small(), "cuda")
+
+
+def test_modes_are_aligned_where_the_recipe_says_so(tmp_path):
+    recipe = replace(small(), align="weights")
+    folder = RunFolder(tmp_path / "run")
+    begin(folder, recipe, 0)
+    result = run_recipe(recipe, folder=folder)
+    assert "aligned 1" in result.trained
+    meta = json.loads((tmp_path / "run" / "aligned" / "1" / "meta.json").read_text())
+    assert meta["difference"] < 1e-6
+    assert meta["quality"][1] > meta["quality"][0]
+    assert not (tmp_path / "run" / "aligned" / "0").exists()
+    # The curve's end is the aligned mode, which is the same function as the mode that was trained.
+    curve = json.loads((tmp_path / "run" / "curves" / "0-1" / "meta.json").read_text())
+    plain = json.loads((tmp_path / "run" / "modes" / "1" / "meta.json").read_text())
+    assert meta["from"]["parents"][1] != curve["from"]["parents"][1]
+    again = run_recipe(recipe, folder=folder)
+    assert again.trained == ()
+    assert plain["key"] == json.loads((tmp_path / "run" / "modes" / "1" / "meta.json").read_text())["key"]
+    write_page(folder)
+    assert "the same function to" in (tmp_path / "run" / "report.html").read_text()

@@ -76,6 +76,8 @@ class Recipe:
         medium: what those of medium bridges are divided by.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
+        align: renumber the units of every other mode to match those of mode 0: "none", by "activations" (the paper, on
+            ImageNet) or by "weights".
         pin_start: where a curve's pin begins: at the "midpoint" of the segment, or "random" as the authors do.
         together: how many networks are trained side by side on a GPU.
         device: "auto" takes a GPU where there is one; "cpu" does not (for networks so small that compiling costs more).
@@ -97,6 +99,7 @@ class Recipe:
     medium: float = 1.0
     control: bool = True
     mixup: float = 0.4
+    align: Literal["none", "activations", "weights"] = "none"
     pin_start: PinStart = "midpoint"
     together: int = 4
     device: Literal["auto", "cpu"] = "auto"

@@ -135,11 +135,12 @@ def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[s
         found["times measured on"] = f"{timed.get('machine', '')}, {timed.get('made', '')}, batches of {timed['batch']}"
     if results.get("seconds"):
         found["seconds"] = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in results["seconds"].items())
-    for kind in ("modes", "curves", "bridges"):
+    for kind in ("modes", "aligned", "curves", "bridges"):
         hashes = []
         for name in folder.names(kind):
             meta = folder.meta(kind, name)
-            hashes.append(f"{name} {str(meta.get('hash', ''))[:12]}")
+            said = f" ({meta['said']})" if "said" in meta else ""
+            hashes.append(f"{name} {str(meta.get('hash', ''))[:12]}{said}")
         if hashes:
             found[kind] = ", ".join(hashes)
     return found

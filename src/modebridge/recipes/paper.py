@@ -68,13 +68,14 @@ def in1k(norm: Norm = "frn") -> Recipe:
     return replace(
         base,
         name=base.name.replace("cifar10", "in1k"),
-        about=f"the paper's ImageNet: ResNet-50 with {norm.upper()}, 8 modes, 100 epochs each, streamed from folders",
+        about=f"the paper's ImageNet: ResNet-50 with {norm.upper()}, 8 modes, 100 epochs each, aligned, streamed",
         data=DataConfig(name="in1k", batch_size=256, bridge_batch_size=512),
         net="in1k",
         mode=TrainConfig(epochs=100, weight_decay=1e-4, keep="best"),
         curve=TrainConfig(epochs=100, weight_decay=1e-5, keep="best"),
         bridge=TrainConfig(epochs=100, keep="best"),
         mixup=0.0,
+        align="activations",
         together=1,
     )
 

@@ -16,6 +16,7 @@ from modebridge.curves import BezierCurve
 from modebridge.data import ImageSet
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, skeleton, spec_of
+from modebridge.recipes.aligning import aligned_modes
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.feeds import Feeds
 from modebridge.recipes.folder import RunFolder, key_of
@@ -71,6 +72,7 @@ class Workshop:
         self._given = dict(given or {})
         # What was made or found is not read and hashed again, however often it is asked for.
         self._modes: dict[int, Mode] = {}
+        self._aligned: dict[int, Mode] = {}
         self._curves: dict[Pair, BezierCurve] = {}
         self._spec = spec_of(recipe.net, recipe.norm, feeds.splits.train.classes)
         self.net = ResNet(self._spec, seeds.generator(seed, "net"))
@@ -78,7 +80,16 @@ class Workshop:
         self._fed = (data.name, feeds.learned_from, data.batch_size, data.pad, data.flip)
 
     def modes(self, numbers: Sequence[int]) -> dict[int, Mode]:
-        """Modes by number."""
+        """Modes by number, aligned to mode 0 where the recipe asks for it."""
+        if self.recipe.align == "none":
+            return self._own_modes(numbers)
+        own = self._own_modes(sorted({0, *numbers}))
+        missing = {k: own[k] for k in numbers if k != 0 and k not in self._aligned}
+        images = self.feeds.plain(self.feeds.splits.train.part(0, 10_000))
+        self._aligned |= aligned_modes(self.maker, self.net, self.recipe.align, own[0], missing, images)
+        return {k: self._aligned.get(k, own[k]) for k in numbers}
+
+    def _own_modes(self, numbers: Sequence[int]) -> dict[int, Mode]:
         recipe = self.recipe
         asked, numbers = numbers, [k for k in numbers if k not in self._modes]
         self._given |= self._kept_from_elsewhere([k for k in numbers if k not in self._given])
