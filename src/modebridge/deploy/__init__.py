@@ -1,0 +1,1 @@
+"""One file, measured speed, a server."""
