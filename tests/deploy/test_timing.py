@@ -70,7 +70,7 @@ def test_turns_alternate_and_run_back():
 def test_a_machine_that_slows_down_slows_both():
     machine = Machine(slowing=0.05)
     found = measure({"a": machine.work("a", 1.0), "b": machine.work("b", 1.5)}, 1.0, rounds=8, clock=machine.clock)
-    assert found["a"].rounds[-1] > 10 * found["a"].rounds[0]
+    assert found["a"].rounds[-1] > 5 * found["a"].rounds[0]
     assert ratio(found["b"], found["a"]).median == pytest.approx(1.5, rel=0.35)
     # Not interleaved, b would have met a machine many times slower.
     assert found["b"].seconds.median / found["a"].seconds.median < 3

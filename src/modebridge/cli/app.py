@@ -148,6 +148,58 @@ def advise(
     looking.advise_run(folder, budget, by, as_json)
 
 
+@app.command()
+def bench(
+    target: Annotated[Path | None, typer.Argument(help="A run folder or an exported file.", metavar="DIR|FILE")] = None,
+    recipe: Annotated[str | None, typer.Option(help="The networks of a recipe, untrained: time is the same.")] = None,
+    batch: Annotated[str, typer.Option(help="Images a call.")] = "1,8,64,256",
+    device: Device = "auto",
+    ways: Annotated[str | None, typer.Option(help="Of eager, compiled, onnx; on a GPU eager, compiled, graphs.")] = None,
+    only: Annotated[str | None, typer.Option(help="Some rows alone, as `DE-2,DE-1 + 3 bridges I`.")] = None,
+    seconds: Annotated[float, typer.Option(help="For each row at each batch size.")] = 2.0,
+    threads: Annotated[int | None, typer.Option(help="Of the CPU; torch's choice by default.")] = None,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Weights and images in bfloat16, on a GPU.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure latency and throughput of one network, deep ensembles and bridges, beside what FLOPs promise.
+
+    Of a run folder it writes DIR/bench (Markdown, JSON) too. Examples: `modebridge bench runs/digits`,
+    `modebridge bench fast.onnx --batch 1,64`, `modebridge bench --recipe cifar10 --ways onnx`.
+    """
+    from modebridge.cli import benching
+
+    benching.bench(
+        target,
+        recipe=recipe,
+        batches=batch,
+        device=device,
+        ways=ways,
+        only=only,
+        seconds=seconds,
+        threads=threads,
+        bf16=bf16,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def serve(
+    file: Annotated[Path, typer.Argument(help="Made by `modebridge export`.", metavar="FILE")],
+    host: Annotated[str, typer.Option(help="127.0.0.1 answers this machine alone, 0.0.0.0 everyone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Where to listen.")] = 8000,
+    batch: Annotated[int, typer.Option(help="The most images that run together.")] = 32,
+    timeout_ms: Annotated[float, typer.Option(help="How long the first image of a batch waits for others.")] = 2.0,
+    max_mb: Annotated[float, typer.Option(help="The largest request, in MB.")] = 10.0,
+) -> None:
+    """Serve an exported file over HTTP until stopped: POST an image to /predict; /health, /info, /metrics.
+
+    Example: `modebridge serve fast.onnx`, then `curl --data-binary @cat.png http://127.0.0.1:8000/predict`.
+    """
+    from modebridge.cli import serving
+
+    serving.serve_file(file, host=host, port=port, batch=batch, timeout_ms=timeout_ms, max_mb=max_mb)
+
+
 def main() -> None:
     """Run the program; a user's mistake is one sentence on stderr and exit code 2, never a stack trace."""
     from modebridge.errors import ModebridgeError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,11 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
-from modebridge.bridges import Bridge
+from modebridge.deploy.fold import fold
+from modebridge.deploy.module import BasePart, OneModule
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.ensembles.temperature import scale
 from modebridge.errors import ModebridgeError
-from modebridge.nets import check_tap
+from modebridge.nets import check_tap, skeleton
 
 __all__ = ["Branches", "Stacked", "capture", "compile_regions"]
 
@@ -26,7 +26,7 @@ class Branches:
     """Runs an ensemble member by member; on a GPU each member has a stream of its own.
 
     A bridge waits for the feature that it reads and for nothing else, so that it runs beside the rest of its base. On a
-    CPU, and outside of a CUDA graph, members run one after another. Not safe for several threads at a time.
+    CPU, and outside of a CUDA graph, members run one after another.
 
     Args:
         ensemble: it is copied.
@@ -46,67 +46,76 @@ class Branches:
         splits: Sequence[str] = (),
     ) -> None:
         self.device = torch.device(device)
-        own = copy.deepcopy(ensemble).to(self.device)
-        self.temperature = own.temperature
-        self.bases = [_placed(base, dtype) for base in own.bases]
-        self.bridges = [_placed(bridge, dtype) for bridge in own.bridges]
-        self._reads = [tuple(reads) for reads in own._reads]
-        self._taps = [bridge.tap for bridge in own.bridges if isinstance(bridge, Bridge)]
-        self._features: dict[tuple[int, str], tuple[Tensor, Any]] = {}
-        cuts = sorted({*splits, *self._taps})
-        for k, base in enumerate(self.bases):
-            for tap in {tap for tap, reads in zip(self._taps, self._reads, strict=True) if k in reads}:
-                check_tap(base, tap).register_forward_hook(self._reader(k, tap))
+        one = OneModule(ensemble).to(self.device)
+        # A copy, before the weights change their type.
+        self._temperature = one.by_bridges[-1].clone()
+        self._one = one
+        self._events: dict[tuple[int, str], Any] = {}
+        cuts = sorted({*splits, *(tap for taps in one.taps for tap in taps)})
+        for k, base in enumerate(one.bases):
+            assert isinstance(base, BasePart)
+            _placed(base.net, dtype)
+            for tap in one.taps[k]:
+                check_tap(base.net, tap).register_forward_hook(self._marker(k, tap))
             if compiled:
-                compile_regions(base, cuts)
-        if compiled:
-            for bridge in self.bridges:
-                compile_regions(bridge, ())
+                compile_regions(base.net, cuts)
+        for body in one.bridges:
+            _placed(body, dtype)
+            if compiled:
+                compile_regions(body, ())
         self._streams = [
             torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-            for _ in range(len(self.bases) + len(self.bridges))
+            for _ in range(len(ensemble))
         ]
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
         """The probabilities (B, K) of images (B, ...) on our device and of our type."""
+        one = self._one
         logits: list[Tensor] = []
-        parallel = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        main = torch.cuda.current_stream(self.device) if parallel else None
-        for k, base in enumerate(self.bases):
-            logits.append(self._on(self._streams[k], main, None, base, (images,)))
-        for j, (bridge, tap, reads) in enumerate(zip(self.bridges, self._taps, self._reads, strict=True)):
-            features = [self._features[k, tap] for k in reads]
-            stream, events = self._streams[len(self.bases) + j], [event for _, event in features]
-            logits.append(self._on(stream, main, events, bridge, [feature for feature, _ in features]))
+        features: dict[tuple[int, str], Tensor] = {}
+        main = torch.cuda.current_stream(self.device) if self._capturing else None
+        for k, base in enumerate(one.bases):
+            out, *found = self._on(self._streams[k], main, None, base, (images,))
+            logits.append(out)
+            features.update({(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)})
+        for j, (body, places) in enumerate(zip(one.bridges, one.reads, strict=True)):
+            inputs, stream = [features[place] for place in places], self._streams[len(one.bases) + j]
+            logits.append(self._on(stream, main, places, body, inputs))
         if main is not None:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]
-        # Only now: until the streams have met, memory of one must not be given to another.
-        self._features.clear()
-        return scale(torch.stack(logits).float().softmax(dim=-1).mean(dim=0), self.temperature)
+        # `features` lives until here: before the streams have met, memory of one must not be given to another.
+        return scale(torch.stack(logits).float().softmax(dim=-1).mean(dim=0), self._temperature)
+
+    @property
+    def _capturing(self) -> bool:
+        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
     def _on(
-        self, stream: Any, main: Any, events: Sequence[Any] | None, work: nn.Module, inputs: Sequence[Tensor]
-    ) -> Tensor:
-        """Run on a stream after some events (None: after the main stream); at once where there are no streams."""
+        self,
+        stream: Any,
+        main: Any,
+        after: Sequence[tuple[int, str]] | None,
+        work: nn.Module,
+        inputs: Sequence[Tensor],
+    ) -> Any:
+        """Run on a stream after some taps (None: after the main stream); at once where there are no streams."""
         if main is None:
-            return work(*inputs)  # type: ignore[no-any-return]
-        if events is None:
+            return work(*inputs)
+        if after is None:
             stream.wait_stream(main)
-        for event in events or ():
-            stream.wait_event(event)
+        for place in after or ():
+            stream.wait_event(self._events[place])
         with torch.cuda.stream(stream):
-            return work(*inputs)  # type: ignore[no-any-return]
+            return work(*inputs)
 
-    def _reader(self, k: int, tap: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
-        def read(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            event = None
-            if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                event = torch.cuda.current_stream(self.device).record_event()
-            self._features[k, tap] = (output, event)
+    def _marker(self, k: int, tap: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+        def mark(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+            if self._capturing:
+                self._events[k, tap] = torch.cuda.current_stream(self.device).record_event()
 
-        return read
+        return mark
 
 
 class Stacked:
@@ -131,12 +140,12 @@ class Stacked:
             raise ModebridgeError(
                 f"Expected modes alone to be stacked, but got {len(ensemble.bridges)} bridges; use Branches."
             )
-        own = copy.deepcopy(ensemble).to(device)
         # Not channels last: vmap has no rule for pooling in that order, and falls back to a loop.
-        bases = [base.to(dtype=dtype, memory_format=torch.contiguous_format) for base in own.bases]
+        plain = torch.contiguous_format
+        bases = [fold(skeleton(base)).to(device, dtype, memory_format=plain) for base in ensemble.bases]  # type: ignore[call-overload]
         params, buffers = stack_module_state(bases)
         state = {**{name: tensor.detach() for name, tensor in params.items()}, **buffers}
-        bare, temperature = bases[0], own.temperature
+        bare, temperature = bases[0], ensemble.temperature.to(device)
 
         def one(state: dict[str, Tensor], images: Tensor) -> Tensor:
             return functional_call(bare, (state,), (images,))  # type: ignore[no-any-return]
@@ -154,7 +163,7 @@ class Stacked:
         return self._run(self._state, images)  # type: ignore[no-any-return]
 
 
-def compile_regions(net: nn.Module, splits: Sequence[str]) -> None:
+def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "inductor") -> list[str]:
     """Compile, in place, the largest submodules of which none holds a split inside; hooks stay outside of them.
 
     Regions of one class and shape share their code, so that all members of all ensembles are compiled in the time of a
@@ -163,9 +172,14 @@ def compile_regions(net: nn.Module, splits: Sequence[str]) -> None:
     Args:
         net: changed in place.
         splits: names of submodules whose output must be readable between two regions.
+        backend: of `torch.compile`.
+
+    Returns:
+        The names of the regions.
     """
     # Shapes of one class share a counter, whose limit is meant for mistakes.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, REGIONS)
+    for limit in ("recompile_limit", "accumulated_recompile_limit"):
+        setattr(torch._dynamo.config, limit, max(getattr(torch._dynamo.config, limit), REGIONS))
 
     def walk(module: nn.Module, name: str) -> None:
         inside = any(split.startswith(f"{name}." if name else "") and split != name for split in splits)
@@ -174,9 +188,12 @@ def compile_regions(net: nn.Module, splits: Sequence[str]) -> None:
             for child, part in children:
                 walk(part, f"{name}.{child}" if name else child)
         elif any(True for _ in module.parameters()):
-            module.forward = torch.compile(module.forward, dynamic=False)  # type: ignore[method-assign]
+            module.forward = torch.compile(module.forward, dynamic=False, backend=backend)  # type: ignore[method-assign]
+            regions.append(name)
 
+    regions: list[str] = []
     walk(net, "")
+    return regions
 
 
 def capture(function: Callable[[Tensor], Tensor], images: Tensor) -> Callable[[Tensor], Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.deploy.branches import Branches, Stacked, capture
+from modebridge.deploy.export import export
+from modebridge.deploy.file import Deployed
 from modebridge.deploy.timing import Spread, Timing, measure, ratio
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, near
@@ -23,7 +26,7 @@ from modebridge.modes import Mode
 from modebridge.nets import ResNet, ResNetSpec
 from modebridge.seeds import generator, seed_for
 
-__all__ = ["WAYS", "Contender", "Result", "Way", "contenders", "race", "random_contenders", "usable_ways"]
+__all__ = ["WAYS", "Contender", "Result", "Way", "contenders", "race", "race_file", "random_contenders", "usable_ways"]
 
 Way: TypeAlias = Literal["eager", "compiled", "graphs", "onnx"]
 WAYS: dict[str, tuple[Way, ...]] = {"cpu": ("eager", "compiled", "onnx"), "cuda": ("eager", "compiled", "graphs")}
@@ -250,10 +253,43 @@ def _exported(
     ensemble: BridgedEnsemble, name: str, image_shape: Sequence[int], folder: Path | None
 ) -> Callable[[Tensor], object]:
     """The very file that a user would deploy, without the outputs that cost extra."""
-    from modebridge.deploy import Deployed, export
-
     if folder is None:
         raise ModebridgeError("Expected a folder for exported files, but got none; give folder=.")
     path = folder / f"{name.replace(' ', '')}.onnx"
     export(ensemble, path, example=torch.rand(1, *image_shape), uncertainty=False, elastic=False)
-    return Deployed.load(path)
+    return Deployed.load(path, threads=torch.get_num_threads())
+
+
+
+
+def race_file(deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.0) -> list[Result]:
+    """Time an exported file with none, one, ... all of its bridges; without bridges is the unit of the ratios.
+
+    A file that is not elastic always runs all, and is its own unit.
+
+    Args:
+        deployed: the file.
+        batches: how many images a call.
+        seconds: for each number of bridges at each batch size.
+    """
+    meta = deployed.meta
+    most, bases = int(meta["bridges"]), int(meta["bases"])
+    counts: list[int | None] = list(range(most + 1)) if meta["elastic"] else [None]
+    # The file knows what all of its bridges cost together; of some of them it does not.
+    flops = {0: 1.0, most: float(meta["cost"]["relative_flops"]) / bases, None: 1.0}
+    results: list[Result] = []
+    for batch in batches:
+        images = torch.rand(batch, *meta["image"], generator=generator(0, "images")).numpy()
+        names = {count: _named(bases, most if count is None else count) for count in counts}
+        calls = {names[count]: partial(deployed, images, bridges=count) for count in counts}
+        times = measure(calls, seconds)
+        unit = times[names[counts[0]]]
+        results += [
+            Result(name, "onnx", batch, times[name], ratio(times[name], unit), flops.get(count, math.nan))
+            for count, name in names.items()
+        ]
+    return results
+
+
+def _named(bases: int, bridges: int) -> str:
+    return f"DE-{bases}" + (f" + {bridges} bridge{'s' if bridges > 1 else ''}" if bridges else "")
