@@ -5,6 +5,7 @@ Train (or bring) modes, connect two by a curve, learn a bridge that predicts the
 
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve, Polychain
+from modebridge.deploy import Deployed, export
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import cost, evaluate
@@ -27,6 +28,7 @@ __all__ = [
     "BezierCurve",
     "Bridge",
     "BridgedEnsemble",
+    "Deployed",
     "Engine",
     "Mode",
     "ModebridgeError",
@@ -35,6 +37,7 @@ __all__ = [
     "__version__",
     "cost",
     "evaluate",
+    "export",
     "fit_bridge",
     "fit_bridges",
     "fit_curve",

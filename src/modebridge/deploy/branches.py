@@ -47,8 +47,6 @@ class Branches:
     ) -> None:
         self.device = torch.device(device)
         one = OneModule(ensemble).to(self.device)
-        # A copy, before the weights change their type.
-        self._temperature = one.by_bridges[-1].clone()
         self._one = one
         self._events: dict[tuple[int, str], Any] = {}
         cuts = sorted({*splits, *(tap for taps in one.taps for tap in taps)})
@@ -59,13 +57,13 @@ class Branches:
                 check_tap(base.net, tap).register_forward_hook(self._marker(k, tap))
             if compiled:
                 compile_regions(base.net, cuts)
-        for body in one.bridges:
-            _placed(body, dtype)
+        for runner in one.runners:
+            _placed(runner, dtype)
             if compiled:
-                compile_regions(body, ())
+                compile_regions(runner, ())
         self._streams = [
             torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-            for _ in range(len(ensemble))
+            for _ in range(len(one.bases) + len(one.runners))
         ]
 
     @torch.inference_mode()
@@ -79,14 +77,14 @@ class Branches:
             out, *found = self._on(self._streams[k], main, None, base, (images,))
             logits.append(out)
             features.update({(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)})
-        for j, (body, places) in enumerate(zip(one.bridges, one.reads, strict=True)):
-            inputs, stream = [features[place] for place in places], self._streams[len(one.bases) + j]
-            logits.append(self._on(stream, main, places, body, inputs))
+        for (j,), runner, stream in zip(one.units, one.runners, self._streams[len(one.bases) :], strict=True):
+            inputs = [features[place] for place in one.reads[j]]
+            logits.append(self._on(stream, main, one.reads[j], runner, inputs))
         if main is not None:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]
         # `features` lives until here: before the streams have met, memory of one must not be given to another.
-        return scale(torch.stack(logits).float().softmax(dim=-1).mean(dim=0), self._temperature)
+        return scale(torch.stack(logits).float().softmax(dim=-1).mean(dim=0), one.temperatures.by_bridges[-1])
 
     @property
     def _capturing(self) -> bool:
