@@ -149,7 +149,10 @@ def main() -> None:
         print(json.dumps({"clients": given.clients, "rows": rows, **about}, indent=1))
     else:
         print(f"{given.clients} clients on loopback, batches of at most {given.batch}, {given.timeout_ms:g} ms wait;")
-        print(f"{about['device']}, {os.cpu_count()} cores shared with the clients, onnxruntime {about['onnxruntime']}, ", end="")
+        print(
+            f"{about['device']}, {os.cpu_count()} cores shared with the clients, onnxruntime {about['onnxruntime']}, ",
+            end="",
+        )
         print(f"{about['made']}\n\n| served | p50 ms | p95 ms | images/s | mean batch | asked | wrong | lost |")
         print("|---|---:|---:|---:|---:|---:|---:|---:|")
         for row in rows:

@@ -7,12 +7,13 @@ import math
 import pytest
 import torch
 
-from modebridge import ModebridgeError
+from modebridge import Mode, ModebridgeError
 from modebridge.deploy import contenders as module
 from modebridge.deploy.contenders import contenders, race, race_file, random_contenders, usable_ways
 from modebridge.deploy.export import export
 from modebridge.deploy.file import Deployed
 from modebridge.nets import spec_of
+from modebridge.recipes.costs import part_cost
 
 SPEC = spec_of("digits", "bn")
 
@@ -23,7 +24,8 @@ def entered():
 
 
 def test_names_and_members(entered):
-    sizes = {one.name: (len(one.make().bases), len(one.make().bridges)) for one in entered}
+    made = {one.name: one.make() for one in entered}
+    sizes = {name: (len(whole.bases), len(whole.bridges)) for name, whole in made.items()}
     assert sizes == {
         "DE-1": (1, 0),
         "DE-1 + 1 bridge I": (1, 1),
@@ -38,25 +40,20 @@ def test_names_and_members(entered):
     assert next(iter(sizes)) == "DE-1"
 
 
-def test_one_mode_alone(entered):
+def test_one_mode_alone():
     found = random_contenders(SPEC, modes=1)
     assert [one.name for one in found] == ["DE-1", "DE-1 + midpoint"]
 
 
 def test_no_points_and_no_bridges():
     first = random_contenders(SPEC, modes=1)[0].make()
-    found = contenders(first.bases[0], [_mode(first)], [], [], [])
+    found = contenders(first.bases[0], [Mode.from_module(first.bases[0])], [], [], [])
     assert [one.name for one in found] == ["DE-1"]
-
-
-def _mode(ensemble):
-    from modebridge import Mode
-
-    return Mode.from_module(ensemble.bases[0])
 
 
 def test_a_race_has_every_line(entered):
     heard = []
+    entered = [one for one in entered if "3" not in one.name]
     found = race(entered, SPEC.image, "eager", [1, 3], seconds=0.01, told=heard.append)
     assert [(one.name, one.batch) for one in found] == [(one.name, batch) for batch in (1, 3) for one in entered]
     by_name = {one.name: one for one in found if one.batch == 3}
@@ -64,18 +61,25 @@ def test_a_race_has_every_line(entered):
     assert by_name["DE-1 + midpoint"].flops == by_name["DE-2"].flops == by_name["DE-2 vmapped"].flops == 2.0
     one, two = by_name["DE-1 + 1 bridge I"].flops, by_name["DE-1 + 2 bridges I"].flops
     assert two - 1 == pytest.approx(2 * (one - 1))
-    assert 1.0 < one < 1.1
+    assert 1.0 < one < 1.25
+    assert one - 1 == pytest.approx(part_cost(SPEC, "I", 2.0).flops / part_cost(SPEC).flops)
     for line in found:
         assert line.timing.calls >= 7
         assert line.images_per_second == pytest.approx(line.batch / line.timing.seconds.median)
         assert line.over == pytest.approx(100 * (line.ratio.median - line.flops))
-    assert "eager: DE-3 vmapped" in heard
+    assert "eager: DE-2 vmapped" in heard
 
 
-def test_onnx_leaves_the_vmapped_out(entered, tmp_path):
+@pytest.fixture(scope="module")
+def exported(entered, tmp_path_factory):
+    """What was raced in ONNX Runtime, and the folder with the files; exporting takes seconds."""
+    folder = tmp_path_factory.mktemp("raced")
     chosen = [one for one in entered if one.name in ("DE-1", "DE-1 + 1 bridge I", "DE-2 vmapped")]
-    found = race(chosen, SPEC.image, "onnx", [2], seconds=0.01, folder=tmp_path)
-    assert [one.name for one in found] == ["DE-1", "DE-1 + 1 bridge I"]
+    return race(chosen, SPEC.image, "onnx", [2], seconds=0.01, folder=folder), folder
+
+
+def test_onnx_leaves_the_vmapped_out(exported):
+    assert [one.name for one in exported[0]] == ["DE-1", "DE-1 + 1 bridge I"]
 
 
 def test_onnx_needs_a_folder(entered):
@@ -92,12 +96,11 @@ def test_a_file_is_timed_by_its_bridges(entered, tmp_path):
     assert found[0].flops == found[0].ratio.median == 1.0
     # What one of two bridges costs, the file does not know.
     assert math.isnan(found[1].flops)
-    assert 1.0 < found[2].flops < 1.2
+    assert 1.0 < found[2].flops < 1.5
 
 
-def test_a_file_that_is_not_elastic_has_one_line(entered, tmp_path):
-    export(entered[1].make(), tmp_path / "fixed.onnx", torch.rand(1, *SPEC.image), elastic=False)
-    found = race_file(Deployed.load(tmp_path / "fixed.onnx"), [1], seconds=0.01)
+def test_a_file_that_is_not_elastic_has_one_line(exported):
+    found = race_file(Deployed.load(exported[1] / "DE-1+1bridgeI.onnx"), [1], seconds=0.01)
     assert [(one.name, one.ratio.median) for one in found] == [("DE-1 + 1 bridge", 1.0)]
 
 

@@ -44,6 +44,7 @@ def test_known_times_come_out():
     machine = Machine()
     found = measure({"a": machine.work("a", 0.5), "b": machine.work("b", 2.0)}, 7.0, clock=machine.clock)
     assert found["a"].seconds == Spread(0.5, 0.5, 0.5)
+    assert (found["a"].fastest, found["b"].fastest) == (0.5, 2.0)
     # 1 s a turn: two calls of half a second; a slow candidate still has one call in each of seven rounds.
     assert (found["a"].calls, found["b"].calls) == (14, 7)
     assert ratio(found["b"], found["a"]) == Spread(4.0, 4.0, 4.0)
@@ -88,4 +89,4 @@ def test_no_candidates():
 
 def test_ratio_needs_the_same_rounds():
     with pytest.raises(ModebridgeError, match="same rounds"):
-        ratio(Timing(Spread(1, 1, 1), (1.0,), 1), Timing(Spread(1, 1, 1), (1.0, 1.0), 2))
+        ratio(Timing(Spread(1, 1, 1), (1.0,), 1, 1.0), Timing(Spread(1, 1, 1), (1.0, 1.0), 2, 1.0))

@@ -154,7 +154,9 @@ def bench(
     recipe: Annotated[str | None, typer.Option(help="The networks of a recipe, untrained: time is the same.")] = None,
     batch: Annotated[str, typer.Option(help="Images a call.")] = "1,8,64,256",
     device: Device = "auto",
-    ways: Annotated[str | None, typer.Option(help="Of eager, compiled, onnx; on a GPU eager, compiled, graphs.")] = None,
+    ways: Annotated[
+        str | None, typer.Option(help="Of eager, compiled, onnx; on a GPU eager, compiled, graphs.")
+    ] = None,
     only: Annotated[str | None, typer.Option(help="Some rows alone, as `DE-2,DE-1 + 3 bridges I`.")] = None,
     seconds: Annotated[float, typer.Option(help="For each row at each batch size.")] = 2.0,
     threads: Annotated[int | None, typer.Option(help="Of the CPU; torch's choice by default.")] = None,

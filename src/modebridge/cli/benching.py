@@ -15,11 +15,11 @@ import torch
 
 from modebridge.cli.looking import _existing, _table
 from modebridge.cli.terminal import say, screen
-from modebridge.deploy.file import Deployed
 from modebridge.deploy.contenders import Contender, Result, Way, race, race_file, usable_ways
+from modebridge.deploy.file import Deployed
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import write_whole
-from modebridge.recipes.benching import contenders_for, contenders_of, surroundings
+from modebridge.recipes import find_recipe_of, read_recipe, write_whole
+from modebridge.recipes.benching import contenders_for, surroundings
 
 __all__ = ["bench"]
 
@@ -63,11 +63,9 @@ def bench(
         deployed = Deployed.load(target)
         _show(race_file(deployed, sizes, seconds=seconds), {"what": target.name, **about}, as_json, None)
         return
-    if target is not None:
-        folder = _existing(target)
-        name, (entered, image) = str(target), contenders_of(folder)
-    else:
-        name, (entered, image) = f"recipe {recipe}, weights drawn, not trained", contenders_for(str(recipe))
+    chosen_recipe = find_recipe_of(_existing(target))[0] if target is not None else read_recipe(str(recipe))[0]
+    entered, image = contenders_for(chosen_recipe)
+    name = f"networks of {target or 'recipe ' + str(recipe)}, weights drawn (time does not depend on them)"
     entered = _chosen(entered, only)
     chosen, lacking = usable_ways(kind, _split(ways) if ways else None)
     for sentence in lacking:
@@ -177,8 +175,8 @@ def _goals(results: Sequence[Result]) -> list[str]:
             one = bridged[-1]
             judged = "within" if one.over <= GOAL else "NOT within"
             said.append(
-                f"{way}, batch {batch}: {one.name} takes x{one.ratio.median:.3f} the time at x{one.flops:.3f} the FLOPs, "
-                f"{judged} {GOAL:g} points."
+                f"{way}, batch {batch}: {one.name} takes x{one.ratio.median:.3f} the time at x{one.flops:.3f} the "
+                f"FLOPs, {judged} {GOAL:g} points."
             )
     return said
 
@@ -190,6 +188,7 @@ def _row(one: Result) -> dict[str, Any]:
         "way": one.way,
         "batch": one.batch,
         "seconds": {"median": time.median, "low": time.low, "high": time.high},
+        "fastest": one.timing.fastest,
         "calls": one.timing.calls,
         "images_per_second": one.images_per_second,
         "ratio": {"median": part.median, "low": part.low, "high": part.high},

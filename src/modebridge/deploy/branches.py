@@ -186,7 +186,7 @@ def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "induc
             for child, part in children:
                 walk(part, f"{name}.{child}" if name else child)
         elif any(True for _ in module.parameters()):
-            module.forward = torch.compile(module.forward, dynamic=False, backend=backend)  # type: ignore[method-assign]
+            module.forward = torch.compile(module.forward, dynamic=False, backend=backend)
             regions.append(name)
 
     regions: list[str] = []

@@ -158,7 +158,9 @@ def usable_ways(device: str, asked: Sequence[str] | None = None) -> tuple[list[W
             raise ModebridgeError(f"Expected ways to be of {', '.join(known)}, but got '{way}'; {near(way, known)}.")
     lacks: dict[Way, str] = {}
     if find_spec("onnxruntime") is None or find_spec("onnxscript") is None:
-        lacks["onnx"] = "Expected onnx and onnxruntime to be installed, but they are not; pip install 'modebridge[onnx]'."
+        lacks["onnx"] = (
+            "Expected onnx and onnxruntime to be installed, but they are not; pip install 'modebridge[onnx]'."
+        )
     if device == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
         lacks["compiled"] = "Expected a C++ compiler for compiled networks, but found none; install g++."
     wanted = [way for way in known if not asked or way in asked]
@@ -258,8 +260,6 @@ def _exported(
     path = folder / f"{name.replace(' ', '')}.onnx"
     export(ensemble, path, example=torch.rand(1, *image_shape), uncertainty=False, elastic=False)
     return Deployed.load(path, threads=torch.get_num_threads())
-
-
 
 
 def race_file(deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.0) -> list[Result]:

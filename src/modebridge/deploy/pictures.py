@@ -38,7 +38,7 @@ def from_bytes(data: bytes, shape: Sequence[int]) -> NDArray[np.float32]:
         with warnings.catch_warnings():
             # Pillow's own remark about large images; ours is below.
             warnings.simplefilter("ignore")
-            picture = Image.open(io.BytesIO(data))
+            picture: Image.Image = Image.open(io.BytesIO(data))
         if picture.width * picture.height > MOST_PIXELS:
             raise ModebridgeError(
                 f"Expected an image of at most {MOST_PIXELS} pixels, but got {picture.width} x {picture.height}; "
@@ -49,7 +49,7 @@ def from_bytes(data: bytes, shape: Sequence[int]) -> NDArray[np.float32]:
             picture = picture.resize((width, height), Image.Resampling.BILINEAR)
     except ModebridgeError:
         raise
-    # What damaged files raise is not limited to OSError: SyntaxError, struct.error, EOFError and others come from plugins.
+    # Damaged files raise more than OSError: SyntaxError, struct.error, EOFError and others come out of plugins.
     except Exception as error:
         raise ModebridgeError(
             f"Expected an image file, but got {len(data)} bytes that cannot be read as one; send PNG or JPEG."

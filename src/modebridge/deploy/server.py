@@ -79,11 +79,19 @@ def _again(body: bytes) -> Any:
 
 async def _file_of(request: Request) -> bytes:
     """The one file of a form."""
-    async with request.form() as form:
+    try:
+        form = await request.form()
+    except HTTPException as error:
+        raise HTTPException(
+            400, f"Expected a form with one image file, but got '{str(error.detail).rstrip('.')}'; send PNG or JPEG."
+        ) from error
+    try:
         files = [value for value in form.values() if not isinstance(value, str)]
         if len(files) != 1:
             raise HTTPException(400, f"Expected a form with one image file, but got {len(files)}; send one.")
         return await files[0].read()
+    finally:
+        await form.close()
 
 
 # Not async: FastAPI runs it on a thread, so that a large image does not keep other requests waiting.
@@ -96,14 +104,14 @@ def _pixels(body: Annotated[tuple[str, bytes], Depends(_body)], request: Request
         try:
             given = json.loads(data)
         except ValueError as error:
-            raise ModebridgeError("Expected the body to be JSON, but it is not; send {\"image\": ...}.") from error
+            raise ModebridgeError('Expected the body to be JSON, but it is not; send {"image": ...}.') from error
         image = given.get("image") if isinstance(given, dict) else None
         return from_base64(image, shape) if isinstance(image, str) else from_lists(image, shape)
     except ModebridgeError as error:
         raise HTTPException(400, str(error)) from error
 
 
-class _Api(litserve.LitAPI):
+class _Api(litserve.LitAPI):  # type: ignore[misc]
     """Runs batches in a process of its own; what reaches it was read and checked before."""
 
     def __init__(self, path: Path, meta: dict[str, Any], config: ServeConfig) -> None:

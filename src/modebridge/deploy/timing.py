@@ -31,13 +31,15 @@ class Timing:
 
     Args:
         seconds: of one call, over all calls.
-        rounds: the median of each turn, in order; turns of two candidates with one number lie beside each other in time.
+        rounds: the median of each turn, in order; turns with one number lie beside each other in time.
         calls: how many calls were timed.
+        fastest: the shortest call, which says most on a machine that others use too.
     """
 
     seconds: Spread
     rounds: tuple[float, ...]
     calls: int
+    fastest: float
 
 
 def measure(
@@ -83,6 +85,7 @@ def measure(
             spread_of([time for turn in found for time in turn]),
             tuple(median(turn) for turn in found),
             sum(len(turn) for turn in found),
+            min(min(turn) for turn in found),
         )
         for name, found in turns.items()
     }
@@ -102,7 +105,7 @@ def _turn(call: Callable[[], object], seconds: float, clock: Callable[[], float]
 def ratio(one: Timing, unit: Timing) -> Spread:
     """How much longer one candidate takes than another, round by round: what slows a round down slows both.
 
-    >>> a, b = (Timing(Spread(0, 0, 0), rounds, 2) for rounds in ((2.0, 40.0), (1.0, 20.0)))
+    >>> a, b = (Timing(Spread(0, 0, 0), rounds, 2, 0.0) for rounds in ((2.0, 40.0), (1.0, 20.0)))
     >>> ratio(a, b)
     Spread(median=2.0, low=2.0, high=2.0)
     """
