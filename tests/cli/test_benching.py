@@ -40,10 +40,11 @@ def test_a_recipe_without_training(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     result = invoke("--recipe", "digits", *QUICK, "--only", "DE-2,DE-1 + 3 bridges I")
     assert result.exit_code == 0, result.output
-    for text in ("eager, batch 1", "eager, batch 2", "DE-1", "DE-2", "x2.000", "x1.148", "torch", "1 threads"):
-        assert text in result.stdout
-    assert "DE-3" not in result.stdout
-    assert "eager, batch 2: DE-1 + 3 bridges I takes" in " ".join(result.stdout.split())
+    shown = " ".join(result.stdout.split())
+    for text in ("eager, batch 1", "eager, batch 2", "DE-1", "DE-2", "x2.000", "x1.148", "torch", "1 thread,"):
+        assert text in shown
+    assert "DE-3" not in shown
+    assert "eager, batch 2: DE-1 + 3 bridges I takes" in shown
 
 
 def test_a_folder_gets_its_tables(folder):

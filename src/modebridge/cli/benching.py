@@ -163,7 +163,8 @@ def _markdown(results: Sequence[Result], about: Mapping[str, Any]) -> str:
 def _about(about: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {about[name]}" for name in ("torch", "onnxruntime", "modebridge") if about.get(name))
     kind = "bf16" if about["bf16"] else "fp32"
-    return f"{about['what']}; {about['device']}, {about['threads']} threads, {kind}; {versions}; {about['made']}"
+    threads = f"{about['threads']} thread{'s' if about['threads'] > 1 else ''}"
+    return f"{about['what']}; {about['device']}, {threads}, {kind}; {versions}; {about['made']}"
 
 
 def _goals(results: Sequence[Result]) -> list[str]:

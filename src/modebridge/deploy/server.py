@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from litserve.loops import BatchedLoop
 from litserve.loops.base import _SENTINEL_VALUE, _StopLoopError
 from numpy.typing import NDArray
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from modebridge.deploy.file import Deployed
 from modebridge.deploy.metrics import Metrics
@@ -81,7 +82,7 @@ async def _file_of(request: Request) -> bytes:
     """The one file of a form."""
     try:
         form = await request.form()
-    except HTTPException as error:
+    except StarletteHTTPException as error:
         raise HTTPException(
             400, f"Expected a form with one image file, but got '{str(error.detail).rstrip('.')}'; send PNG or JPEG."
         ) from error
