@@ -129,8 +129,10 @@ def said(answer):
 def test_an_image_file_gets_its_answer(url, expected):
     answer = said(ask(url, FILES[3]))
     np.testing.assert_allclose(answer["probabilities"], expected[3], atol=1e-5)
-    assert answer["class"] == expected[3].argmax()
-    assert answer["name"] == CLASSES[answer["class"]]
+    assert answer["index"] == expected[3].argmax()
+    assert answer["class"] == CLASSES[answer["index"]]
+    assert answer["probability"] == max(answer["probabilities"])
+    assert answer["used"] == 1
     assert answer["entropy"] == pytest.approx(-(expected[3] * np.log(expected[3])).sum(), abs=1e-4)
 
 

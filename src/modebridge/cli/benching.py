@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from modebridge.cli.looking import _existing, _table
+from modebridge.cli.looking import _table, existing
 from modebridge.cli.terminal import say, screen
 from modebridge.deploy.contenders import Contender, Result, Way, race, race_file, usable_ways
 from modebridge.deploy.file import Deployed
@@ -63,7 +63,7 @@ def bench(
         deployed = Deployed.load(target)
         _show(race_file(deployed, sizes, seconds=seconds), {"what": target.name, **about}, as_json, None)
         return
-    chosen_recipe = find_recipe_of(_existing(target))[0] if target is not None else read_recipe(str(recipe))[0]
+    chosen_recipe = find_recipe_of(existing(target))[0] if target is not None else read_recipe(str(recipe))[0]
     entered, image = contenders_for(chosen_recipe)
     name = f"networks of {target or 'recipe ' + str(recipe)}, weights drawn (time does not depend on them)"
     entered = _chosen(entered, only)

@@ -1,6 +1,7 @@
 """One module, one file: a bridged ensemble for production, and how to ask it."""
 
 from modebridge.deploy.answer import ALL, Answer
+from modebridge.deploy.elastic import TradeOff, choose_threshold, gated, trade_off
 from modebridge.deploy.export import Exported, export
 from modebridge.deploy.file import Deployed
 from modebridge.deploy.module import OneModule
@@ -15,6 +16,10 @@ __all__ = [
     "Int8Cost",
     "OneModule",
     "Temperatures",
+    "TradeOff",
+    "choose_threshold",
     "export",
     "fit_temperatures",
+    "gated",
+    "trade_off",
 ]

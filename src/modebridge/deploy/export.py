@@ -92,13 +92,20 @@ def export(
         temperatures: the same, fitted before.
         threshold: the file's own, where the caller gives none; None runs every member for every image.
         int8: images to find the ranges of activations on; weights and activations then have eight bits (.onnx only).
-        grouped: whether bridges of one architecture at one tap run as one; "auto" is what was faster where it was
-            measured (docs/deploy.md). An elastic file runs them one by one.
+        grouped: whether bridges of one architecture at one tap run as one; "auto" does it wherever it can be done: in
+            files that are not elastic (docs/deploy.md has the measurement).
         aot: compile with AOTInductor (.pt2 only; needs a C++ compiler).
     """
     place = Path(path)
     kind = place.suffix.removeprefix(".")
-    _check(place, example, elastic=elastic, threshold=threshold, int8=int8, aot=aot)
+    _check(place, example, int8=int8, aot=aot)
+    if elastic and grouped is True:
+        raise ModebridgeError(
+            "Expected grouped bridges in files that are not elastic, but elastic is True; an elastic file may "
+            "run any number of them, so it runs them one by one."
+        )
+    if threshold is not None and not elastic:
+        raise ModebridgeError("Expected a threshold with elastic files only, but elastic is False; leave one out.")
     own = copy.deepcopy(ensemble).cpu().float().eval()
     images, pair = _images(check)
     found = _temperatures(own, valid, temperatures)
@@ -120,10 +127,11 @@ def export(
         calibration=int8,
         aot=aot,
     )
-    one = OneModule(own, found, grouped=grouped is True and not elastic)
+    together = grouped is not False and not elastic
+    one = OneModule(own, found, grouped=together)
     if _apart(one, own, found, batches) >= tolerance:
         # Folding is exact in the network's graph as torch.fx saw it; a network that hides something keeps its norms.
-        one = OneModule(own, found, folded=False, grouped=grouped is True and not elastic)
+        one = OneModule(own, found, folded=False, grouped=together)
     scratch = place.with_name(f"{place.stem}.new{place.suffix}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -157,9 +165,7 @@ def _apart(one: OneModule, own: BridgedEnsemble, found: Temperatures, batches: S
     return max(float((one(batch) - expected(own, found, batch)).abs().max()) for batch in batches)
 
 
-def _check(
-    place: Path, example: Tensor, *, elastic: bool, threshold: float | None, int8: Tensor | None, aot: bool
-) -> None:
+def _check(place: Path, example: Tensor, *, int8: Tensor | None, aot: bool) -> None:
     if place.suffix not in (".onnx", ".pt2"):
         raise ModebridgeError(
             f"Expected the file to end in .onnx or .pt2, but got '{place.name}'; the suffix chooses the format."
@@ -169,8 +175,6 @@ def _check(
         raise ModebridgeError(
             f"Expected example to be a batch of float images (B, ...), but got {got}; give images[:1] in [0, 1]."
         )
-    if threshold is not None and not elastic:
-        raise ModebridgeError("Expected a threshold with elastic files only, but elastic is False; leave one out.")
     if int8 is not None and place.suffix != ".onnx":
         raise ModebridgeError(f"Expected int8 with .onnx files only, but got '{place.name}'; choose .onnx.")
     if aot and place.suffix != ".pt2":

@@ -120,7 +120,7 @@ class _Api(litserve.LitAPI):  # type: ignore[misc]
             max_batch_size=config.batch, batch_timeout=config.timeout_ms / 1000, api_path=PATH, loop=_Loop()
         )
         self.path = path
-        self.classes: list[str] = [str(name) for name in meta.get("classes") or []]
+        self.classes: list[str] = list(meta["classes"])
 
     def setup(self, device: str) -> None:
         """Load the file, and run it once so that the first request does not wait for it."""
@@ -135,24 +135,33 @@ class _Api(litserve.LitAPI):  # type: ignore[misc]
         """Images (B, C, H, W)."""
         return np.stack(inputs)
 
-    def predict(self, x: NDArray[np.float32]) -> list[tuple[Any, float, int]]:
-        """Probabilities and entropy of every image, and how many there were."""
+    def predict(self, x: NDArray[np.float32]) -> list[tuple[dict[str, Any], int]]:
+        """What is said of every image, and how many there were."""
         answer = self.deployed(x)
         table = np.asarray(answer.probabilities, dtype=np.float64)
+        # A file without uncertainty among its outputs still has an entropy.
         entropy = -(table * np.log(np.maximum(table, 1e-30))).sum(axis=1)
-        return [(row, float(one), len(table)) for row, one in zip(table, entropy, strict=True)]
+        best, disagreement = table.argmax(axis=1), answer.mutual_information
+        said: list[tuple[dict[str, Any], int]] = []
+        for k, row in enumerate(table):
+            one: dict[str, Any] = {
+                "class": self.classes[best[k]],
+                "index": int(best[k]),
+                "probability": float(row.max()),
+            }
+            one |= {"probabilities": row.tolist(), "entropy": float(entropy[k]), "used": int(answer.used[k])}
+            if disagreement is not None:
+                one["mutual_information"] = float(disagreement[k])
+            said.append((one, len(table)))
+        return said
 
     def unbatch(self, output: list[Any]) -> list[Any]:
         """One answer an image, in the order of the images."""
         return output
 
-    def encode_response(self, output: tuple[Any, float, int]) -> Response:
+    def encode_response(self, output: tuple[dict[str, Any], int]) -> Response:
         """The answer of one image as JSON."""
-        row, entropy, size = output
-        best = int(row.argmax())
-        said = {"class": best, "probabilities": row.tolist(), "entropy": entropy}
-        if self.classes:
-            said["name"] = self.classes[best]
+        said, size = output
         return JSONResponse(said, headers={BATCH_HEADER: str(size)})
 
 

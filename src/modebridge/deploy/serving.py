@@ -47,7 +47,7 @@ def serve(path: Path | str, config: ServeConfig | None = None) -> None:
     """Serve a file until the process is told to stop (Ctrl-C, SIGTERM).
 
     `POST /predict` takes one image: an image file as the body or in a form, or JSON with "image" as base64 of an image
-    file or as nested lists (C, H, W) in [0, 1]. It answers with JSON: class, name, probabilities, entropy.
+    file or as nested lists (C, H, W) in [0, 1]. It answers with JSON: class, probabilities, entropy.
     `GET /health`, `GET /info` (what the file says of itself) and `GET /metrics` (Prometheus) are there too. A request
     that cannot be answered gets one sentence: 400 for a bad image, 413 for one too large.
 
