@@ -62,7 +62,7 @@ def test_a_folder_gets_its_tables(folder):
         seconds = row["seconds"]
         assert 0 < row["fastest"] <= seconds["low"] <= seconds["median"] <= seconds["high"]
         assert row["images_per_second"] == pytest.approx(row["batch"] / seconds["median"])
-    assert {"made", "torch", "modebridge", "machine", "device", "threads"} <= record.keys()
+    assert {"made", "torch", "modebridge", "machine", "device", "threads", "precision"} <= record.keys()
     table = (folder / "bench" / "cpu.md").read_text()
     assert table.count("| DE-1 + 1 bridge I |") == 2
     assert record["made"] in table

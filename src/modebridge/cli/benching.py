@@ -108,7 +108,9 @@ def _races(
 def _show(results: Sequence[Result], about: Mapping[str, Any], as_json: bool, place: Path | None) -> None:
     record = {**about, "rows": [_row(result) for result in results]}
     if place is not None:
-        stem = "-".join(["cuda" if "cuda" in str(about["device"]) else "cpu", *(["bf16"] if about["bf16"] else [])])
+        stem = "-".join(
+            ["cuda" if "cuda" in str(about["device"]) else "cpu", *(["bf16"] if about["precision"] == "bf16" else [])]
+        )
         write_whole(place / f"{stem}.json", json.dumps(record, indent=1))
         write_whole(place / f"{stem}.md", _markdown(results, about))
     console = screen()
@@ -162,9 +164,8 @@ def _markdown(results: Sequence[Result], about: Mapping[str, Any]) -> str:
 
 def _about(about: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {about[name]}" for name in ("torch", "onnxruntime", "modebridge") if about.get(name))
-    kind = "bf16" if about["bf16"] else "fp32"
     threads = f"{about['threads']} thread{'s' if about['threads'] > 1 else ''}"
-    return f"{about['what']}; {about['device']}, {threads}, {kind}; {versions}; {about['made']}"
+    return f"{about['what']}; {about['device']}, {threads}, {about['precision']}; {versions}; {about['made']}"
 
 
 def _goals(results: Sequence[Result]) -> list[str]:

@@ -34,7 +34,10 @@ def surroundings(device: str, *, bf16: bool = False) -> dict[str, Any]:
     except PackageNotFoundError:
         found["onnxruntime"] = ""
     found["device"] = f"cuda, {torch.cuda.get_device_name()}" if device == "cuda" else f"cpu, {_processor()}"
-    return {**found, "threads": torch.get_num_threads(), "bf16": bf16}
+    precision = "bf16" if bf16 else "fp32"
+    if device == "cuda" and not bf16 and torch.backends.cudnn.allow_tf32:
+        precision = "fp32, convolutions in TF32"  # torch's default on GPUs that have it
+    return {**found, "threads": torch.get_num_threads(), "precision": precision}
 
 
 def _processor() -> str:
