@@ -17,8 +17,9 @@ from modebridge.cli.terminal import say, screen
 from modebridge.deploy import Answer, Deployed, Exported, export
 from modebridge.deploy.pictures import from_bytes
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import find_recipe_of
-from modebridge.recipes.deploying import ensemble_of, some_images, threshold_for
+from modebridge.recipes import find_recipe_of, read_answers
+from modebridge.recipes.deploying import ensemble_of, some_images
+from modebridge.recipes.elastic import threshold_for
 
 __all__ = ["export_run", "predict_files"]
 
@@ -48,7 +49,8 @@ def export_run(
     ensemble, notes = ensemble_of(folder, members or None)
     recipe, seed = find_recipe_of(folder)
     calibration, labelled = some_images(recipe, data, seed) if int8 else (None, None)
-    threshold = None if average_cost is None else threshold_for(folder, notes["names"], average_cost)
+    answers = read_answers(folder)
+    threshold = None if average_cost is None else threshold_for(answers, notes["names"], average_cost)
     say(f"Exporting {' + '.join(notes['names'])} and comparing the file with the library ...")
     done = export(
         ensemble,

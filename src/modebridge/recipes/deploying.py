@@ -13,8 +13,7 @@ from modebridge import trees
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.data import ImageFiles, ImageSet
 from modebridge.data.sets import CLASS_NAMES
-from modebridge.deploy import ALL, Temperatures, TradeOff, choose_threshold, fit_temperatures, trade_off
-from modebridge.ensembles import BridgedEnsemble, scale
+from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import Answers, advise
 from modebridge.modes import Mode
@@ -22,13 +21,14 @@ from modebridge.nets import ResNet, skeleton
 from modebridge.recipes.answering import read_answers
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.costs import kind_of_body, spec_for
+from modebridge.recipes.elastic import temperatures_of
 from modebridge.recipes.feeds import Feeds, load_splits
 from modebridge.recipes.folder import RunFolder, key_of
 from modebridge.recipes.gathering import find_recipe_of
 from modebridge.recipes.members import Member
 from modebridge.types import Batch
 
-__all__ = ["elastic_lines", "ensemble_of", "some_images", "threshold_for"]
+__all__ = ["ensemble_of", "some_images"]
 
 BUDGET = 1.2
 """What is advised where no members are named: one network and a fifth."""
@@ -55,7 +55,7 @@ def ensemble_of(
     modes = {member.i: _mode(run, net, member) for member in chosen if member.kind == "mode"}
     bridges = [_bridge(run, recipe, net, member, modes) for member in chosen if member.is_bridge]
     ensemble = BridgedEnsemble(net, list(modes.values()), bridges)
-    temperatures = _temperatures(answers, names, len(modes))
+    temperatures = temperatures_of(answers, names)
     ensemble.temperature.fill_(temperatures.by_bridges[-1])
     ensemble._fitted.fill_(True)
     return ensemble, {
@@ -66,45 +66,6 @@ def ensemble_of(
         "about": f"{recipe.name}, seed {seed}: {recipe.about}",
         "temperatures": temperatures,
     }
-
-
-def threshold_for(folder: RunFolder, names: Sequence[str], average_cost: float) -> float:
-    """The threshold at which members cost so much on average, in networks, on the validation images."""
-    answers = read_answers(folder)
-    bases = sum(name.startswith("mode-") for name in names)
-    temperatures = _temperatures(answers, names, bases)
-    top = scale(_tables(answers, names[:1], "valid")[0], temperatures.first).amax(dim=-1)
-    return choose_threshold(top, 1.0, answers.cost(names)[0] - 1.0, average_cost)
-
-
-def elastic_lines(answers: Answers, combinations: Sequence[tuple[str, Sequence[str]]]) -> dict[str, list[TradeOff]]:
-    """What asking the other members only about unsure images buys, on the test split, a line a combination.
-
-    Temperatures and thresholds are those of the validation split; the test split only scores them.
-
-    Args:
-        answers: of a run.
-        combinations: each a name and its members, modes first; those with one member are left out.
-    """
-    lines = {}
-    for name, members in combinations:
-        bases = sum(member.startswith("mode-") for member in members)
-        if len(members) < 2 or not bases:
-            continue
-        temperatures = _temperatures(answers, members, bases)
-        top = scale(_tables(answers, members[:1], "valid")[0], temperatures.first).amax(dim=-1)
-        extra = answers.cost(members)[0] - 1.0
-        thresholds = [choose_threshold(top, 1.0, extra, 1.0 + extra * k / 20) for k in range(20)]
-        lines[name] = trade_off(
-            _tables(answers, members, "test"),
-            answers.test_labels,
-            bases,
-            temperatures,
-            1.0,
-            extra,
-            thresholds=[*dict.fromkeys(thresholds), ALL],
-        )
-    return lines
 
 
 def some_images(recipe: Recipe, data: Path | None, seed: int) -> tuple[Tensor, Batch]:
@@ -171,15 +132,6 @@ def _other(run: RunFolder, member: Member) -> ModebridgeError:
         f"Expected the weights of {member.name} in '{run.path}' to be those whose answers are kept, but they are "
         f"missing or have changed; finish the run: modebridge run --out {run.path}."
     )
-
-
-def _tables(answers: Answers, names: Sequence[str], split: str) -> Tensor:
-    """(M, N, K) probabilities in float64."""
-    return torch.stack([answers.probabilities([name], split) for name in names])
-
-
-def _temperatures(answers: Answers, names: Sequence[str], bases: int) -> Temperatures:
-    return fit_temperatures(_tables(answers, names, "valid"), answers.valid_labels, bases)
 
 
 def _scores(answers: Answers, names: Sequence[str]) -> dict[str, Any]:
