@@ -6,6 +6,7 @@ Train (or bring) modes, connect two by a curve, learn a bridge that predicts the
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve, Polychain
 from modebridge.data import load_mode, load_modes
+from modebridge.deploy import Deployed, export
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import align, cost, evaluate
@@ -29,6 +30,7 @@ __all__ = [
     "BezierCurve",
     "Bridge",
     "BridgedEnsemble",
+    "Deployed",
     "Engine",
     "Mode",
     "ModebridgeError",
@@ -38,6 +40,7 @@ __all__ = [
     "align",
     "cost",
     "evaluate",
+    "export",
     "fit_bridge",
     "fit_bridges",
     "fit_curve",

@@ -271,7 +271,7 @@ def test_the_table_marks_the_choice_and_hides_the_inside_of_blocks():
     assert "4 x 8 x 8" in next(line for line in lines if "layers.1" in line)
     assert not any("conv1" in line for line in lines)
     hidden = sum(tap.inner for tap in seen.taps)
-    assert lines[-1] == f"{hidden} more inside blocks: table(every=True); 1 cannot be tapped: refused"
+    assert lines[-1] == f"{hidden} more inside blocks: table(every=True); 1 cannot be tapped: .refused says why"
     every = seen.table(every=True)
     assert all(f" {tap.name} " in every for tap in seen.taps)
     assert "more inside" not in every

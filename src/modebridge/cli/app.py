@@ -148,12 +148,123 @@ def advise(
     looking.advise_run(folder, budget, by, as_json)
 
 
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")],
+    file: Annotated[Path, typer.Argument(help="To be written: .onnx, or .pt2 for torch.export.", metavar="FILE")],
+    members: Annotated[
+        str | None, typer.Option(help="As `mode-0,I-0-1-small`; what `advise` says for x1.2 by default.")
+    ] = None,
+    per_member: Annotated[bool, typer.Option("--per-member", help="Each member's probabilities go out too.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Always all members: no choice of bridges.")] = False,
+    average_cost: Annotated[
+        float | None, typer.Option(help="In networks: surer images get the first network alone.", metavar="X")
+    ] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Eight bits for CPUs; what that costs is printed.")] = False,
+    grouped: Annotated[str, typer.Option(help="Bridges as one, in --plain files: auto, yes or no.")] = "auto",
+    aot: Annotated[bool, typer.Option("--aot", help="Compile a .pt2 with AOTInductor for this machine.")] = False,
+    data: Data = None,
+) -> None:
+    """Write modes and bridges of a run folder as one file, compared with the library before it appears.
+
+    Examples: `modebridge export runs/digits fast.onnx`,
+    `modebridge export runs/digits fast.onnx --members mode-0,I-0-1-small --average-cost 1.05`.
+    """
+    from modebridge.cli import deploying
+
+    deploying.export_run(
+        folder,
+        file,
+        members=[name.strip() for name in members.split(",") if name.strip()] if members else [],
+        per_member=per_member,
+        plain=plain,
+        grouped=grouped,
+        average_cost=average_cost,
+        int8=int8,
+        data=data,
+        aot=aot,
+    )
+
+
+@app.command()
+def predict(
+    file: Annotated[Path, typer.Argument(help="Written by `modebridge export`.", metavar="FILE")],
+    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.", metavar="IMAGES...")],
+    bridges: Annotated[int | None, typer.Option(help="Ask so many bridges; all by default.", metavar="K")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Surer images get the first network alone; 2 asks all members.", metavar="T")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON line an image on standard output.")] = False,
+) -> None:
+    """Say what is on images, from an exported file; images that cannot be read are named and left out (exit code 1).
+
+    Examples: `modebridge predict fast.onnx cat.png holiday/`, `modebridge predict fast.onnx cat.png --bridges 1`.
+    """
+    from modebridge.cli import deploying
+
+    deploying.predict_files(file, images, bridges=bridges, threshold=threshold, as_json=as_json)
+
+
+@app.command()
+def bench(
+    target: Annotated[Path | None, typer.Argument(help="A run folder or an exported file.", metavar="DIR|FILE")] = None,
+    recipe: Annotated[str | None, typer.Option(help="The networks of a recipe, untrained: time is the same.")] = None,
+    batch: Annotated[str, typer.Option(help="Images a call.")] = "1,8,64,256",
+    device: Device = "auto",
+    ways: Annotated[
+        str | None, typer.Option(help="Of eager, compiled, onnx; on a GPU eager, compiled, graphs.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Some rows alone, as `DE-2,DE-1 + 3 bridges I`.")] = None,
+    seconds: Annotated[float, typer.Option(help="For each row at each batch size.")] = 2.0,
+    threads: Annotated[int | None, typer.Option(help="Of the CPU; torch's choice by default.")] = None,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Weights and images in bfloat16, on a GPU.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure latency and throughput of one network, deep ensembles and bridges, beside what FLOPs promise.
+
+    Of a run folder it writes DIR/bench (Markdown, JSON) too. Examples: `modebridge bench runs/digits`,
+    `modebridge bench fast.onnx --batch 1,64`, `modebridge bench --recipe cifar10 --ways onnx`.
+    """
+    from modebridge.cli import benching
+
+    benching.bench(
+        target,
+        recipe=recipe,
+        batches=batch,
+        device=device,
+        ways=ways,
+        only=only,
+        seconds=seconds,
+        threads=threads,
+        bf16=bf16,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def serve(
+    file: Annotated[Path, typer.Argument(help="Made by `modebridge export`.", metavar="FILE")],
+    host: Annotated[str, typer.Option(help="127.0.0.1 answers this machine alone, 0.0.0.0 everyone.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Where to listen.")] = 8000,
+    batch: Annotated[int, typer.Option(help="The most images that run together.")] = 32,
+    timeout_ms: Annotated[float, typer.Option(help="How long the first image of a batch waits for others.")] = 2.0,
+    max_mb: Annotated[float, typer.Option(help="The largest request, in MB.")] = 10.0,
+) -> None:
+    """Serve an exported file over HTTP until stopped: POST an image to /predict; /health, /info, /metrics.
+
+    Example: `modebridge serve fast.onnx`, then `curl --data-binary @cat.png http://127.0.0.1:8000/predict`.
+    """
+    from modebridge.cli import serving
+
+    serving.serve_file(file, host=host, port=port, batch=batch, timeout_ms=timeout_ms, max_mb=max_mb)
+
+
 def main() -> None:
     """Run the program; a user's mistake is one sentence on stderr and exit code 2, never a stack trace."""
     from modebridge.errors import ModebridgeError
 
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
     except ModebridgeError as error:
         Console(stderr=True).print(f"modebridge: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         _leave(2)
@@ -165,12 +276,13 @@ def main() -> None:
         _leave(1)
     except Exception as error:
         # Typer's own words for a wrong option or argument, and its exit codes.
-        show, code = getattr(error, "show", None), getattr(error, "exit_code", None)
-        if not callable(show) or code is None:
+        show, wrong = getattr(error, "show", None), getattr(error, "exit_code", None)
+        if not callable(show) or wrong is None:
             raise
         show()
-        _leave(int(code))
-    _leave(0)
+        _leave(int(wrong))
+    # What a verb said by typer.Exit: 1 where a part of the work could not be done.
+    _leave(code if isinstance(code, int) else 0)
 
 
 def _leave(code: int) -> None:

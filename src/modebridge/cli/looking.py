@@ -31,7 +31,7 @@ from modebridge.recipes import (
 from modebridge.recipes.costs import spec_for
 from modebridge.recipes.estimate import member_times, seconds_here, work_of
 
-__all__ = ["advise_run", "list_recipes", "report_run", "show_cost"]
+__all__ = ["advise_run", "existing", "list_recipes", "report_run", "show_cost"]
 
 NEEDS = {
     "digits": "none",
@@ -157,14 +157,14 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
 
 def report_run(path: Path) -> None:
     """Write the page of a run folder again and say where it is."""
-    folder = _existing(path)
+    folder = existing(path)
     with folder.alone():
         screen().print(f"Report: {write_page(folder)}", soft_wrap=True, markup=False)
 
 
 def advise_run(path: Path, budget: float, by: str, as_json: bool) -> None:
     """The best combination under a budget, and the front."""
-    folder = _existing(path)
+    folder = existing(path)
     recipe, _ = find_recipe_of(folder)
     answers = read_answers(folder)
     advice = advise(answers, budget, _price(answers, recipe, by, folder))
@@ -212,7 +212,8 @@ def _price(answers: Answers, recipe: Recipe, by: str, folder: RunFolder) -> Any:
     return price
 
 
-def _existing(path: Path) -> RunFolder:
+def existing(path: Path) -> RunFolder:
+    """The run folder at a path, to read and, where that is allowed, to write."""
     if not (path / "recipe.toml").is_file():
         raise ModebridgeError(
             f"Expected '{path}' to be a run folder, but it has no recipe.toml; make one: modebridge run --out {path}"

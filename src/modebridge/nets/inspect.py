@@ -121,7 +121,7 @@ class Inspection:
         ]
         hidden = len(self.taps) - len(shown)
         notes = [f"{hidden} more inside blocks: table(every=True)"] if hidden else []
-        notes += [f"{len(self.refused)} cannot be tapped: refused"] if self.refused else []
+        notes += [f"{len(self.refused)} cannot be tapped: .refused says why"] if self.refused else []
         head = f"{self.kind}: {self.flops:,.0f} multiply-adds, {self.classes} classes"
         return "\n".join([head, *lines, *(["; ".join(notes)] if notes else [])])
 
@@ -144,7 +144,7 @@ def inspect(net: nn.Module, example: Inputs) -> Inspection:
         tap  feature  layout  before  after
         0    8        vector   66.7%  33.3%
     ->  1    8        vector   66.7%  33.3%
-    1 cannot be tapped: refused
+    1 cannot be tapped: .refused says why
     """
     example = _one(example)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, CurvePoint
 from modebridge.recipes.answering import read_answers
 from modebridge.recipes.config import Recipe
+from modebridge.recipes.elastic import elastic_lines
 from modebridge.recipes.folder import RunFolder, write_whole
 from modebridge.recipes.members import bridge, mode, point
 from modebridge.recipes.scoring import curve_warnings, main_rows
@@ -71,13 +73,20 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
         provenance=_provenance(folder, recipe, seed, results),
         recipe=(folder.path / "recipe.toml").read_text(),
         times=_times(folder, answers, rows),
+        elastic=elastic_lines(answers, rows),
     )
 
 
 def write_page(folder: RunFolder, rows: Sequence[Row] | None = None) -> Path:
-    """Write RUN/report.html and say where it is; the arguments are those of `gather`."""
+    """Write RUN/report.html and say where it is; the arguments are those of `gather`.
+
+    The trade-off curves go to RUN/elastic.json too.
+    """
     place = folder.path / "report.html"
-    write_whole(place, page(gather(folder, rows)))
+    data = gather(folder, rows)
+    lines = {name: [asdict(point) for point in points] for name, points in data.elastic.items()}
+    write_whole(folder.path / "elastic.json", json.dumps(lines, indent=1))
+    write_whole(place, page(data))
     return place
 
 

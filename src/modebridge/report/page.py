@@ -9,12 +9,14 @@ from importlib import resources
 import torch
 from torch import Tensor
 
+from modebridge.deploy import TradeOff
 from modebridge.evaluate import Answers, CurvePoint, correspondence, reliability
 from modebridge.report.figures import (
     bars_figure,
     correspondence_figure,
     cost_figure,
     kind_of,
+    lines_figure,
     profile_figure,
     reliability_figure,
     training_figure,
@@ -74,6 +76,8 @@ class PageData:
     recipe: str = ""
     times: Mapping[str, float] = field(default_factory=dict)
     """The measured time of each member, in networks, where somebody has measured it."""
+    elastic: Mapping[str, Sequence[TradeOff]] = field(default_factory=dict)
+    """Average cost against scores, a line a combination that is asked only about unsure images."""
 
 
 def best_for_cost(rows: Sequence[Row]) -> set[str]:
@@ -94,6 +98,7 @@ def page(data: PageData) -> str:
     figures = {
         "cost": cost_figure(data.rows),
         "time": cost_figure(data.rows, _row_times(data)) if data.times else "",
+        "elastic": _elastic(data.elastic),
         "profile": profile_figure(data.profiles) if data.profiles else "",
         "reliability": _reliability(data),
         "correspondence": _correspondence(data.answers),
@@ -111,6 +116,24 @@ def _row_times(data: PageData) -> dict[str, float]:
         row.name: sum(data.times[n] for n in dict.fromkeys([*row.members, *(r for m in row.members for r in reads[m])]))
         for row in data.rows
     }
+
+
+def _elastic(lines: Mapping[str, Sequence[TradeOff]]) -> str:
+    if not lines:
+        return ""
+
+    def panel(scale: float, what: str) -> dict[str, tuple[list[float], list[float]]]:
+        return {
+            name: ([point.cost for point in points], [scale * getattr(point, what) for point in points])
+            for name, points in lines.items()
+        }
+
+    return lines_figure(
+        "elastic",
+        "Accuracy and NLL against the average cost of asking further members only about unsure images",
+        "average FLOPs, in networks",
+        [("accuracy, %", panel(100, "accuracy")), ("calibrated NLL", panel(1, "nll"))],
+    )
 
 
 def _reliability(data: PageData) -> str:

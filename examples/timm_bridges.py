@@ -1,0 +1,68 @@
+"""Add bridges to a timm model: two fine-tuned checkpoints, aligned, connected, bridged.
+
+pip install 'modebridge[vision]'
+python examples/timm_bridges.py [MODEL]      # resnet18 by default; convnext_atto, vit_tiny_patch16_224, ...
+"""
+
+import sys
+
+import timm
+import torch
+import torch.nn.functional as F
+
+import modebridge as mb
+from modebridge.data import ImageSet, Loader, noisy_digits
+
+
+def main() -> None:
+    name = sys.argv[1] if len(sys.argv) > 1 else "resnet18"
+    train, valid, test = data()
+    net = model(name)
+
+    # Two checkpoints, as fine-tuning leaves them (here: trained from scratch for a few epochs, there is no download).
+    config = mb.TrainConfig(epochs=8, lr=0.02, weight_decay=5e-4)
+    modes = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        modes.append(mb.fit_mode(model(name), train, config=config))
+        print(f"network {seed} is trained")
+
+    # The units of the second in the order of the first: the same function, nearer in parameter space.
+    aligned = mb.align(net, modes[0], modes[1], valid)
+    print(aligned)
+    modes[1] = aligned.mode
+
+    curve = mb.fit_curve(net, modes[0], modes[1], train, config=mb.TrainConfig(epochs=8, lr=0.02))
+    print("the curve is trained")
+    print(mb.inspect(net, next(iter(valid))[0][:2]))
+    bridge = mb.fit_bridge(net, curve, train, budget=0.1, config=mb.TrainConfig(epochs=15, lr=0.05))
+    print(bridge.extra_repr())
+
+    print(f"\n{'members':24}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}")
+    for row, members, bridges in (
+        (name, modes[:1], []),
+        (f"{name} + bridge", modes[:1], [bridge]),
+        (f"two {name}", modes, []),
+    ):
+        scores = mb.evaluate(mb.BridgedEnsemble(net, members, bridges).calibrate(valid), test)
+        flops = f"x{scores.cost.relative_flops:.2f}"
+        print(f"{row:24}{flops:>8}{scores.accuracy:8.1%}{scores.cnll:8.3f}")
+
+
+def model(name: str) -> torch.nn.Module:
+    """The model as timm makes it, for one channel and ten classes."""
+    small = {"img_size": 32, "patch_size": 8} if name.startswith("vit") else {}
+    return timm.create_model(name, in_chans=1, num_classes=10, **small)
+
+
+def data() -> tuple[Loader, Loader, Loader]:
+    """Hand-written digits with noise, at 32 pixels."""
+    digits = noisy_digits(0.7)
+    images = F.interpolate(digits.images, size=32, mode="bilinear")
+    large = ImageSet(images, digits.labels, 10)
+    train = Loader(large.part(0, 800), 80, shuffle=True)
+    return train, Loader(large.part(800, 1200), 200), Loader(large.part(1200, 1797), 200)
+
+
+if __name__ == "__main__":
+    main()

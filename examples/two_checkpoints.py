@@ -1,0 +1,72 @@
+"""Two checkpoints to a bridged ensemble: the shortest way from files that you have to probabilities you can use.
+
+python examples/two_checkpoints.py                 # makes two checkpoints first, on hand-written digits
+python examples/two_checkpoints.py a.pt b.safetensors    # your own of `Net` below: put your network there
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import modebridge as mb
+from modebridge.data import Loader, noisy_digits
+
+
+class Net(nn.Module):
+    """Any module that maps a batch to logits; nothing in it knows of modebridge."""
+
+    def __init__(self, width: int = 32, classes: int = 10) -> None:
+        super().__init__()
+        layers, channels = [], 1
+        for _ in range(4):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()]
+            channels = width
+        self.features = nn.Sequential(*layers)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(images).mean((2, 3)))
+
+
+def main() -> None:
+    digits = noisy_digits(0.7)
+    train = Loader(digits.part(0, 600), 100, shuffle=True)
+    valid, test = Loader(digits.part(600, 950), 350), Loader(digits.part(950, 1797), 300)
+    net = Net()
+    files = [Path(name) for name in sys.argv[1:]] or make_checkpoints(train)
+
+    # 1. Modes out of your checkpoints: prefixes of DDP and torch.compile, EMA weights, Lightning files are understood.
+    modes = [mb.load_mode(net, file) for file in files]
+    # 2. Where can a bridge read? The table marks the tap it would choose.
+    print(mb.inspect(net, digits.images[:2]))
+    # 3. A low-loss curve between the two, then a bridge of at most 10 % of the network's FLOPs.
+    curve = mb.fit_curve(net, modes[0], modes[1], train, config=mb.TrainConfig(epochs=40, lr=0.05))
+    bridge = mb.fit_bridge(net, curve, train, budget=0.1, config=mb.TrainConfig(epochs=40, lr=0.05))
+    print(f"\nThe bridge reads '{bridge.tap}' and costs {bridge.share:.1%} of one network.\n")
+    # 4. Compare, calibrated on the validation split.
+    print(f"{'members':24}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}{'ECE':>8}")
+    for name, members, bridges in (
+        ("one network", modes[:1], []),
+        ("one network + bridge", modes[:1], [bridge]),
+        ("two networks", modes, []),
+    ):
+        scores = mb.evaluate(mb.BridgedEnsemble(net, members, bridges).calibrate(valid), test)
+        flops = f"x{scores.cost.relative_flops:.2f}"
+        print(f"{name:24}{flops:>8}{scores.accuracy:8.1%}{scores.cnll:8.3f}{scores.cece:8.3f}")
+
+
+def make_checkpoints(train: Loader) -> list[Path]:
+    """What you have already: two networks, trained from different starts, as files."""
+    folder = Path(tempfile.mkdtemp())
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        mode = mb.fit_mode(Net(), train, config=mb.TrainConfig(epochs=20, lr=0.05, weight_decay=5e-4))
+        torch.save({"epoch": 20, "state_dict": mode.state}, folder / f"network-{seed}.pt")
+    return sorted(folder.glob("*.pt"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""One module, one file: a bridged ensemble for production, and how to ask it."""
+
+from modebridge.deploy.answer import ALL, Answer
+from modebridge.deploy.elastic import TradeOff, choose_threshold, gated, trade_off
+from modebridge.deploy.export import Exported, export
+from modebridge.deploy.file import Deployed
+from modebridge.deploy.module import OneModule
+from modebridge.deploy.quantise import Int8Cost
+from modebridge.deploy.temperatures import Temperatures, fit_temperatures
+
+__all__ = [
+    "ALL",
+    "Answer",
+    "Deployed",
+    "Exported",
+    "Int8Cost",
+    "OneModule",
+    "Temperatures",
+    "TradeOff",
+    "choose_threshold",
+    "export",
+    "fit_temperatures",
+    "gated",
+    "trade_off",
+]

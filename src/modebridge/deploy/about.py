@@ -1,0 +1,105 @@
+"""What a deployed file says about itself: plain data, kept inside the file as JSON."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modebridge import trees
+from modebridge.bridges import Bridge
+from modebridge.deploy.temperatures import Temperatures
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate.cost import cost
+from modebridge.modes import Mode
+
+__all__ = ["FORMAT", "KEY", "describe"]
+
+FORMAT = 1
+"""Goes up when a reader of the old files could not read the new ones."""
+
+KEY = "modebridge"
+"""Under which the JSON lies in a file."""
+
+
+def describe(
+    ensemble: BridgedEnsemble,
+    temperatures: Temperatures,
+    image: Sequence[int],
+    *,
+    classes: Sequence[str] | None,
+    names: Sequence[str] | None,
+    scores: Mapping[str, Any] | None,
+    about: str | None,
+) -> dict[str, Any]:
+    """The metadata of an ensemble: what it is, what it was made from and with."""
+    count = _classes(ensemble, image)
+    labels = [str(k) for k in range(count)] if classes is None else [str(name) for name in classes]
+    if len(labels) != count:
+        raise ModebridgeError(
+            f"Expected one name for each of the {count} classes, but got {len(labels)}; leave them out for numbers."
+        )
+    bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
+    own = [f"mode-{k}" for k in range(len(ensemble.bases))] + [bridge.name for bridge in bridges]
+    members = own if names is None else list(names)
+    if len(members) != len(own):
+        raise ModebridgeError(
+            f"Expected one name for each of the {len(own)} members, but got {len(members)}; modes first, then bridges."
+        )
+    whole = cost(ensemble, image)
+    alone = cost(BridgedEnsemble(ensemble.bases[0], [Mode.from_module(ensemble.bases[0])]), image)
+    return {
+        "format": FORMAT,
+        "about": about or "",
+        "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "classes": labels,
+        "image": list(image),
+        "normalisation": {"input": "floats in [0, 1]; mean and std are applied inside", **_normalisation(ensemble)},
+        "members": members,
+        "bases": len(ensemble.bases),
+        "bridges": len(bridges),
+        "taps": [bridge.tap for bridge in bridges],
+        "temperature": temperatures.by_bridges[-1],
+        "temperatures": list(temperatures.by_bridges),
+        "first_temperature": temperatures.first,
+        "calibrated": ensemble.calibrated,
+        "cost": {"relative_flops": whole.relative_flops, "relative_params": whole.relative_params, "flops": whole.flops}
+        | {"base_flops": alone.flops},
+        "scores": dict(scores or {}),
+        "modes": [Mode.from_module(base).id for base in ensemble.bases],
+        "weights": trees.fingerprint(ensemble.state_dict()),
+        "versions": _versions(),
+    }
+
+
+def _classes(ensemble: BridgedEnsemble, image: Sequence[int]) -> int:
+    with torch.no_grad():
+        out: Tensor = ensemble.bases[0](torch.zeros(1, *image))
+    return int(out.shape[-1])
+
+
+def _normalisation(ensemble: BridgedEnsemble) -> dict[str, list[float]]:
+    """Mean and std where the network carries them by these names, as ours do."""
+    found = {}
+    base: nn.Module = ensemble.bases[0]
+    for name in ("mean", "std"):
+        value = getattr(base, name, None)
+        if isinstance(value, Tensor) and value.numel() <= 4:
+            found[name] = [round(float(one), 6) for one in value.flatten()]
+    return found
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("modebridge", "onnx", "onnxscript", "onnxruntime"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,110 @@
+"""What an ensemble says about a batch, and the elastic way to say it: no more members than an image needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from modebridge.deploy.temperatures import Temperatures
+from modebridge.ensembles import scale
+from modebridge.ensembles.temperature import FLOOR
+from modebridge.errors import ModebridgeError
+
+__all__ = ["ALL", "Answer", "Place", "check_bridges", "staged", "uncertainty"]
+
+ALL = 2.0
+"""A threshold that no confidence reaches: every image takes the long way."""
+
+Place: TypeAlias = tuple[int, str]
+"""A base by number, and one of its taps."""
+
+T = TypeVar("T")
+
+
+class Answer(NamedTuple, Generic[T]):
+    """What an ensemble says about a batch.
+
+    Args:
+        probabilities: (B, K), calibrated.
+        members: (B, M, K), each member's own, before calibration; zeros where a member did not run. None where the
+            file does not give them.
+        entropy: (B,) of the calibrated probabilities, in nats; None where the file does not give it.
+        mutual_information: (B,), how much the members disagree: the entropy of their mean less the mean of their
+            entropies, before calibration, in nats; None where the file does not give it.
+        used: (B,), how many members were averaged for each image.
+    """
+
+    probabilities: T
+    members: T | None
+    entropy: T | None
+    mutual_information: T | None
+    used: T
+
+
+def staged(
+    images: Tensor,
+    base: Callable[[int, Tensor], Sequence[Tensor]],
+    bridges: Callable[[Mapping[Place, Tensor]], Sequence[Tensor]],
+    *,
+    taps: Sequence[Sequence[str]],
+    members: int,
+    temperatures: Temperatures,
+    count: int,
+    threshold: float | None,
+) -> Answer[Tensor]:
+    """The first base for all images, the other members only for those that it is unsure of.
+
+    Args:
+        images: (B, ...), at least one.
+        base: from the number of a base and images to its logits and the features at its taps.
+        bridges: from features to the logits of the bridges that are asked for.
+        taps: of every base.
+        members: how many there are in all.
+        temperatures: of every number of bridges.
+        count: how many bridges are asked for.
+        threshold: images whose first base is at least this confident, after its own temperature, get its answer alone;
+            None asks every member about every image.
+    """
+    out, *found = base(0, images)
+    first = out.softmax(dim=-1)
+    answer = scale(first, temperatures.first)
+    table = first.new_zeros(members, *first.shape)
+    table[0] = first
+    used = torch.ones(len(images), dtype=torch.int64, device=images.device)
+    unsure = (answer.amax(dim=-1) < (ALL if threshold is None else threshold)).nonzero()[:, 0]
+    if len(unsure):
+        features: dict[Place, Tensor] = {(0, tap): one[unsure] for tap, one in zip(taps[0], found, strict=True)}
+        said = [first[unsure]]
+        for k in range(1, len(taps)):
+            out, *found = base(k, images[unsure])
+            features |= {(k, tap): one for tap, one in zip(taps[k], found, strict=True)}
+            said.append(out.softmax(dim=-1))
+        said += [out.softmax(dim=-1) for out in bridges(features)]
+        told = torch.stack(said)
+        answer[unsure] = scale(told.mean(dim=0), temperatures.by_bridges[count])
+        table[: len(said), unsure] = told
+        used[unsure] = len(said)
+    return Answer(answer, table.transpose(0, 1), *uncertainty(answer, table, used), used)
+
+
+def uncertainty(probabilities: Tensor, members: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+    """The entropy (B,) of an answer and the mutual information (B,) of the members (M, B, K) behind it."""
+    mean = members.sum(dim=0) / used[:, None]
+    # A member that did not run is a row of zeros, whose entropy is zero.
+    return _entropy(probabilities), _entropy(mean) - _entropy(members).sum(dim=0) / used
+
+
+def _entropy(table: Tensor) -> Tensor:
+    return -(table * (table + FLOOR).log()).sum(dim=-1)
+
+
+def check_bridges(bridges: int | None, most: int) -> int:
+    """How many bridges are asked for; None asks for all."""
+    if bridges is None:
+        return most
+    if not 0 <= bridges <= most:
+        raise ModebridgeError(f"Expected bridges to be between 0 and {most}, but got {bridges}; leave it out for all.")
+    return int(bridges)

@@ -1,0 +1,295 @@
+"""What is timed: one network, deep ensembles, networks on curves and bridged ensembles, in each way of running them."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.bridges import Bridge, body_like, last_blocks_tap
+from modebridge.deploy.branches import Branches, Stacked, capture
+from modebridge.deploy.export import export
+from modebridge.deploy.file import Deployed
+from modebridge.deploy.timing import Spread, Timing, measure, ratio
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError, near
+from modebridge.evaluate import cost
+from modebridge.modes import Mode
+from modebridge.nets import ResNet, ResNetSpec
+from modebridge.seeds import generator, seed_for
+
+__all__ = ["WAYS", "Contender", "Result", "Way", "contenders", "race", "race_file", "random_contenders", "usable_ways"]
+
+Way: TypeAlias = Literal["eager", "compiled", "graphs", "onnx"]
+WAYS: dict[str, tuple[Way, ...]] = {"cpu": ("eager", "compiled", "onnx"), "cuda": ("eager", "compiled", "graphs")}
+"""The ways of each kind of device: as written, blocks compiled, compiled and captured in one CUDA graph, exported."""
+
+UNIT = "DE-1"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something to time.
+
+    Args:
+        name: how tables call it.
+        make: gives the ensemble; called once a way, so that not all are in memory at once.
+        stacked: whether its modes run as one vmapped network.
+        taps: where every contender's regions are cut, so that all are compiled alike.
+    """
+
+    name: str
+    make: Callable[[], BridgedEnsemble]
+    stacked: bool = False
+    taps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of a table.
+
+    Args:
+        name: of the contender.
+        way: how it ran.
+        batch: images a call.
+        timing: of one call.
+        ratio: to one network, run the same way in the same rounds.
+        flops: counted, to one network.
+    """
+
+    name: str
+    way: Way
+    batch: int
+    timing: Timing
+    ratio: Spread
+    flops: float
+
+    @property
+    def images_per_second(self) -> float:
+        """Throughput at the median."""
+        return self.batch / self.timing.seconds.median
+
+    @property
+    def over(self) -> float:
+        """By how many points (hundredths of one network) time exceeds what FLOPs promise."""
+        return 100 * (self.ratio.median - self.flops)
+
+
+def contenders(
+    net: nn.Module, modes: Sequence[Mode], points: Sequence[Mode], type1: Sequence[Bridge], type2: Sequence[Bridge]
+) -> list[Contender]:
+    """What can be made of these parts: DE-1 first, the unit of all ratios.
+
+    Args:
+        net: the base network.
+        modes: at least one; DE-m takes the first m.
+        points: networks on curves; their weights are known beforehand, so that each costs what a mode costs.
+        type1: bridges that read the first mode.
+        type2: bridges that read the first two modes.
+    """
+    taps = tuple(sorted({bridge.tap for bridge in (*type1, *type2)}))
+
+    def one(name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), *, stacked: bool = False) -> Contender:
+        return Contender(name, partial(BridgedEnsemble, net, list(modes), list(bridges)), stacked, taps)
+
+    found = [one(UNIT, modes[:1])]
+    found += [one(f"DE-1 + {k} bridge{'s' if k > 1 else ''} I", modes[:1], type1[:k]) for k in _upto(type1)]
+    if points:
+        found.append(one("DE-1 + midpoint", [modes[0], points[0]]))
+    for m in range(2, len(modes) + 1):
+        found.append(one(f"DE-{m}", modes[:m]))
+        found.append(one(f"DE-{m} vmapped", modes[:m], stacked=True))
+    if len(modes) > 1:
+        names = {k: f"DE-2 + {k} bridge{'s' if k > 1 else ''} II" for k in _upto(type2)}
+        found += [one(name, modes[:2], type2[:k]) for k, name in names.items()]
+    return found
+
+
+def _upto(parts: Sequence[object]) -> range:
+    return range(1, len(parts) + 1)
+
+
+def random_contenders(spec: ResNetSpec, slim: float = 2.0, modes: int = 4, seed: int = 0) -> list[Contender]:
+    """The contenders of one of the paper's networks with weights that were drawn and not trained: time is the same.
+
+    Args:
+        spec: of the base.
+        slim: what the widths of bridges are divided by.
+        modes: how many networks; one bridge of type I fewer, as many as there are curves from the first.
+        seed: of the weights.
+    """
+
+    def drawn(*names: str | int) -> Mode:
+        return Mode.from_module(ResNet(spec, generator(seed, *names)))
+
+    nets = [drawn("mode", k) for k in range(modes)]
+    tap = last_blocks_tap(spec)
+
+    def bridge(kind: Literal["I", "II"], reads: Sequence[Mode], k: int) -> Bridge:
+        return Bridge(body_like(spec, kind, slim, seed=seed_for(seed, kind, k)), reads, tap, name=f"{kind}-{k}")
+
+    return contenders(
+        ResNet(spec, generator(seed, "net")),
+        nets,
+        [drawn("point")],
+        [bridge("I", nets[:1], k) for k in range(1, modes)],
+        [bridge("II", nets[:2], 0)] if modes > 1 else [],
+    )
+
+
+def usable_ways(device: str, asked: Sequence[str] | None = None) -> tuple[list[Way], list[str]]:
+    """The ways that run here, and a sentence for each of the usual ones that does not.
+
+    Args:
+        device: "cpu" or "cuda".
+        asked: the ways that the user wants; one that cannot run is then an error.
+    """
+    known = WAYS[device]
+    for way in asked or ():
+        if way not in known:
+            raise ModebridgeError(f"Expected ways to be of {', '.join(known)}, but got '{way}'; {near(way, known)}.")
+    lacks: dict[Way, str] = {}
+    if find_spec("onnxruntime") is None or find_spec("onnxscript") is None:
+        lacks["onnx"] = (
+            "Expected onnx and onnxruntime to be installed, but they are not; pip install 'modebridge[onnx]'."
+        )
+    if device == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
+        lacks["compiled"] = "Expected a C++ compiler for compiled networks, but found none; install g++."
+    wanted = [way for way in known if not asked or way in asked]
+    if asked:
+        for way in wanted:
+            if way in lacks:
+                raise ModebridgeError(lacks[way])
+    return [way for way in wanted if way not in lacks], [lacks[way] for way in wanted if way in lacks]
+
+
+def race(
+    entered: Sequence[Contender],
+    image_shape: Sequence[int],
+    way: Way,
+    batches: Sequence[int],
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seconds: float = 2.0,
+    folder: Path | None = None,
+    told: Callable[[str], None] = lambda text: None,
+) -> list[Result]:
+    """Time contenders in one way at several batch sizes; those that the way does not know are left out.
+
+    Args:
+        entered: the first is the unit of the ratios.
+        image_shape: (C, H, W) of one image.
+        way: how to run them.
+        batches: how many images a call.
+        device: where; ONNX Runtime runs on the CPU.
+        dtype: float32 or bfloat16.
+        seconds: for each contender at each batch size.
+        folder: where exported files go for a while; needed for ONNX Runtime.
+        told: hears what is being done.
+    """
+    device = torch.device(device)
+    flops: dict[str, float] = {}
+    runners: dict[str, Callable[[Tensor], object]] = {}
+    for contender in entered:
+        if contender.stacked and way == "onnx":
+            continue
+        told(f"{way}: {contender.name}")
+        ensemble = contender.make()
+        flops[contender.name] = cost(ensemble, image_shape).relative_flops
+        runners[contender.name] = _runner(contender, ensemble, way, image_shape, device, dtype, folder)
+    results: list[Result] = []
+    for batch in batches:
+        images = torch.rand(batch, *image_shape, generator=generator(0, "images")).to(device, dtype)
+        told(f"{way}: batch {batch}")
+        times = measure({name: _call(run, images, way) for name, run in runners.items()}, seconds)
+        unit = times[entered[0].name]
+        results += [Result(n, way, batch, found, ratio(found, unit), flops[n]) for n, found in times.items()]
+    return results
+
+
+def _runner(
+    contender: Contender,
+    ensemble: BridgedEnsemble,
+    way: Way,
+    image_shape: Sequence[int],
+    device: torch.device,
+    dtype: torch.dtype,
+    folder: Path | None,
+) -> Callable[[Tensor], object]:
+    if way == "onnx":
+        return _exported(ensemble, contender.name, image_shape, folder)
+    compiled = way != "eager"
+    if contender.stacked:
+        return Stacked(ensemble, device, dtype, compiled=compiled)
+    return Branches(ensemble, device, dtype, compiled=compiled, splits=contender.taps)
+
+
+def _call(run: Callable[[Tensor], object], images: Tensor, way: Way) -> Callable[[], object]:
+    """What `measure` calls: it comes back when the answer is there."""
+    if way == "onnx":
+        pixels = images.numpy()
+        return lambda: run(pixels)  # type: ignore[arg-type]
+    if way == "graphs":
+        run = capture(run, images)  # type: ignore[arg-type]
+    if images.device.type != "cuda":
+        return lambda: run(images)
+
+    def call() -> object:
+        answer = run(images)
+        torch.cuda.synchronize(images.device)
+        return answer
+
+    return call
+
+
+def _exported(
+    ensemble: BridgedEnsemble, name: str, image_shape: Sequence[int], folder: Path | None
+) -> Callable[[Tensor], object]:
+    """The very file that a user would deploy, without the outputs that cost extra."""
+    if folder is None:
+        raise ModebridgeError("Expected a folder for exported files, but got none; give folder=.")
+    path = folder / f"{name.replace(' ', '')}.onnx"
+    export(ensemble, path, example=torch.rand(1, *image_shape), uncertainty=False, elastic=False)
+    return Deployed.load(path, threads=torch.get_num_threads())
+
+
+def race_file(deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.0) -> list[Result]:
+    """Time an exported file with none, one, ... all of its bridges; without bridges is the unit of the ratios.
+
+    A file that is not elastic always runs all, and is its own unit.
+
+    Args:
+        deployed: the file.
+        batches: how many images a call.
+        seconds: for each number of bridges at each batch size.
+    """
+    meta = deployed.meta
+    most, bases = int(meta["bridges"]), int(meta["bases"])
+    counts: list[int | None] = list(range(most + 1)) if meta["elastic"] else [None]
+    # The file knows what all of its bridges cost together; of some of them it does not.
+    flops = {0: 1.0, most: float(meta["cost"]["relative_flops"]) / bases, None: 1.0}
+    results: list[Result] = []
+    for batch in batches:
+        images = torch.rand(batch, *meta["image"], generator=generator(0, "images")).numpy()
+        names = {count: _named(bases, most if count is None else count) for count in counts}
+        calls = {names[count]: partial(deployed, images, bridges=count) for count in counts}
+        times = measure(calls, seconds)
+        unit = times[names[counts[0]]]
+        results += [
+            Result(name, "onnx", batch, times[name], ratio(times[name], unit), flops.get(count, math.nan))
+            for count, name in names.items()
+        ]
+    return results
+
+
+def _named(bases: int, bridges: int) -> str:
+    return f"DE-{bases}" + (f" + {bridges} bridge{'s' if bridges > 1 else ''}" if bridges else "")

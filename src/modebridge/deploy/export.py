@@ -1,0 +1,208 @@
+"""From an ensemble to one file: compared with the library before it appears, with its papers inside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from modebridge.batches import check_images
+from modebridge.deploy.about import describe
+from modebridge.deploy.answer import ALL
+from modebridge.deploy.file import Deployed
+from modebridge.deploy.module import OneModule
+from modebridge.deploy.parity import expected, largest_difference, probe
+from modebridge.deploy.quantise import Int8Cost, compare
+from modebridge.deploy.temperatures import Temperatures, fit_temperatures
+from modebridge.deploy.writers import Wishes, write_onnx, write_package
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.types import Batch, Batches
+
+__all__ = ["Exported", "export"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Args:
+        path: of the file.
+        format: "onnx" or "pt2".
+        parity: the largest difference of a probability between the file and the library.
+        bytes: the size of the file.
+        meta: what the file says about itself.
+        int8: what eight bits cost, where they were asked for and labels were given.
+    """
+
+    path: Path
+    format: str
+    parity: float
+    bytes: int
+    meta: dict[str, Any] = field(repr=False)
+    int8: Int8Cost | None = None
+
+
+def export(
+    ensemble: BridgedEnsemble,
+    path: Path | str,
+    example: Tensor,
+    *,
+    members: bool = False,
+    uncertainty: bool = True,
+    elastic: bool = True,
+    classes: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+    scores: Mapping[str, Any] | None = None,
+    about: str | None = None,
+    tolerance: float = 1e-5,
+    check: Tensor | Batch | None = None,
+    valid: Batches | None = None,
+    temperatures: Temperatures | None = None,
+    threshold: float | None = None,
+    int8: Tensor | None = None,
+    grouped: bool | Literal["auto"] = "auto",
+    aot: bool = False,
+) -> Exported:
+    """Write a bridged ensemble as one file that needs no Python code of yours to run.
+
+    The file is written under another name, run in its own runtime on the example, the images of `check` and random
+    ones, compared with the library, and only then put in its place.
+
+    Args:
+        ensemble: modes, bridges and a temperature; it is not changed.
+        path: the suffix chooses the format: .onnx for ONNX Runtime, .pt2 for torch.export.
+        example: (B, ...) images as the network takes them, floats in [0, 1]; their shape becomes the file's.
+        members: whether each member's probabilities are an output too.
+        uncertainty: whether entropy and mutual information are outputs too.
+        elastic: whether the file can answer with fewer bridges, or with the first base alone where that is sure.
+        classes: the names of the classes; None numbers them.
+        names: of the members, modes first; None numbers the modes and takes the bridges' own.
+        scores: to be kept in the file, for example of the test split.
+        about: a sentence to be kept in the file.
+        tolerance: how far a probability of the file may be from the library's, in fp32.
+        check: more images to compare on, or images and labels; int8 is scored on them where there are labels.
+        valid: held-out data to fit a temperature for every number of bridges on; the full ensemble keeps its own where
+            it is calibrated. Without it the ensemble's own serves for all.
+        temperatures: the same, fitted before.
+        threshold: the file's own, where the caller gives none; None runs every member for every image.
+        int8: images to find the ranges of activations on; weights and activations then have eight bits (.onnx only).
+        grouped: whether bridges of one architecture at one tap run as one; "auto" does it wherever it can be done: in
+            files that are not elastic (docs/deploy.md has the measurement).
+        aot: compile with AOTInductor (.pt2 only; needs a C++ compiler).
+    """
+    place = Path(path)
+    kind = place.suffix.removeprefix(".")
+    _check(place, example, int8=int8, aot=aot)
+    if elastic and grouped is True:
+        raise ModebridgeError(
+            "Expected grouped bridges in files that are not elastic, but elastic is True; an elastic file may "
+            "run any number of them, so it runs them one by one."
+        )
+    if threshold is not None and not elastic:
+        raise ModebridgeError("Expected a threshold with elastic files only, but elastic is False; leave one out.")
+    own = copy.deepcopy(ensemble).cpu().float().eval()
+    images, pair = _images(check)
+    found = _temperatures(own, valid, temperatures)
+    shape = tuple(example.shape[1:])
+    example = example.detach().cpu()
+    batches = probe(example, images)
+    meta = describe(own, found, shape, classes=classes, names=names, scores=scores, about=about)
+    meta |= {"threshold": threshold, "elastic": elastic, "precision": "fp32" if int8 is None else "int8", "aot": aot}
+    extras = {"members": members, "entropy": uncertainty, "mutual_information": uncertainty}
+    meta["outputs"] = ["probabilities", *[name for name, wanted in extras.items() if wanted], "used"]
+    wishes = Wishes(
+        image=shape,
+        classes=len(meta["classes"]),
+        temperatures=found,
+        threshold=ALL if threshold is None else threshold,
+        members=members,
+        uncertainty=uncertainty,
+        elastic=elastic,
+        calibration=int8,
+        aot=aot,
+    )
+    together = grouped is not False and not elastic
+    one = OneModule(own, found, grouped=together)
+    if _apart(one, own, found, batches) >= tolerance:
+        # Folding is exact in the network's graph as torch.fx saw it; a network that hides something keeps its norms.
+        one = OneModule(own, found, folded=False, grouped=together)
+    scratch = place.with_name(f"{place.stem}.new{place.suffix}")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write = write_onnx if kind == "onnx" else write_package
+        seal = write(one, example, wishes, meta, scratch)
+        file = Deployed.load(scratch)
+
+        def ask(images: Any, bridges: int | None, threshold: float | None) -> Any:
+            return file(images, bridges=bridges, threshold=ALL if elastic and threshold is None else threshold)[0]
+
+        parity = largest_difference(ask, own, found, batches, elastic=elastic)
+        if int8 is None and not parity < tolerance:
+            raise ModebridgeError(
+                f"Expected the file's probabilities to be within {tolerance:g} of the library's, but got a difference "
+                f"of {parity:.3g}; nothing was written: give the tolerance that you can accept."
+            )
+        price = compare(own, found, file, pair) if int8 is not None and pair is not None else None
+        meta["parity"] = {"largest_difference": parity, "images": sum(len(batch) for batch in batches)}
+        meta |= {} if price is None else {"int8": price.as_dict()}
+        seal(meta)
+        scratch.replace(place)
+    except OSError as error:
+        raise ModebridgeError(f"Expected to write '{place}', but got '{error}'; make room, then try again.") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+    return Exported(place, kind, parity, place.stat().st_size, meta, price)
+
+
+@torch.no_grad()
+def _apart(one: OneModule, own: BridgedEnsemble, found: Temperatures, batches: Sequence[Tensor]) -> float:
+    return max(float((one(batch) - expected(own, found, batch)).abs().max()) for batch in batches)
+
+
+def _check(place: Path, example: Tensor, *, int8: Tensor | None, aot: bool) -> None:
+    if place.suffix not in (".onnx", ".pt2"):
+        raise ModebridgeError(
+            f"Expected the file to end in .onnx or .pt2, but got '{place.name}'; the suffix chooses the format."
+        )
+    if not isinstance(example, Tensor) or not example.is_floating_point() or example.dim() < 2 or not len(example):
+        got = f"{example.dtype} {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
+        raise ModebridgeError(
+            f"Expected example to be a batch of float images (B, ...), but got {got}; give images[:1] in [0, 1]."
+        )
+    if int8 is not None and place.suffix != ".onnx":
+        raise ModebridgeError(f"Expected int8 with .onnx files only, but got '{place.name}'; choose .onnx.")
+    if aot and place.suffix != ".pt2":
+        raise ModebridgeError(f"Expected aot with .pt2 files only, but got '{place.name}'; choose .pt2.")
+
+
+def _images(check: Tensor | Batch | None) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
+    if check is None or isinstance(check, Tensor):
+        return (None if check is None else check.detach().cpu().float()), None
+    images, labels = check_images(check, "check")
+    return images.cpu(), (images.cpu(), labels.cpu())
+
+
+@torch.no_grad()
+def _temperatures(own: BridgedEnsemble, valid: Batches | None, given: Temperatures | None) -> Temperatures:
+    if given is not None:
+        given.check(len(own.bridges))
+        return given
+    if valid is None:
+        return Temperatures.same(float(own.temperature), len(own.bridges))
+    pairs = [check_images(item, "valid") for item in valid]
+    if not pairs:
+        raise ModebridgeError("Expected valid to have batches, but got none; give the validation split.")
+    said = torch.cat([own.members(images.cpu()) for images, _ in pairs], dim=1)
+    labels = torch.cat([labels.cpu() for _, labels in pairs])
+    fitted = fit_temperatures(said, labels, len(own.bases))
+    if not own.calibrated:
+        return fitted
+    full = float(own.temperature)
+    first = full if len(own.bases) == 1 and not len(own.bridges) else fitted.first
+    return Temperatures(first, (*fitted.by_bridges[:-1], full))

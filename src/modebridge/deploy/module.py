@@ -1,0 +1,149 @@
+"""A bridged ensemble as one module: each base once, temperature and averaging inside, probabilities out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.bridges import Bridge
+from modebridge.deploy.answer import Answer, Place, check_bridges, staged
+from modebridge.deploy.fold import fold
+from modebridge.deploy.grouping import Grouped, units
+from modebridge.deploy.temperatures import Temperatures
+from modebridge.ensembles import BridgedEnsemble, scale
+from modebridge.nets import check_tap, skeleton
+
+__all__ = ["BasePart", "OneModule"]
+
+
+class OneModule(nn.Module):
+    """All members as one module that shares no state with the ensemble it came from.
+
+    The taps are read by hooks that are set once; what they read is kept by thread, so several threads may run it.
+
+    Args:
+        ensemble: the modes and bridges; it is copied.
+        temperatures: of every number of bridges; None takes the ensemble's own for all.
+        folded: whether batch norm is folded into the layer before it, where that is exact.
+        grouped: whether bridges of one architecture at one tap run as one; see `grouping`.
+    """
+
+    def __init__(
+        self,
+        ensemble: BridgedEnsemble,
+        temperatures: Temperatures | None = None,
+        *,
+        folded: bool = True,
+        grouped: bool = False,
+    ) -> None:
+        super().__init__()
+        found = temperatures or Temperatures.same(float(ensemble.temperature), len(ensemble.bridges))
+        found.check(len(ensemble.bridges))
+        self.temperatures = found
+        self.taps: list[list[str]] = [list(taps) for taps in ensemble._taps]
+        self.reads: list[list[Place]] = [
+            [(k, bridge.tap) for k in reads]
+            for bridge, reads in zip(ensemble.bridges, ensemble._reads, strict=True)
+            if isinstance(bridge, Bridge)
+        ]
+        self.bases = nn.ModuleList(
+            BasePart(base, taps, folded=folded) for base, taps in zip(ensemble.bases, self.taps, strict=True)
+        )
+        bodies = [skeleton(bridge.body) for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
+        bodies = [fold(body) if folded else body for body in bodies]
+        # Bridges that run as one are one unit; else each is a unit of its own.
+        self.units: list[tuple[int, ...]] = units(bodies, self.reads) if grouped else [(j,) for j in range(len(bodies))]
+        self.runners = nn.ModuleList(
+            bodies[numbers[0]] if len(numbers) == 1 else Grouped([bodies[j] for j in numbers]) for numbers in self.units
+        )
+        self.eval().requires_grad_(False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The calibrated probabilities (B, K) of all members: a plain graph, to compile, capture or export."""
+        return scale(self.members(images).mean(dim=0), self.temperatures.by_bridges[-1])
+
+    def members(self, images: Tensor) -> Tensor:
+        """The probabilities (M, B, K) of every member: the modes, then the bridges."""
+        logits: list[Tensor] = []
+        features: dict[Place, Tensor] = {}
+        for k, base in enumerate(self.bases):
+            out, *found = base(images)
+            logits.append(out)
+            features.update({(k, tap): feature for tap, feature in zip(self.taps[k], found, strict=True)})
+        return torch.stack([*logits, *self._bridges(features, len(self.reads))]).softmax(dim=-1)
+
+    def _bridges(self, features: Mapping[Place, Tensor], count: int) -> list[Tensor]:
+        """The logits (B, K) of the first bridges."""
+        said: dict[int, Tensor] = {}
+        for numbers, runner in zip(self.units, self.runners, strict=True):
+            if numbers[0] < count:
+                out = runner(*[features[place] for place in self.reads[numbers[0]]])
+                said |= {numbers[0]: out} if len(numbers) == 1 else dict(zip(numbers, out.unbind(), strict=True))
+        return [said[j] for j in range(count)]
+
+    @torch.no_grad()
+    def answer(self, images: Tensor, *, bridges: int | None = None, threshold: float | None = None) -> Answer[Tensor]:
+        """The elastic answer: fewer bridges, or the whole ensemble only for images that the first base is unsure of.
+
+        Args:
+            images: (B, ...).
+            bridges: how many of the bridges, in their order; None takes all.
+            threshold: images whose first base is at least this confident (after its own temperature) get its answer
+                alone; None runs every member for every image.
+        """
+        count = check_bridges(bridges, len(self.reads))
+        return staged(
+            images,
+            lambda k, some: self.bases[k](some),
+            lambda features: self._bridges(features, count),
+            taps=self.taps,
+            members=len(self.bases) + len(self.reads),
+            temperatures=self.temperatures,
+            count=count,
+            threshold=threshold,
+        )
+
+
+class BasePart(nn.Module):
+    """A base network that gives its logits and, in order, the features at its taps.
+
+    Args:
+        net: the network with its weights; it is copied.
+        taps: names of submodules whose outputs are wanted.
+        folded: whether batch norm is folded where that is exact.
+    """
+
+    def __init__(self, net: nn.Module, taps: Sequence[str], *, folded: bool = True) -> None:
+        super().__init__()
+        self.net = fold(skeleton(net), keep=taps) if folded else skeleton(net)
+        # By thread: a second thread in the same module must not see this one's features.
+        self._heard = _ByThread()
+        for tap in taps:
+            check_tap(self.net, tap).register_forward_hook(self._reader(tap))
+        self._taps = list(taps)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Logits (B, K), then one feature a tap."""
+        heard: dict[str, Tensor] = {}
+        self._heard.now = heard
+        logits: Tensor = self.net(images)
+        return (logits, *[heard[tap] for tap in self._taps])
+
+    def _reader(self, tap: str) -> Any:
+        def read(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+            self._heard.now[tap] = output
+
+        return read
+
+
+class _ByThread(threading.local):
+    """A place of its own for every thread; a copy of a module starts with an empty one."""
+
+    now: dict[str, Tensor]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ByThread:
+        return _ByThread()

@@ -1,0 +1,112 @@
+"""The parts of an ensemble as torch.export programs in one .pt2 archive, compiled ahead of time where asked for."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.deploy.module import OneModule
+from modebridge.errors import ModebridgeError
+
+__all__ = ["Pack", "make_package"]
+
+Pack: TypeAlias = Callable[[Path, Mapping[str, str]], None]
+"""Writes the archive, with text files in it."""
+
+
+@torch.no_grad()
+def make_package(one: OneModule, example: Tensor, *, elastic: bool, aot: bool) -> Pack:
+    """Export what a .pt2 archive holds.
+
+    Plain, that is one program, `model`, from images to each member's probabilities (M, B, K). Elastic, it is one
+    program a base and one a bridge (`base0`, `bridge0`), which the reader runs as far as it needs them: a graph of
+    torch.export cannot leave out images by what it has computed.
+
+    Args:
+        one: the ensemble.
+        example: (B, ...) images.
+        elastic: see above.
+        aot: compile every program with AOTInductor for the machine at hand.
+    """
+    if aot and shutil.which("g++") is None and shutil.which("clang++") is None:
+        raise ModebridgeError(
+            "Expected a C++ compiler for AOTInductor, but found neither g++ nor clang++; install one or leave out aot."
+        )
+    two = example[:1].expand(2, *example.shape[1:]).clone()
+    programs = {"model": _program(_Members(one), [two])} if not elastic else {}
+    if elastic:
+        features: dict[tuple[int, str], Tensor] = {}
+        for k, base in enumerate(one.bases):
+            _, *found = base(two)
+            features.update({(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)})
+            programs[f"base{k}"] = _program(base, [two])
+        for j, runner in enumerate(one.runners):
+            programs[f"bridge{j}"] = _program(runner, [features[place] for place in one.reads[j]])
+    compiled = {name: _compiled(program, name) for name, program in programs.items()} if aot else None
+
+    def pack(path: Path, texts: Mapping[str, str]) -> None:
+        try:
+            from torch.export.pt2_archive._package import package_pt2
+        except ImportError as error:
+            raise ModebridgeError(
+                f"Expected torch 2.8 or newer for .pt2 files, but got {torch.__version__}; install it or use .onnx."
+            ) from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if compiled is None:
+                package_pt2(str(path), exported_programs=programs, extra_files=dict(texts))
+            else:
+                package_pt2(str(path), aoti_files=compiled, extra_files=dict(texts))
+
+    return pack
+
+
+class _Members(nn.Module):
+    def __init__(self, one: OneModule) -> None:
+        super().__init__()
+        self.one = one
+
+    def forward(self, *images: Tensor) -> Tensor:
+        return self.one.members(*images)
+
+
+def _program(module: nn.Module, inputs: list[Tensor]) -> Any:
+    example = tuple(tensor.contiguous() for tensor in inputs)
+    shapes = (tuple({0: torch.export.Dim.DYNAMIC} for _ in example),)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.export.export(_Positional(module).eval(), example, dynamic_shapes=shapes)
+    except Exception as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ModebridgeError(
+            f"Expected {type(module).__name__} to be exportable by torch.export, but got '{reason}'; "
+            "write its forward pass without branches that look at values."
+        ) from error
+
+
+class _Positional(nn.Module):
+    """Any module behind one signature, whatever its own arguments are called."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.module(*inputs)
+
+
+def _compiled(program: Any, name: str) -> Any:
+    args, kwargs = program.example_inputs
+    # Parts of one architecture have the same code, from which the compiler makes its files' names: without a name of
+    # its own the second would overwrite the weights of the first.
+    options = {"aot_inductor.package": True, "aot_inductor.model_name_for_generated_files": name}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch._inductor.aot_compile(program.module(), args, kwargs, options=options)

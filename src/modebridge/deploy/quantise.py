@@ -1,0 +1,145 @@
+"""Eight bits for CPUs: convolutions and products of every part, with ranges from real images; what it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from modebridge.deploy.graph import Model
+from modebridge.deploy.module import OneModule
+from modebridge.deploy.parity import expected
+from modebridge.deploy.temperatures import Temperatures
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate.scores import accuracy, nll
+
+if TYPE_CHECKING:
+    from modebridge.deploy.file import Deployed
+
+__all__ = ["Int8Cost", "compare", "quantised"]
+
+QUANTISED = ["Conv", "Gemm", "MatMul"]
+
+
+@dataclass(frozen=True)
+class Int8Cost:
+    """Scores of a file of eight bits beside those of the library in fp32, on the same labelled images."""
+
+    images: int
+    accuracy: float
+    nll: float
+    fp32_accuracy: float
+    fp32_nll: float
+    agreement: float
+    """The share of images with the same top class in both."""
+
+    def as_dict(self) -> dict[str, float]:
+        """As plain data, for the file's papers."""
+        return asdict(self)
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        return (
+            f"int8 on {self.images} images: accuracy {100 * self.accuracy:.2f} % (fp32 {100 * self.fp32_accuracy:.2f} "
+            f"%), NLL {self.nll:.4f} (fp32 {self.fp32_nll:.4f}), same class for {100 * self.agreement:.2f} %."
+        )
+
+
+@torch.no_grad()
+def quantised(
+    one: OneModule, bases: Sequence[Model], bridges: Sequence[Model], images: Tensor
+) -> tuple[list[Model], list[Model]]:
+    """The same parts with eight-bit weights (by channel) and activations; each is calibrated on what it is fed.
+
+    Args:
+        one: the ensemble, to compute the features that bridges read.
+        bases: the ONNX models of the bases.
+        bridges: those of the bridges.
+        images: (N, ...) to find the ranges of activations on; some hundreds are plenty.
+    """
+    if not images.is_floating_point() or not len(images):
+        raise ModebridgeError(
+            f"Expected int8 to be given float images to calibrate on, but got {images.dtype} {tuple(images.shape)}; "
+            "give some hundred training images."
+        )
+    features: dict[tuple[int, str], Tensor] = {}
+    for k, base in enumerate(one.bases):
+        _, *found = base(images)
+        features |= {(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)}
+    fed = [[features[place] for place in one.reads[numbers[0]]] for numbers in one.units]
+    return [_quantise(model, [images]) for model in bases], [
+        _quantise(model, inputs) for model, inputs in zip(bridges, fed, strict=True)
+    ]
+
+
+def _quantise(model: Model, inputs: Sequence[Tensor], batch: int = 32) -> Model:
+    import onnx
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    names = [value.name for value in model.graph.input]
+    arrays = [tensor.contiguous().numpy() for tensor in inputs]
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._starts = iter(range(0, len(arrays[0]), batch))
+
+        def get_next(self) -> Mapping[str, Any] | None:
+            start = next(self._starts, None)
+            if start is None:
+                return None
+            return {name: array[start : start + batch] for name, array in zip(names, arrays, strict=True)}
+
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        plain, ready, done = (str(Path(folder) / name) for name in ("plain.onnx", "ready.onnx", "done.onnx"))
+        onnx.save(model, plain)
+        quant_pre_process(plain, ready, skip_symbolic_shape=True)
+        quantize_static(
+            ready,
+            done,
+            Reader(),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            op_types_to_quantize=QUANTISED,
+        )
+        return onnx.load(done)
+
+
+@torch.no_grad()
+def compare(own: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pair: tuple[Tensor, Tensor]) -> Int8Cost:
+    """The scores of a file beside the library's, on labelled images, in batches of 64."""
+    images, labels = pair
+    parts = range(0, len(images), 64)
+    before = torch.cat([expected(own, temperatures, images[k : k + 64]) for k in parts])
+    after = torch.cat([torch.from_numpy(file(images[k : k + 64]).probabilities) for k in parts])
+    return Int8Cost(
+        images=len(images),
+        accuracy=accuracy(after, labels),
+        nll=nll(after, labels),
+        fp32_accuracy=accuracy(before, labels),
+        fp32_nll=nll(before, labels),
+        agreement=float((before.argmax(-1) == after.argmax(-1)).double().mean()),
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The quantiser advises and reports through the root logger."""
+    root = logging.getLogger()
+    level = root.level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)

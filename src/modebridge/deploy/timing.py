@@ -1,0 +1,136 @@
+"""Measure how long things take, side by side: medians and quartiles that a noisy machine hits all alike."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from modebridge.errors import ModebridgeError
+
+__all__ = ["Spread", "Timing", "measure", "ratio", "spread_of"]
+
+ROUNDS = 7
+"""How often each candidate gets a turn: enough for quartiles of ratios."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The middle of some numbers and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The times of one candidate.
+
+    Args:
+        seconds: of one call, over all calls.
+        rounds: the median of each turn, in order; turns with one number lie beside each other in time.
+        calls: how many calls were timed.
+        fastest: the shortest call, which says most on a machine that others use too.
+    """
+
+    seconds: Spread
+    rounds: tuple[float, ...]
+    calls: int
+    fastest: float
+
+
+def measure(
+    candidates: Mapping[str, Callable[[], object]],
+    seconds: float = 2.0,
+    *,
+    rounds: int = ROUNDS,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Timing]:
+    """Time candidates in turns.
+
+    Every candidate first runs twice untimed (compilation, allocation). Then each round gives every candidate one turn:
+    one untimed call, which brings its weights back into the caches, then calls until its share of the time is over, at
+    least one. Odd rounds go through the candidates backwards, so that a drift of the machine favours none.
+
+    Args:
+        candidates: by name, what to call; a call must come back only when its work is done.
+        seconds: the time that each candidate gets, over all rounds; a slow one gets more, one call a round.
+        rounds: how many turns each one gets.
+        clock: seconds since some moment.
+
+    Returns:
+        The timing of each candidate, by name.
+
+    >>> found = measure({"nothing": lambda: None}, seconds=0.001)
+    >>> len(found["nothing"].rounds), found["nothing"].calls >= 7
+    (7, True)
+    """
+    if not (math.isfinite(seconds) and seconds > 0) or rounds < 1:
+        raise ModebridgeError(
+            f"Expected seconds to be above 0 and rounds at least 1, but got {seconds} and {rounds}; give more time."
+        )
+    for call in candidates.values():
+        for _ in range(2):
+            call()
+    turns: dict[str, list[list[float]]] = {name: [] for name in candidates}
+    order = list(candidates)
+    for number in range(rounds):
+        for name in order if number % 2 == 0 else reversed(order):
+            turns[name].append(_turn(candidates[name], seconds / rounds, clock))
+    return {
+        name: Timing(
+            spread_of([time for turn in found for time in turn]),
+            tuple(median(turn) for turn in found),
+            sum(len(turn) for turn in found),
+            min(min(turn) for turn in found),
+        )
+        for name, found in turns.items()
+    }
+
+
+def _turn(call: Callable[[], object], seconds: float, clock: Callable[[], float]) -> list[float]:
+    call()
+    times: list[float] = []
+    end = clock() + seconds
+    while not times or clock() < end:
+        begin = clock()
+        call()
+        times.append(clock() - begin)
+    return times
+
+
+def ratio(one: Timing, unit: Timing) -> Spread:
+    """How much longer one candidate takes than another, round by round: what slows a round down slows both.
+
+    >>> a, b = (Timing(Spread(0, 0, 0), rounds, 2, 0.0) for rounds in ((2.0, 40.0), (1.0, 20.0)))
+    >>> ratio(a, b)
+    Spread(median=2.0, low=2.0, high=2.0)
+    """
+    if len(one.rounds) != len(unit.rounds):
+        raise ModebridgeError(
+            f"Expected two timings of the same rounds, but got {len(one.rounds)} and {len(unit.rounds)}; "
+            "measure both in one call."
+        )
+    return spread_of([a / b if b else math.nan for a, b in zip(one.rounds, unit.rounds, strict=True)])
+
+
+def spread_of(values: Sequence[float]) -> Spread:
+    """Median and quartiles, linear between the two nearest values.
+
+    >>> spread_of([1.0, 2.0, 3.0, 4.0, 5.0])
+    Spread(median=3.0, low=2.0, high=4.0)
+    """
+    if not values:
+        raise ModebridgeError("Expected at least one value, but got none; measure something first.")
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        below = math.floor(place)
+        above = min(below + 1, len(ordered) - 1)
+        return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+    return Spread(at(0.5), at(0.25), at(0.75))

@@ -1,0 +1,49 @@
+"""What `modebridge bench` times of a recipe or a run folder, and where it was timed."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modebridge.deploy.contenders import Contender, random_contenders
+from modebridge.recipes.config import Recipe
+from modebridge.recipes.costs import spec_for
+from modebridge.recipes.folder import machine
+
+__all__ = ["contenders_for", "surroundings"]
+
+
+def contenders_for(recipe: Recipe) -> tuple[list[Contender], tuple[int, ...]]:
+    """The contenders of a recipe's network with weights that were drawn now, and the shape of its images.
+
+    Four modes and three bridges, or as many as the recipe has.
+    """
+    spec = spec_for(recipe)
+    return random_contenders(spec, recipe.slim(recipe.sizes[0]), min(recipe.modes, 4)), spec.image
+
+
+def surroundings(device: str, *, bf16: bool = False) -> dict[str, Any]:
+    """Machine, versions, threads and date: what a time means nothing without."""
+    found: dict[str, Any] = dict(machine())
+    try:
+        found["onnxruntime"] = version("onnxruntime")
+    except PackageNotFoundError:
+        found["onnxruntime"] = ""
+    found["device"] = f"cuda, {torch.cuda.get_device_name()}" if device == "cuda" else f"cpu, {_processor()}"
+    precision = "bf16" if bf16 else "fp32"
+    if device == "cuda" and not bf16 and torch.backends.cudnn.allow_tf32:
+        precision = "fp32, convolutions in TF32"  # torch's default on GPUs that have it
+    return {**found, "threads": torch.get_num_threads(), "precision": precision}
+
+
+def _processor() -> str:
+    """The name of the processor, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,148 @@
+"""From a run folder to an ensemble that can be exported: weights, temperatures and scores as they were kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modebridge import trees
+from modebridge.bridges import Bridge, body_like, last_blocks_tap
+from modebridge.data import ImageFiles, ImageSet
+from modebridge.data.sets import CLASS_NAMES
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError, near
+from modebridge.evaluate import Answers, advise
+from modebridge.modes import Mode
+from modebridge.nets import ResNet, skeleton
+from modebridge.recipes.answering import read_answers
+from modebridge.recipes.config import Recipe
+from modebridge.recipes.costs import kind_of_body, spec_for
+from modebridge.recipes.elastic import temperatures_of
+from modebridge.recipes.feeds import Feeds, load_splits
+from modebridge.recipes.folder import RunFolder, key_of
+from modebridge.recipes.gathering import find_recipe_of
+from modebridge.recipes.members import Member
+
+__all__ = ["ensemble_of", "some_images"]
+
+BUDGET = 1.2
+"""What is advised where no members are named: one network and a fifth."""
+
+
+def ensemble_of(
+    folder: Path | str | RunFolder, members: Sequence[str] | None = None
+) -> tuple[BridgedEnsemble, dict[str, Any]]:
+    """An ensemble out of a run folder, calibrated on the kept validation answers; needs no data set.
+
+    Args:
+        folder: of a finished run.
+        members: their names, as `mode-0` and `I-0-1-small`; None takes what `advise` recommends for 1.2 networks.
+
+    Returns:
+        The ensemble, and what `export` takes beside it by name: example, names, classes, scores, about, temperatures.
+    """
+    run = folder if isinstance(folder, RunFolder) else RunFolder(folder, writes=False)
+    recipe, seed = find_recipe_of(run)
+    answers = read_answers(run)
+    names = _ordered(answers, members)
+    chosen = [Member.parse(name) for name in names]
+    net = ResNet(spec_for(recipe))
+    modes = {member.i: _mode(run, net, member) for member in chosen if member.kind == "mode"}
+    bridges = [_bridge(run, recipe, net, member, modes) for member in chosen if member.is_bridge]
+    ensemble = BridgedEnsemble(net, list(modes.values()), bridges)
+    temperatures = temperatures_of(answers, names)
+    ensemble.temperature.fill_(temperatures.by_bridges[-1])
+    ensemble._fitted.fill_(True)
+    return ensemble, {
+        "example": _example(run, recipe, net),
+        "names": names,
+        "classes": CLASS_NAMES.get(recipe.data.name),
+        "scores": _scores(answers, names),
+        "about": f"{recipe.name}, seed {seed}: {recipe.about}",
+        "temperatures": temperatures,
+    }
+
+
+def some_images(recipe: Recipe, data: Path | None, seed: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Up to 256 training images to calibrate eight bits on, and up to 2,000 validation images with their labels."""
+    splits = load_splits(recipe.data, data)
+    feeds = Feeds(splits, recipe.data, seed, spec_for(recipe).image[-1], torch.device("cpu"))
+
+    def first(images: ImageSet | ImageFiles, count: int) -> tuple[Tensor, Tensor]:
+        pairs = list(feeds.plain(images.part(0, min(count, len(images)))))
+        return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+    return first(splits.train, 256)[0], first(splits.valid, 2000)
+
+
+def _ordered(answers: Answers, members: Sequence[str] | None) -> list[str]:
+    """Modes first, each group in the order given: the first mode is the one that answers alone where it is sure."""
+    names = list(dict.fromkeys(members)) if members else list(advise(answers, BUDGET).chosen.members)
+    for name in names:
+        if name not in answers.test:
+            raise ModebridgeError(f"Expected a member of this run, but got '{name}'; {near(name, answers.test)}.")
+        if Member.parse(name).kind == "curve":
+            raise ModebridgeError(
+                f"Expected modes and bridges to export, but got '{name}'; a network on a curve only teaches bridges."
+            )
+    modes = [name for name in names if Member.parse(name).kind == "mode"]
+    bridges = [name for name in names if name not in modes]
+    for name in bridges:
+        for source in answers.costs[name].reads:
+            if source not in modes:
+                raise ModebridgeError(
+                    f"Expected {source} to be a member, because {name} reads it, but it is not; add it."
+                )
+    if not modes:
+        raise ModebridgeError("Expected at least one mode among the members, but got none; add mode-0.")
+    return [*modes, *bridges]
+
+
+def _mode(run: RunFolder, net: ResNet, member: Member) -> Mode:
+    tensors, _ = run.read("modes", str(member.i))
+    found = Mode.from_state_dict(net, tensors) if tensors else None
+    if found is None or found.id != run.meta("logits", member.name).get("id"):
+        raise _other(run, member)
+    return found
+
+
+def _bridge(run: RunFolder, recipe: Recipe, net: ResNet, member: Member, modes: dict[int, Mode]) -> Bridge:
+    tensors, _ = run.read("bridges", member.name)
+    body = body_like(net.spec, kind_of_body(member), recipe.slim(member.size))
+    r = None if member.kind == "labels" else member.r
+    made = Bridge(body, [modes[k] for k in member.reads], last_blocks_tap(net.spec), r, member.name)
+    # In the order of memory that training leaves, which files do not know of: answers are hashed by content alone.
+    bridge = skeleton(made)
+    assert isinstance(bridge, Bridge)
+    if not tensors or tensors.keys() != bridge.state_dict().keys():
+        raise _other(run, member)
+    bridge.load_state_dict(tensors)
+    if key_of(trees.fingerprint(bridge.state_dict()), bridge.reads) != run.meta("logits", member.name).get("id"):
+        raise _other(run, member)
+    return bridge
+
+
+def _other(run: RunFolder, member: Member) -> ModebridgeError:
+    return ModebridgeError(
+        f"Expected the weights of {member.name} in '{run.path}' to be those whose answers are kept, but they are "
+        f"missing or have changed; finish the run: modebridge run --out {run.path}."
+    )
+
+
+def _scores(answers: Answers, names: Sequence[str]) -> dict[str, Any]:
+    found = answers.score(names)
+    keys = ("accuracy", "nll", "ece", "brier", "raw_nll", "relative_flops", "relative_params")
+    return {"split": "test", "images": len(answers.test_labels), **{key: getattr(found, key) for key in keys}}
+
+
+def _example(run: RunFolder, recipe: Recipe, net: ResNet) -> Tensor:
+    """The real images that the folder keeps for its page, else noise of their shape."""
+    i, j = recipe.curves()[0]
+    images = run.read("samples", f"{i}-{j}")[0].get("images")
+    if images is not None and tuple(images.shape[1:]) == net.spec.image:
+        return images.float()
+    return torch.rand(4, *net.spec.image, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,90 @@
+"""Pixels from what people send, and a sentence for what is no image."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modebridge import ModebridgeError
+from modebridge.deploy import pictures
+from modebridge.deploy.pictures import from_base64, from_bytes, from_lists
+
+COLOUR = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_colour_is_read_as_it_is():
+    found = from_bytes(png(COLOUR), (3, 4, 6))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, COLOUR.transpose(2, 0, 1) / 255.0, rtol=1e-6)
+
+
+def test_grey_becomes_colour_and_colour_grey():
+    grey = COLOUR[..., 0]
+    np.testing.assert_allclose(from_bytes(png(grey), (3, 4, 6)), np.stack([grey / 255.0] * 3), rtol=1e-6)
+    luma = COLOUR @ [0.299, 0.587, 0.114]
+    np.testing.assert_allclose(from_bytes(png(COLOUR), (1, 4, 6))[0], luma / 255.0, atol=1.01 / 255)
+
+
+def test_other_sizes_are_resized():
+    flat = np.full((50, 20, 3), 51, dtype=np.uint8)
+    np.testing.assert_allclose(from_bytes(png(flat), (3, 8, 8)), np.full((3, 8, 8), 0.2), rtol=1e-6)
+
+
+def test_base64_is_the_same_file():
+    text = base64.b64encode(png(COLOUR)).decode()
+    np.testing.assert_array_equal(from_base64(text, (3, 4, 6)), from_bytes(png(COLOUR), (3, 4, 6)))
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"not an image", png(COLOUR)[:40], png(COLOUR)[:-30]])
+def test_what_is_no_image_is_a_sentence(data):
+    with pytest.raises(ModebridgeError, match=f"Expected an image file, but got {len(data)} bytes"):
+        from_bytes(data, (3, 4, 6))
+
+
+def test_more_pixels_than_fit_are_not_unpacked(monkeypatch):
+    monkeypatch.setattr(pictures, "MOST_PIXELS", 23)
+    with pytest.raises(ModebridgeError, match="at most 23 pixels, but got 6 x 4"):
+        from_bytes(png(COLOUR), (3, 4, 6))
+
+
+def test_channels_that_files_do_not_have():
+    with pytest.raises(ModebridgeError, match="1 or 3 channels"):
+        from_bytes(png(COLOUR), (4, 4, 6))
+
+
+def test_bad_base64():
+    with pytest.raises(ModebridgeError, match="to be base64"):
+        from_base64("???", (3, 4, 6))
+
+
+def test_lists_are_taken_as_they_are():
+    values = np.random.default_rng(1).random((2, 3, 3)).tolist()
+    np.testing.assert_allclose(from_lists(values, (2, 3, 3)), values, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (None, "got shape"),
+        ([], "got shape"),
+        ([[[0.5]], [[0.5, 0.1]]], "something else"),
+        ({"a": 1}, "something else"),
+        ([[["x"]]], "something else"),
+        ([[[1.5]]], "outside"),
+        ([[[-0.1]]], "outside"),
+        ([[[float("nan")]]], "outside"),
+    ],
+)
+def test_bad_lists_are_a_sentence(values, said):
+    with pytest.raises(ModebridgeError, match=said):
+        from_lists(values, (1, 1, 1))
