@@ -63,10 +63,18 @@ def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
     assert checker.open == []
     assert checker.outside == []
     assert not re.search(r"https?://(?!www\.w3\.org)", text), "the page must not need the network"
-    for part in ("Results", "Cost and performance", "Along the curves", "A few images", "Calibration", "Training"):
+    for part in (
+        "Results",
+        "Cost and performance",
+        "Elastic answers",
+        "Along the curves",
+        "A few images",
+        "Calibration",
+        "Training",
+    ):
         assert f"<h2>{part}</h2>" in text
     assert "Study: correspondence" in text
-    assert text.count("<svg") == 7
+    assert text.count("<svg") == 8
     assert "#010203" not in text, "ink must follow the page"
     assert "prefers-color-scheme: dark" in text
     assert len(text) < 1_500_000

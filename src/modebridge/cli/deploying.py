@@ -126,7 +126,8 @@ def predict_files(
                 ) from error
         if wrong is not None:
             bad += 1
-            say(f"{path}: {wrong}", style="red")
+            # Not folded at the width of a screen: a program may read it.
+            typer.echo(f"{path}: {wrong}", err=True)
         if len(waiting) == BATCH:
             ask()
     ask()

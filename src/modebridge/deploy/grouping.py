@@ -49,7 +49,7 @@ class Grouped(nn.Module):
         """Logits (J, B, K) of all bodies."""
         copies = feature.repeat(1, self.count, *[1] * (feature.dim() - 2))
         logits: Tensor = self.body(copies)
-        return logits.reshape(len(feature), self.count, -1).transpose(0, 1)
+        return logits.reshape(feature.shape[0], self.count, -1).transpose(0, 1)
 
 
 class _Products(nn.Module):
@@ -68,7 +68,7 @@ class _Products(nn.Module):
         self.register_buffer("bias", torch.stack(biases)[:, None])
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = x.reshape(len(x), self.count, -1).transpose(0, 1)  # (J, B, C)
+        parts = x.reshape(x.shape[0], self.count, -1).transpose(0, 1)  # (J, B, C)
         return (torch.matmul(parts, self.weight) + self.bias).transpose(0, 1).flatten(1)
 
 

@@ -52,7 +52,7 @@ def elastic_lines(answers: Answers, rows: Sequence[Row]) -> dict[str, list[Trade
         tables = _tables(answers, row.members, "test")
         bases = len(row.members) + 1 - len(temperatures.by_bridges)
         lines[row.name] = trade_off(
-            tables, answers.test_labels, bases, temperatures, 1.0, extra, thresholds=[*thresholds, ALL]
+            tables, answers.test_labels, bases, temperatures, 1.0, extra, thresholds=[0.0, *thresholds, ALL]
         )
     return lines
 

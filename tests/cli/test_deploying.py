@@ -1,0 +1,143 @@
+"""From a run folder to a file and from images to answers, by the program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from modebridge.cli.app import app
+from modebridge.deploy import Deployed
+from modebridge.recipes import RECIPES
+from tests.recipes.small import small
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A small run, a file exported from it, and images: grey, colour, of another size, and a bad one."""
+    root = tmp_path_factory.mktemp("deploying")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES, "digits", small)
+        assert invoke("run", "--out", root / "run").exit_code == 0
+    answer = invoke("export", root / "run", root / "fast.onnx", "--members", "mode-0, I-0-1-small, I-0-2-small")
+    assert answer.exit_code == 0, answer.output
+    pixels = np.random.default_rng(0).integers(0, 255, (8, 8), np.uint8)
+    folder = root / "images"
+    (folder / "deep").mkdir(parents=True)
+    Image.fromarray(pixels).save(folder / "grey.png")
+    Image.fromarray(np.stack([pixels] * 3, axis=-1)).save(folder / "deep" / "colour.PNG")
+    Image.fromarray(pixels).resize((20, 30)).save(folder / "large.jpg")
+    (folder / "bad.png").write_bytes(b"\x89PNG nothing")
+    (folder / "notes.txt").write_text("no image")
+    return root, answer, pixels
+
+
+def lines(answer):
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def test_what_export_says(made):
+    root, answer, _ = made
+    assert "Members: mode-0 + I-0-1-small + I-0-2-small (elastic, 0 to 2 bridges)" in answer.stdout.replace("\n", " ")
+    assert "Parity: the file's probabilities are within" in answer.stdout
+    meta = Deployed.load(root / "fast.onnx").meta
+    assert meta["about"].startswith("digits, seed 0")
+    assert f"accuracy {100 * meta['scores']['accuracy']:.2f} %" in answer.stdout.replace("\n", " ")
+
+
+def test_good_images_are_answered_and_bad_ones_named(made):
+    root, _, pixels = made
+    answer = invoke("predict", root / "fast.onnx", root / "images", root / "nowhere.png", "--json")
+    assert answer.exit_code == 1
+    found = {record["file"].rsplit("/", 1)[-1]: record for record in lines(answer)}
+    assert set(found) == {"grey.png", "colour.PNG", "large.jpg"}
+    assert "bad.png: Expected an image file" in answer.stderr
+    assert "nowhere.png: Expected a file or a folder" in answer.stderr
+    assert "2 of 5 could not be read" in answer.stderr
+    grey = found["grey.png"]
+    wanted = Deployed.load(root / "fast.onnx")((pixels / 255.0).astype(np.float32)[None, None])
+    assert grey["probabilities"] == pytest.approx(wanted.probabilities[0].tolist(), abs=1e-6)
+    assert grey["class"] == str(wanted.probabilities[0].argmax())
+    assert grey["probability"] == max(grey["probabilities"])
+    assert found["colour.PNG"]["probabilities"] == pytest.approx(grey["probabilities"], abs=1e-6)
+
+
+def test_the_table_and_fewer_bridges(made, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    root, _, _ = made
+    answer = invoke("predict", root / "fast.onnx", root / "images" / "grey.png", "--bridges", "1")
+    assert answer.exit_code == 0, answer.output
+    assert "entropy" in answer.stdout
+    assert answer.stdout.split()[-1] == "2", "members used"
+    (short,) = lines(invoke("predict", root / "fast.onnx", root / "images" / "grey.png", "--threshold", "0", "--json"))
+    assert short["used"] == 1
+    assert short["mutual_information"] == pytest.approx(0, abs=1e-6)
+
+
+def test_more_images_than_a_batch(made, monkeypatch):
+    root, _, _ = made
+    monkeypatch.setattr("modebridge.cli.deploying.BATCH", 2)
+    paths = [root / "images" / "grey.png"] * 3 + [root / "images" / "large.jpg"] * 2
+    found = lines(invoke("predict", root / "fast.onnx", *paths, "--json"))
+    assert [record["file"].rsplit("/", 1)[-1] for record in found] == ["grey.png"] * 3 + ["large.jpg"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("predict", "nowhere.onnx", "x.png"), "Expected 'nowhere.onnx' to be a file"),
+        (("export", "/nowhere", "fast.onnx"), "to be a run folder"),
+    ],
+)
+def test_wrong_commands_are_one_sentence(arguments, message, made):
+    answer = invoke(*arguments)
+    assert message in str(answer.exception)
+
+
+def test_wrong_wishes(made):
+    root, _, _ = made
+    for more, message in (
+        (("--grouped", "maybe"), "--grouped to be auto, yes or no"),
+        (("--plain", "--average-cost", "1.1"), "--average-cost with elastic files only"),
+        (("--average-cost", "0.5"), "at least the base's 1, but got 0.5"),
+    ):
+        answer = invoke("export", root / "run", root / "x.onnx", *more)
+        assert message in str(answer.exception)
+    assert not (root / "x.onnx").exists()
+    answer = invoke("predict", root / "fast.onnx", root / "images", "--bridges", "7", "--json")
+    assert "between 0 and 2, but got 7" in str(answer.exception)
+    assert answer.stdout == ""
+
+
+def test_a_file_for_an_average_cost(made):
+    root, _, _ = made
+    members = ("--members", "mode-0,I-0-1-small", "--per-member", "--average-cost", "1.02")
+    answer = invoke("export", root / "run", root / "cheap.pt2", *members)
+    assert answer.exit_code == 0, answer.output
+    assert "Threshold: 0." in answer.stdout
+    meta = Deployed.load(root / "cheap.pt2").meta
+    assert 0 < meta["threshold"] < 1
+    assert "members" in meta["outputs"]
+
+
+def test_exit_codes_of_the_installed_program(made):
+    root, _, _ = made
+
+    def code(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "modebridge", "predict", *[str(one) for one in arguments]],
+            capture_output=True,
+            check=False,
+        ).returncode
+
+    assert code(root / "fast.onnx", root / "images") == 1
+    assert code(root / "fast.onnx") == 2

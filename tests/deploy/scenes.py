@@ -1,0 +1,58 @@
+"""Ensembles with random weights whose probabilities are neither flat nor saturated."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from modebridge.bridges import Bridge, body_like, last_blocks_tap
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.modes import Mode
+from tests.scenarios import tiny_net
+
+
+def stirred(net: nn.Module, seed: int) -> nn.Module:
+    """Batch norms with statistics of their own, and a head whose logits are of order one."""
+    generator = torch.Generator().manual_seed(seed)
+    for layer in net.modules():
+        if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
+            for name, low, high in (
+                ("running_mean", -0.5, 0.5),
+                ("running_var", 0.5, 1.5),
+                ("weight", 0.5, 1.5),
+                ("bias", -0.5, 0.5),
+            ):
+                tensor = getattr(layer, name)
+                if tensor is not None:
+                    tensor.data.uniform_(low, high, generator=generator)
+        if isinstance(layer, nn.Linear):
+            layer.weight.data.mul_(0.5)
+    return net.eval()
+
+
+def ensemble(norm: str = "bn", bases: int = 2, ones: int = 2, twos: int = 1) -> BridgedEnsemble:
+    """Some modes, type I bridges on the first, and type II bridges on the first two."""
+    net = tiny_net(0, norm)
+    modes = [Mode.from_module(stirred(tiny_net(seed, norm), seed)) for seed in range(bases)]
+    tap = last_blocks_tap(net.spec)
+    made = [("I", modes[:1], k) for k in range(ones)] + [("II", modes[:2], 10 + k) for k in range(twos)]
+    bridges = [
+        Bridge(stirred(body_like(net.spec, kind, 2, seed=seed), seed), reads, tap, name=f"{kind}-{seed}")
+        for kind, reads, seed in made
+    ]
+    found = BridgedEnsemble(net, modes, bridges)
+    found.temperature.fill_(1.3)
+    return found
+
+
+def images(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def middle(found: BridgedEnsemble, batch: torch.Tensor, temperature: float) -> float:
+    """A threshold that splits a batch, far from every image's confidence."""
+    with torch.no_grad():
+        logs = found.members(batch)[0].log() / temperature
+    top = logs.softmax(-1).amax(-1).sort().values
+    gap = int(top.diff().argmax())
+    return float(top[gap] + top[gap + 1]) / 2
