@@ -14,7 +14,7 @@ from rich.table import Table
 
 from modebridge.cli.looking import existing
 from modebridge.cli.terminal import say, screen
-from modebridge.deploy import Answer, Deployed, Exported, export
+from modebridge.deploy import ALL, Answer, Deployed, Exported, export
 from modebridge.deploy.pictures import from_bytes
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import find_recipe_of, read_answers
@@ -49,8 +49,11 @@ def export_run(
     ensemble, notes = ensemble_of(folder, members or None)
     recipe, seed = find_recipe_of(folder)
     calibration, labelled = some_images(recipe, data, seed) if int8 else (None, None)
-    answers = read_answers(folder)
-    threshold = None if average_cost is None else threshold_for(answers, notes["names"], average_cost)
+    threshold = None
+    if average_cost is not None:
+        found = threshold_for(read_answers(folder), notes["names"], average_cost)
+        # A budget for everybody needs no threshold.
+        threshold = found if found < ALL else None
     say(f"Exporting {' + '.join(notes['names'])} and comparing the file with the library ...")
     done = export(
         ensemble,

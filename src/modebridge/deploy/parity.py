@@ -30,18 +30,24 @@ def probe(example: Tensor, more: Tensor | None = None) -> list[Tensor]:
     return [batch for batch in batches if len(batch)]
 
 
-@torch.no_grad()
 def expected(
-    ensemble: BridgedEnsemble,
+    members: Tensor,
+    bases: int,
     temperatures: Temperatures,
-    images: Tensor,
     bridges: int | None = None,
     threshold: float | None = None,
 ) -> Tensor:
-    """What the library says: every member runs, and what an elastic answer would leave out is left out afterwards."""
-    count = len(ensemble.bridges) if bridges is None else bridges
-    members = ensemble.members(images)
-    long = scale(members[: len(ensemble.bases) + count].mean(dim=0), temperatures.by_bridges[count])
+    """What the library says: every member has run, and what an elastic answer would leave out is left out afterwards.
+
+    Args:
+        members: (M, B, K) probabilities of `BridgedEnsemble.members`.
+        bases: how many of them are bases.
+        temperatures: of every number of bridges.
+        bridges: how many are asked; None asks all.
+        threshold: of the first base's confidence; None asks every member about every image.
+    """
+    count = len(members) - bases if bridges is None else bridges
+    long = scale(members[: bases + count].mean(dim=0), temperatures.by_bridges[count])
     short = scale(members[0], temperatures.first)
     unsure = short.amax(dim=-1) < (ALL if threshold is None else threshold)
     return torch.where(unsure[:, None], long, short)
@@ -52,16 +58,17 @@ def largest_difference(
     ask: Ask, ensemble: BridgedEnsemble, temperatures: Temperatures, batches: Sequence[Tensor], *, elastic: bool
 ) -> float:
     """The largest difference of a probability over batches and, where the file is elastic, over all ways to ask it."""
-    worst = 0.0
+    worst, bases = 0.0, len(ensemble.bases)
     for number, images in enumerate(batches):
+        members = ensemble.members(images)
         ways: list[tuple[int | None, float | None]] = [(None, None)]
         if elastic:
-            ways += [(None, _between(ensemble, temperatures, images))]
+            ways.append((None, _between(scale(members[0], temperatures.first))))
             # Every number of bridges once; the other batches see them through the full answer.
             ways += [(j, None) for j in range(len(ensemble.bridges))] if number == 0 else []
         for bridges, threshold in ways:
             told = torch.from_numpy(ask(images.numpy(), bridges, threshold))
-            worst = _larger(worst, told - expected(ensemble, temperatures, images, bridges, threshold))
+            worst = _larger(worst, told - expected(members, bases, temperatures, bridges, threshold))
     return worst
 
 
@@ -70,9 +77,9 @@ def _larger(worst: float, difference: Tensor) -> float:
     return max(worst, float(difference.abs().nan_to_num(nan=float("inf")).max()))
 
 
-def _between(ensemble: BridgedEnsemble, temperatures: Temperatures, images: Tensor) -> float:
-    """A threshold in the widest gap of the confidences, so that rounding sends no image the other way."""
-    top = expected(ensemble, temperatures, images, threshold=0.0).amax(dim=-1).sort().values
+def _between(first: Tensor) -> float:
+    """A threshold in the widest gap of the first base's confidences, so that rounding sends no image the other way."""
+    top = first.amax(dim=-1).sort().values
     if len(top) == 1:
         return float(top[0]) / 2
     gap = int(top.diff().argmax())

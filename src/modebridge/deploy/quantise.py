@@ -121,7 +121,7 @@ def compare(own: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pa
     """The scores of a file beside the library's, on labelled images, in batches of 64."""
     images, labels = pair
     parts = range(0, len(images), 64)
-    before = torch.cat([expected(own, temperatures, images[k : k + 64]) for k in parts])
+    before = torch.cat([expected(own.members(images[k : k + 64]), len(own.bases), temperatures) for k in parts])
     after = torch.cat([torch.from_numpy(file(images[k : k + 64]).probabilities) for k in parts])
     return Int8Cost(
         images=len(images),

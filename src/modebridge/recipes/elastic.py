@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from modebridge.deploy import ALL, Temperatures, TradeOff, choose_threshold, fit_temperatures, trade_off
-from modebridge.ensembles import scale
 from modebridge.evaluate import Answers
 from modebridge.recipes.members import Member
 from modebridge.report import Row
@@ -32,8 +31,7 @@ def temperatures_of(answers: Answers, names: Sequence[str]) -> Temperatures:
 
 def threshold_for(answers: Answers, names: Sequence[str], average_cost: float) -> float:
     """The threshold at which members cost so much on average, in networks, on the validation images."""
-    top = scale(_tables(answers, names[:1], "valid")[0], temperatures_of(answers, names).first).amax(dim=-1)
-    return choose_threshold(top, 1.0, answers.cost(names)[0] - 1.0, average_cost)
+    return choose_threshold(_confidences(answers, names[0]), 1.0, answers.cost(names)[0] - 1.0, average_cost)
 
 
 def elastic_lines(answers: Answers, rows: Sequence[Row]) -> dict[str, list[TradeOff]]:
@@ -47,14 +45,20 @@ def elastic_lines(answers: Answers, rows: Sequence[Row]) -> dict[str, list[Trade
     lines = {}
     for row in wanted:
         temperatures, extra = temperatures_of(answers, row.members), answers.cost(row.members)[0] - 1.0
+        top = _confidences(answers, row.members[0])
         costs = [1.0 + extra * k / STEPS for k in range(STEPS)]
-        thresholds = dict.fromkeys(threshold_for(answers, row.members, cost) for cost in costs)
+        thresholds = dict.fromkeys(choose_threshold(top, 1.0, extra, cost) for cost in costs)
         tables = _tables(answers, row.members, "test")
         bases = len(row.members) + 1 - len(temperatures.by_bridges)
         lines[row.name] = trade_off(
             tables, answers.test_labels, bases, temperatures, 1.0, extra, thresholds=[0.0, *thresholds, ALL]
         )
     return lines
+
+
+def _confidences(answers: Answers, first: str) -> Tensor:
+    """The calibrated top probabilities of a mode on the validation images."""
+    return answers.calibrated([first], "valid").amax(dim=-1)
 
 
 def _tables(answers: Answers, names: Sequence[str], split: str) -> Tensor:
