@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 # constraints.txt pins what we test with; elsewhere than under its pins any newer release may do.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow lint types layers setup setup-dev clean
+EXAMPLES := examples/two_checkpoints.py examples/timm_bridges.py examples/curve_plot.py
+
+.PHONY: demo test test-slow examples lint types layers setup setup-dev clean
 
 demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 	$(BIN)/modebridge run
@@ -15,6 +17,9 @@ test: $(VENV)/.dev lint types layers ## everything that guards main
 
 test-slow: $(VENV)/.dev ## the tests that take longer than a few seconds
 	$(BIN)/python -m pytest -n 2 -m slow
+
+examples: $(VENV)/.dev ## the three scripts of examples/; the wrapper lets torchvision import beside the CPU build of torch
+	set -e; for script in $(EXAMPLES); do echo "== $$script"; $(BIN)/python tests/torchvision_on_cpu.py $$script; done
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

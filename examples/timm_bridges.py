@@ -1,7 +1,7 @@
 """Add bridges to a timm model: two fine-tuned checkpoints, aligned, connected, bridged.
 
 pip install 'modebridge[vision]'
-python examples/timm_bridges.py [MODEL]      # resnet18 by default; convnext_atto, vit_tiny_patch16_224, ...
+python examples/timm_bridges.py [MODEL]      # resnet10t by default; convnext_atto, vit_tiny_patch16_224, ...
 """
 
 import sys
@@ -15,7 +15,7 @@ from modebridge.data import ImageSet, Loader, noisy_digits
 
 
 def main() -> None:
-    name = sys.argv[1] if len(sys.argv) > 1 else "resnet18"
+    name = sys.argv[1] if len(sys.argv) > 1 else "resnet10t"
     train, valid, test = data()
     net = model(name)
 
@@ -60,8 +60,8 @@ def data() -> tuple[Loader, Loader, Loader]:
     digits = noisy_digits(0.7)
     images = F.interpolate(digits.images, size=32, mode="bilinear")
     large = ImageSet(images, digits.labels, 10)
-    train = Loader(large.part(0, 800), 80, shuffle=True)
-    return train, Loader(large.part(800, 1200), 200), Loader(large.part(1200, 1797), 200)
+    train = Loader(large.part(0, 600), 60, shuffle=True)
+    return train, Loader(large.part(600, 1000), 200), Loader(large.part(1000, 1797), 200)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,31 @@
+"""The dozen lines of the README, run as they stand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import timm
+import torch
+
+from modebridge.deploy import Deployed
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_the_dozen_lines_work_on_two_timm_checkpoints(tmp_path, monkeypatch, capsys):
+    (block,) = re.findall(r"```python\n(import timm.*?)```", README.read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(("first.pth", "second.pth")):
+        torch.manual_seed(seed)
+        # As timm's training script and a DDP wrapper leave them.
+        state = timm.create_model("resnet18", num_classes=10).state_dict()
+        torch.save({"state_dict": {f"module.{key}": tensor for key, tensor in state.items()}, "epoch": 3}, name)
+    images, labels = torch.rand(8, 3, 32, 32), torch.arange(8)
+    data = [(images, labels)]
+    space = {"train": data, "valid": data, "test": data, "images": images}
+    exec(block, space)
+    assert "Scores(n=8" in capsys.readouterr().out
+    assert space["bridge"].share <= 0.05
+    said = Deployed.load("fast.onnx")(images).probabilities
+    torch.testing.assert_close(torch.from_numpy(said), space["fast"](images).detach(), atol=1e-5, rtol=0)
