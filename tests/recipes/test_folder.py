@@ -16,6 +16,7 @@ import torch
 
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import RunFolder, begin, changed, engine_for, read_answers, run_recipe, write_page
+from modebridge.recipes.deploying import ensemble_of
 from modebridge.recipes.elsewhere import find_modes
 from modebridge.recipes.feeds import load_splits
 from tests.recipes.small import small
@@ -160,3 +161,7 @@ def test_modes_are_aligned_where_the_recipe_says_so(tmp_path):
     assert plain["key"] == json.loads((tmp_path / "run" / "modes" / "1" / "meta.json").read_text())["key"]
     write_page(folder)
     assert "the same function to" in (tmp_path / "run" / "report.html").read_text()
+    # What is exported is what was asked: the aligned modes.
+    ensemble, _ = ensemble_of(folder, ["mode-0", "mode-1"])
+    weights, _ = folder.read("aligned", "1")
+    assert torch.equal(ensemble.bases[1].head.weight, weights["head.weight"])

@@ -15,7 +15,7 @@ from modebridge.deploy.fold import fold
 from modebridge.deploy.grouping import Grouped, units
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble, scale
-from modebridge.nets import check_tap, skeleton
+from modebridge.nets import call, check_tap, feature_of, skeleton
 
 __all__ = ["BasePart", "OneModule"]
 
@@ -130,12 +130,12 @@ class BasePart(nn.Module):
         """Logits (B, K), then one feature a tap."""
         heard: dict[str, Tensor] = {}
         self._heard.now = heard
-        logits: Tensor = self.net(images)
+        logits = call(self.net, images)
         return (logits, *[heard[tap] for tap in self._taps])
 
     def _reader(self, tap: str) -> Any:
-        def read(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            self._heard.now[tap] = output
+        def read(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
+            self._heard.now[tap] = feature_of(output, tap)
 
         return read
 

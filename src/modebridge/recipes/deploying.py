@@ -103,11 +103,13 @@ def _ordered(answers: Answers, members: Sequence[str] | None) -> list[str]:
 
 
 def _mode(run: RunFolder, net: ResNet, member: Member) -> Mode:
-    tensors, _ = run.read("modes", str(member.i))
-    found = Mode.from_state_dict(net, tensors) if tensors else None
-    if found is None or found.id != run.meta("logits", member.name).get("id"):
-        raise _other(run, member)
-    return found
+    # Aligned modes are what a run asks and bridges, where it aligns them.
+    for kind in ("aligned", "modes"):
+        tensors, _ = run.read(kind, str(member.i))
+        found = Mode.from_state_dict(net, tensors) if tensors else None
+        if found is not None and found.id == run.meta("logits", member.name).get("id"):
+            return found
+    raise _other(run, member)
 
 
 def _bridge(run: RunFolder, recipe: Recipe, net: ResNet, member: Member, modes: dict[int, Mode]) -> Bridge:
