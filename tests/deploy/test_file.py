@@ -200,7 +200,15 @@ def test_without_a_compiler_one_sentence(tmp_path, monkeypatch):
 def test_plain_files_with_grouped_bridges(tmp_path):
     own = small()
     labels = torch.arange(30) % 3
-    done = export(own, tmp_path / "a.onnx", images(2), elastic=False, uncertainty=False, valid=[(images(30), labels)])
+    done = export(
+        own,
+        tmp_path / "a.onnx",
+        images(2),
+        elastic=False,
+        uncertainty=False,
+        valid=[(images(30), labels)],
+        grouped=True,
+    )
     file = Deployed.load(done.path)
     assert done.meta["outputs"] == ["probabilities", "used"]
     told = file(images(5))

@@ -161,7 +161,7 @@ def export(
         float | None, typer.Option(help="In networks: surer images get the first network alone.", metavar="X")
     ] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Eight bits for CPUs; what that costs is printed.")] = False,
-    grouped: Annotated[str, typer.Option(help="Bridges as one, in --plain files: auto, yes or no.")] = "auto",
+    grouped: Annotated[str, typer.Option(help="Bridges as one, in --plain files: auto, yes, no.")] = "auto",
     aot: Annotated[bool, typer.Option("--aot", help="Compile a .pt2 with AOTInductor for this machine.")] = False,
     data: Data = None,
 ) -> None:

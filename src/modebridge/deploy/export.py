@@ -22,6 +22,7 @@ from modebridge.deploy.temperatures import Temperatures, fit_temperatures
 from modebridge.deploy.writers import Wishes, write_onnx, write_package
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
+from modebridge.nets import FilterResponseNorm
 from modebridge.types import Batch, Batches
 
 __all__ = ["Exported", "export"]
@@ -92,8 +93,8 @@ def export(
         temperatures: the same, fitted before.
         threshold: the file's own, where the caller gives none; None runs every member for every image.
         int8: images to find the ranges of activations on; weights and activations then have eight bits (.onnx only).
-        grouped: whether bridges of one architecture at one tap run as one; "auto" does it wherever it can be done: in
-            files that are not elastic (docs/deploy.md has the measurement).
+        grouped: whether bridges of one architecture at one tap run as one; "auto" does it where it was
+            faster: with filter response norm, not with batch norm (docs/deploy.md). Never in elastic files.
         aot: compile with AOTInductor (.pt2 only; needs a C++ compiler).
     """
     place = Path(path)
@@ -127,7 +128,9 @@ def export(
         calibration=int8,
         aot=aot,
     )
-    together = grouped is not False and not elastic
+    # Measured: filter response norm's many small operations gain by grouping, folded convolutions lose by it.
+    small = any(isinstance(layer, FilterResponseNorm) for layer in own.bridges.modules())
+    together = not elastic and (small if grouped == "auto" else grouped)
     one = OneModule(own, found, grouped=together)
     if _apart(one, own, found, batches) >= tolerance:
         # Folding is exact in the network's graph as torch.fx saw it; a network that hides something keeps its norms.

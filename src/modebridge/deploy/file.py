@@ -128,6 +128,8 @@ class _Onnx:
 
         options = ort.SessionOptions()
         options.log_severity_level = 3
+        # Threads that wait for the next call by spinning take the cores from whatever runs between two calls.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         if threads is not None:
             options.intra_op_num_threads = threads
         try:

@@ -51,8 +51,8 @@ def compose(bases: Sequence[Model], bridges: Sequence[Model], layout: Layout, im
 
     Elastic, the graph has two more inputs with defaults: `bridges`, how many of them run, and `threshold`, the
     confidence under which the first base's answer is not enough. Every bridge is the branch of an `If` that holds its
-    weights (ONNX Runtime packs weights of a branch only if they lie in it), on the gathered features of the unsure
-    images; a base after the first is the branch of an `If` too.
+    weights (ONNX Runtime blocks a branch's convolutions only if their weights lie in it), on the gathered features of
+    the unsure images; a base after the first is the branch of an `If` too.
     """
     from onnx import TensorProto, helper
 

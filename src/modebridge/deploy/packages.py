@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,7 +49,7 @@ def make_package(one: OneModule, example: Tensor, *, elastic: bool, aot: bool) -
             programs[f"base{k}"] = _program(base, [two])
         for j, runner in enumerate(one.runners):
             programs[f"bridge{j}"] = _program(runner, [features[place] for place in one.reads[j]])
-    compiled = {name: _compiled(program, name) for name, program in programs.items()} if aot else None
+    compiled = {name: _compiled(program) for name, program in programs.items()} if aot else None
 
     def pack(path: Path, texts: Mapping[str, str]) -> None:
         try:
@@ -102,10 +103,11 @@ class _Positional(nn.Module):
         return self.module(*inputs)
 
 
-def _compiled(program: Any, name: str) -> Any:
+def _compiled(program: Any) -> Any:
     args, kwargs = program.example_inputs
-    # Parts of one architecture have the same code, from which the compiler makes its files' names: without a name of
-    # its own the second would overwrite the weights of the first.
+    # Parts of one architecture have the same code, from which the compiler makes its files' names in a cache that all
+    # programs share: without a name that nobody else has one would overwrite the weights of another.
+    name = f"part{uuid.uuid4().hex}"
     options = {"aot_inductor.package": True, "aot_inductor.model_name_for_generated_files": name}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
