@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from modebridge.bridges.bodies import Join
 from modebridge.nets import FilterResponseNorm, skeleton
 
 __all__ = ["Grouped", "units"]
@@ -97,7 +98,14 @@ def units(bodies: Sequence[nn.Module], reads: Sequence[Reads]) -> list[tuple[int
     for j, (body, places) in enumerate(zip(bodies, reads, strict=True)):
         shapes = tuple((name, tuple(tensor.shape)) for name, tensor in body.state_dict().items())
         leaves = [layer for layer in body.modules() if not any(True for _ in layer.children())]
-        known = all(isinstance(leaf, (nn.Conv2d, nn.Linear, *_BY_CHANNEL, *_AS_THEY_ARE)) for leaf in leaves)
+        known = all(_known(leaf) for leaf in leaves)
         alone = None if known and len(places) == 1 else j
         found.setdefault((tuple(places), type(body), repr(body), shapes, alone), []).append(j)
     return [tuple(numbers) for numbers in found.values()]
+
+
+def _known(layer: nn.Module) -> bool:
+    if isinstance(layer, Join):
+        # Features are repeated on the axis of channels, which must be the first.
+        return layer.layout in ("map", "vector")
+    return isinstance(layer, (nn.Conv2d, nn.Linear, *_BY_CHANNEL, *_AS_THEY_ARE))
