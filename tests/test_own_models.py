@@ -30,8 +30,9 @@ def dicts(n: int = 24) -> list[dict[str, object]]:
     ]
 
 
-@pytest.mark.parametrize("kind", ["I", "II"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((name, "I") for name in NETWORKS), ("plain module", "II"), ("timm vit_tiny", "II")]
+)
 def test_from_two_checkpoints_to_scores(name, kind):
     net, train = made(name), pairs()
     modes = [mb.Mode.from_module(made(name, seed)) for seed in (0, 1)]

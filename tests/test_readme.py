@@ -21,11 +21,11 @@ def test_the_dozen_lines_work_on_two_timm_checkpoints(tmp_path, monkeypatch, cap
         # As timm's training script and a DDP wrapper leave them.
         state = timm.create_model("resnet18", num_classes=10).state_dict()
         torch.save({"state_dict": {f"module.{key}": tensor for key, tensor in state.items()}, "epoch": 3}, name)
-    images, labels = torch.rand(8, 3, 32, 32), torch.arange(8)
+    images, labels = torch.rand(4, 3, 32, 32), torch.arange(4)
     data = [(images, labels)]
     space = {"train": data, "valid": data, "test": data, "images": images}
     exec(block, space)
-    assert "Scores(n=8" in capsys.readouterr().out
+    assert "Scores(n=4" in capsys.readouterr().out
     assert space["bridge"].share <= 0.05
     said = Deployed.load("fast.onnx")(images).probabilities
     torch.testing.assert_close(torch.from_numpy(said), space["fast"](images).detach(), atol=1e-5, rtol=0)

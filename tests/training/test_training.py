@@ -270,6 +270,7 @@ def test_layout_keeps_numbers_names_and_memory_order():
     assert all(float(view.abs().sum()) == 0 for view in views.values())
 
 
+@pytest.mark.slow
 def test_compiled_losses_are_the_same():
     """Traced whole, without a break, and run by the tracer itself: what a GPU compiles is what a CPU computes."""
     net, (a, b) = tiny_net(0, "bn"), modes(2, "bn")

@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from modebridge.alignment.groups import Group, Groups
@@ -24,6 +23,9 @@ def assign(similarity: Tensor) -> tuple[Tensor, float]:
     >>> assign(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))[0]
     tensor([1, 0])
     """
+    # Here, since it takes half a second that most programs need not spend.
+    from scipy.optimize import linear_sum_assignment
+
     table = similarity.double().cpu().numpy()
     rows, columns = linear_sum_assignment(table, maximize=True)
     return torch.from_numpy(np.asarray(columns)), float(table[rows, columns].sum())
