@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 __all__ = ["Axis", "along", "factors", "keep", "merge", "pin", "select", "split", "take", "unify"]
 
@@ -47,7 +47,7 @@ class Axis:
         return node
 
     def join(self, other: Axis) -> None:
-        """Let the root of `other` speak for us."""
+        """Let `other` speak for us."""
         self._parent = other
 
 
@@ -70,23 +70,17 @@ def unify(first: Axis, second: Axis) -> Axis:
     for axis in (a, b):
         _tie(axis)
         keep(axis)
-    a, b = a.root, b.root
-    if a is b:
-        return b
-    if a.kind != "whole" and b.kind != "whole":
-        if not _refine_together(a, b):
-            pin(a)
-            pin(b)
-        if a.root is not b.root:
-            a.join(b)
-            b.across.extend(a.across)
-        return b.root
-    if b.kind == "whole":
-        a, b = b, a
-    a.join(b)
-    b.across.extend(a.across)
-    if a.pinned:
+    if a.root.kind == "whole" or b.root.kind == "whole" or _refine_together(a.root, b.root):
+        a, b = (a.root, b.root) if a.root.kind == "whole" else (b.root, a.root)
+    else:
+        pin(a)
         pin(b)
+    a, b = a.root, b.root
+    if a is not b:
+        a.join(b)
+        b.across.extend(a.across)
+        if a.pinned:
+            pin(b)
     return b
 
 
@@ -153,11 +147,8 @@ def take(axis: Axis, start: int, stop: int) -> Axis:
     if axis.pinned or stop - start <= 0 or not _pieces(axis, sizes):
         pin(axis)
         return Axis(max(stop - start, 0), pinned=True)
-    position, inside = 0, []
-    for part in axis.parts:
-        if start <= position < stop:
-            inside.append(part)
-        position += part.size
+    begins = accumulate((part.size for part in axis.parts), initial=0)
+    inside = [part for part, begin in zip(axis.parts, begins, strict=False) if start <= begin < stop]
     if len(inside) == 1:
         return inside[0]
     piece = Axis(stop - start)
@@ -250,7 +241,7 @@ def _split_each(axes: Sequence[Axis], fine: Sequence[int]) -> list[Axis]:
 
 def _common(a: Sequence[int], b: Sequence[int]) -> list[int] | None:
     """The coarsest cut that refines both, or None where they cross: 2 x 3 and 3 x 2 do."""
-    ends = sorted({math.prod(sizes[k:]) for sizes in (a, b) for k in range(len(sizes))} | {1}, reverse=True)
+    ends = sorted({math.prod(sizes[k:]) for sizes in (a, b) for k in range(len(sizes) + 1)}, reverse=True)
     if any(big % small for big, small in pairwise(ends)):
         return None
     return [big // small for big, small in pairwise(ends)]
@@ -260,9 +251,8 @@ def _pieces(axis: Axis, sizes: Sequence[int]) -> bool:
     """Cut an axis into pieces one after another (or finer ones); False where that is not possible."""
     if axis.kind == "product":
         first, inner = axis.parts[0].root, axis.size // axis.parts[0].size
-        if first.family is None or first.family[0].root is not axis or any(size % inner for size in sizes):
-            return False
-        select(first, 0, [])
+        if first.family is not None and first.family[0].root is axis and not any(size % inner for size in sizes):
+            select(first, 0, [])
         if axis.kind != "sum":
             return False
     if axis.kind == "whole":
@@ -274,15 +264,14 @@ def _pieces(axis: Axis, sizes: Sequence[int]) -> bool:
     for part in axis.parts:
         cuts = sorted({0, *(end - position for end in ends if 0 < end - position < part.size), part.size})
         lengths = [b - a for a, b in pairwise(cuts)]
-        if len(lengths) > 1:
-            if part.root.pinned:
-                parts.extend(Axis(length, pinned=True) for length in lengths)
-            elif _pieces(part.root, lengths):
-                parts.extend(part.root.parts)
-            else:
-                return False
-        else:
+        if len(lengths) == 1:
             parts.append(part)
+        elif part.root.pinned:
+            parts.extend(Axis(length, pinned=True) for length in lengths)
+        elif _pieces(part.root, lengths):
+            parts.extend(part.root.parts)
+        else:
+            return False
         position += part.size
     axis.parts = parts
     return True
@@ -303,10 +292,8 @@ def _refine_together(a: Axis, b: Axis) -> bool:
     if a.kind == b.kind == "sum":
         ends = sorted({sum(part.size for part in axis.parts[:k]) for axis in (a, b) for k in range(len(axis.parts))})
         sizes = [y - x for x, y in zip(ends, [*ends[1:], a.size], strict=True)]
-    if not (_pieces(a, sizes) and _pieces(b, sizes)) or len(a.parts) != len(b.parts):
+    if not (_pieces(a, sizes) and _pieces(b, sizes)) or [x.size for x in a.parts] != [y.size for y in b.parts]:
         return False
     for x, y in zip(list(a.parts), list(b.parts), strict=True):
-        if x.size != y.size:
-            return False
         unify(x, y)
     return True
