@@ -85,6 +85,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
         num_classes=3, img_size=32, patch_size=8, num_blocks=2, embed_dim=24
     ),
     "timm regnet": _timm("regnetx_002"),
+    "timm xcit": _timm("xcit_nano_12_p16_224", img_size=32, embed_dim=32, depth=2),
     "timm beit": _timm("beitv2_base_patch16_224", img_size=32, depth=2, embed_dim=48, num_heads=3),
     "timm group norm": _timm("resnet50_gn", layers=(1, 1, 1, 1)),
     "timm weight standardised": _timm("nf_resnet26"),

@@ -122,7 +122,7 @@ def test_a_layer_that_runs_twice_averages_both():
             self.norm, self.head = nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2)
 
         def forward(self, x):
-            return self.head(self.norm(x[:, :2]) + self.norm(x[:, 2:]))
+            return self.head(self.norm(x[:, :2]) + self.norm(input=x[:, 2:]))
 
     net, x = Twice(), torch.rand(10, 4)
     mode = mb.Mode.from_module(net)

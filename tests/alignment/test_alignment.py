@@ -130,6 +130,26 @@ def test_dict_batches():
     assert align_modes(net, mode, renumbered(mode, groups), [batch]).mode.id == mode.id
 
 
+def test_batches_of_other_lengths_and_of_one():
+    class Texts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(20, 8)
+            self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, tokens):
+            return self.head(self.layer(self.embed(tokens)).mean(1))
+
+    torch.manual_seed(0)
+    net = Texts().eval()
+    mode = Mode.from_module(net)
+    sizes = ((1, 7), (16, 9), (5, 4))
+    data = [{"tokens": torch.randint(20, size), "labels": torch.zeros(size[0]).long()} for size in sizes]
+    groups = find_groups(net, {"tokens": data[0]["tokens"]})
+    assert align_modes(net, mode, renumbered(mode, groups), data).mode.id == mode.id
+
+
 class Odd(nn.Module):
     def __init__(self, operation) -> None:
         super().__init__()
@@ -143,9 +163,10 @@ class Odd(nn.Module):
 def test_an_operation_that_is_not_understood_keeps_its_units_in_place():
     with pytest.raises(ModebridgeError, match=r"aten::_fft_r2c in 'the network itself' keep them in place"):
         find_groups(Odd(lambda x: torch.fft.rfft(x).abs()[:, [0, 1, 2, 3, 4, 3, 2, 1]]), torch.rand(2, 6))
-    # One that is: the order of sorted values is fixed, that of the units before them is not known to matter.
-    with pytest.raises(ModebridgeError, match="keep them in place"):
-        find_groups(Odd(lambda x: x.sort(dim=1).values), torch.rand(2, 6))
+    # Also where it is understood, and fixes places.
+    for operation, name in ((lambda x: x.sort(dim=1).values, "sort"), (lambda x: x.roll(1, 1), "roll")):
+        with pytest.raises(ModebridgeError, match=f"aten::{name} in 'the network itself' keep them in place"):
+            find_groups(Odd(operation), torch.rand(2, 6))
 
 
 @pytest.mark.parametrize(
@@ -163,6 +184,16 @@ def test_an_operation_that_is_not_understood_keeps_its_units_in_place():
         lambda x: x.view(-1, 2, 4)[:, 0].repeat(1, 2),
         lambda x: x.view(-1, 4, 2).softmax(1).view(-1, 8),
         lambda x: x + x.view(-1, 2, 4).mean(1, keepdim=True).expand(-1, 2, 4).reshape(-1, 8),
+        lambda x: torch.nn.functional.normalize(x, dim=-1),
+        lambda x: x * x.view(-1, 2, 4).norm(dim=1).repeat(1, 2),
+        lambda x: x * torch.linalg.vector_norm(x, ord=1, dim=1, keepdim=True),
+        lambda x: torch.nn.functional.glu(x.repeat(1, 2), 1),
+        lambda x: torch.nn.functional.glu(torch.cat([x, x.flip(1)], 1), 1),
+        lambda x: x.view(-1, 2, 4).max(1).values.repeat(1, 2),
+        lambda x: x + x.max(1, keepdim=True).indices,
+        lambda x: torch.max(x, -x),
+        lambda x: torch.nn.functional.pixel_shuffle(x.view(-1, 8, 1, 1), 2).flatten(1),
+        lambda x: torch.nn.functional.channel_shuffle(x.view(-1, 8, 1, 1), 2).flatten(1),
     ],
 )
 def test_what_is_found_is_true_whatever_happens_on_the_way(operation):

@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from torch import nn
 
 from modebridge.deploy import ALL, Deployed, OneModule, export
 from modebridge.deploy.parity import largest_difference, probe
@@ -21,6 +22,7 @@ from modebridge.evaluate.scores import accuracy, nll
 from modebridge.modes import Mode
 from tests.deploy.conftest import FITTED
 from tests.deploy.scenes import ensemble, images, middle
+from tests.networks import HuggingFaceStyle
 from tests.scenarios import Vectors
 
 
@@ -281,3 +283,38 @@ def test_compiled_ahead_of_time(tmp_path, own):
     for bridges in (0, 3):
         told = Deployed.load(done.path)(images(5), bridges=bridges)
         np.testing.assert_allclose(told.probabilities, one.answer(images(5), bridges=bridges).probabilities, atol=2e-6)
+
+
+def test_a_network_that_returns_an_object(tmp_path):
+    net = HuggingFaceStyle().eval()
+    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    x = torch.rand(3, 3, 32, 32)
+    done = export(own, tmp_path / "h.onnx", example=x[:1].half())
+    assert done.parity < 1e-5
+    # Nobody knows how its images were normalised, and the file does not pretend to.
+    assert "not known" in done.meta["normalisation"]["input"]
+
+
+def test_batch_norm_over_tokens_is_not_folded(tmp_path):
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(7), nn.Flatten(), nn.Linear(56, 3)).eval()
+    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    assert export(own, tmp_path / "t.onnx", example=torch.rand(2, 7, 6)).parity < 1e-5
+
+
+def test_neighbours_stay_and_bad_wishes_are_sentences(tmp_path):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
+    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    x = torch.rand(2, 1, 2, 2)
+    (tmp_path / "f.new.onnx").write_text("mine")
+    export(own, tmp_path / "f.onnx", example=x)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["f.new.onnx", "f.onnx"]
+    file = Deployed.load(tmp_path / "f.onnx")
+    for wrong, words in (
+        (lambda: export(own, tmp_path / "g.onnx", example=x * float("nan")), "example to be finite"),
+        (lambda: export(own, tmp_path / "g.onnx", example=x, check=torch.rand(2, 1, 3, 3)), "images of check to be"),
+        (lambda: file(x, bridges="1"), "bridges to be between 0 and 0, but got 1"),
+        (lambda: file(x, threshold=float("nan")), "threshold to be a number of at least 0, but got nan"),
+    ):
+        with pytest.raises(ModebridgeError, match=words):
+            wrong()
+    assert not (tmp_path / "g.onnx").exists()

@@ -88,3 +88,20 @@ def test_lists_are_taken_as_they_are():
 def test_bad_lists_are_a_sentence(values, said):
     with pytest.raises(ModebridgeError, match=said):
         from_lists(values, (1, 1, 1))
+
+
+def test_pictures_of_sixteen_bits_are_refused_and_turned_ones_turned():
+    buffer = io.BytesIO()
+    Image.fromarray(np.array([[0, 20000], [40000, 65535]], np.uint16)).save(buffer, "PNG")
+    with pytest.raises(ModebridgeError, match="8 bits a channel, but got mode 'I;16'"):
+        from_bytes(buffer.getvalue(), (1, 2, 2))
+    # A camera held upright: the file lies on its side and says so.
+    buffer, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.array([[0, 255], [0, 255]], np.uint8)).save(buffer, "PNG", exif=exif)
+    assert from_bytes(buffer.getvalue(), (1, 2, 2)).tolist() == [[[0.0, 0.0], [1.0, 1.0]]]
+
+
+def test_numbers_too_large_for_a_float():
+    with pytest.raises(ModebridgeError, match="base64 or nested lists"):
+        from_lists([[[10**400]]], (1, 1, 1))

@@ -67,7 +67,8 @@ def find_groups(net: nn.Module, inputs: Inputs) -> Groups:
         net: any module that maps inputs to logits; it is copied.
         inputs: a small batch.
     """
-    found = groups_of(trace(net, each(lambda tensor: tensor[:2], inputs)))
+    # Two images, the same one twice if need be: an axis of size 1 is no axis.
+    found = groups_of(trace(net, each(lambda tensor: tensor[[0, -1]], inputs)))
     if not found.groups:
         words = ", ".join(f"{name} in '{where}'" for name, where in found.stopped)
         raise ModebridgeError(
@@ -138,7 +139,7 @@ def prove(net: nn.Module, before: Mode, after: Mode, inputs: Inputs) -> float:
     if not difference <= tolerance:
         raise ModebridgeError(
             f"Expected the renumbered network to be the same function, but its logits differ by {difference:.1e} of "
-            f"the largest (allowed: {tolerance:.0e}); check the spec, or leave this network as it is."
+            f"the largest (allowed: {tolerance:.0e}); check the spec if you gave one, or leave it as it is."
         )
     return difference
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from modebridge.alignment.groups import Dim, Group, Groups, leaves
 from modebridge.alignment.matching import Similarity
 from modebridge.alignment.trace import contractions
-from modebridge.batches import check_batch, rows_of
+from modebridge.batches import check_batch, each
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batches
 
@@ -50,7 +51,10 @@ def activation_similarity(
         batch = check_batch(item, "data")
         count = min(len(batch[1]), images - seen)
         for begin in range(0, count, CHUNK):
-            part = rows_of(batch, slice(begin, min(begin + CHUNK, count)))[0]
+            end = min(begin + CHUNK, count)
+            # A single image twice: torch takes other ways with one than with several.
+            rows = list(range(begin, end)) if end > begin + 1 else [begin, begin]
+            part = each(itemgetter(rows), batch[0])
             said = [_Said(groups, watched), _Said(groups, watched)]
             for net, listener in zip((a, b), said, strict=True):
                 contractions(net, part, listener)
@@ -126,6 +130,11 @@ class _Said:
         for number, point in self._wanted.get(contraction, ()):
             _, side, dims = self._groups.points[point]
             tensor = result if side is None else operands[side]
+            if tensor.dim() != len(dims):
+                raise ModebridgeError(
+                    f"Expected every batch to take the same way through the network, but one has "
+                    f"{tuple(tensor.shape)} where the first had {len(dims)} dimensions; use by='weights'."
+                )
             self.found[number, point] = _units(self._groups, number, tensor, dims)
 
 
@@ -170,13 +179,20 @@ def _units(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -> 
 
 def _rows(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -> Tensor:
     """Units in rows, samples in columns; other groups, whose order differs, are averaged out."""
-    flat = [part for dim in dims for part in (dim.parts if dim.kind == "product" else (dim,))]
-    if len(flat) == tensor.dim():
-        free = any(_on(dim) for dim in dims[2:])
-        grid = tensor if free else _thinned(tensor)
-    else:
-        # The batch comes first, and is the one size that may differ from the traced one.
-        grid = tensor.reshape([-1, *(part.size for part in flat[1:])])
+    tensor = tensor if any(_on(dim) for dim in dims[2:]) else _thinned(tensor)
+    flat: list[Dim] = []
+    sizes: list[int] = []
+    # Only dimensions with groups are cut, by the sizes of those: batches and lengths may differ from the traced ones.
+    for dim, size in zip(dims, tensor.shape, strict=True):
+        parts = dim.parts if dim.kind == "product" and _on(dim) else (dim,)
+        fixed = math.prod(part.size for part in parts if _on(part))
+        rest = [k for k, part in enumerate(parts) if not _on(part)]
+        cut = [part.size for part in parts]
+        if rest:
+            cut[rest[0]] = size // fixed // math.prod(parts[k].size for k in rest[1:])
+        flat.extend(parts)
+        sizes.extend(cut)
+    grid = tensor.reshape(sizes)
     outer = groups.groups[number].outer
     own = next(k for k, part in enumerate(flat) if part.group == number)
     front = [own]

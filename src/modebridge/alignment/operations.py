@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from modebridge.alignment.axes import Axis, along, keep, merge, pin, split, unify
+from modebridge.alignment.axes import Axis, along, keep, merge, pin, split, take, unify
 from modebridge.alignment.reshaping import RESHAPING, Ask, Labels, Rule, together
 
 __all__ = ["OPERATIONS", "Labels"]
@@ -41,7 +41,23 @@ def _uniform(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: An
 
 def _reduce(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """Sums and their kin do not care about the order of what they sum."""
-    own, dims = ask(args[0]), args[1] if len(args) > 1 else kwargs.get("dim")
+    return _over(ask(args[0]), args[1] if len(args) > 1 else kwargs.get("dim"), out)
+
+
+def _norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """The same, with the order of the norm before the dimensions."""
+    return _over(ask(args[0]), args[2] if len(args) > 2 else kwargs.get("dim"), out)
+
+
+def _extreme(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """The larger of two; or the largest along a dimension, whose place counts since it is given too."""
+    if len(args) > 1 and not isinstance(args[1], Tensor):
+        pin(ask(args[0])[args[1]])
+        return _over(ask(args[0]), args[1], out)
+    return _elementwise(ask, args, kwargs, out) if len(args) > 1 else _over(ask(args[0]), None, out)
+
+
+def _over(own: Labels, dims: int | list[int] | None, out: Any) -> list[Labels]:
     results = [out] if isinstance(out, Tensor) else list(out)
     if dims is None or (isinstance(dims, list) and not dims):
         gone = set(range(len(own)))
@@ -101,6 +117,21 @@ def _addmm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any)
     return [together([product, ask(args[0])], out.shape)]
 
 
+def _glu(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """One half of a dimension times a gate from the other."""
+    own = list(ask(args[0]))
+    dim = args[1] if len(args) > 1 else -1
+    half = own[dim].size // 2
+    own[dim] = unify(take(own[dim], 0, half), take(own[dim], half, 2 * half))
+    return [tuple(own)]
+
+
+def _weight_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own, dim = ask(args[0]), args[2] if len(args) > 2 else 0
+    along(own, [k for k in range(len(own)) if k != dim])
+    return [together([own, ask(args[1])], out[0].shape), ask(args[1])]
+
+
 def _batch_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     own = ask(args[0])
     along(own, [k for k in range(len(own)) if k != 1])
@@ -154,7 +185,11 @@ _ARITHMETIC: dict[Rule, str] = {
     _same: "_to_copy alias clone contiguous detach lift_fresh",
     _softmax: "_softmax _safe_softmax _log_softmax",
     _uniform: "empty empty_like full full_like new_empty new_full new_ones new_zeros ones ones_like zeros zeros_like",
-    _reduce: "amax amin all any logsumexp mean norm linalg_vector_norm prod std sum var var_mean std_mean",
+    _reduce: "amax amin all any logsumexp mean prod std sum var var_mean std_mean",
+    _norm: "norm linalg_vector_norm",
+    _extreme: "max min",
+    _glu: "glu",
+    _weight_norm: "_weight_norm_interface",
     _convolution: "convolution",
     _matmul: "mm bmm",
     _addmm: "addmm baddbmm",
@@ -162,7 +197,8 @@ _ARITHMETIC: dict[Rule, str] = {
     _layer_norm: "native_layer_norm",
     _group_norm: "native_group_norm",
     _pool: "max_pool2d_with_indices max_pool1d_with_indices avg_pool1d avg_pool2d _adaptive_avg_pool2d "
-    "adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d _upsample_bilinear2d_aa reflection_pad2d "
+    "adaptive_max_pool2d upsample_nearest2d upsample_bilinear2d upsample_bicubic2d _upsample_bilinear2d_aa "
+    "reflection_pad2d "
     "replication_pad2d max_pool3d_with_indices avg_pool3d _adaptive_avg_pool3d",
 }
 

@@ -126,6 +126,26 @@ def _cat(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -
     return [tuple(axes)]
 
 
+def _repeat(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """Copies one after another: all alike, so that their order is free."""
+    own = ask(args[0])
+    wide = [*(Axis(1) for _ in range(out.dim() - len(own))), *own]
+    return [tuple(merge([Axis(times), axis]) for times, axis in zip(args[1], wide, strict=True))]
+
+
+def _pixel_shuffle(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = ask(args[0])
+    channels, inside = split(own[-3], [out.shape[-3], args[1] ** 2])
+    pin(inside)
+    return [(*own[:-3], channels, *(Axis(size, pinned=True) for size in out.shape[-2:]))]
+
+
+def _channel_shuffle(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = ask(args[0])
+    group, inside = split(own[1], [args[1], own[1].size // args[1]])
+    return [(own[0], merge([inside, group]), *own[2:])]
+
+
 def _stack(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % out.dim()
     axes = list(together([ask(tensor) for tensor in args[0]], [*out.shape[:dim], *out.shape[dim + 1 :]]))
@@ -191,7 +211,10 @@ RESHAPING: dict[Rule, str] = {
     _select: "select",
     _unbind: "unbind",
     _slice: "slice",
-    _split: "split split_with_sizes",
+    _split: "split split_with_sizes unsafe_split unsafe_split_with_sizes",
+    _repeat: "repeat",
+    _pixel_shuffle: "pixel_shuffle",
+    _channel_shuffle: "channel_shuffle native_channel_shuffle",
     _cat: "cat",
     _stack: "stack",
     _fixed: "fill zero",

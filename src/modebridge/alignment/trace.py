@@ -136,11 +136,22 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         static = all(self._static.get(tensor, False) for tensor in given)
         out = func(*args, **kwargs)
         results = list(_tensors(out))
-        rule = OPERATIONS.get(name.removesuffix("_") if name not in OPERATIONS else name)
-        axes = rule(self.labels, args, kwargs, out) if rule is not None else None
+        # Of activations only: a kernel's own places are pinned by every convolution.
+        free = [
+            axis
+            for tensor, labels in zip(given, before, strict=True)
+            if not self._static.get(tensor, False)
+            for axis in labels
+            # The 3 of query, key and value is no unit: choosing one of them is what it is for.
+            if axis.size > 1 and not axis.root.pinned and axis.root.family is None
+        ]
+        axes = self._by_rule(name, args, kwargs, out)
         if axes is None:
             for axis in (axis for labels in before for axis in labels):
                 self._stop(name, axis)
+        elif any(axis.root.pinned for axis in free):
+            self._note(name)
+        if axes is None:
             axes = [tuple(Axis(size, pinned=True) for size in result.shape) for result in results]
         for result, found in zip(results, axes, strict=True):
             self._labels[result] = found
@@ -149,11 +160,22 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._see(name, args, results[0])
         return out
 
+    def _by_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> list[Labels] | None:
+        rule = OPERATIONS.get(name.removesuffix("_") if name not in OPERATIONS else name)
+        try:
+            return rule(self.labels, args, kwargs, out) if rule is not None else None
+        # A use of the operation that its rule was not written for: not understood, like any other.
+        except (TypeError, IndexError, ValueError, KeyError, StopIteration):
+            return None
+
+    def _note(self, name: str) -> None:
+        place = (name, self.where[-1] if self.where else "the network itself")
+        if place not in self.stopped:
+            self.stopped.append(place)
+
     def _stop(self, name: str, axis: Axis) -> None:
         if axis.size > 1 and not axis.root.pinned:
-            place = (name, self.where[-1] if self.where else "the network itself")
-            if place not in self.stopped:
-                self.stopped.append(place)
+            self._note(name)
             pin(axis)
 
     def _see(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:

@@ -18,6 +18,7 @@ from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.cost import cost
 from modebridge.modes import Mode
+from modebridge.nets import call
 
 __all__ = ["FORMAT", "KEY", "describe"]
 
@@ -60,7 +61,7 @@ def describe(
         "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "classes": labels,
         "image": list(image),
-        "normalisation": {"input": "floats in [0, 1]; mean and std are applied inside", **_normalisation(ensemble)},
+        "normalisation": _normalisation(ensemble),
         "members": members,
         "bases": len(ensemble.bases),
         "bridges": len(bridges),
@@ -80,19 +81,20 @@ def describe(
 
 def _classes(ensemble: BridgedEnsemble, image: Sequence[int]) -> int:
     with torch.no_grad():
-        out: Tensor = ensemble.bases[0](torch.zeros(1, *image))
-    return int(out.shape[-1])
+        return int(call(ensemble.bases[0], torch.zeros(1, *image)).shape[-1])
 
 
-def _normalisation(ensemble: BridgedEnsemble) -> dict[str, list[float]]:
-    """Mean and std where the network carries them by these names, as ours do."""
-    found = {}
+def _normalisation(ensemble: BridgedEnsemble) -> dict[str, Any]:
+    """Mean and std where the network carries them by these names, as ours do; else nobody knows."""
+    found: dict[str, Any] = {}
     base: nn.Module = ensemble.bases[0]
     for name in ("mean", "std"):
         value = getattr(base, name, None)
         if isinstance(value, Tensor) and value.numel() <= 4:
             found[name] = [round(float(one), 6) for one in value.flatten()]
-    return found
+    if len(found) == 2:
+        return {"input": "floats in [0, 1]; mean and std are applied inside", **found}
+    return {"input": "not known: images go to the network as they are given, floats in [0, 1] from image files"}
 
 
 def _versions() -> dict[str, str]:

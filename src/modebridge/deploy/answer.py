@@ -105,6 +105,6 @@ def check_bridges(bridges: int | None, most: int) -> int:
     """How many bridges are asked for; None asks for all."""
     if bridges is None:
         return most
-    if not 0 <= bridges <= most:
+    if not isinstance(bridges, int) or not 0 <= bridges <= most:
         raise ModebridgeError(f"Expected bridges to be between 0 and {most}, but got {bridges}; leave it out for all.")
     return int(bridges)

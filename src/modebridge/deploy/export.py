@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,7 +112,11 @@ def export(
     images, pair = _images(check)
     found = _temperatures(own, valid, temperatures)
     shape = tuple(example.shape[1:])
-    example = example.detach().cpu()
+    example = example.detach().cpu().float()
+    if images is not None and tuple(images.shape[1:]) != shape:
+        raise ModebridgeError(
+            f"Expected the images of check to be {shape} as the example, but got {tuple(images.shape[1:])}; give such."
+        )
     batches = probe(example, images)
     meta = describe(own, found, shape, classes=classes, names=names, scores=scores, about=about)
     meta |= {"threshold": threshold, "elastic": elastic, "precision": "fp32" if int8 is None else "int8", "aot": aot}
@@ -135,7 +140,7 @@ def export(
     if _apart(one, own, found, batches) >= tolerance:
         # Folding is exact in the network's graph as torch.fx saw it; a network that hides something keeps its norms.
         one = OneModule(own, found, folded=False, grouped=together)
-    scratch = place.with_name(f"{place.stem}.new{place.suffix}")
+    scratch = place.with_name(f".{place.stem}-{secrets.token_hex(6)}{place.suffix}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         write = write_onnx if kind == "onnx" else write_package
@@ -180,6 +185,8 @@ def _check(place: Path, example: Tensor, *, int8: Tensor | None, aot: bool) -> N
         raise ModebridgeError(
             f"Expected example to be a batch of float images (B, ...), but got {got}; give images[:1] in [0, 1]."
         )
+    if not bool(torch.isfinite(example).all()):
+        raise ModebridgeError("Expected example to be finite, but got NaN or Inf; give real images.")
     if int8 is not None and place.suffix != ".onnx":
         raise ModebridgeError(f"Expected int8 with .onnx files only, but got '{place.name}'; choose .onnx.")
     if aot and place.suffix != ".pt2":

@@ -86,6 +86,8 @@ class Deployed:
             raise ModebridgeError(
                 "Expected bridges and threshold for elastic files only, but this one is not; export it with elastic."
             )
+        if threshold is not None and not threshold >= 0:
+            raise ModebridgeError(f"Expected threshold to be a number of at least 0, but got {threshold}; 2 asks all.")
         count = check_bridges(bridges, self.meta["bridges"])
         # Runtimes differ in what they do with a batch of none: its answer is known.
         found = self._runtime.run(table, count, threshold) if len(table) else self._nothing()

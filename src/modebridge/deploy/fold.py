@@ -63,6 +63,8 @@ def _foldable(layer: nn.Module, norm: nn.Module) -> bool:
         and norm.running_mean is not None
         and not hooked
         and not hasattr(layer, "parametrizations")
+        # Of a linear layer on tokens batch norm may normalise the tokens.
+        and (not isinstance(layer, nn.Linear) or layer.out_features == norm.num_features)
     )
 
 

@@ -26,7 +26,7 @@ def from_bytes(data: bytes, shape: Sequence[int]) -> NDArray[np.float32]:
         data: the file's bytes, in any format that Pillow reads.
         shape: (C, H, W), C being 1 or 3.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     channels, height, width = shape
     if channels not in (1, 3):
@@ -44,7 +44,13 @@ def from_bytes(data: bytes, shape: Sequence[int]) -> NDArray[np.float32]:
                 f"Expected an image of at most {MOST_PIXELS} pixels, but got {picture.width} x {picture.height}; "
                 "send a smaller one."
             )
-        picture = picture.convert("L" if channels == 1 else "RGB")
+        if picture.mode == "F" or picture.mode.startswith("I"):
+            # Pillow would cut off everything above 255.
+            raise ModebridgeError(
+                f"Expected an image of 8 bits a channel, but got mode '{picture.mode}'; convert it first."
+            )
+        # As cameras mean it, not as their sensors lie.
+        picture = ImageOps.exif_transpose(picture).convert("L" if channels == 1 else "RGB")
         if picture.size != (width, height):
             picture = picture.resize((width, height), Image.Resampling.BILINEAR)
     except ModebridgeError:
@@ -73,7 +79,7 @@ def from_lists(values: object, shape: Sequence[int]) -> NDArray[np.float32]:
     wanted = f"nested lists of shape {tuple(shape)} with numbers from 0 to 1"
     try:
         pixels = np.asarray(values, dtype=np.float32)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ModebridgeError(f"Expected image to be base64 or {wanted}, but got something else; see /info.") from error
     if pixels.shape != tuple(shape):
         raise ModebridgeError(f"Expected image to be {wanted}, but got shape {pixels.shape}; see /info.")

@@ -104,7 +104,7 @@ def _pixels(body: Annotated[tuple[str, bytes], Depends(_body)], request: Request
             return from_bytes(data, shape)
         try:
             given = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ModebridgeError('Expected the body to be JSON, but it is not; send {"image": ...}.') from error
         image = given.get("image") if isinstance(given, dict) else None
         return from_base64(image, shape) if isinstance(image, str) else from_lists(image, shape)

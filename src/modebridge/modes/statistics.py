@@ -77,7 +77,7 @@ def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches:
     # Only batch norm goes to training mode: dropout and its kin stay as they are in use.
     for name, module in norms.items():
         module.train()
-        module.register_forward_pre_hook(_Average())
+        module.register_forward_pre_hook(_Average(), with_kwargs=True)
         fresh[f"{name}.running_mean"].zero_()
         fresh[f"{name}.running_var"].fill_(1.0)
     seen = 0
@@ -106,7 +106,8 @@ class _Average:
     def __init__(self) -> None:
         self._seen = 0
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         assert isinstance(module, _NormBase)
-        self._seen += len(args[0])
-        module.momentum = len(args[0]) / self._seen
+        count = len(args[0] if args else kwargs["input"])
+        self._seen += count
+        module.momentum = count / self._seen
