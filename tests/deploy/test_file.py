@@ -54,6 +54,9 @@ def test_the_papers(own, kind, request):
     assert meta["parity"]["largest_difference"] == done.parity < 1e-5
     assert done.bytes == done.path.stat().st_size
     assert meta["format"] == 1
+    assert meta["cost"]["by_bridges"] == sorted(meta["cost"]["by_bridges"])
+    assert meta["cost"]["by_bridges"][0] == 2.0
+    assert meta["cost"]["by_bridges"][-1] == meta["cost"]["relative_flops"]
     assert {"torch", "python"} <= set(meta["versions"])
     if kind == "elastic":
         assert (meta["classes"], meta["scores"], meta["about"]) == (["ant", "bee", "cow"], {"accuracy": 0.5}, "a test")

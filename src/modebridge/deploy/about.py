@@ -16,7 +16,7 @@ from modebridge.bridges import Bridge
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate.cost import cost
+from modebridge.evaluate.cost import combination_cost, feature_shapes
 from modebridge.modes import Mode
 from modebridge.nets import call
 
@@ -53,8 +53,11 @@ def describe(
         raise ModebridgeError(
             f"Expected one name for each of the {len(own)} members, but got {len(members)}; modes first, then bridges."
         )
-    whole = cost(ensemble, image)
-    alone = cost(BridgedEnsemble(ensemble.bases[0], [Mode.from_module(ensemble.bases[0])]), image)
+    base = ensemble.bases[0]
+    shapes = feature_shapes(base, image, [bridge.tap for bridge in bridges])
+    fed = [(bridge, [shapes[bridge.tap]] * len(bridge.reads)) for bridge in bridges]
+    by_bridges = [combination_cost(base, image, len(ensemble.bases), fed[:j]) for j in range(len(bridges) + 1)]
+    whole = by_bridges[-1]
     return {
         "format": FORMAT,
         "about": about or "",
@@ -71,7 +74,8 @@ def describe(
         "first_temperature": temperatures.first,
         "calibrated": ensemble.calibrated,
         "cost": {"relative_flops": whole.relative_flops, "relative_params": whole.relative_params, "flops": whole.flops}
-        | {"base_flops": alone.flops},
+        | {"base_flops": by_bridges[0].flops / len(ensemble.bases)}
+        | {"by_bridges": [part.relative_flops for part in by_bridges]},
         "scores": dict(scores or {}),
         "modes": [Mode.from_module(base).id for base in ensemble.bases],
         "weights": trees.fingerprint(ensemble.state_dict()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -275,8 +274,8 @@ def race_file(deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.
     meta = deployed.meta
     most, bases = int(meta["bridges"]), int(meta["bases"])
     counts: list[int | None] = list(range(most + 1)) if meta["elastic"] else [None]
-    # The file knows what all of its bridges cost together; of some of them it does not.
-    flops = {0: 1.0, most: float(meta["cost"]["relative_flops"]) / bases, None: 1.0}
+    flops: dict[int | None, float] = {None: 1.0}
+    flops |= {count: float(one) / bases for count, one in enumerate(meta["cost"]["by_bridges"])}
     results: list[Result] = []
     for batch in batches:
         images = torch.rand(batch, *meta["image"], generator=generator(0, "images")).numpy()
@@ -285,7 +284,7 @@ def race_file(deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.
         times = measure(calls, seconds)
         unit = times[names[counts[0]]]
         results += [
-            Result(name, "onnx", batch, times[name], ratio(times[name], unit), flops.get(count, math.nan))
+            Result(name, "onnx", batch, times[name], ratio(times[name], unit), flops[count])
             for count, name in names.items()
         ]
     return results
