@@ -188,6 +188,7 @@ def test_given_modes_stay(quick, folder, tmp_path):
     assert (there / "modes" / "0" / "meta.json").read_text() == meta
 
 
+@pytest.mark.slow
 def test_a_run_without_a_control_and_with_two_modes(quick, tmp_path):
     out = ("--out", str(tmp_path / "run"))
     answer = invoke("run", *out, "--set", "control=no", "--set", "modes=2")
@@ -197,6 +198,7 @@ def test_a_run_without_a_control_and_with_two_modes(quick, tmp_path):
     assert invoke("study", "mode-choice", *out).exit_code == 0
 
 
+@pytest.mark.slow
 def test_members_of_an_older_recipe_are_left_out(quick, tmp_path):
     out = ("--out", str(tmp_path / "run"))
     assert invoke("run", *out).exit_code == 0
@@ -222,6 +224,7 @@ def test_a_folder_with_part_of_a_run_is_said(quick, tmp_path):
     assert "Expected a finished run" in str(answer.exception)
 
 
+@pytest.mark.slow
 def test_tables_fit_a_plain_terminal(quick, folder):
     out, _ = folder
     for arguments in (

@@ -196,6 +196,7 @@ def test_processes_read_their_rows_of_a_stream(tmp_path: Path) -> None:
             assert torch.equal(part[0], expected)
 
 
+@pytest.mark.slow
 def test_a_network_learns_from_a_stream(tmp_path: Path) -> None:
     files = find_images(folder_of_classes(tmp_path))
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 3))
