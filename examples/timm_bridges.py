@@ -6,9 +6,13 @@ python examples/timm_bridges.py [MODEL]      # resnet10t by default; convnext_at
 
 import sys
 
-import timm
 import torch
 import torch.nn.functional as F
+
+try:
+    import timm
+except RuntimeError as error:  # "operator torchvision::nms does not exist": built for another torch
+    sys.exit(f"torchvision does not fit this torch ({error}); install a matching pair, or run `make examples`.")
 
 import modebridge as mb
 from modebridge.data import ImageSet, Loader, noisy_digits

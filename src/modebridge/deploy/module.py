@@ -17,7 +17,7 @@ from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.nets import call, check_tap, feature_of, skeleton
 
-__all__ = ["BasePart", "OneModule"]
+__all__ = ["BasePart", "OneModule", "Positional"]
 
 
 class OneModule(nn.Module):
@@ -138,6 +138,18 @@ class BasePart(nn.Module):
             self._heard.now[tap] = feature_of(output, tap)
 
         return read
+
+
+class Positional(nn.Module):
+    """Any module behind one signature, whatever its own arguments are called."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """What the module says."""
+        return self.module(*inputs)
 
 
 class _ByThread(threading.local):

@@ -7,13 +7,12 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.deploy.graph import Model
-from modebridge.deploy.module import OneModule
+from modebridge.deploy.module import OneModule, Positional
 from modebridge.errors import ModebridgeError
 
 __all__ = ["needs_onnx", "part_models"]
@@ -46,7 +45,7 @@ def part_models(one: OneModule, images: Tensor) -> tuple[list[Model], list[Model
 def _exported(module: nn.Module, inputs: Sequence[Tensor]) -> Model:
     from onnx import inliner
 
-    wrapped = _Positional(module).eval()
+    wrapped = Positional(module).eval()
     # Plain memory order: the example's strides are no part of the program.
     example = tuple(tensor.contiguous() for tensor in inputs)
     batch = torch.export.Dim.DYNAMIC
@@ -63,17 +62,6 @@ def _exported(module: nn.Module, inputs: Sequence[Tensor]) -> Model:
             ) from error
     assert program is not None
     return inliner.inline_local_functions(program.model_proto)
-
-
-class _Positional(nn.Module):
-    """Any module behind one signature, whatever its own arguments are called."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.module(*inputs)
 
 
 def needs_onnx() -> None:

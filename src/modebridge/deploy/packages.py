@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from modebridge.deploy.module import OneModule
+from modebridge.deploy.module import OneModule, Positional
 from modebridge.errors import ModebridgeError
 
 __all__ = ["Pack", "make_package"]
@@ -83,24 +83,13 @@ def _program(module: nn.Module, inputs: list[Tensor]) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.export.export(_Positional(module).eval(), example, dynamic_shapes=shapes)
+            return torch.export.export(Positional(module).eval(), example, dynamic_shapes=shapes)
     except Exception as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModebridgeError(
             f"Expected {type(module).__name__} to be exportable by torch.export, but got '{reason}'; "
             "write its forward pass without branches that look at values."
         ) from error
-
-
-class _Positional(nn.Module):
-    """Any module behind one signature, whatever its own arguments are called."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.module(*inputs)
 
 
 def _compiled(program: Any) -> Any:
