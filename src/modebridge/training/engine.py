@@ -13,6 +13,7 @@ from torch import nn
 from modebridge.batches import each, go_to_epoch
 from modebridge.errors import ModebridgeError
 from modebridge.nets import skeleton
+from modebridge.training.compile_cache import keep_compiled
 from modebridge.training.processes import Processes, launched
 from modebridge.types import Batch, Batches, Draw, Params
 
@@ -95,6 +96,7 @@ class Engine:
         """The function, compiled for fixed shapes where asked for."""
         if not self.compile:
             return function
+        keep_compiled(self.device)
         compiled: Any = torch.compile(function, dynamic=False)  # type: ignore[call-overload]
         return compiled  # type: ignore[no-any-return]
 
