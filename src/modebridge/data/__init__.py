@@ -2,8 +2,9 @@
 
 from modebridge.data.augment import crop_and_flip
 from modebridge.data.cifar import read_cifar
+from modebridge.data.decoded import read_images
 from modebridge.data.digits import load_digits, noisy_digits
-from modebridge.data.files import ImageFiles, find_images, read_images
+from modebridge.data.files import ImageFiles, find_images
 from modebridge.data.imageset import ImageSet, Loader
 from modebridge.data.sets import SETS, Splits, load_set, tiny_imagenet
 from modebridge.data.stream import Stream

@@ -6,22 +6,19 @@ import hashlib
 import os
 import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from modebridge.data.imageset import ImageSet
 from modebridge.errors import ModebridgeError
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = ["ImageFiles", "find_images", "open_image", "read_images"]
+__all__ = ["ImageFiles", "find_images", "open_image"]
 
 _ENDINGS = {".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".webp"}
 
@@ -110,23 +107,3 @@ def open_image(path: str) -> Picture:
             return image.convert("RGB")
     except OSError as error:
         raise ModebridgeError(f"Expected '{path}' to be an image, but got '{error}'; get it again.") from error
-
-
-def read_images(files: ImageFiles) -> ImageSet:
-    """All images of equal size in memory, as uint8 (N, 3, H, W), decoded on all cores."""
-    width, height = open_image(files.paths[0]).size
-    images = np.empty((len(files), 3, height, width), dtype=np.uint8)
-
-    def read(number: int) -> None:
-        image = np.asarray(open_image(files.paths[number]))
-        if image.shape != (height, width, 3):
-            raise ModebridgeError(
-                f"Expected images of {width} x {height}, but '{files.paths[number]}' has {image.shape[1]} x "
-                f"{image.shape[0]}; stream sets of mixed sizes."
-            )
-        images[number] = image.transpose(2, 0, 1)
-
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for _ in pool.map(read, range(len(files)), chunksize=64):
-            pass
-    return ImageSet(torch.from_numpy(images), files.labels, files.classes)
