@@ -1,0 +1,131 @@
+"""Hold 2, first part: CIFAR-10, ResNet-32x2 with FRN by the paper's protocol (200 epochs), several modes side by side.
+
+    python benchmarks/holds/cifar10_modes.py DIR OUT --seconds 760 --rate WARM/stages.json
+    python benchmarks/holds/cifar10_modes.py - WARM --warm    # compile and time on random images
+    python benchmarks/holds/cifar10_modes.py - OUT --tiny     # a dry run on a CPU, to see that it runs
+
+Settings are those of the recipe cifar10, with one exception: the last 72 images of an epoch, which do not fill a batch,
+are left out (others every epoch), since they would be compiled a second time. The best epoch on validation is kept, and
+its weights are rounded to half precision: those are what is scored, saved and used by the next holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from common import Hold, logits_of_members, quiet, row
+from safetensors.torch import save_file
+
+from modebridge import Mode, fit_modes
+from modebridge.data import ImageSet, Loader, load_set
+from modebridge.evaluate import Answers, MemberCost
+from modebridge.nets import ResNet, spec_of
+from modebridge.recipes import find_recipe
+from modebridge.training import Engine
+from modebridge.types import Batch
+
+
+class WholeBatches:
+    """A loader without the smaller batch at the end of an epoch."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (batch for batch in self._loader if len(batch[1]) == self._loader.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to an epoch."""
+        self._loader.set_epoch(epoch)
+
+
+def rounded(mode: Mode) -> Mode:
+    """The mode with weights that half precision can hold."""
+    return Mode(
+        {name: tensor.half().float() for name, tensor in mode.params.items()},
+        {name: tensor.half().float() for name, tensor in mode.buffers.items()},
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--modes", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=200, help="fewer where time is short")
+    parser.add_argument("--seconds", type=float, default=760)
+    parser.add_argument("--rate", type=Path, help="stages.json of a warm run: seconds per epoch")
+    parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--tiny", action="store_true")
+    given = parser.parse_args()
+    quiet()
+    given.out.mkdir(parents=True, exist_ok=True)
+    hold = Hold(given.out, given.seconds)
+    engine = Engine() if given.tiny else Engine.best()
+    recipe = find_recipe("cifar10")
+    spec = replace(spec_of("cifar10"), stages=(1, 1, 3), widths=(8, 8, 8)) if given.tiny else spec_of("cifar10")
+    batch = 8 if given.tiny else recipe.data.batch_size
+    if engine.device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+    if given.data == "-":
+        generator = torch.Generator().manual_seed(0)
+        count = 20 if given.tiny else 45_000
+        images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
+        some = ImageSet(images, torch.randint(10, (count,), generator=generator), 10)
+        splits = {"train": some, "valid": some.part(0, min(5000, count)), "test": some.part(0, min(5000, count))}
+    else:
+        read = load_set("cifar10", given.data)
+        splits = {"train": read.train, "valid": read.valid, "test": read.test}  # type: ignore[dict-item]
+    splits = {name: split.to(engine.device) for name, split in splits.items()}
+    hold.say(f"read {len(splits['train'])} training images; {engine}")
+    if given.rate is not None and given.rate.is_file():
+        epoch_s = json.loads(given.rate.read_text())["modes"]["epoch_s"]
+        given.epochs = min(given.epochs, int((hold.left - 40) / epoch_s))
+        hold.say(f"{epoch_s:.2f} s per epoch as timed: {given.epochs} epochs in the {hold.left:.0f} s that are left")
+    if given.warm or given.tiny:
+        given.epochs = 4
+    nets = [ResNet(spec, torch.Generator().manual_seed(k)) for k in range(given.modes)]
+    trained = fit_modes(
+        nets,
+        [
+            WholeBatches(Loader(splits["train"], batch, shuffle=True, seed=10 + k, pad=4, flip=True))
+            for k in range(given.modes)
+        ],
+        config=replace(recipe.mode, epochs=given.epochs),
+        valid=Loader(splits["valid"], 2500),
+        engine=engine,
+        report=hold.report("modes"),
+    )
+    if given.warm:
+        return
+    modes = {f"mode-{k}": rounded(mode) for k, mode in enumerate(trained)}
+    for name, mode in modes.items():
+        save_file(
+            {key: tensor.half().contiguous() for key, tensor in mode.state.items()},
+            given.out / f"weights-{name}.safetensors",
+        )
+    plain = {split: Loader(splits[split], 500) for split in ("valid", "test")}
+    logits = logits_of_members(nets[0], modes, {}, plain, engine)
+    hold.save(logits)
+    labels = {split: splits[split].labels.cpu().clone() for split in ("valid", "test")}
+    save_file(labels, given.out / "labels.safetensors")
+    table = {split: {name: parts[split].half() for name, parts in logits.items()} for split in ("valid", "test")}
+    size = sum(p.numel() for p in nets[0].parameters())
+    answers = Answers(
+        table["valid"], table["test"], labels["valid"], labels["test"], {name: MemberCost(1.0, size) for name in modes}
+    )
+    print("| members | FLOPs | params | ACC % | NLL | ECE | Brier | T |\n|---|---|---|---|---|---|---|---|")
+    for count in range(1, len(modes) + 1):
+        for members in itertools.combinations(modes, count):
+            print(row(" + ".join(members), answers, members), flush=True)
+    hold.say("done")
+
+
+if __name__ == "__main__":
+    main()

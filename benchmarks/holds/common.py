@@ -1,0 +1,118 @@
+"""What every hold needs: a clock, a log of epochs, logits of members saved after every stage."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from modebridge import Mode
+from modebridge.bridges import Bridge
+from modebridge.evaluate import Answers
+from modebridge.nets import Tapped, skeleton
+from modebridge.training import Engine, Epoch
+from modebridge.types import Batches
+
+__all__ = ["Hold", "logits_of_members", "quiet", "row"]
+
+
+def quiet() -> None:
+    """Keep torch's compile warnings out of the log."""
+    warnings.filterwarnings("ignore")
+    logging.getLogger("torch").setLevel(logging.ERROR)
+
+
+@dataclass
+class Hold:
+    """A run against the clock.
+
+    Args:
+        out: where logits and stages.json go.
+        seconds: how long there is, from now on.
+    """
+
+    out: Path
+    seconds: float
+    began: float = field(default_factory=time.perf_counter)
+    stages: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.seconds - (time.perf_counter() - self.began)
+
+    def say(self, text: str) -> None:
+        """A line of the log, with the time since the start."""
+        print(f"[{time.perf_counter() - self.began:7.1f} s] {text}", flush=True)
+
+    def report(self, stage: str) -> Callable[[Epoch], None]:
+        """Logs every epoch of a stage and keeps its times: the first epoch's (compiling) and the rate of the others."""
+        seconds: list[float] = []
+
+        def note(epoch: Epoch) -> None:
+            seconds.append(epoch.seconds)
+            steady = sorted(seconds[1:] or seconds)[len(seconds[1:]) // 2]
+            self.stages[stage] = {
+                "epochs": epoch.number,
+                "total_s": sum(seconds),
+                "first_epoch_s": seconds[0],
+                "epoch_s": steady,
+                "images_per_s": epoch.images / steady,
+            }
+            (self.out / "stages.json").write_text(json.dumps(self.stages, indent=1))
+            losses = " ".join(f"{name} {loss:.4f}" for name, loss in epoch.losses.items())
+            self.say(f"{stage} {epoch.number}/{epoch.total} {epoch.seconds:.1f} s, {epoch.rate:.0f} images/s: {losses}")
+
+        return note
+
+    def save(self, logits: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Write members' logits in half precision, a file per member."""
+        for name, splits in logits.items():
+            halves = {split: tensor.half().contiguous() for split, tensor in splits.items()}
+            save_file(halves, self.out / f"{name}.safetensors")
+
+
+@torch.no_grad()
+def logits_of_members(
+    net: nn.Module,
+    modes: Mapping[str, Mode],
+    bridges: Mapping[str, Bridge],
+    splits: Mapping[str, Batches],
+    engine: Engine,
+) -> dict[str, dict[str, Tensor]]:
+    """Logits by member and split in fp32; every network runs once per batch."""
+    device = engine.device
+    placed = {name: bridge.to(device).eval() for name, bridge in bridges.items()}
+    tapped = Tapped(skeleton(net).to(device), sorted({bridge.tap for bridge in placed.values()}))
+    states = {name: tapped.state_of(mode.to(device).state) for name, mode in modes.items()}
+    names = {mode.id: name for name, mode in modes.items()}
+    logits: dict[str, dict[str, Tensor]] = {name: {} for name in (*modes, *bridges)}
+    for split, batches in splits.items():
+        parts: dict[str, list[Tensor]] = {name: [] for name in logits}
+        for images, _ in batches:
+            outputs = {name: tapped.run(state, images.to(device)) for name, state in states.items()}
+            for name, (output, _) in outputs.items():
+                parts[name].append(output.float().cpu())
+            for name, bridge in placed.items():
+                features = [outputs[names[source]][1][bridge.tap] for source in bridge.reads]
+                parts[name].append(bridge(*features).float().cpu())
+        for name, pieces in parts.items():
+            logits[name][split] = torch.cat(pieces)
+    return logits
+
+
+def row(title: str, answers: Answers, members: tuple[str, ...]) -> str:
+    """A line of a table: cost, accuracy, calibrated NLL, ECE, Brier, temperature."""
+    scores = answers.score(members)
+    return (
+        f"| {title} | x{scores.relative_flops:.2f} | x{scores.relative_params:.2f} | {100 * scores.accuracy:.2f} | "
+        f"{scores.nll:.4f} | {scores.ece:.4f} | {scores.brier:.4f} | {scores.temperature:.3f} |"
+    )

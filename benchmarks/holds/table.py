@@ -1,0 +1,40 @@
+"""Deep ensembles of a committed result, from its logits alone: no GPU, no data.
+
+    python benchmarks/holds/table.py results/cifar10-frn
+
+One row per number of modes: mean and standard deviation (ddof 0, as the authors') over all sets of so many modes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+from pathlib import Path
+
+from modebridge.evaluate import Answers
+from modebridge.recipes.answering import read_answers
+from modebridge.recipes.folder import RunFolder
+
+
+def deep_ensembles(answers: Answers) -> list[str]:
+    """The lines of the table, in Markdown."""
+    modes = [name for name in answers.test if name.startswith("mode-")]
+    lines = ["| members | sets | ACC % | NLL | ECE | Brier |", "|---|---:|---:|---:|---:|---:|"]
+    for count in range(1, len(modes) + 1):
+        scores = [answers.score(members) for members in itertools.combinations(modes, count)]
+        cells = [
+            _spread([100 * score.accuracy for score in scores], 2),
+            *(_spread([getattr(score, name) for score in scores], 4) for name in ("nll", "ece", "brier")),
+        ]
+        lines.append(f"| DE-{count} | {len(scores)} | {' | '.join(cells)} |")
+    return lines
+
+
+def _spread(values: list[float], digits: int) -> str:
+    mean, deviation = statistics.fmean(values), statistics.pstdev(values)
+    return f"{mean:.{digits}f}" + (f" +- {deviation:.{digits}f}" if len(values) > 1 else "")
+
+
+if __name__ == "__main__":
+    print("\n".join(deep_ensembles(read_answers(RunFolder(Path(sys.argv[1]), writes=False)))))
