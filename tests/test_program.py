@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import modebridge
 from modebridge.cli.app import app
-from modebridge.recipes import RECIPES
+from modebridge.recipes import RECIPES, RunFolder, read_answers
 from tests.recipes.small import small
 
 
@@ -35,6 +35,10 @@ def invoke(*arguments):
 def quick(monkeypatch):
     monkeypatch.setitem(RECIPES, "digits", small)
     monkeypatch.setenv("COLUMNS", "80")
+
+
+def advise_of(out, budget):
+    return json.loads(invoke("advise", str(out), "--budget", str(budget), "--json").stdout)["chosen"]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +154,13 @@ def test_advice_by_every_price(quick, folder):
         assert answer.exit_code == 0, answer.output
         advice = json.loads(answer.stdout)
         assert advice["chosen"]["cost"] <= 2.5
-    assert "* Use mode-" in invoke("advise", str(out), "--budget", "2.5").stdout
+        assert advice["exact"]
+    shown = " ".join(invoke("advise", str(out), "--budget", "2.5").stdout.split())
+    assert "* Use mode-" in shown
+    assert "combinations were looked at" in shown
+    # What was chosen on validation images is tested on others, and the score is that of every table.
+    score = read_answers(RunFolder(out, writes=False)).score(advise_of(out, 2.5)["members"])
+    assert f"on the test split, which took no part in the choice, its NLL is {score.nll:.4f}" in shown
     assert invoke("report", str(out)).exit_code == 0
     assert "measured on the machine" in (out / "report.html").read_text()
 
