@@ -33,7 +33,7 @@ from modebridge.recipes import (
 from modebridge.recipes.costs import spec_for
 from modebridge.recipes.estimate import member_times, seconds_here, work_of
 
-__all__ = ["advise_run", "existing", "list_recipes", "report_run", "show_cost"]
+__all__ = ["advise_run", "existing", "list_recipes", "report_run", "show_cost", "span"]
 
 NEEDS = {
     "digits": "none",
@@ -54,10 +54,9 @@ def _table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
     return table
 
 
-def list_recipes(as_json: bool) -> None:
-    """Every recipe with the data it needs, its work and how long that takes here."""
+def list_recipes(*, estimate: bool, as_json: bool) -> None:
+    """Every recipe with what it trains and the data it needs; where asked, its work and how long that takes here."""
     recipes = [replace(make(), name=name) for name, make in RECIPES.items()]
-    seconds = seconds_here(recipes)
     records: list[dict[str, Any]] = [
         {
             "name": recipe.name,
@@ -66,30 +65,42 @@ def list_recipes(as_json: bool) -> None:
             "modes": recipe.modes,
             "curves": len(recipe.curves()),
             "bridges": sum(member.is_bridge for member in members_of(recipe)),
-            "petaflop": 2 * work_of(recipe).total / 1e15,
-            "seconds": seconds[recipe.name],
         }
         for recipe in recipes
     ]
+    if estimate:
+        say("Counting the work and timing a few steps ...")
+        seconds = seconds_here(recipes)
+        for record, recipe in zip(records, recipes, strict=True):
+            record |= {"petaflop": 2 * work_of(recipe).total / 1e15, "seconds": seconds[recipe.name]}
     if as_json:
         screen().print_json(json.dumps(records))
         return
-    table = _table("recipe", "modes", "curves", "bridges", "PFLOP", "here", "data needed", text=(0, 6))
+    more = ["PFLOP", "here"] if estimate else []
+    table = _table("recipe", "modes", "curves", "bridges", *more, "data needed", text=(0, 4 + len(more)))
     for record in records:
-        counts = [str(record[key]) for key in ("modes", "curves", "bridges")]
-        work = f"{record['petaflop']:,.3f}" if record["petaflop"] < 1 else f"{record['petaflop']:,.0f}"
-        table.add_row(record["name"], *counts, work, _span(record["seconds"]), record["data"])
+        cells = [str(record[key]) for key in ("modes", "curves", "bridges")]
+        if estimate:
+            work = f"{record['petaflop']:,.3f}" if record["petaflop"] < 1 else f"{record['petaflop']:,.0f}"
+            cells += [work, span(record["seconds"])]
+        table.add_row(record["name"], *cells, record["data"])
     console = screen()
     console.print(table)
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU cores"
-    console.print(
+    told = (
         f"PFLOP: of training everything. Here: an estimate for {where}, from a few steps timed now; compilation, "
-        "reading and scoring come on top. Names ending in -bn have batch norm, the others filter response norm. "
+        "reading and scoring come on top. "
+        if estimate
+        else "How long each takes here: modebridge recipes --estimate. "
+    )
+    console.print(
+        f"{told}Names ending in -bn have batch norm, the others filter response norm. "
         "Run one: modebridge run RECIPE --data DIR, DIR holding the set's official files."
     )
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """A time in the unit that people would use."""
     for unit, size in (("years", 31557600.0), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
