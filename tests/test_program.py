@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import modebridge
+from modebridge import ModebridgeError
 from modebridge.cli.app import app
-from modebridge.recipes import RECIPES
+from modebridge.recipes import RECIPES, RunFolder, read_answers
 from tests.recipes.small import small
 
 
@@ -35,6 +36,10 @@ def invoke(*arguments):
 def quick(monkeypatch):
     monkeypatch.setitem(RECIPES, "digits", small)
     monkeypatch.setenv("COLUMNS", "80")
+
+
+def advise_of(out, budget):
+    return json.loads(invoke("advise", str(out), "--budget", str(budget), "--json").stdout)["chosen"]
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +86,27 @@ def test_a_wrong_option_is_explained_and_exits_with_2():
     assert answer.returncode == 2
     assert "--nonsense" in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("verb", [("run",), ("study", "type1")])
+def test_a_failure_leaves_no_folder_that_it_made(verb, tmp_path):
+    fails = (*verb, "cifar10-short", "--data", "/nowhere", "--out")
+    assert isinstance(invoke(*fails, str(tmp_path / "runs" / "c10")).exception, ModebridgeError)
+    assert list(tmp_path.iterdir()) == []
+    # A folder that was there stays, empty or not.
+    (tmp_path / "own").mkdir()
+    assert isinstance(invoke(*fails, str(tmp_path / "own")).exception, ModebridgeError)
+    assert (tmp_path / "own").is_dir()
+
+
+def test_a_failure_keeps_what_was_made(quick, tmp_path, monkeypatch):
+    def fail(*_):
+        raise ModebridgeError("as a full disk would")
+
+    monkeypatch.setattr("modebridge.recipes.workshop.Workshop.curves", fail)
+    assert "full disk" in str(invoke("run", "--out", str(tmp_path / "run"), "--set", "modes=2").exception)
+    assert (tmp_path / "run" / "modes" / "0" / "weights.safetensors").is_file()
+    assert (tmp_path / "run" / "recipe.toml").is_file()
 
 
 def test_out_that_cannot_be_a_folder_is_said_before_training(tmp_path):
@@ -150,7 +176,13 @@ def test_advice_by_every_price(quick, folder):
         assert answer.exit_code == 0, answer.output
         advice = json.loads(answer.stdout)
         assert advice["chosen"]["cost"] <= 2.5
-    assert "* Use mode-" in invoke("advise", str(out), "--budget", "2.5").stdout
+        assert advice["exact"]
+    shown = " ".join(invoke("advise", str(out), "--budget", "2.5").stdout.split())
+    assert "* Use mode-" in shown
+    assert "combinations were looked at" in shown
+    # What was chosen on validation images is tested on others, and the score is that of every table.
+    score = read_answers(RunFolder(out, writes=False)).score(advise_of(out, 2.5)["members"])
+    assert f"on the test split, which took no part in the choice, its NLL is {score.nll:.4f}" in shown
     assert invoke("report", str(out)).exit_code == 0
     assert "measured on the machine" in (out / "report.html").read_text()
 
@@ -159,10 +191,25 @@ def test_costs_and_recipes_as_data(quick):
     rows = {row["name"]: row for row in json.loads(invoke("cost", "tin200", "--paper", "--json").stdout)}
     assert rows["one bridge I small"]["relative_params"] == pytest.approx(0.1712, abs=5e-5)
     assert rows["DE-1 + 2 I small"]["paper_params"] == pytest.approx(1.114, abs=5e-4)
+
+
+def test_recipes_are_listed_at_once_and_estimated_where_asked(quick, monkeypatch):
+    from modebridge.cli import looking
+
+    monkeypatch.setattr(looking, "seconds_here", None)
+    monkeypatch.setattr(looking, "work_of", None)
     listed = {row["name"]: row for row in json.loads(invoke("recipes", "--json").stdout)}
     assert set(listed) == set(RECIPES)
     assert listed["cifar10"]["bridges"] == 68
-    assert listed["digits"]["seconds"] > 0
+    shown = invoke("recipes").stdout
+    assert "PFLOP" not in shown
+    assert "modebridge recipes --estimate" in " ".join(shown.split())
+    monkeypatch.undo()
+    monkeypatch.setattr(looking, "RECIPES", {"digits": small})
+    (row,) = json.loads(invoke("recipes", "--estimate", "--json").stdout)
+    assert row["seconds"] > 0
+    assert row["petaflop"] > 0
+    assert "PFLOP" in invoke("recipes", "--estimate").stdout
 
 
 def test_a_study_keeps_to_the_folders_settings(folder, tmp_path):

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from modebridge import ModebridgeError
-from modebridge.cli import benching
+from modebridge.cli import bench_tables, benching
 from modebridge.cli.app import app
 from modebridge.deploy.contenders import random_contenders
 from modebridge.deploy.export import export
@@ -112,7 +112,46 @@ def test_cuda_where_there_is_none(monkeypatch):
     assert "Expected a CUDA device" in refused("--recipe", "digits", "--device", "cuda")
 
 
+def test_a_fuller_result_is_not_overwritten(folder):
+    file = folder / "bench" / "cpu.json"
+    file.parent.mkdir()
+    file.write_text('{"rows": [1, 2, 3]}')
+    two = [str(folder), *QUICK[:2], "--batch", "1", *QUICK[4:], "--only", "DE-2"]
+    assert "it holds 3 and this would write 2; add --overwrite" in refused(*two)
+    assert file.read_text() == '{"rows": [1, 2, 3]}'
+    assert invoke(*two, "--overwrite").exit_code == 0
+    assert len(json.loads(file.read_text())["rows"]) == 2
+    # As many rows are no loss.
+    assert invoke(*two).exit_code == 0
+
+
+def test_tables_come_as_they_are_done_with_the_time_that_is_left(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done: list[str] = []
+    monkeypatch.setattr(benching, "say", lambda text, **_: done.append(text))
+    monkeypatch.setattr(benching, "table_of", lambda results: done.append(f"table {results[0].batch}") or "")
+    assert invoke("--recipe", "digits", *QUICK, "--only", "DE-2").exit_code == 0
+    told = [text for text in done if text.startswith(("table", "4 rows", "1 of")) or "batch" in text]
+    assert told[0] == "4 rows in 2 tables, at least 0 s; compiling comes on top."
+    assert [text.partition(", about")[0] for text in told[1:]] == [
+        "eager: batch 1",
+        "table 1",
+        "1 of 2 tables",
+        "eager: batch 2",
+        "table 2",
+    ]
+
+
+@pytest.mark.parametrize(("load", "busy"), [(0.1, False), (40.0, True)])
+def test_a_busy_machine_is_said(monkeypatch, load, busy):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    result = invoke("--recipe", "digits", *QUICK[:2], "--batch", "1", *QUICK[4:], "--only", "DE-2", "--json")
+    assert ("The machine is busy: a load of 40.0 on 4 cores" in " ".join(result.stderr.split())) == busy
+    assert json.loads(result.stdout)["load"] == load
+
+
 def test_numbers_of_any_size_have_three_digits():
-    assert [benching._ms(seconds) for seconds in (2.0, 0.1234, 0.00001234)] == ["2000", "123", "0.0123"]
+    assert [bench_tables._ms(seconds) for seconds in (2.0, 0.1234, 0.00001234)] == ["2000", "123", "0.0123"]
     assert benching._sizes("8, 1,8") == [8, 1]
-    assert math.isclose(benching.GOAL, 5.0)
+    assert math.isclose(bench_tables.GOAL, 5.0)

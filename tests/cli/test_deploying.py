@@ -12,8 +12,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from modebridge.cli.app import app
+from modebridge.cli.deploying import examples
+from modebridge.data import load_digits
 from modebridge.deploy import Deployed
 from modebridge.recipes import RECIPES
+from modebridge.recipes.digits import digits
 from tests.recipes.small import small
 
 
@@ -81,6 +84,22 @@ def test_the_table_and_fewer_bridges(made, monkeypatch):
     (short,) = lines(invoke("predict", root / "fast.onnx", root / "images" / "grey.png", "--threshold", "0", "--json"))
     assert short["used"] == 1
     assert short["mutual_information"] == pytest.approx(0, abs=1e-6)
+
+
+def test_the_digits_that_come_with_the_package(made, monkeypatch):
+    """Each is one of the data set's own, of the part that the demo tests on, and shows what its name says."""
+    root, _, _ = made
+    answer = invoke("predict", root / "fast.onnx", "--examples", "--json")
+    assert answer.exit_code == 0, answer.output
+    assert [record["file"].rsplit("/", 1)[-1] for record in lines(answer)] == [f"digit-{k}.png" for k in (3, 5, 8)]
+    clean, recipe = load_digits().shuffled(0), digits()
+    test = clean.part(recipe.data.train + recipe.data.valid, len(clean))
+    for path in examples():
+        assert path.stat().st_size < 300
+        pixels = np.asarray(Image.open(path)).astype(np.float32) / 255
+        same = np.abs(test.images[:, 0].numpy() - pixels).max(axis=(1, 2)) < 1 / 100
+        assert set(test.labels[same].tolist()) == {int(path.stem[-1])}
+    assert "add --examples" in str(invoke("predict", root / "fast.onnx").exception)
 
 
 def test_more_images_than_a_batch(made, monkeypatch):

@@ -16,7 +16,9 @@ from modebridge.evaluate import (
     brier,
     ece,
     hits,
+    interval_of,
     nll,
+    resampled_means,
     squared_errors,
     surprisals,
 )
@@ -107,3 +109,16 @@ def test_refuses_what_cannot_be_scored():
         bootstrap_difference(nll, p, p[:9], y)
     with pytest.raises(ModebridgeError, match="at least one sample"):
         bootstrap_mean(torch.zeros(0))
+
+
+def test_means_of_columns_are_those_of_one_column_each():
+    """Every column sees the same draws as `bootstrap_mean`, so what is made of columns is paired."""
+    values = torch.randn(300, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    means = resampled_means(values)
+    for k in range(3):
+        assert interval_of(means[:, k]) == pytest.approx(bootstrap_mean(values[:, k]), abs=1e-12)
+    assert interval_of(means[:, 0] - means[:, 1]) == pytest.approx(
+        bootstrap_mean(values[:, 0] - values[:, 1]), abs=1e-12
+    )
+    with pytest.raises(ModebridgeError, match=r"to be \(N, C\)"):
+        resampled_means(torch.zeros(3))

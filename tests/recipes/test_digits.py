@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -12,7 +13,7 @@ from modebridge import trees
 from modebridge.data import Loader
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import evaluate
+from modebridge.evaluate import evaluate, surprisals
 from modebridge.recipes import find_recipe, run_recipe
 from modebridge.recipes.digits import digits
 from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary, terminal_table
@@ -115,9 +116,11 @@ def test_unknown_recipe_and_too_few_modes():
         run_recipe(replace(small(), data=replace(small().data, name="mnist")))
 
 
-def row(name, nll, dee=1.0):
+def row(name, nll, dee=1.0, **more):
     scores = {"accuracy": 0.9, "nll": nll, "ece": 0.02, "brier": 0.1, "raw_nll": nll, "raw_ece": 0.02, "raw_brier": 0.1}
-    return Row(name=name, dee=dee, members=(), relative_flops=1.05, relative_params=1.08, temperature=1.0, **scores)
+    return Row(
+        name=name, dee=dee, members=(), relative_flops=1.05, relative_params=1.08, temperature=1.0, **scores, **more
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,11 +129,60 @@ def row(name, nll, dee=1.0):
         (0.3, 0.35, "went 50% of the way"),
         (0.3, 0.45, "one bridge brought nothing"),
         (0.4, 0.35, "a second network brought nothing"),
+        # Two networks hardly better than one, and a bridge far beyond them: no "366% of the way" out of that.
+        (0.37, 0.29, "further than a whole second network did (0.370); modes that are not trained to the end"),
     ],
 )
 def test_the_sentence_says_what_happened(two, bridged, message):
     rows = [row("DE-1", 0.4), row("DE-1 + 1 bridge I", bridged), row("DE-1 + 1 label control", 0.38), row("DE-2", two)]
-    assert message in summary(rows)
+    said = summary(rows)
+    assert message in said
+    assert ("%" in said) == ("% of the way" in message)
+
+
+def test_the_sentence_gives_no_figure_where_there_is_none():
+    bridged = row("DE-1 + 1 bridge I", 2.10, dee=4.8, guess_nll=2.30)
+    untrained = summary([row("DE-1", 2.25, guess_nll=2.30), bridged, row("DE-2", 2.21, guess_nll=2.30)])
+    assert "not trained well enough" in untrained
+    assert "2.300" in untrained
+    two = row("DE-2", 0.38, gain_interval=(-0.01, 0.05))
+    unsure = summary([row("DE-1", 0.4), row("DE-1 + 1 bridge I", 0.39), two])
+    assert "cannot tell from none (95 % interval -0.010 to 0.050), so there is no gap" in unsure
+    for said in (untrained, unsure):
+        assert "of the way" not in said
+        assert "worth" not in said
+
+
+def test_the_sentence_has_intervals_and_no_dee_beyond_the_ensembles_measured():
+    two = row("DE-2", 0.3, gain_interval=(0.05, 0.15))
+    many = row("DE-1 + 3 bridges I", 0.28, dee=7.3)
+    said = summary([row("DE-1", 0.4), row("DE-1 + 1 bridge I", 0.35, dee=1.5, closed_interval=(0.3, 0.7)), two, many])
+    assert "went 50% [30% to 70%] of the way" in said
+    assert "is worth more than 2 networks" in said
+    assert "95 % intervals over the test images" in said
+
+
+def test_intervals_of_rows_are_paired_over_test_images(result):
+    """Against the plain way: draw images, take the means, form the difference and the ratio."""
+    rows, answers = {row.name: row for row in result.rows}, result.answers
+    labels = answers.test_labels
+    one, bridged, two = (
+        surprisals(answers.calibrated(rows[name].members), labels).numpy()
+        for name in ("DE-1", "DE-1 + 1 bridge I", "DE-2")
+    )
+    drawn = np.random.default_rng(0).integers(len(one), size=(2000, len(one)))
+    gap = (one - two)[drawn].mean(axis=1)
+    low, high = rows["DE-2"].gain_interval
+    wanted = np.quantile(gap, [0.025, 0.975])
+    assert [low, high] == pytest.approx(wanted, abs=0.15 * (wanted[1] - wanted[0]))
+    assert low <= one.mean() - two.mean() <= high
+    closed = rows["DE-1 + 1 bridge I"].closed_interval
+    assert (closed is None) == (low <= 0)
+    if closed is not None:
+        wanted = np.quantile((one - bridged)[drawn].mean(axis=1) / gap, [0.025, 0.975])
+        assert list(closed) == pytest.approx(wanted, abs=0.15 * (wanted[1] - wanted[0]))
+    counts = np.bincount(labels) / len(labels)
+    assert rows["DE-1"].guess_nll == pytest.approx(-(counts * np.log(counts)).sum())
 
 
 def test_the_table_fits_a_plain_terminal(result):

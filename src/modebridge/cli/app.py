@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -86,11 +85,16 @@ def run(
 
 
 @app.command()
-def recipes(as_json: Json = False) -> None:
-    """List what can be run: on what data, how much work it is, how long that takes here."""
+def recipes(
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Count the work and time a few steps: how long each would take here.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List what can be run, and on what data; with --estimate how much work it is and how long that takes here."""
     from modebridge.cli import looking
 
-    looking.list_recipes(as_json)
+    looking.list_recipes(estimate=estimate, as_json=as_json)
 
 
 @app.command()
@@ -189,7 +193,10 @@ def export(
 @app.command()
 def predict(
     file: Annotated[Path, typer.Argument(help="Written by `modebridge export`.", metavar="FILE")],
-    images: Annotated[list[Path], typer.Argument(help="Image files, or folders of them.", metavar="IMAGES...")],
+    images: Annotated[list[Path] | None, typer.Argument(help="Files, or folders of them.", metavar="IMAGES...")] = None,
+    examples: Annotated[
+        bool, typer.Option("--examples", help="The three digits that come with the package, for files of the demo.")
+    ] = False,
     bridges: Annotated[int | None, typer.Option(help="Ask so many bridges; all by default.", metavar="K")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Surer images get the first network alone; 2 asks all members.", metavar="T")
@@ -198,11 +205,12 @@ def predict(
 ) -> None:
     """Say what is on images, from an exported file; images that cannot be read are named and left out (exit code 1).
 
-    Examples: `modebridge predict fast.onnx cat.png holiday/`, `modebridge predict fast.onnx cat.png --bridges 1`.
+    Examples: `modebridge predict fast.onnx cat.png holiday/`, `modebridge predict fast.onnx --examples`.
     """
     from modebridge.cli import deploying
 
-    deploying.predict_files(file, images, bridges=bridges, threshold=threshold, as_json=as_json)
+    asked = [*(images or []), *(deploying.examples() if examples else [])]
+    deploying.predict_files(file, asked, bridges=bridges, threshold=threshold, as_json=as_json)
 
 
 @app.command()
@@ -218,6 +226,9 @@ def bench(
     seconds: Annotated[float, typer.Option(help="For each row at each batch size.")] = 2.0,
     threads: Annotated[int | None, typer.Option(help="Of the CPU; torch's choice by default.")] = None,
     bf16: Annotated[bool, typer.Option("--bf16", help="Weights and images in bfloat16, on a GPU.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Even a result in DIR/bench that has more rows.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure latency and throughput of one network, deep ensembles and bridges, beside what FLOPs promise.
@@ -237,6 +248,7 @@ def bench(
         seconds=seconds,
         threads=threads,
         bf16=bf16,
+        overwrite=overwrite,
         as_json=as_json,
     )
 
@@ -261,39 +273,26 @@ def serve(
 
 def main() -> None:
     """Run the program; a user's mistake is one sentence on stderr and exit code 2, never a stack trace."""
+    from modebridge.cli.terminal import leave
     from modebridge.errors import ModebridgeError
 
     try:
         code = app(standalone_mode=False)
     except ModebridgeError as error:
         Console(stderr=True).print(f"modebridge: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        _leave(2)
+        leave(2)
     except KeyboardInterrupt:
         # At once: a plain exit would wait for the networks that are being trained on other threads.
         Console(stderr=True).print("modebridge: stopped; the same command goes on from here.")
         os._exit(130)
     except typer.Abort:
-        _leave(1)
+        leave(1)
     except Exception as error:
         # Typer's own words for a wrong option or argument, and its exit codes.
         show, wrong = getattr(error, "show", None), getattr(error, "exit_code", None)
         if not callable(show) or wrong is None:
             raise
         show()
-        _leave(int(wrong))
+        leave(int(wrong))
     # What a verb said by typer.Exit: 1 where a part of the work could not be done.
-    _leave(code if isinstance(code, int) else 0)
-
-
-def _leave(code: int) -> None:
-    """End, and with it the group of processes where there is one; see `Processes.leave`."""
-    if code != 0:
-        # At once, as after Ctrl-C: networks on other threads must not go on training without the folder's lock.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    if "torch" in sys.modules:
-        from modebridge.training.processes import leave
-
-        leave()
-    sys.exit(code)
+    leave(code if isinstance(code, int) else 0)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import tempfile
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from modebridge.cli.looking import _table, existing
+from modebridge.cli.bench_tables import about_line, goals, markdown, row_of, table_of
+from modebridge.cli.looking import existing, span
 from modebridge.cli.terminal import say, screen
 from modebridge.deploy.contenders import Contender, Result, Way, race, race_file, usable_ways
 from modebridge.deploy.file import Deployed
@@ -23,8 +26,8 @@ from modebridge.recipes.benching import contenders_for, surroundings
 
 __all__ = ["bench"]
 
-GOAL = 5.0
-"""By how many points (hundredths of one network) time may exceed FLOPs."""
+BUSY = 0.25
+"""The load a core, before the start, from which the machine counts as busy."""
 
 
 def bench(
@@ -38,9 +41,10 @@ def bench(
     seconds: float,
     threads: int | None,
     bf16: bool,
+    overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Time what is asked for, and say it."""
+    """Time what is asked for, and show each table as soon as it is there."""
     if (target is None) == (recipe is None):
         raise ModebridgeError(
             "Expected a run folder, an exported file or --recipe NAME, but got "
@@ -57,22 +61,83 @@ def bench(
             raise ModebridgeError(f"Expected --threads to be at least 1, but got {threads}; leave it out for all.")
         torch.set_num_threads(threads)
     about = surroundings(kind, bf16=bf16)
+    _warn_if_busy(about["load"])
     if target is not None and target.is_file():
         if kind != "cpu":
             raise ModebridgeError("Expected exported files to be timed on the CPU, but got cuda; use --device cpu.")
         deployed = Deployed.load(target)
-        _show(race_file(deployed, sizes, seconds=seconds), {"what": target.name, **about}, as_json, None)
+        about = {"what": target.name, **about}
+        rows = int(deployed.meta["bridges"]) + 1 if deployed.meta["elastic"] else 1
+        progress = _Progress(about, [rows] * len(sizes), seconds, quiet=as_json)
+        _end(race_file(deployed, sizes, seconds=seconds, shown=progress), about, as_json, None)
         return
     chosen_recipe = find_recipe_of(existing(target))[0] if target is not None else read_recipe(str(recipe))[0]
     entered, image = contenders_for(chosen_recipe)
-    name = f"networks of {target or 'recipe ' + str(recipe)}, weights drawn (time does not depend on them)"
+    about = {
+        "what": f"networks of {target or 'recipe ' + str(recipe)}, weights drawn (time does not depend on them)",
+        **about,
+    }
     entered = _chosen(entered, only)
     chosen, lacking = usable_ways(kind, _split(ways) if ways else None)
     for sentence in lacking:
         say(sentence, style="yellow")
-    results = _races(entered, image, chosen, sizes, kind, bf16, seconds)
-    place = target / "bench" if target is not None else None
-    _show(results, {"what": name, **about}, as_json, place)
+    rows_of = [sum(not (one.stacked and way == "onnx") for one in entered) for way in chosen for _ in sizes]
+    file = target / "bench" / f"{kind}{'-bf16' if bf16 else ''}.json" if target is not None else None
+    if file is not None and not overwrite:
+        _keep_fuller(file, sum(rows_of))
+    progress = _Progress(about, rows_of, seconds, quiet=as_json)
+    _end(_races(entered, image, chosen, sizes, kind, bf16, seconds, progress), about, as_json, file)
+
+
+def _warn_if_busy(load: float | None) -> None:
+    cores = os.cpu_count() or 1
+    if load is not None and load > BUSY * cores:
+        say(
+            f"The machine is busy: a load of {load:.1f} on {cores} cores before the start. Ratios of rows that ran "
+            "side by side still mean something, times do not.",
+            style="yellow",
+        )
+
+
+def _keep_fuller(file: Path, rows: int) -> None:
+    """Refuse to put a small table in the place of a large one, before anything is timed."""
+    try:
+        there = len(json.loads(file.read_text())["rows"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if there > rows:
+        raise ModebridgeError(
+            f"Expected '{file}' to be replaced by no fewer rows, but it holds {there} and this would write {rows}; "
+            "add --overwrite, or leave the file alone with --recipe."
+        )
+
+
+class _Progress:
+    """Prints each table when it is there, and how long the rest will take.
+
+    Args:
+        about: where it is timed.
+        rows: of each table, in order.
+        seconds: that each row is given; what compiling and slow rows take beyond is learnt from the tables done.
+        quiet: tables are not printed, for --json.
+    """
+
+    def __init__(self, about: Mapping[str, Any], rows: Sequence[int], seconds: float, *, quiet: bool) -> None:
+        self._about, self._rows, self._quiet = about, list(rows), quiet
+        self._begin, self._done = time.perf_counter(), 0
+        tables = f"{len(rows)} table{'s' if len(rows) > 1 else ''}"
+        say(f"{sum(rows)} rows in {tables}, at least {span(sum(rows) * seconds)}; compiling comes on top.")
+
+    def __call__(self, results: Sequence[Result]) -> None:
+        if not self._quiet:
+            console = screen()
+            console.print(table_of(results))
+            console.print(about_line(self._about), style="dim", markup=False)
+        self._done += 1
+        rest, done = sum(self._rows[self._done :]), sum(self._rows[: self._done])
+        if rest:
+            left = (time.perf_counter() - self._begin) / done * rest
+            say(f"{self._done} of {len(self._rows)} tables, about {span(left)} left.")
 
 
 def _races(
@@ -83,6 +148,7 @@ def _races(
     device: str,
     bf16: bool,
     seconds: float,
+    shown: Callable[[list[Result]], None],
 ) -> list[Result]:
     if set(ways) & {"compiled", "graphs"}:
         # The compiler's remarks are for its authors.
@@ -101,101 +167,25 @@ def _races(
                 seconds=seconds,
                 folder=Path(scratch),
                 told=say,
+                shown=shown,
             )
     return results
 
 
-def _show(results: Sequence[Result], about: Mapping[str, Any], as_json: bool, place: Path | None) -> None:
-    record = {**about, "rows": [_row(result) for result in results]}
-    if place is not None:
-        stem = "-".join(
-            ["cuda" if "cuda" in str(about["device"]) else "cpu", *(["bf16"] if about["precision"] == "bf16" else [])]
-        )
-        write_whole(place / f"{stem}.json", json.dumps(record, indent=1))
-        write_whole(place / f"{stem}.md", _markdown(results, about))
+def _end(results: Sequence[Result], about: Mapping[str, Any], as_json: bool, file: Path | None) -> None:
+    """Write what is to be written; the tables have been shown."""
+    record = {**about, "rows": [row_of(result) for result in results]}
+    if file is not None:
+        write_whole(file, json.dumps(record, indent=1))
+        write_whole(file.with_suffix(".md"), markdown(results, about))
     console = screen()
     if as_json:
         console.print_json(json.dumps(record))
         return
-    for way, batch in dict.fromkeys((one.way, one.batch) for one in results):
-        table = _table(f"{way}, batch {batch}", "ms", "quartiles", "images/s", "time", "quartiles", "FLOPs", "points")
-        for one in results:
-            if (one.way, one.batch) == (way, batch):
-                table.add_row(*_cells(one))
-        console.print(table)
-        console.print(_about(about), style="dim", markup=False)
-    for sentence in _goals(results):
+    for sentence in goals(results):
         console.print(sentence, markup=False)
-    if place is not None:
-        console.print(f"Written: {place}", soft_wrap=True, markup=False)
-
-
-def _cells(one: Result) -> list[str]:
-    time, part = one.timing.seconds, one.ratio
-    return [
-        one.name,
-        _ms(time.median),
-        f"{_ms(time.low)}-{_ms(time.high)}",
-        f"{one.images_per_second:,.0f}",
-        f"x{part.median:.3f}",
-        f"{part.low:.2f}-{part.high:.2f}",
-        f"x{one.flops:.3f}",
-        f"{one.over:+.1f}",
-    ]
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:.0f}"
-
-
-def _markdown(results: Sequence[Result], about: Mapping[str, Any]) -> str:
-    lines: list[str] = []
-    for way, batch in dict.fromkeys((one.way, one.batch) for one in results):
-        lines += [
-            f"{way}, batch {batch}. {_about(about)}",
-            "",
-            "| members | ms | quartiles | images/s | time | quartiles | FLOPs | points over |",
-            "|---|---:|---:|---:|---:|---:|---:|---:|",
-        ]
-        lines += [f"| {' | '.join(_cells(one))} |" for one in results if (one.way, one.batch) == (way, batch)]
-        lines.append("")
-    return "\n".join([*lines, *_goals(results), ""])
-
-
-def _about(about: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {about[name]}" for name in ("torch", "onnxruntime", "modebridge") if about.get(name))
-    threads = f"{about['threads']} thread{'s' if about['threads'] > 1 else ''}"
-    return f"{about['what']}; {about['device']}, {threads}, {about['precision']}; {versions}; {about['made']}"
-
-
-def _goals(results: Sequence[Result]) -> list[str]:
-    """Whether the largest ensemble of one network and type I bridges keeps its promise, once a way and batch."""
-    said: list[str] = []
-    for way, batch in dict.fromkeys((one.way, one.batch) for one in results):
-        bridged = [one for one in results if (one.way, one.batch) == (way, batch) and one.name.endswith(" I")]
-        if bridged:
-            one = bridged[-1]
-            judged = "within" if one.over <= GOAL else "NOT within"
-            said.append(
-                f"{way}, batch {batch}: {one.name} takes x{one.ratio.median:.3f} the time at x{one.flops:.3f} the "
-                f"FLOPs, {judged} {GOAL:g} points."
-            )
-    return said
-
-
-def _row(one: Result) -> dict[str, Any]:
-    time, part = one.timing.seconds, one.ratio
-    return {
-        "name": one.name,
-        "way": one.way,
-        "batch": one.batch,
-        "seconds": {"median": time.median, "low": time.low, "high": time.high},
-        "fastest": one.timing.fastest,
-        "calls": one.timing.calls,
-        "images_per_second": one.images_per_second,
-        "ratio": {"median": part.median, "low": part.low, "high": part.high},
-        "flops": None if math.isnan(one.flops) else one.flops,
-    }
+    if file is not None:
+        console.print(f"Written: {file.parent}", soft_wrap=True, markup=False)
 
 
 def _chosen(entered: Sequence[Contender], only: str | None) -> list[Contender]:

@@ -12,6 +12,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+import modebridge.data
 from modebridge.cli.looking import existing
 from modebridge.cli.terminal import say, screen
 from modebridge.deploy import ALL, Answer, Deployed, Exported, export
@@ -21,7 +22,7 @@ from modebridge.recipes import find_recipe_of, read_answers
 from modebridge.recipes.deploying import ensemble_of, some_images
 from modebridge.recipes.elastic import threshold_for
 
-__all__ = ["export_run", "predict_files"]
+__all__ = ["examples", "export_run", "predict_files"]
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 BATCH = 64
@@ -97,6 +98,11 @@ def predict_files(
     file: Path, images: Sequence[Path], *, bridges: int | None, threshold: float | None, as_json: bool
 ) -> None:
     """Ask a file about image files; bad ones are named on stderr and left out."""
+    if not images:
+        raise ModebridgeError(
+            "Expected images to be named, but got none; name files or folders, or add --examples for the three digits "
+            "that come with the package."
+        )
     deployed = Deployed.load(file)
     shape, classes = deployed.meta["image"], deployed.meta["classes"]
     if len(shape) != 3:
@@ -139,6 +145,11 @@ def predict_files(
     if bad:
         say(f"{bad} of {bad + len(rows)} could not be read and were left out.")
         raise typer.Exit(1)
+
+
+def examples() -> list[Path]:
+    """The digits that come with the package, each named for what it shows."""
+    return sorted((Path(modebridge.data.__file__).parent / "examples").glob("*.png"))
 
 
 def _found(paths: Sequence[Path]) -> Iterator[tuple[Path, str | None]]:

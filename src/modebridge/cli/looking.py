@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.table import Table
 from modebridge.bridges import body_like, last_blocks_tap
 from modebridge.cli.terminal import say, screen
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, Cost, CostConvention, advise, combination_cost, feature_shapes
+from modebridge.evaluate import Advice, Answers, Cost, CostConvention, advise, combination_cost, feature_shapes
 from modebridge.nets import ResNet
 from modebridge.recipes import (
     RECIPES,
@@ -24,6 +25,7 @@ from modebridge.recipes import (
     find_recipe_of,
     machine,
     members_of,
+    mode,
     read_answers,
     write_page,
     write_whole,
@@ -31,7 +33,7 @@ from modebridge.recipes import (
 from modebridge.recipes.costs import spec_for
 from modebridge.recipes.estimate import member_times, seconds_here, work_of
 
-__all__ = ["advise_run", "existing", "list_recipes", "report_run", "show_cost"]
+__all__ = ["advise_run", "existing", "list_recipes", "report_run", "show_cost", "span"]
 
 NEEDS = {
     "digits": "none",
@@ -52,10 +54,9 @@ def _table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
     return table
 
 
-def list_recipes(as_json: bool) -> None:
-    """Every recipe with the data it needs, its work and how long that takes here."""
+def list_recipes(*, estimate: bool, as_json: bool) -> None:
+    """Every recipe with what it trains and the data it needs; where asked, its work and how long that takes here."""
     recipes = [replace(make(), name=name) for name, make in RECIPES.items()]
-    seconds = seconds_here(recipes)
     records: list[dict[str, Any]] = [
         {
             "name": recipe.name,
@@ -64,30 +65,42 @@ def list_recipes(as_json: bool) -> None:
             "modes": recipe.modes,
             "curves": len(recipe.curves()),
             "bridges": sum(member.is_bridge for member in members_of(recipe)),
-            "petaflop": 2 * work_of(recipe).total / 1e15,
-            "seconds": seconds[recipe.name],
         }
         for recipe in recipes
     ]
+    if estimate:
+        say("Counting the work and timing a few steps ...")
+        seconds = seconds_here(recipes)
+        for record, recipe in zip(records, recipes, strict=True):
+            record |= {"petaflop": 2 * work_of(recipe).total / 1e15, "seconds": seconds[recipe.name]}
     if as_json:
         screen().print_json(json.dumps(records))
         return
-    table = _table("recipe", "modes", "curves", "bridges", "PFLOP", "here", "data needed", text=(0, 6))
+    more = ["PFLOP", "here"] if estimate else []
+    table = _table("recipe", "modes", "curves", "bridges", *more, "data needed", text=(0, 4 + len(more)))
     for record in records:
-        counts = [str(record[key]) for key in ("modes", "curves", "bridges")]
-        work = f"{record['petaflop']:,.3f}" if record["petaflop"] < 1 else f"{record['petaflop']:,.0f}"
-        table.add_row(record["name"], *counts, work, _span(record["seconds"]), record["data"])
+        cells = [str(record[key]) for key in ("modes", "curves", "bridges")]
+        if estimate:
+            work = f"{record['petaflop']:,.3f}" if record["petaflop"] < 1 else f"{record['petaflop']:,.0f}"
+            cells += [work, span(record["seconds"])]
+        table.add_row(record["name"], *cells, record["data"])
     console = screen()
     console.print(table)
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU cores"
-    console.print(
+    told = (
         f"PFLOP: of training everything. Here: an estimate for {where}, from a few steps timed now; compilation, "
-        "reading and scoring come on top. Names ending in -bn have batch norm, the others filter response norm. "
+        "reading and scoring come on top. "
+        if estimate
+        else "How long each takes here: modebridge recipes --estimate. "
+    )
+    console.print(
+        f"{told}Names ending in -bn have batch norm, the others filter response norm. "
         "Run one: modebridge run RECIPE --data DIR, DIR holding the set's official files."
     )
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """A time in the unit that people would use."""
     for unit, size in (("years", 31557600.0), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
@@ -163,28 +176,51 @@ def report_run(path: Path) -> None:
 
 
 def advise_run(path: Path, budget: float, by: str, as_json: bool) -> None:
-    """The best combination under a budget, and the front."""
+    """The best combination under a budget, what it scores on the test split, and the front."""
     folder = existing(path)
     recipe, _ = find_recipe_of(folder)
     answers = read_answers(folder)
-    advice = advise(answers, budget, _price(answers, recipe, by, folder))
+    advice = advise(answers, budget, _prices(answers, recipe, by, folder))
+    chosen = advice.chosen
+    # After the choice, and only of what was chosen: the lowest of many validation scores flatters itself.
+    one = next(name for name in chosen.members if not answers.costs[name].reads)
+    tested, alone = answers.score(chosen.members, intervals=True), answers.score([one])
     if as_json:
-        screen().print_json(json.dumps(asdict(advice)))
+        whole = advice.whole if math.isfinite(advice.whole) else None
+        test = {"nll": tested.nll, "nll_interval": tested.nll_interval, "accuracy": tested.accuracy}
+        record = {**asdict(advice), "whole": whole, "exact": advice.whole >= budget, "test": test}
+        screen().print_json(json.dumps(record))
         return
     console = screen()
     unit = {"flops": "FLOPs", "params": "params", "time": "time"}[by]
     table = _table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
     for choice in advice.front:
-        mark = "*" if choice == advice.chosen else ""
+        mark = "*" if choice == chosen else ""
         cells = (f"x{choice.cost:.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
         table.add_row(mark, *cells, _short(choice.members))
     console.print(table)
-    chosen = advice.chosen
     console.print(
         f"* Use {' + '.join(chosen.members)}: x{chosen.cost:.3f} {unit} of one network, validation NLL "
-        f"{chosen.nll:.4f}, the lowest found within x{budget:g} ({advice.looked_at} combinations looked at). Chosen on "
-        "validation data alone: the test split was not looked at.",
+        f"{chosen.nll:.4f}, the lowest {'' if advice.whole >= budget else 'found '}within x{budget:g}. "
+        + _looked_at(advice)
     )
+    low, high = tested.nll_interval or (math.nan, math.nan)
+    console.print(
+        f"Chosen on the validation split ({len(answers.valid_labels)} images), whose NLL is therefore too good; on the "
+        f"test split, which took no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to {high:.4f}), "
+        f"accuracy {100 * tested.accuracy:.2f} %; {one} alone has NLL {alone.nll:.4f}, accuracy "
+        f"{100 * alone.accuracy:.2f} %."
+    )
+
+
+def _looked_at(advice: Advice) -> str:
+    """How far the front is the true one."""
+    if math.isinf(advice.whole):
+        return f"All {advice.looked_at:,} combinations were looked at."
+    beyond = (
+        f"up to x{advice.whole:g}, beyond it the best that a beam search found" if advice.whole else "by beam search"
+    )
+    return f"{advice.looked_at:,} combinations were looked at: {'all ' if advice.whole else ''}{beyond}."
 
 
 def _short(members: tuple[str, ...]) -> str:
@@ -194,22 +230,19 @@ def _short(members: tuple[str, ...]) -> str:
     return "modes " + ",".join(modes) + (" + " + " + ".join(rest) if rest else "")
 
 
-def _price(answers: Answers, recipe: Recipe, by: str, folder: RunFolder) -> Any:
+def _prices(answers: Answers, recipe: Recipe, by: str, folder: RunFolder) -> dict[str, float] | None:
+    """What each member adds to the cost; None for FLOPs, the library's own."""
     if by == "flops":
         return None
     if by == "params":
-        return lambda members: answers.cost(members)[1]
+        unit = answers.costs[mode(0).name].params
+        return {name: cost.params / unit for name, cost in answers.costs.items()}
     if by != "time":
         raise ModebridgeError(f"Expected --by to be flops, params or time, but got '{by}'; choose one.")
     say("Timing every member on this machine ...")
     times = member_times(recipe, list(answers.costs))
     write_whole(folder.path / "times.json", json.dumps({"relative": times, "batch": 64, **machine()}, indent=1))
-
-    def price(members: Any) -> float:
-        run = dict.fromkeys([*members, *(mode for name in members for mode in answers.costs[name].reads)])
-        return sum(times[name] for name in run)
-
-    return price
+    return times
 
 
 def existing(path: Path) -> RunFolder:

@@ -156,12 +156,16 @@ def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> It
         say("Another run is at work in this folder; waiting for it.", style="yellow")
 
     with folder.alone(waiting):
-        changes = begin(folder, recipe, seed)
-        if changes:
-            say("Changed since the last run in this folder: " + "; ".join(changes), style="yellow")
-        # All processes look into the folder in the same state.
-        engine.processes.wait()
-        yield
+        try:
+            changes = begin(folder, recipe, seed)
+            if changes:
+                say("Changed since the last run in this folder: " + "; ".join(changes), style="yellow")
+            # All processes look into the folder in the same state.
+            engine.processes.wait()
+            yield
+        except BaseException:
+            folder.undo()
+            raise
 
 
 def _quiet(engine: Engine) -> Engine:

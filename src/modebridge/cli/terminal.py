@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -18,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["first_process", "progress_bars", "say", "screen"]
+__all__ = ["first_process", "leave", "progress_bars", "say", "screen"]
 
 Tell = Callable[[str, int, int, float], None]
 
@@ -66,3 +67,17 @@ def progress_bars() -> Iterator[Tell]:
                     console.print(f"{stage}: {total} {unit} done", highlight=False)
 
         yield tell
+
+
+def leave(code: int) -> None:
+    """End, and with it the group of processes where there is one; see `Processes.leave`."""
+    if code != 0:
+        # At once, as after Ctrl-C: networks on other threads must not go on training without the folder's lock.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    if "torch" in sys.modules:
+        from modebridge.training.processes import leave as leave_group
+
+        leave_group()
+    sys.exit(code)

@@ -31,8 +31,6 @@ Way: TypeAlias = Literal["eager", "compiled", "graphs", "onnx"]
 WAYS: dict[str, tuple[Way, ...]] = {"cpu": ("eager", "compiled", "onnx"), "cuda": ("eager", "compiled", "graphs")}
 """The ways of each kind of device: as written, blocks compiled, compiled and captured in one CUDA graph, exported."""
 
-UNIT = "DE-1"
-
 
 @dataclass(frozen=True)
 class Contender:
@@ -99,21 +97,17 @@ def contenders(
     def one(name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), *, stacked: bool = False) -> Contender:
         return Contender(name, partial(BridgedEnsemble, net, list(modes), list(bridges)), stacked, taps)
 
-    found = [one(UNIT, modes[:1])]
-    found += [one(f"DE-1 + {k} bridge{'s' if k > 1 else ''} I", modes[:1], type1[:k]) for k in _upto(type1)]
+    found = [one("DE-1", modes[:1])]
+    found += [one(f"DE-1 + {k} bridge{'s' if k > 1 else ''} I", modes[:1], type1[:k]) for k in range(1, len(type1) + 1)]
     if points:
         found.append(one("DE-1 + midpoint", [modes[0], points[0]]))
     for m in range(2, len(modes) + 1):
         found.append(one(f"DE-{m}", modes[:m]))
         found.append(one(f"DE-{m} vmapped", modes[:m], stacked=True))
     if len(modes) > 1:
-        names = {k: f"DE-2 + {k} bridge{'s' if k > 1 else ''} II" for k in _upto(type2)}
+        names = {k: f"DE-2 + {k} bridge{'s' if k > 1 else ''} II" for k in range(1, len(type2) + 1)}
         found += [one(name, modes[:2], type2[:k]) for k, name in names.items()]
     return found
-
-
-def _upto(parts: Sequence[object]) -> range:
-    return range(1, len(parts) + 1)
 
 
 def random_contenders(spec: ResNetSpec, slim: float = 2.0, modes: int = 4, seed: int = 0) -> list[Contender]:
@@ -181,6 +175,7 @@ def race(
     seconds: float = 2.0,
     folder: Path | None = None,
     told: Callable[[str], None] = lambda text: None,
+    shown: Callable[[list[Result]], None] = lambda results: None,
 ) -> list[Result]:
     """Time contenders in one way at several batch sizes; those that the way does not know are left out.
 
@@ -194,6 +189,7 @@ def race(
         seconds: for each contender at each batch size.
         folder: where exported files go for a while; needed for ONNX Runtime.
         told: hears what is being done.
+        shown: gets the results of each batch size as soon as they are there.
     """
     device = torch.device(device)
     flops: dict[str, float] = {}
@@ -211,7 +207,9 @@ def race(
         told(f"{way}: batch {batch}")
         times = measure({name: _call(run, images, way) for name, run in runners.items()}, seconds)
         unit = times[entered[0].name]
-        results += [Result(n, way, batch, found, ratio(found, unit), flops[n]) for n, found in times.items()]
+        fresh = [Result(n, way, batch, found, ratio(found, unit), flops[n]) for n, found in times.items()]
+        shown(fresh)
+        results += fresh
     return results
 
 
@@ -261,7 +259,13 @@ def _exported(
     return Deployed.load(path, threads=torch.get_num_threads())
 
 
-def race_file(deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.0) -> list[Result]:
+def race_file(
+    deployed: Deployed,
+    batches: Sequence[int],
+    *,
+    seconds: float = 2.0,
+    shown: Callable[[list[Result]], None] = lambda results: None,
+) -> list[Result]:
     """Time an exported file with none, one, ... all of its bridges; without bridges is the unit of the ratios.
 
     A file that is not elastic always runs all, and is its own unit.
@@ -270,6 +274,7 @@ def race_file(deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.
         deployed: the file.
         batches: how many images a call.
         seconds: for each number of bridges at each batch size.
+        shown: as in `race`.
     """
     meta = deployed.meta
     most, bases = int(meta["bridges"]), int(meta["bases"])
@@ -283,10 +288,9 @@ def race_file(deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.
         calls = {names[count]: partial(deployed, images, bridges=count) for count in counts}
         times = measure(calls, seconds)
         unit = times[names[counts[0]]]
-        results += [
-            Result(name, "onnx", batch, times[name], ratio(times[name], unit), flops[count])
-            for count, name in names.items()
-        ]
+        fresh = [Result(n, "onnx", batch, times[n], ratio(times[n], unit), flops[count]) for count, n in names.items()]
+        shown(fresh)
+        results += fresh
     return results
 
 

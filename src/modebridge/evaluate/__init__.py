@@ -9,6 +9,8 @@ from modebridge.evaluate.bootstrap import (
     bootstrap_difference,
     bootstrap_interval,
     bootstrap_mean,
+    interval_of,
+    resampled_means,
 )
 from modebridge.evaluate.correspondence import Average, Correspondence, correspondence, kl, r2
 from modebridge.evaluate.cost import (
@@ -82,6 +84,7 @@ __all__ = [
     "evaluate",
     "feature_shapes",
     "hits",
+    "interval_of",
     "is_low_loss",
     "judge_curve",
     "kl",
@@ -90,6 +93,7 @@ __all__ = [
     "predict",
     "r2",
     "reliability",
+    "resampled_means",
     "squared_errors",
     "surprisals",
 ]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from math import inf
+
+import torch
 
 from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.answers import Answers
 from modebridge.evaluate.scores import accuracy, nll
+from modebridge.evaluate.search import CHUNK, EPSILON, MOST, Combination, Members, search
 
 __all__ = ["Advice", "Choice", "advise"]
 
-Price = Callable[[Sequence[str]], float]
+NEAR, TIES = 1e-5, 200
+"""How near to the front the search's figure must be for a combination to be scored again in float64; how many."""
 
 
 @dataclass(frozen=True)
@@ -30,62 +36,111 @@ class Advice:
     """What to use.
 
     Args:
-        chosen: the best combination within the budget.
-        front: combinations that nothing cheaper beats, by rising cost, beyond the budget too.
+        chosen: the best combination within the budget; its modes, then its bridges, each in the order of what they add.
+        front: combinations that nothing as cheap or cheaper beats, by rising cost, beyond the budget too.
         looked_at: how many combinations were scored.
+        whole: every combination that costs at most this was looked at, so that choice and front are the true ones up to
+            there; infinity where all were.
     """
 
     chosen: Choice
     front: tuple[Choice, ...]
     looked_at: int
+    whole: float
 
 
-def advise(answers: Answers, budget: float, price: Price | None = None) -> Advice:
-    """Choose members by greedy selection on the validation split; the test split is never looked at.
+def advise(answers: Answers, budget: float, prices: Mapping[str, float] | None = None, *, most: int = MOST) -> Advice:
+    """Choose members by their calibrated NLL on the validation split; the test split is never looked at.
 
-    From every single mode that the budget allows, the member that lowers the calibrated validation NLL most is added,
-    again and again, while the cost allows it; then once more without a budget, for the front.
+    A combination is some modes and some bridges that read no others; so its cost is the sum of its members'. All are
+    looked at where they are not too many; else all that cost up to so many networks (the budget at least, if possible)
+    and, beyond, what a beam search finds.
 
     Args:
         answers: what modes and bridges said; networks on curves, which only teach, are left out.
         budget: in networks; 1.2 is one network and a fifth.
-        price: the cost of a combination; None counts relative FLOPs.
+        prices: what each member adds to the cost, in networks; None takes relative FLOPs.
+        most: combinations x images x classes that may be looked at.
     """
-    modes = [name for name, cost in answers.costs.items() if not cost.reads and not name.startswith("curve-")]
-    bridges = [name for name, cost in answers.costs.items() if cost.reads]
-    price = price or (lambda members: answers.cost(members)[0])
-    if not budget >= min(price([name]) for name in modes):
+    members = _members(answers, prices)
+    if not budget >= min(members.prices[: members.networks]):
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; 1.2 is a usual one.")
-    known: dict[frozenset[str], Choice] = {}
+    small = answers.valid[members.names[0]].numel() <= CHUNK
+    with _one_thread() if small else nullcontext():
+        return _advice(answers, members, budget, most)
 
-    def look(members: Sequence[str]) -> Choice:
-        key = frozenset(members)
-        if key not in known:
-            plain = answers.probabilities(members, "valid")
-            tempered = scale(plain, answers.temperature(members))
-            labels = answers.valid_labels
-            known[key] = Choice(tuple(members), price(members), nll(tempered, labels), accuracy(plain, labels))
-        return known[key]
 
-    def climb(start: Choice, most: float) -> Choice:
-        best = start
-        while True:
-            # A bridge on a mode that is no member would pay for a network whose answer is thrown away.
-            ready = [b for b in bridges if set(answers.costs[b].reads) <= set(best.members)]
-            options = [look([*best.members, name]) for name in [*modes, *ready] if name not in best.members]
-            options = [choice for choice in options if choice.cost <= most + 1e-9 and choice.nll < best.nll]
-            if not options:
-                return best
-            best = min(options, key=lambda choice: choice.nll)
+def _advice(answers: Answers, members: Members, budget: float, most: int) -> Advice:
+    logits = [answers.valid[name] for name in members.names]
+    found = search(members, logits, answers.valid_labels, budget, most)
+    costs = {one: members.cost(one) for one in found.nll}
+    # The search's last digits are float32's: what lies about its front is scored as every table scores it.
+    near = [*_front(costs, found.nll, 0.0), *_front(costs, found.nll, NEAR)[:TIES]]
+    scored = {one: _choice(answers, _by_gain(members, one, found.nll), costs[one]) for one in dict.fromkeys(near)}
+    front = _front({one: costs[one] for one in scored}, {one: choice.nll for one, choice in scored.items()}, 0.0)
+    chosen = next(one for one in reversed(front) if costs[one] <= budget + EPSILON)
+    return Advice(scored[chosen], tuple(scored[one] for one in front), len(found.nll), found.whole)
 
-    singles = sorted((look([name]) for name in modes), key=lambda choice: choice.nll)
-    climb(singles[0], float("inf"))
-    for start in singles:
-        if start.cost <= budget + 1e-9:
-            climb(start, budget)
-    affordable = [choice for choice in known.values() if choice.cost <= budget + 1e-9]
-    front: list[Choice] = []
-    for choice in sorted(known.values(), key=lambda choice: (choice.cost, choice.nll)):
-        if not front or choice.nll < front[-1].nll:
-            front.append(choice)
-    return Advice(min(affordable, key=lambda choice: (choice.nll, choice.cost)), tuple(front), len(known))
+
+def _members(answers: Answers, prices: Mapping[str, float] | None) -> Members:
+    modes = [name for name, cost in answers.costs.items() if not cost.reads and not name.startswith("curve-")]
+    places = {name: place for place, name in enumerate(modes)}
+    # A bridge whose modes are not all there cannot be run.
+    bridges = [name for name, cost in answers.costs.items() if cost.reads and set(cost.reads) <= set(modes)]
+    names = (*modes, *bridges)
+    if prices is None:
+        unit = answers.costs[modes[0]].flops
+        prices = {name: answers.costs[name].flops / unit for name in names}
+    return Members(
+        names,
+        tuple(frozenset(places[mode] for mode in answers.costs[name].reads) for name in names),
+        tuple(prices[name] for name in names),
+    )
+
+
+def _front(costs: Mapping[Combination, float], nll: Mapping[Combination, float], slack: float) -> list[Combination]:
+    """By rising cost, what has a lower NLL than everything as cheap or cheaper, or one higher by up to `slack`."""
+    front: list[Combination] = []
+    lowest = inf
+    # Sums of the same prices in another order differ in the last bit: they are one cost.
+    for one in sorted(costs, key=lambda one: (round(costs[one], 9), nll[one], len(one), one)):
+        if nll[one] < lowest + slack:
+            front.append(one)
+        lowest = min(lowest, nll[one])
+    return front
+
+
+def _by_gain(members: Members, combination: Combination, nll: Mapping[Combination, float]) -> list[str]:
+    """The names of a combination: modes, then bridges, each time the one that helps most.
+
+    An elastic file asks the first mode alone, or the first few bridges.
+    """
+    ordered: list[int] = []
+    for group in (
+        [k for k in combination if k < members.networks],
+        [k for k in combination if k >= members.networks],
+    ):
+        left = list(group)
+        while left:
+            # Where all were looked at the smaller ones are known too; elsewhere the order of unknown ones is kept.
+            best = min(left, key=lambda k: nll.get(tuple(sorted((*ordered, k))), inf))
+            left.remove(best)
+            ordered.append(best)
+    return [members.names[k] for k in ordered]
+
+
+def _choice(answers: Answers, names: Sequence[str], cost: float) -> Choice:
+    plain, labels = answers.probabilities(names, "valid"), answers.valid_labels
+    tempered = scale(plain, answers.temperature(names))
+    return Choice(tuple(names), cost, nll(tempered, labels), accuracy(plain, labels))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Threads would only wait for each other on small tables, most of all on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -11,7 +11,15 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.scores import check
 
-__all__ = ["Interval", "Score", "bootstrap_difference", "bootstrap_interval", "bootstrap_mean"]
+__all__ = [
+    "Interval",
+    "Score",
+    "bootstrap_difference",
+    "bootstrap_interval",
+    "bootstrap_mean",
+    "interval_of",
+    "resampled_means",
+]
 
 Score: TypeAlias = Callable[[Tensor, Tensor], float]
 """Probabilities (N, K) and labels (N,) to a number."""
@@ -102,6 +110,38 @@ def bootstrap_mean(values: Tensor, *, resamples: int = 1000, level: float = 0.95
         )
     means = [float(values[index].double().mean()) for index in _draws(len(values), resamples, seed, values.device)]
     return _percentiles(means, level)
+
+
+def resampled_means(values: Tensor, *, resamples: int = 1000, seed: int = 0) -> Tensor:
+    """The means of C per-sample values (N, C) over the samples of each resample: (resamples, C) in float64.
+
+    Each resample is drawn once for all columns, so differences and ratios of columns are paired; `interval_of` makes
+    intervals of them. A ratio means something only where what it is divided by is away from 0: look at that first.
+
+    >>> means = resampled_means(torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]), resamples=50)
+    >>> interval_of(means[:, 0] / means[:, 1])
+    (0.5, 0.5)
+    """
+    _check(resamples, 0.5)
+    if values.dim() != 2 or len(values) == 0:
+        raise ModebridgeError(
+            f"Expected values to be (N, C) with at least one sample, but got the shape {tuple(values.shape)}; "
+            "give one row a sample."
+        )
+    samples = len(values)
+    # How often each sample was drawn, so that all columns take one product a resample.
+    return torch.stack(
+        [
+            index.bincount(minlength=samples).double() @ values.double() / samples
+            for index in _draws(samples, resamples, seed, values.device)
+        ]
+    )
+
+
+def interval_of(values: Tensor, level: float = 0.95) -> Interval:
+    """The percentile interval of a score's values over resamples (R,)."""
+    _check(len(values), level)
+    return _percentiles(values.tolist(), level)
 
 
 def _check(resamples: int, level: float) -> None:

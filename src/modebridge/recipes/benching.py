@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,7 +28,7 @@ def contenders_for(recipe: Recipe) -> tuple[list[Contender], tuple[int, ...]]:
 
 
 def surroundings(device: str, *, bf16: bool = False) -> dict[str, Any]:
-    """Machine, versions, threads and date: what a time means nothing without."""
+    """Machine, versions, threads, load and date: what a time means nothing without."""
     found: dict[str, Any] = dict(machine())
     try:
         found["onnxruntime"] = version("onnxruntime")
@@ -37,7 +38,9 @@ def surroundings(device: str, *, bf16: bool = False) -> dict[str, Any]:
     precision = "bf16" if bf16 else "fp32"
     if device == "cuda" and not bf16 and torch.backends.cudnn.allow_tf32:
         precision = "fp32, convolutions in TF32"  # torch's default on GPUs that have it
-    return {**found, "threads": torch.get_num_threads(), "precision": precision}
+    # What others did on this machine in the minute before; Windows does not say.
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {**found, "threads": torch.get_num_threads(), "precision": precision, "load": load}
 
 
 def _processor() -> str:

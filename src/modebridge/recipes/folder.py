@@ -40,9 +40,13 @@ class RunFolder:
         self.path = Path(path)
         self.writes = writes
         self._every = every
+        self._made: list[Path] = []
+        """The folders that were not there before, the innermost last."""
         if not writes and self.path.is_dir():
             return
         try:
+            whole = self.path.absolute()
+            self._made = [place for place in (*reversed(whole.parents), whole) if not place.exists()]
             (self.path / ".work").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ModebridgeError(
@@ -71,7 +75,22 @@ class RunFolder:
                 if waiting is not None:
                     waiting()
                 fcntl.flock(file, fcntl.LOCK_EX)
+                # The other run may have failed and taken its folder with it.
+                (self.path / ".work").mkdir(parents=True, exist_ok=True)
             yield
+
+    def undo(self) -> None:
+        """After a failure: remove the folder if it was made for this run and nothing has been made in it."""
+        if not self.writes or self.path.absolute() not in self._made:
+            return
+        held = {place.relative_to(self.path).as_posix() for place in self.path.rglob("*")}
+        if held <= {"recipe.toml", ".work", ".work/lock"}:
+            shutil.rmtree(self.path, ignore_errors=True)
+            for place in reversed(self._made[:-1]):
+                try:
+                    place.rmdir()
+                except OSError:  # somebody else has put something there since
+                    return
 
     def find(self, kind: str, name: str, key: str) -> dict[str, Tensor] | None:
         """The tensors of an artefact made with this very key; None where there is none, or a damaged one."""

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import torch
+
+from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, accuracy, dee, judge_curve
+from modebridge.evaluate import (
+    Answers,
+    Combined,
+    accuracy,
+    dee,
+    interval_of,
+    judge_curve,
+    resampled_means,
+    surprisals,
+)
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.members import Member, bridge, mode, point
 from modebridge.report import Row, row_of
@@ -53,7 +66,29 @@ def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
             f"Expected a finished run, but it has no members for {lacking[0]}; finish it: modebridge run --out FOLDER."
         )
     reference = [by_name[f"DE-{m}"].nll for m in range(1, recipe.modes + 1)]
-    return [row_of(name, combined, dee(combined.nll, reference), note) for name, note, combined in scored]
+    more = _compared(by_name, answers)
+    return [row_of(name, found, dee(found.nll, reference), note, **more[name]) for name, note, found in scored]
+
+
+def _compared(combined: Mapping[str, Combined], answers: Answers) -> dict[str, dict[str, Any]]:
+    """Each row against DE-1, image by image, and against the way from there to DE-2."""
+    labels = answers.test_labels
+    surprise = {
+        name: surprisals(scale(answers.probabilities(one.members), one.temperature), labels)
+        for name, one in combined.items()
+    }
+    names = list(surprise)
+    gains = resampled_means(torch.stack([surprise["DE-1"] - surprise[name] for name in names], dim=1))
+    gap = gains[:, names.index("DE-2")]
+    frequency = labels.bincount().double() / len(labels)
+    guess = float(-torch.special.xlogy(frequency, frequency).sum())
+    more: dict[str, dict[str, Any]] = {name: {"guess_nll": guess} for name in names}
+    for name, gain in zip(names, gains.T, strict=True):
+        if name != "DE-1":
+            more[name]["gain_interval"] = interval_of(gain)
+        if name.startswith("DE-1 + ") and interval_of(gap)[0] > 0:
+            more[name]["closed_interval"] = interval_of(gain / gap)
+    return more
 
 
 def _named(name: str, size: str, recipe: Recipe) -> str:

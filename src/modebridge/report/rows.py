@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from modebridge.evaluate import Combined
+from modebridge.evaluate import Combined, Interval
 
 __all__ = ["Row", "as_dicts", "row_of"]
 
@@ -18,16 +19,22 @@ class Row(Combined):
         name: in the words of the paper, "DE-1 + 1 bridge I".
         dee: deep ensemble equivalent by the calibrated NLL.
         note: what the row is there for, where its name does not say it.
+        gain_interval: 95 % bootstrap interval of DE-1's NLL less this row's, over the same test images.
+        closed_interval: the same of the share of the way from DE-1's NLL to DE-2's; None where there is no way to go.
+        guess_nll: the NLL of knowing no more than how often each class occurs; nan where nobody has said.
     """
 
     name: str
     dee: float
     note: str = ""
+    gain_interval: Interval | None = None
+    closed_interval: Interval | None = None
+    guess_nll: float = math.nan
 
 
-def row_of(name: str, combined: Combined, dee: float, note: str = "") -> Row:
-    """The row of a combination."""
-    return Row(name=name, dee=dee, note=note, **vars(combined))
+def row_of(name: str, combined: Combined, dee: float, note: str = "", **more: Any) -> Row:
+    """The row of a combination; `more` are the other fields of a row."""
+    return Row(name=name, dee=dee, note=note, **vars(combined), **more)
 
 
 def as_dicts(rows: list[Row]) -> list[dict[str, object]]:

@@ -8,6 +8,11 @@ from modebridge.report.rows import Row
 
 __all__ = ["closed_gap", "summary"]
 
+SKILL = 0.1
+"""The share of what there is to know about the labels that one network must know before anything can be compared."""
+TOO_GOOD = 1.5
+"""A small bridge that goes this much of the way to two networks tells of the networks, not of itself."""
+
 
 def closed_gap(one: float, bridged: float, two: float) -> float:
     """The share of the way from one network's NLL to two networks' that a bridged ensemble goes.
@@ -19,30 +24,63 @@ def closed_gap(one: float, bridged: float, two: float) -> float:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """What the user just saw, with the figures of this very run."""
+    """What the user just saw, with the figures of this very run; no figure where there is nothing to measure."""
     by_name = {row.name: row for row in rows}
     one, two, bridged = by_name["DE-1"], by_name["DE-2"], by_name["DE-1 + 1 bridge I"]
-    best = min((row for row in rows if row.name.startswith("DE-1 +") and row.name.endswith(" I")), key=lambda r: r.nll)
-    control = by_name.get("DE-1 + 1 label control")
+    share = closed_gap(one.nll, bridged.nll, two.nll)
+    if one.nll > (1 - SKILL) * one.guess_nll:
+        return (
+            f"What you just saw is no result yet: one network's NLL is {one.nll:.3f}, and guessing by how often each "
+            f"class occurs has {one.guess_nll:.3f}; the modes are not trained well enough to compare anything, so "
+            "train them longer."
+        )
     if two.nll >= one.nll:
         return (
             f"What you just saw: on this seed a second network brought nothing (NLL {one.nll:.3f} to {two.nll:.3f}), "
             "so there was no gap for bridges to close; try another seed."
         )
-    share = closed_gap(one.nll, bridged.nll, two.nll)
+    if two.gain_interval is not None and two.gain_interval[0] <= 0:
+        low, high = two.gain_interval
+        return (
+            f"What you just saw: a second network brought NLL from {one.nll:.3f} to {two.nll:.3f}, a gain that these "
+            f"test images cannot tell from none (95 % interval {low:.3f} to {high:.3f}), so there is no gap to measure "
+            f"bridges by; one bridge has {bridged.nll:.3f}. More test images or modes trained longer would tell."
+        )
     if share <= 0:
         return (
             f"What you just saw: a second network brought NLL from {one.nll:.3f} to {two.nll:.3f}, but on this seed "
             f"one bridge brought nothing ({bridged.nll:.3f}); try another seed, or train curves and bridges longer."
         )
+    if share > TOO_GOOD or (bridged.closed_interval is not None and bridged.closed_interval[0] > 1):
+        return (
+            f"What you just saw: one small bridge brought NLL from {one.nll:.3f} to {bridged.nll:.3f}, further than a "
+            f"whole second network did ({two.nll:.3f}); modes that are not trained to the end look like that, so "
+            "train them longer before you believe it."
+        )
+    best = min((row for row in rows if row.name.startswith("DE-1 +") and row.name.endswith(" I")), key=lambda r: r.nll)
+    control = by_name.get("DE-1 + 1 label control")
     return (
         f"What you just saw: one small bridge at x{bridged.relative_flops:.2f} the FLOPs of one network went "
-        f"{share:.0%} of the way from one network's NLL ({one.nll:.3f}) to two networks' ({two.nll:.3f} at x2.00), and "
-        f"{best.name} at x{best.relative_flops:.2f} is worth {best.dee:.1f} networks"
+        f"{_share(one, bridged, two)} of the way from one network's NLL ({one.nll:.3f}) to two networks' "
+        f"({two.nll:.3f} at x2.00), and {best.name} at x{best.relative_flops:.2f} is worth {_worth(best, rows)}"
         + (
-            f"; the same bridge trained on labels alone, without a curve, went "
-            f"{closed_gap(one.nll, control.nll, two.nll):.0%}."
+            f"; the same bridge trained on labels alone, without a curve, went {_share(one, control, two)}."
             if control is not None
             else "."
         )
+        + (" In brackets: 95 % intervals over the test images." if bridged.closed_interval is not None else "")
     )
+
+
+def _share(one: Row, bridged: Row, two: Row) -> str:
+    found = f"{closed_gap(one.nll, bridged.nll, two.nll):.0%}"
+    if bridged.closed_interval is None:
+        return found
+    low, high = bridged.closed_interval
+    return f"{found} [{low:.0%} to {high:.0%}]"
+
+
+def _worth(best: Row, rows: Sequence[Row]) -> str:
+    """A DEE within the deep ensembles that were measured: beyond the largest it would be a line drawn into the blue."""
+    most = max(m for m in range(1, len(rows) + 1) if any(row.name == f"DE-{m}" for row in rows))
+    return f"{best.dee:.1f} networks" if best.dee <= most else f"more than {most} networks"
