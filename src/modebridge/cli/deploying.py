@@ -98,9 +98,7 @@ def predict_files(
 ) -> None:
     """Ask a file about image files; bad ones are named on stderr and left out."""
     deployed = Deployed.load(file)
-    shape, classes = deployed.meta["image"], deployed.meta["classes"]
-    if len(shape) != 3:
-        raise ModebridgeError(f"Expected a file that takes images (C, H, W), but this one takes {tuple(shape)}.")
+    shape, classes = deployed.image_shape(), deployed.meta["classes"]
     bad = 0
     rows: list[dict[str, Any]] = []
     waiting: list[tuple[Path, Any]] = []

@@ -272,6 +272,11 @@ def race_file(deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.
         seconds: for each number of bridges at each batch size.
     """
     meta = deployed.meta
+    if meta["image"] is None:
+        raise ModebridgeError(
+            f"Expected a file that takes images to time, but '{deployed.path.name}' takes {', '.join(meta['inputs'])}; "
+            "time calls of Deployed with inputs of your own."
+        )
     most, bases = int(meta["bridges"]), int(meta["bases"])
     counts: list[int | None] = list(range(most + 1)) if meta["elastic"] else [None]
     flops: dict[int | None, float] = {None: 1.0}

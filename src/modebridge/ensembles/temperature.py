@@ -88,10 +88,12 @@ class _Data:
     def __init__(self, probabilities: Tensor, labels: Tensor) -> None:
         self.rows, classes = probabilities.shape
         count = max(1, CHUNK // classes) if probabilities.device.type == "cpu" else self.rows
-        self.logs = [(part.double() + FLOOR).log_() for part in probabilities.split(count)]
+        parts = [slice(start, start + count) for start in range(0, self.rows, count)]
+        self.logs = [(probabilities[part].double() + FLOOR).log_() for part in parts]
         # The largest is then exactly 0, so that the small sums of sure rows lose no digit beside it.
         self.logs = [part.sub_(part.amax(dim=1, keepdim=True)) for part in self.logs]
-        self.own = [part.gather(1, y.view(-1, 1))[:, 0] for part, y in zip(self.logs, labels.split(count), strict=True)]
+        pairs = zip(self.logs, [labels[part] for part in parts], strict=True)
+        self.own = [logs.gather(1, own.view(-1, 1))[:, 0] for logs, own in pairs]
 
     def all_right(self) -> bool:
         """Whether in no row another class is more probable than the true one."""
