@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -120,3 +123,41 @@ def test_batches_of_one_size_only(tmp_path):
     own = BridgedEnsemble(net, [Mode.from_module(net)])
     with pytest.raises(ModebridgeError, match=r"Sequential to run on one row of the example, .*batches of any size"):
         export(own, tmp_path / "a.pt2", torch.rand(2, 4))
+
+
+WITHOUT = """
+import sys
+
+class Absent:
+    "Finds nothing where the named packages are, as if they had never been installed."
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ModuleNotFoundError(f"No module named '{{name}}'", name=name)
+
+sys.meta_path.insert(0, Absent())
+import modebridge.recipes.folder
+# Where a run folder is read, which takes long; it must not come to that.
+modebridge.recipes.folder.RunFolder.__init__ = None
+from modebridge.cli import main
+sys.argv = ["modebridge", *{arguments!r}]
+main()
+"""
+
+
+def test_without_the_extra_the_program_says_so_first(tmp_path):
+    (tmp_path / "recipe.toml").write_text("")
+    arguments = ["export", str(tmp_path), str(tmp_path / "fast.onnx")]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(names=["onnx", "onnxscript", "onnxruntime"], arguments=arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith(
+        "modebridge: Expected onnx, onnxscript, onnxruntime for .onnx files, but got 'No module"
+    )
+    assert done.stderr.endswith("pip install 'modebridge[onnx]'.\n")
+    assert done.stderr.count("\n") == 1

@@ -18,6 +18,7 @@ from modebridge.deploy.answer import ALL
 from modebridge.deploy.file import Deployed
 from modebridge.deploy.inputs import check_example, specs_of
 from modebridge.deploy.module import OneModule
+from modebridge.deploy.onnx import needs_onnx
 from modebridge.deploy.parity import MARGIN, expected, largest_difference, probe
 from modebridge.deploy.quantise import Int8Cost, compare
 from modebridge.deploy.temperatures import Temperatures, fit_temperatures
@@ -27,7 +28,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import FilterResponseNorm
 from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["Exported", "export"]
+__all__ = ["Exported", "check_format", "export"]
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def export(
     """
     place = Path(path)
     kind = place.suffix.removeprefix(".")
-    _check(place, int8=int8 is not None, aot=aot)
+    check_format(place, int8=int8 is not None, aot=aot)
     given = check_example(example, "example")
     specs = specs_of(given)
     if elastic and grouped is True:
@@ -182,7 +183,8 @@ def _apart(one: OneModule, own: BridgedEnsemble, found: Temperatures, batches: S
     return max(float((one(x) - expected(own.members(x), len(own.bases), found)).abs().max()) for x in some)
 
 
-def _check(place: Path, *, int8: bool, aot: bool) -> None:
+def check_format(place: Path, *, int8: bool = False, aot: bool = False) -> None:
+    """Refuse a file that could not be written here whatever is in it: its suffix, its wishes, missing packages."""
     if place.suffix not in (".onnx", ".pt2"):
         raise ModebridgeError(
             f"Expected the file to end in .onnx or .pt2, but got '{place.name}'; the suffix chooses the format."
@@ -191,6 +193,8 @@ def _check(place: Path, *, int8: bool, aot: bool) -> None:
         raise ModebridgeError(f"Expected int8 with .onnx files only, but got '{place.name}'; choose .onnx.")
     if aot and place.suffix != ".pt2":
         raise ModebridgeError(f"Expected aot with .pt2 files only, but got '{place.name}'; choose .pt2.")
+    if place.suffix == ".onnx":
+        needs_onnx()
 
 
 def _images(check: Inputs | Batch | None) -> tuple[Inputs | None, Batch | None]:

@@ -127,7 +127,7 @@ class _Onnx:
     """A session of ONNX Runtime on the CPU."""
 
     def __init__(self, path: Path, threads: int | None) -> None:
-        needs_onnx()
+        needs_onnx("onnxruntime")
         import onnxruntime as ort
 
         options = ort.SessionOptions()

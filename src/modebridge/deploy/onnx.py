@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Sequence
 
 import torch
@@ -58,14 +60,17 @@ def _exported(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str] 
     return inliner.inline_local_functions(program.model_proto)
 
 
-def needs_onnx() -> None:
-    """Say what to install where ONNX is not there."""
+def needs_onnx(*names: str) -> None:
+    """Say what to install where a package is not there, or does not load; by default all that writing needs."""
+    names = names or ("onnx", "onnxscript", "onnxruntime")
     try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
+        # All are looked for before the first is loaded, which takes seconds.
+        missing = [name for name in names if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ImportError(f"no {', '.join(missing)}")
+        for name in names:
+            importlib.import_module(name)
     except ImportError as error:
         raise ModebridgeError(
-            f"Expected onnx, onnxscript and onnxruntime for .onnx files, but got '{error}'; "
-            "pip install 'modebridge[onnx]'."
+            f"Expected {', '.join(names)} for .onnx files, but got '{error}'; pip install 'modebridge[onnx]'."
         ) from error
