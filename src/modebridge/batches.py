@@ -19,9 +19,12 @@ __all__ = [
     "first_batch",
     "go_to_epoch",
     "inputs_in",
+    "inputs_of",
     "named",
     "rows_of",
     "shapes_of",
+    "size_of",
+    "some_of",
 ]
 
 LABELS = ("labels", "label", "targets", "target")
@@ -108,6 +111,41 @@ def inputs_in(prepared: Params) -> Inputs:
 def rows_of(batch: Batch, rows: slice) -> Batch:
     """Some images of a batch, with their labels."""
     return each(lambda tensor: tensor[rows], batch[0]), batch[1][rows]
+
+
+def some_of(inputs: Inputs, rows: slice | Tensor) -> Inputs:
+    """Some rows of the inputs alone."""
+    return each(lambda tensor: tensor[rows], inputs)
+
+
+def size_of(inputs: Inputs) -> int:
+    """B, how many images or texts there are."""
+    return len(next(iter(named(inputs).values())))
+
+
+def inputs_of(example: object, what: str) -> Inputs:
+    """What a network is called with, out of an example: inputs alone, or a batch whose labels are left out.
+
+    >>> sorted(inputs_of({"ids": torch.ones(2, 3), "labels": torch.ones(2), "texts": ["a", "b"]}, "the example"))
+    ['ids']
+    """
+    if isinstance(example, tuple | list) and len(example) == 2 and isinstance(example[0], Tensor | Mapping):
+        example = check_batch(example, what)[0]
+    if isinstance(example, Mapping):
+        labels = next((name for name in LABELS if name in example), None)
+        pairs = [(str(name), value) for name, value in example.items() if name != labels]
+        example = {name: value for name, value in pairs if isinstance(value, Tensor)}
+    if not isinstance(example, Tensor | Mapping):
+        raise ModebridgeError(
+            f"Expected {what} to be a batch or a dict of tensors, but got {type(example).__name__}; "
+            "give real inputs, not their shape."
+        )
+    tensors = named(example).values()
+    if not tensors or any(tensor.dim() == 0 or not len(tensor) for tensor in tensors):
+        raise ModebridgeError(
+            f"Expected {what} to hold at least one image, but got none; give a batch of one, or a dict of batches."
+        )
+    return example
 
 
 def shapes_of(inputs: Inputs) -> str:

@@ -110,8 +110,10 @@ def test_planted_temperature_is_found():
 
 def test_temperature_at_its_bounds():
     sure = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
-    assert fit_temperature(sure, torch.tensor([0, 1])) == pytest.approx(0.01, rel=1e-3)
-    assert fit_temperature(sure, torch.tensor([1, 0])) == pytest.approx(100, rel=1e-3)
+    assert fit_temperature(sure, torch.tensor([1, 0])) == 100
+    # One of two hundred is wrong, all of them as unsure as can be.
+    unsure = torch.tensor([[0.501, 0.499]]).expand(200, 2)
+    assert fit_temperature(unsure, (torch.arange(200) == 0).long()) == 0.01
 
 
 def test_bad_ensembles(parts):

@@ -275,3 +275,25 @@ def test_the_table_marks_the_choice_and_hides_the_inside_of_blocks():
     every = seen.table(every=True)
     assert all(f" {tap.name} " in every for tap in seen.taps)
     assert "more inside" not in every
+
+
+def test_a_batch_with_its_labels_is_an_example_too():
+    """As loaders yield them: pairs, and dicts with labels and with what is not a tensor."""
+    images, labels = torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
+    plain = inspect(Hand(), images)
+    assert inspect(Hand(), (images, labels)) == plain
+    assert inspect(Hand(), [images, labels]) == plain
+    ids, mask = torch.randint(0, 20, (2, 6)), torch.ones(2, 6, dtype=torch.long)
+    batch = {"ids": ids, "mask": mask, "labels": labels, "texts": ["a", "b"], "count": 2, "none": None}
+    net = Texts()
+    assert inspect(net, batch) == inspect(net, {"ids": ids, "mask": mask})
+    assert inspect(net, ({"ids": ids, "mask": mask, "texts": ["a", "b"]}, labels)) == inspect(net, batch)
+    for wrong, words in (
+        ({"texts": ["a"]}, "the example to hold at least one image"),
+        ({"labels": labels}, "the example to hold at least one image"),
+        ((images, images), "labels of the example to be whole numbers"),
+        ((images, labels, labels), "a batch or a dict of tensors, but got tuple"),
+        (["a", "b"], "a batch or a dict of tensors, but got list"),
+    ):
+        with pytest.raises(ModebridgeError, match=words):
+            inspect(Hand(), wrong)

@@ -16,6 +16,7 @@ import modebridge.data
 from modebridge.cli.looking import existing
 from modebridge.cli.terminal import say, screen
 from modebridge.deploy import ALL, Answer, Deployed, Exported, export
+from modebridge.deploy.export import check_format
 from modebridge.deploy.pictures import from_bytes
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import find_recipe_of, read_answers
@@ -46,6 +47,8 @@ def export_run(
         raise ModebridgeError(f"Expected --grouped to be auto, yes or no, but got '{grouped}'; choose one.")
     if average_cost is not None and plain:
         raise ModebridgeError("Expected --average-cost with elastic files only, but got --plain; leave one out.")
+    # Before anything is read: that takes long, and would be for nothing.
+    check_format(file, int8=int8, aot=aot)
     folder = existing(path)
     ensemble, notes = ensemble_of(folder, members or None)
     recipe, seed = find_recipe_of(folder)
@@ -104,9 +107,7 @@ def predict_files(
             "that come with the package."
         )
     deployed = Deployed.load(file)
-    shape, classes = deployed.meta["image"], deployed.meta["classes"]
-    if len(shape) != 3:
-        raise ModebridgeError(f"Expected a file that takes images (C, H, W), but this one takes {tuple(shape)}.")
+    shape, classes = deployed.image_shape(), deployed.meta["classes"]
     bad = 0
     rows: list[dict[str, Any]] = []
     waiting: list[tuple[Path, Any]] = []

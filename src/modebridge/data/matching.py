@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,7 @@ def choose_state(
     *,
     ema: bool | None = None,
     prefix: str | None = None,
+    ignore: str | Sequence[str] = (),
     what: str = "the checkpoint",
 ) -> dict[str, Tensor]:
     """The one state dict of `net` in a checkpoint, by the network's own names.
@@ -44,6 +46,7 @@ def choose_state(
         ema: None takes averaged weights (EMA, SWA) where there are some, as timm's evaluation does; True demands
             them; False leaves them out.
         prefix: where the network lies, for example "model" or "state_dict.model"; "" for names as they are.
+        ignore: names beside the network's own that do not count: exact, of submodules, or patterns with `*`.
         what: how errors call the checkpoint.
 
     >>> net = nn.Linear(2, 3)
@@ -51,7 +54,7 @@ def choose_state(
     >>> sorted(choose_state(raw, net))
     ['bias', 'weight']
     """
-    found = _choose(raw, net, ema, prefix, what)
+    found = _choose(raw, net, ema, prefix, ignore, what)
     if len(found) > 1:
         places = _some([place.path for place in found])
         raise ModebridgeError(
@@ -62,13 +65,18 @@ def choose_state(
 
 
 def choose_states(
-    raw: Mapping[str, object], net: nn.Module, *, ema: bool | None = None, what: str = "the checkpoint"
+    raw: Mapping[str, object],
+    net: nn.Module,
+    *,
+    ema: bool | None = None,
+    ignore: str | Sequence[str] = (),
+    what: str = "the checkpoint",
 ) -> list[dict[str, Tensor]]:
     """Every state dict of `net` in a checkpoint, at least one, in the order of their places (2 before 10).
 
     Places with the same numbers are one network. The arguments are those of `choose_state`.
     """
-    return [place.tensors for place in _choose(raw, net, ema, None, what)]
+    return [place.tensors for place in _choose(raw, net, ema, None, ignore, what)]
 
 
 @dataclass
@@ -103,7 +111,14 @@ class _Place:
         return not self.extra and not self.missing(own) and not self.misshapen(own)
 
 
-def _choose(raw: Mapping[str, object], net: nn.Module, ema: bool | None, prefix: str | None, what: str) -> list[_Place]:
+def _choose(
+    raw: Mapping[str, object],
+    net: nn.Module,
+    ema: bool | None,
+    prefix: str | None,
+    ignore: str | Sequence[str],
+    what: str,
+) -> list[_Place]:
     params, buffers, _ = tensors_of(net)
     own = {**params, **buffers}
     if not own:
@@ -119,6 +134,8 @@ def _choose(raw: Mapping[str, object], net: nn.Module, ema: bool | None, prefix:
                 f"Expected prefix to be a place in {what}, but got '{prefix}'; {near(prefix, known)}."
             )
         places = inside
+    for place in places:
+        place.extra = [name for name in place.extra if not _ignored(name, place.path, ignore)]
     _complete(places, own, set(buffers))
     fitting = sorted((place for place in places if place.fits(own)), key=lambda place: natural(place.path))
     if not fitting:
@@ -131,6 +148,13 @@ def _choose(raw: Mapping[str, object], net: nn.Module, ema: bool | None, prefix:
             f"{_some([p.path for p in fitting])}; ema=None takes what there is."
         )
     return _distinct(plain if ema is False else averaged or plain)
+
+
+def _ignored(name: str, path: str, ignore: str | Sequence[str]) -> bool:
+    """Whether a name below a place, alone or with the way to it, is one of the patterns or lies below one."""
+    patterns = [pattern.rstrip(".") for pattern in ([ignore] if isinstance(ignore, str) else ignore)]
+    names = (name, _join(path, name))
+    return any(fnmatchcase(one, p) or fnmatchcase(one, f"{p}.*") for one in names for p in patterns)
 
 
 def _names(net: nn.Module) -> dict[str, str | None]:
@@ -242,7 +266,8 @@ def _difference(places: Sequence[_Place], own: Params, containers: Mapping[str, 
         if missing and best.extra:
             parts[0] += f" ({near(missing[0], best.extra, 3)})"
         parts += [f"{_some(best.extra)} extra"] if best.extra else []
-        return f"{begin}, but got {' and '.join(parts)}; use a network of the file's architecture."
+        way_out = "" if missing or shapes else ", or leave them out by name with ignore="
+        return f"{begin}, but got {' and '.join(parts)}; use a network of the file's architecture{way_out}."
     name = shapes[0]
     first = f"'{name}' is {tuple(best.tensors[name].shape)} in the file and {tuple(own[name].shape)} in the network"
     sizes = {(tuple(best.tensors[name].shape)[:1], tuple(own[name].shape)[:1]) for name in shapes}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import pickle
 import re
-from collections.abc import Mapping
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.data.matching import choose_state, choose_states, natural
+from modebridge.data.plain import ALLOWED
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 
@@ -23,10 +26,18 @@ _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar", ".index.
 _IN_FOLDERS = ("weights.safetensors", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 """One network a folder: ours, and Hugging Face's."""
 
+_CUT, _AGAIN = "one that is damaged or ends too early", "copy or download it again"
 _PLAIN = "save the state dict alone, torch.save(net.state_dict(), file), or use safetensors"
 
 
-def load_mode(net: nn.Module, path: Path | str, *, ema: bool | None = None, prefix: str | None = None) -> Mode:
+def load_mode(
+    net: nn.Module,
+    path: Path | str,
+    *,
+    ema: bool | None = None,
+    prefix: str | None = None,
+    ignore: str | Sequence[str] = (),
+) -> Mode:
     """A mode out of a file that holds one network of this architecture, and maybe much else.
 
     A torch file (a state dict, or a checkpoint of timm, Lightning, torch-uncertainty or a loop of one's own) or
@@ -41,6 +52,8 @@ def load_mode(net: nn.Module, path: Path | str, *, ema: bool | None = None, pref
             own evaluation does; True refuses a file without them; False takes the others.
         prefix: where the network lies if there are several, for example "model.student"; it wins over what would be
             found.
+        ignore: tensors beside the network's own that are to be left out: exact names, those of submodules ("aux" for
+            all of `aux.*`), or patterns with `*`. The network's own are never left out.
 
     >>> import tempfile
     >>> net = nn.Linear(2, 3)
@@ -51,10 +64,13 @@ def load_mode(net: nn.Module, path: Path | str, *, ema: bool | None = None, pref
     True
     """
     file = Path(path)
-    return _mode(net, choose_state(read_state(file), net, ema=ema, prefix=prefix, what=f"'{file}'"), file)
+    state = choose_state(read_state(file), net, ema=ema, prefix=prefix, ignore=ignore, what=f"'{file}'")
+    return _mode(net, state, file)
 
 
-def load_modes(net: nn.Module, path: Path | str, *, ema: bool | None = None) -> list[Mode]:
+def load_modes(
+    net: nn.Module, path: Path | str, *, ema: bool | None = None, ignore: str | Sequence[str] = ()
+) -> list[Mode]:
     """The modes in a file that holds several networks, such as a deep ensemble, or in the files of a folder.
 
     Args:
@@ -62,12 +78,13 @@ def load_modes(net: nn.Module, path: Path | str, *, ema: bool | None = None) -> 
         path: a file, or a folder: its files of weights in the order of their names (2 before 10), and those of
             subfolders with one network each, such as the `modes` of a run.
         ema: see `load_mode`.
+        ignore: see `load_mode`.
     """
     files = weight_files(Path(path)) if Path(path).is_dir() else [Path(path)]
     return [
         _mode(net, state, file)
         for file in files
-        for state in choose_states(read_state(file), net, ema=ema, what=f"'{file}'")
+        for state in choose_states(read_state(file), net, ema=ema, ignore=ignore, what=f"'{file}'")
     ]
 
 
@@ -99,8 +116,8 @@ def weight_files(folder: Path) -> list[Path]:
 def read_state(path: Path | str) -> dict[str, Any]:
     """What a file of weights holds: tensors by name, or dicts of them beside plain values.
 
-    Only tensors, numbers, strings and containers of them are read (and argparse's Namespace, which timm keeps beside
-    the weights); a file that asks for any other class is refused.
+    Only tensors, numbers (NumPy's too), strings, paths, argparse's Namespace and containers of them are read, by
+    torch's reader that runs no code; a file that asks for any other class is refused.
 
     Args:
         path: a file of torch.save, of safetensors, or the index of such files in shards; its content counts, not its
@@ -117,14 +134,14 @@ def read_state(path: Path | str) -> dict[str, Any]:
     try:
         if kind == "safetensors":
             return dict(safetensors.torch.load_file(file))
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals(ALLOWED), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about protocols of pickle that we have words for
             found: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken pickle raises whatever it stumbles over
-        foreign = re.search(r"GLOBAL ([\w.]+)", str(error))
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        got = f"the class {foreign[1]}, which is not read since it could run code" if foreign else f"'{reason}'"
+        got, way_out = _refusal(error, kind)
+        # Without torch's own words, some of which advise to run the file's code.
         raise ModebridgeError(
-            f"Expected '{file}' to hold a state dict of plain tensors, but got {got}; {_PLAIN}."
+            f"Expected '{file}' to hold a state dict of plain tensors, but got {got}; {way_out}."
         ) from error
     if isinstance(found, list | tuple) and found and all(isinstance(item, Mapping) for item in found):
         found = dict(enumerate(found))  # the state dicts of several networks
@@ -137,15 +154,52 @@ def _kind(file: Path) -> str:
     """How a file is to be read, by its first bytes."""
     with file.open("rb") as stream:
         head = stream.read(24)
-    if head[:4] == b"PK\x03\x04" or head[:1] == b"\x80":  # torch.save since version 1.6, and before
+    if head[:4] == b"PK\x03\x04":  # torch.save since version 1.6
+        _check_archive(file)
         return "torch"
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= file.stat().st_size:
+    if head[:1] == b"\x80":  # and before
+        return "torch"
+    if head[8:9] == b"{":
         return "safetensors"
     if head.startswith(b"version https://git-lfs"):
         got, way_out = "a pointer of Git LFS", "fetch the file itself with git lfs pull"
     else:
         got, way_out = ("neither" if head else "an empty file"), "check that it was written or downloaded whole"
     raise ModebridgeError(f"Expected '{file}' to be a file of torch.save or safetensors, but got {got}; {way_out}.")
+
+
+def _check_archive(file: Path) -> None:
+    """Refuse a zip archive that is not one of torch.save, or not all of it."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = [name.split("/", 1)[-1] for name in archive.namelist()]
+    except (zipfile.BadZipFile, OSError) as error:
+        raise ModebridgeError(f"Expected '{file}' to be a whole file, but got {_CUT}; {_AGAIN}.") from error
+    if any(name.startswith("code/") for name in names):
+        got = "a TorchScript archive, whose code is not run"
+        way_out = "save its weights alone, torch.save(torch.jit.load(file).state_dict(), other)"
+    elif "data.pkl" in names:
+        return
+    elif "archive_format" in names or "archive_version" in names:
+        got, way_out = "an archive of torch.export", "save the state dict of the network that it was made from"
+    else:
+        got, way_out = "another zip archive", _PLAIN
+    raise ModebridgeError(f"Expected '{file}' to be a file of torch.save or safetensors, but got {got}; {way_out}.")
+
+
+def _refusal(error: Exception, kind: str) -> tuple[str, str]:
+    """What was got where reading failed, and the way out."""
+    text = str(error)
+    foreign = re.search(r"GLOBAL ([\w.]+)", text)
+    if foreign and not foreign[1].endswith("."):  # else cut off in the middle of a name
+        return f"the class {foreign[1]}, which is not read since it could run code", _PLAIN
+    if "Unsupported operand" in text:
+        return "a pickle of another protocol than torch's", "save it without pickle_protocol, or use safetensors"
+    if kind == "safetensors" or foreign or not isinstance(error, pickle.UnpicklingError) or "persistent" in text:
+        return _CUT, _AGAIN
+    # Things that torch's reader does not know are said in one line of several.
+    known = re.search(r"WeightsUnpickler error:\s*([^\n.;]+)", text)
+    return (known[1].strip() if known and "weights_only" not in known[1] else "something else"), _PLAIN
 
 
 def _shards(index: Path) -> dict[str, str]:

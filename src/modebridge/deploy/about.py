@@ -12,18 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import trees
+from modebridge.batches import IMAGES, shapes_of, some_of
 from modebridge.bridges import Bridge
+from modebridge.deploy.inputs import InputSpec, specs_of
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.cost import combination_cost, feature_shapes
 from modebridge.modes import Mode
 from modebridge.nets import call
+from modebridge.nets.flops import FAILED
+from modebridge.types import Inputs
 
 __all__ = ["FORMAT", "KEY", "describe"]
 
-FORMAT = 1
-"""Goes up when a reader of the old files could not read the new ones."""
+FORMAT = 2
+"""Goes up when a reader of the old files could not read the new ones; 2 has inputs by name."""
 
 KEY = "modebridge"
 """Under which the JSON lies in a file."""
@@ -32,7 +36,7 @@ KEY = "modebridge"
 def describe(
     ensemble: BridgedEnsemble,
     temperatures: Temperatures,
-    image: Sequence[int],
+    example: Inputs,
     *,
     classes: Sequence[str] | None,
     names: Sequence[str] | None,
@@ -40,7 +44,7 @@ def describe(
     about: str | None,
 ) -> dict[str, Any]:
     """The metadata of an ensemble: what it is, what it was made from and with."""
-    count = _classes(ensemble, image)
+    count = _classes(ensemble, example)
     labels = [str(k) for k in range(count)] if classes is None else [str(name) for name in classes]
     if len(labels) != count:
         raise ModebridgeError(
@@ -54,17 +58,22 @@ def describe(
             f"Expected one name for each of the {len(own)} members, but got {len(members)}; modes first, then bridges."
         )
     base = ensemble.bases[0]
-    shapes = feature_shapes(base, image, [bridge.tap for bridge in bridges])
+    shapes = feature_shapes(base, example, [bridge.tap for bridge in bridges])
     fed = [(bridge, [shapes[bridge.tap]] * len(bridge.reads)) for bridge in bridges]
-    by_bridges = [combination_cost(base, image, len(ensemble.bases), fed[:j]) for j in range(len(bridges) + 1)]
+    by_bridges = [combination_cost(base, example, len(ensemble.bases), fed[:j]) for j in range(len(bridges) + 1)]
     whole = by_bridges[-1]
+    specs = specs_of(example)
+    # Of a file with one input of floats it is the image, whatever the network calls it.
+    image = next(iter(specs.values())) if [one.type for one in specs.values()] == ["float32"] else None
     return {
-        "format": FORMAT,
+        # Readers of 0.1 know of one input, `images`; its files stay theirs.
+        "format": 1 if image is not None and IMAGES in specs else FORMAT,
         "about": about or "",
         "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "classes": labels,
-        "image": list(image),
-        "normalisation": _normalisation(ensemble),
+        "image": list(image.shape) if image is not None else None,
+        "inputs": {name: one.as_dict() for name, one in specs.items()},
+        "normalisation": _normalisation(ensemble, image),
         "members": members,
         "bases": len(ensemble.bases),
         "bridges": len(bridges),
@@ -83,13 +92,23 @@ def describe(
     }
 
 
-def _classes(ensemble: BridgedEnsemble, image: Sequence[int]) -> int:
-    with torch.no_grad():
-        return int(call(ensemble.bases[0], torch.zeros(1, *image)).shape[-1])
+def _classes(ensemble: BridgedEnsemble, example: Inputs) -> int:
+    base = ensemble.bases[0]
+    try:
+        with torch.no_grad():
+            return int(call(base, some_of(example, slice(1))).shape[-1])
+    except FAILED as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ModebridgeError(
+            f"Expected {type(base).__name__} to run on one row of the example, {shapes_of(example)}, "
+            f"but got '{reason}'; check its shape and type, and that the network takes batches of any size."
+        ) from error
 
 
-def _normalisation(ensemble: BridgedEnsemble) -> dict[str, Any]:
+def _normalisation(ensemble: BridgedEnsemble, image: InputSpec | None) -> dict[str, Any]:
     """Mean and std where the network carries them by these names, as ours do; else nobody knows."""
+    if image is None:
+        return {"input": "by name, as the network takes them"}
     found: dict[str, Any] = {}
     base: nn.Module = ensemble.bases[0]
     for name in ("mean", "std"):

@@ -8,10 +8,12 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from modebridge.batches import some_of
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import scale
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
+from modebridge.types import Inputs
 
 __all__ = ["ALL", "Answer", "Place", "check_bridges", "staged", "uncertainty"]
 
@@ -45,8 +47,8 @@ class Answer(NamedTuple, Generic[T]):
 
 
 def staged(
-    images: Tensor,
-    base: Callable[[int, Tensor], Sequence[Tensor]],
+    images: Inputs,
+    base: Callable[[int, Inputs], Sequence[Tensor]],
     bridges: Callable[[Mapping[Place, Tensor]], Sequence[Tensor]],
     *,
     taps: Sequence[Sequence[str]],
@@ -58,7 +60,7 @@ def staged(
     """The first base for all images, the other members only for those that it is unsure of.
 
     Args:
-        images: (B, ...), at least one.
+        images: (B, ...), at least one; or several inputs by name.
         base: from the number of a base and images to its logits and the features at its taps.
         bridges: from features to the logits of the bridges that are asked for.
         taps: of every base.
@@ -73,13 +75,13 @@ def staged(
     answer = scale(first, temperatures.first)
     table = first.new_zeros(members, *first.shape)
     table[0] = first
-    used = torch.ones(len(images), dtype=torch.int64, device=images.device)
+    used = torch.ones(len(first), dtype=torch.int64, device=first.device)
     unsure = (answer.amax(dim=-1) < (ALL if threshold is None else threshold)).nonzero()[:, 0]
     if len(unsure):
         features: dict[Place, Tensor] = {(0, tap): one[unsure] for tap, one in zip(taps[0], found, strict=True)}
         said = [first[unsure]]
         for k in range(1, len(taps)):
-            out, *found = base(k, images[unsure])
+            out, *found = base(k, some_of(images, unsure))
             features |= {(k, tap): one for tap, one in zip(taps[k], found, strict=True)}
             said.append(out.softmax(dim=-1))
         said += [out.softmax(dim=-1) for out in bridges(features)]

@@ -277,6 +277,11 @@ def race_file(
         shown: as in `race`.
     """
     meta = deployed.meta
+    if meta["image"] is None:
+        raise ModebridgeError(
+            f"Expected a file that takes images to time, but '{deployed.path.name}' takes {', '.join(meta['inputs'])}; "
+            "time calls of Deployed with inputs of your own."
+        )
     most, bases = int(meta["bridges"]), int(meta["bases"])
     counts: list[int | None] = list(range(most + 1)) if meta["elastic"] else [None]
     flops: dict[int | None, float] = {None: 1.0}

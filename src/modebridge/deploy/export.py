@@ -12,21 +12,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from modebridge.batches import check_images
+from modebridge.batches import LABELS, check_batch, shapes_of, size_of, some_of
 from modebridge.deploy.about import describe
 from modebridge.deploy.answer import ALL
 from modebridge.deploy.file import Deployed
+from modebridge.deploy.inputs import check_example, specs_of
 from modebridge.deploy.module import OneModule
-from modebridge.deploy.parity import expected, largest_difference, probe
+from modebridge.deploy.onnx import needs_onnx
+from modebridge.deploy.parity import MARGIN, expected, largest_difference, probe
 from modebridge.deploy.quantise import Int8Cost, compare
 from modebridge.deploy.temperatures import Temperatures, fit_temperatures
 from modebridge.deploy.writers import Wishes, write_onnx, write_package
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.nets import FilterResponseNorm
-from modebridge.types import Batch, Batches
+from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["Exported", "export"]
+__all__ = ["Exported", "check_format", "export"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Exported:
 def export(
     ensemble: BridgedEnsemble,
     path: Path | str,
-    example: Tensor,
+    example: Inputs | Batch,
     *,
     members: bool = False,
     uncertainty: bool = True,
@@ -63,11 +65,11 @@ def export(
     scores: Mapping[str, Any] | None = None,
     about: str | None = None,
     tolerance: float = 1e-5,
-    check: Tensor | Batch | None = None,
+    check: Inputs | Batch | None = None,
     valid: Batches | None = None,
     temperatures: Temperatures | None = None,
     threshold: float | None = None,
-    int8: Tensor | None = None,
+    int8: Inputs | None = None,
     grouped: bool | Literal["auto"] = "auto",
     aot: bool = False,
 ) -> Exported:
@@ -79,7 +81,8 @@ def export(
     Args:
         ensemble: modes, bridges and a temperature; it is not changed.
         path: the suffix chooses the format: .onnx for ONNX Runtime, .pt2 for torch.export.
-        example: (B, ...) images as the network takes them, floats in [0, 1]; their shape becomes the file's.
+        example: (B, ...) images as the network takes them, floats in [0, 1], or a dict of inputs by name, whole numbers
+            too; their shapes and types become the file's. Labels in it are left out.
         members: whether each member's probabilities are an output too.
         uncertainty: whether entropy and mutual information are outputs too.
         elastic: whether the file can answer with fewer bridges, or with the first base alone where that is sure.
@@ -100,7 +103,9 @@ def export(
     """
     place = Path(path)
     kind = place.suffix.removeprefix(".")
-    _check(place, example, int8=int8, aot=aot)
+    check_format(place, int8=int8 is not None, aot=aot)
+    given = check_example(example, "example")
+    specs = specs_of(given)
     if elastic and grouped is True:
         raise ModebridgeError(
             "Expected grouped bridges in files that are not elastic, but elastic is True; an elastic file may "
@@ -111,26 +116,27 @@ def export(
     own = copy.deepcopy(ensemble).cpu().float().eval()
     images, pair = _images(check)
     found = _temperatures(own, valid, temperatures)
-    shape = tuple(example.shape[1:])
-    example = example.detach().cpu().float()
-    if images is not None and tuple(images.shape[1:]) != shape:
-        raise ModebridgeError(
-            f"Expected the images of check to be {shape} as the example, but got {tuple(images.shape[1:])}; give such."
-        )
-    batches = probe(example, images)
-    meta = describe(own, found, shape, classes=classes, names=names, scores=scores, about=about)
+    ranges = None if int8 is None else check_example(int8, "int8")
+    for what, other in (("check", images), ("int8", ranges)):
+        if other is not None and specs_of(other) != specs:
+            raise ModebridgeError(
+                f"Expected the images of {what} to be {shapes_of(given)} as the example, but got {shapes_of(other)}; "
+                "give such."
+            )
+    meta = describe(own, found, given, classes=classes, names=names, scores=scores, about=about)
+    batches = probe(given, images, own)
     meta |= {"threshold": threshold, "elastic": elastic, "precision": "fp32" if int8 is None else "int8", "aot": aot}
     extras = {"members": members, "entropy": uncertainty, "mutual_information": uncertainty}
     meta["outputs"] = ["probabilities", *[name for name, wanted in extras.items() if wanted], "used"]
     wishes = Wishes(
-        image=shape,
+        inputs=specs,
         classes=len(meta["classes"]),
         temperatures=found,
         threshold=ALL if threshold is None else threshold,
         members=members,
         uncertainty=uncertainty,
         elastic=elastic,
-        calibration=int8,
+        calibration=ranges,
         aot=aot,
     )
     # Measured: filter response norm's many small operations gain by grouping, folded convolutions lose by it.
@@ -144,20 +150,22 @@ def export(
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         write = write_onnx if kind == "onnx" else write_package
-        seal = write(one, example, wishes, meta, scratch)
+        seal = write(one, given, wishes, meta, scratch)
         file = Deployed.load(scratch)
 
         def ask(images: Any, bridges: int | None, threshold: float | None) -> Any:
             return file(images, bridges=bridges, threshold=ALL if elastic and threshold is None else threshold)[0]
 
-        parity = largest_difference(ask, own, found, batches, elastic=elastic)
+        # Confidences may differ as much as probabilities may.
+        margin = max(MARGIN, tolerance)
+        parity = largest_difference(ask, own, found, batches, elastic=elastic, margin=margin)
         if int8 is None and not parity < tolerance:
             raise ModebridgeError(
                 f"Expected the file's probabilities to be within {tolerance:g} of the library's, but got a difference "
                 f"of {parity:.3g}; nothing was written: give the tolerance that you can accept."
             )
         price = compare(own, found, file, pair) if int8 is not None and pair is not None else None
-        meta["parity"] = {"largest_difference": parity, "images": sum(len(batch) for batch in batches)}
+        meta["parity"] = {"largest_difference": parity, "images": sum(size_of(batch) for batch in batches)}
         meta |= {} if price is None else {"int8": price.as_dict()}
         seal(meta)
         scratch.replace(place)
@@ -169,35 +177,32 @@ def export(
 
 
 @torch.no_grad()
-def _apart(one: OneModule, own: BridgedEnsemble, found: Temperatures, batches: Sequence[Tensor]) -> float:
+def _apart(one: OneModule, own: BridgedEnsemble, found: Temperatures, batches: Sequence[Inputs]) -> float:
     """How far the module is from the library, on a few images of each kind."""
-    some = [batch[:8] for batch in batches]
+    some = [some_of(batch, slice(8)) for batch in batches]
     return max(float((one(x) - expected(own.members(x), len(own.bases), found)).abs().max()) for x in some)
 
 
-def _check(place: Path, example: Tensor, *, int8: Tensor | None, aot: bool) -> None:
+def check_format(place: Path, *, int8: bool = False, aot: bool = False) -> None:
+    """Refuse a file that could not be written here whatever is in it: its suffix, its wishes, missing packages."""
     if place.suffix not in (".onnx", ".pt2"):
         raise ModebridgeError(
             f"Expected the file to end in .onnx or .pt2, but got '{place.name}'; the suffix chooses the format."
         )
-    if not isinstance(example, Tensor) or not example.is_floating_point() or example.dim() < 2 or not len(example):
-        got = f"{example.dtype} {tuple(example.shape)}" if isinstance(example, Tensor) else type(example).__name__
-        raise ModebridgeError(
-            f"Expected example to be a batch of float images (B, ...), but got {got}; give images[:1] in [0, 1]."
-        )
-    if not bool(torch.isfinite(example).all()):
-        raise ModebridgeError("Expected example to be finite, but got NaN or Inf; give real images.")
-    if int8 is not None and place.suffix != ".onnx":
+    if int8 and place.suffix != ".onnx":
         raise ModebridgeError(f"Expected int8 with .onnx files only, but got '{place.name}'; choose .onnx.")
     if aot and place.suffix != ".pt2":
         raise ModebridgeError(f"Expected aot with .pt2 files only, but got '{place.name}'; choose .pt2.")
+    if place.suffix == ".onnx":
+        needs_onnx()
 
 
-def _images(check: Tensor | Batch | None) -> tuple[Tensor | None, tuple[Tensor, Tensor] | None]:
-    if check is None or isinstance(check, Tensor):
-        return (None if check is None else check.detach().cpu().float()), None
-    images, labels = check_images(check, "check")
-    return images.cpu(), (images.cpu(), labels.cpu())
+def _images(check: Inputs | Batch | None) -> tuple[Inputs | None, Batch | None]:
+    if check is None:
+        return None, None
+    images = check_example(check, "check")
+    labelled = any(name in check for name in LABELS) if isinstance(check, Mapping) else not isinstance(check, Tensor)
+    return images, (images, check_batch(check, "check")[1].cpu()) if labelled else None
 
 
 @torch.no_grad()
@@ -207,10 +212,10 @@ def _temperatures(own: BridgedEnsemble, valid: Batches | None, given: Temperatur
         return given
     if valid is None:
         return Temperatures.same(float(own.temperature), len(own.bridges))
-    pairs = [check_images(item, "valid") for item in valid]
+    pairs = [check_batch(item, "valid") for item in valid]
     if not pairs:
         raise ModebridgeError("Expected valid to have batches, but got none; give the validation split.")
-    said = torch.cat([own.members(images.cpu()) for images, _ in pairs], dim=1)
+    said = torch.cat([own.members(check_example(images, "valid")) for images, _ in pairs], dim=1)
     labels = torch.cat([labels.cpu() for _, labels in pairs])
     fitted = fit_temperatures(said, labels, len(own.bases))
     if not own.calibrated:

@@ -12,13 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from modebridge.batches import size_of
 from modebridge.deploy.about import FORMAT, KEY
 from modebridge.deploy.answer import Answer, check_bridges, staged, uncertainty
+from modebridge.deploy.exporting import in_order
+from modebridge.deploy.inputs import Array, Arrays, checked, specs_in
 from modebridge.deploy.onnx import needs_onnx
-from modebridge.deploy.parity import Array
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
+from modebridge.types import Inputs
 
 __all__ = ["Deployed"]
 
@@ -26,13 +29,13 @@ __all__ = ["Deployed"]
 class _Runtime(Protocol):
     """What runs a file."""
 
-    def run(self, images: Array, bridges: int, threshold: float | None) -> Mapping[str, Array]:
+    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
         """The outputs by name; a threshold of None is the file's own."""
         ...
 
 
 class Deployed:
-    """An exported ensemble: images in, an answer out. Several threads may ask it.
+    """An exported ensemble: images (or tokens, by name) in, an answer out. Several threads may ask it.
 
     >>> # file = Deployed.load("fast.onnx"); file(images).probabilities
     """
@@ -41,6 +44,18 @@ class Deployed:
         self._runtime = runtime
         self.meta = meta
         self.path = path
+        self._specs = specs_in(meta)
+
+    def image_shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of a file that takes images; one that takes anything else is refused."""
+        shape = self.meta["image"]
+        if shape is None or len(shape) != 3:
+            takes = ", ".join(f"{name} {one.shape} of {one.type}" for name, one in self._specs.items())
+            raise ModebridgeError(
+                f"Expected a file that takes images (C, H, W), but '{self.path.name}' takes {takes}; "
+                "ask it in Python, with Deployed.load."
+            )
+        return (shape[0], shape[1], shape[2])
 
     @classmethod
     def load(cls, path: Path | str, *, threads: int | None = None) -> Deployed:
@@ -71,17 +86,17 @@ class Deployed:
         return cls(runtime, meta, place)
 
     def __call__(
-        self, images: Array | Tensor, *, bridges: int | None = None, threshold: float | None = None
+        self, images: Arrays | Inputs, *, bridges: int | None = None, threshold: float | None = None
     ) -> Answer[Array]:
-        """The answer for images (B, ...), floats in [0, 1], of the file's shape.
+        """The answer for images (B, ...), floats in [0, 1], of the file's shape; or for its inputs by name.
 
         Args:
-            images: any number of them, none too.
+            images: any number of them, none too; a dict where the file takes several inputs; labels are left out.
             bridges: how many of the bridges run; None runs all.
             threshold: images whose first base is at least this confident get its answer alone; None is the file's own,
                 and 2 runs every member for every image.
         """
-        table = self._checked(images)
+        tables = checked(images, self._specs)
         if not self.meta["elastic"] and (bridges is not None or threshold is not None):
             raise ModebridgeError(
                 "Expected bridges and threshold for elastic files only, but this one is not; export it with elastic."
@@ -90,7 +105,7 @@ class Deployed:
             raise ModebridgeError(f"Expected threshold to be a number of at least 0, but got {threshold}; 2 asks all.")
         count = check_bridges(bridges, self.meta["bridges"])
         # Runtimes differ in what they do with a batch of none: its answer is known.
-        found = self._runtime.run(table, count, threshold) if len(table) else self._nothing()
+        found = self._runtime.run(tables, count, threshold) if len(next(iter(tables.values()))) else self._nothing()
         return Answer(
             found["probabilities"],
             found.get("members"),
@@ -98,19 +113,6 @@ class Deployed:
             found.get("mutual_information"),
             found["used"],
         )
-
-    def _checked(self, images: Array | Tensor) -> Array:
-        table = images.detach().cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
-        shape = tuple(self.meta["image"])
-        if table.shape[1:] != shape or table.ndim != len(shape) + 1:
-            raise ModebridgeError(
-                f"Expected images of shape (B, {', '.join(map(str, shape))}), but got {table.shape}; resize them."
-            )
-        if not np.issubdtype(table.dtype, np.floating):
-            raise ModebridgeError(
-                f"Expected images as floats in [0, 1], but got {table.dtype}; divide uint8 images by 255."
-            )
-        return np.ascontiguousarray(table, dtype=np.float32)
 
     def _nothing(self) -> dict[str, Array]:
         classes, members = len(self.meta["classes"]), len(self.meta["members"])
@@ -125,7 +127,7 @@ class _Onnx:
     """A session of ONNX Runtime on the CPU."""
 
     def __init__(self, path: Path, threads: int | None) -> None:
-        needs_onnx()
+        needs_onnx("onnxruntime")
         import onnxruntime as ort
 
         options = ort.SessionOptions()
@@ -144,8 +146,8 @@ class _Onnx:
         self.meta: dict[str, Any] = json.loads(self.session.get_modelmeta().custom_metadata_map.get(KEY, "{}"))
         self._names = [output.name for output in self.session.get_outputs()]
 
-    def run(self, images: Array, bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        feed = {"images": images}
+    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
+        feed = dict(inputs)
         if self.meta["elastic"]:
             feed["bridges"] = np.array(bridges, np.int64)
             if threshold is not None:
@@ -173,11 +175,11 @@ class _Package:
         self.plan: dict[str, Any] = self.meta.pop("plan", {})
 
     @torch.no_grad()
-    def run(self, images: Array, bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        batch = torch.from_numpy(images)
+    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
+        batch = {name: torch.from_numpy(table) for name, table in inputs.items()}
         if not self.meta["elastic"]:
-            members = self.programs["model"](batch)
-            used = torch.full((len(batch),), len(members))
+            members = self.programs["model"](*batch.values())
+            used = torch.full((size_of(batch),), len(members))
             answer = scale(members.mean(dim=0), self.meta["temperature"])
             return self._tables(Answer(answer, members.transpose(0, 1), *uncertainty(answer, members, used), used))
         # In plain memory order, in which the programs were made: a compiled one takes it on trust.
@@ -185,7 +187,7 @@ class _Package:
         return self._tables(
             staged(
                 batch,
-                lambda k, some: self.programs[f"base{k}"](some),
+                lambda k, some: self.programs[f"base{k}"](*in_order(some)),
                 lambda found: [
                     self.programs[f"bridge{j}"](*[found[k, tap].contiguous() for k, tap in reads[j]])
                     for j in range(bridges)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from modebridge.deploy.inputs import InputSpec
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles.temperature import FLOOR
 
@@ -22,6 +23,7 @@ class Layout:
     """What the parts are and what the whole gives.
 
     Args:
+        inputs: what the bases take, by name and in their order.
         taps: of each base, in the order in which its part gives the features.
         shapes: of those features, without the batch axis.
         reads: of each bridge, the (base, tap) of every feature that it takes.
@@ -34,6 +36,7 @@ class Layout:
         elastic: whether `bridges` and `threshold` are inputs.
     """
 
+    inputs: Mapping[str, InputSpec]
     taps: Sequence[Sequence[str]]
     shapes: Sequence[Sequence[tuple[int, ...]]]
     reads: Sequence[Sequence[tuple[int, str]]]
@@ -46,7 +49,7 @@ class Layout:
     elastic: bool
 
 
-def compose(bases: Sequence[Model], bridges: Sequence[Model], layout: Layout, image: Sequence[int]) -> Model:
+def compose(bases: Sequence[Model], bridges: Sequence[Model], layout: Layout) -> Model:
     """One model from the models of all bases (images to logits and features) and bridges (features to logits).
 
     Elastic, the graph has two more inputs with defaults: `bridges`, how many of them run, and `threshold`, the
@@ -57,8 +60,10 @@ def compose(bases: Sequence[Model], bridges: Sequence[Model], layout: Layout, im
     from onnx import TensorProto, helper
 
     build = _Builder()
-    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["batch", *image])
-    inputs = [images]
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(one.type)), ["batch", *one.shape])
+        for name, one in layout.inputs.items()
+    ]
     if layout.elastic:
         # An initializer of the same name is the input's default: a caller may leave it out.
         inputs.append(helper.make_tensor_value_info("bridges", TensorProto.INT64, []))
@@ -97,7 +102,7 @@ def _plain(build: _Builder, bases: Sequence[Model], bridges: Sequence[Model], la
     said: list[str] = []
     features: dict[tuple[int, str], str] = {}
     for k, model in enumerate(bases):
-        out, *found = build.part(model, ["images"], f"base{k}/")
+        out, *found = build.part(model, list(layout.inputs), f"base{k}/")
         said.append(build.add("Softmax", [out], axis=-1))
         features |= {(k, tap): name for tap, name in zip(layout.taps[k], found, strict=True)}
     by_number: dict[int, str] = {}
@@ -117,7 +122,7 @@ def _plain(build: _Builder, bases: Sequence[Model], bridges: Sequence[Model], la
 
 def _elastic(build: _Builder, bases: Sequence[Model], bridges: Sequence[Model], layout: Layout) -> dict[str, str]:
     zero, one, minus = (build.constant(np.array(k)) for k in (0, 1, -1))
-    out, *found = build.part(bases[0], ["images"], "base0/")
+    out, *found = build.part(bases[0], list(layout.inputs), "base0/")
     first = build.add("Softmax", [out], axis=-1)
     sure = build.scale(first, build.constant(np.array(layout.temperatures.first, np.float32)))
     top = build.add("ReduceMax", [sure, build.constant(np.array([-1]))], keepdims=0)
@@ -131,10 +136,10 @@ def _elastic(build: _Builder, bases: Sequence[Model], bridges: Sequence[Model], 
         (0, tap): build.add("Gather", [name, unsure], axis=0) for tap, name in zip(layout.taps[0], found, strict=True)
     }
     said = [build.add("Gather", [first, unsure], axis=0)]
-    gathered = build.add("Gather", ["images", unsure], axis=0) if len(bases) > 1 else ""
+    gathered = [build.add("Gather", [name, unsure], axis=0) for name in layout.inputs] if len(bases) > 1 else []
     for k, model in enumerate(bases[1:], start=1):
         empty = [(0, layout.classes), *[(0, *shape) for shape in layout.shapes[k]]]
-        table_of, *found = build.branch(some, model, [gathered], f"base{k}/", empty)
+        table_of, *found = build.branch(some, model, gathered, f"base{k}/", empty)
         said.append(table_of)
         features |= {(k, tap): name for tap, name in zip(layout.taps[k], found, strict=True)}
     asked = build.add("Clip", ["bridges", zero, build.constant(np.array(len(bridges)))])

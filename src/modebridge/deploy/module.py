@@ -16,6 +16,7 @@ from modebridge.deploy.grouping import Grouped, units
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.nets import call, check_tap, feature_of, skeleton
+from modebridge.types import Inputs
 
 __all__ = ["BasePart", "OneModule", "Positional"]
 
@@ -62,11 +63,11 @@ class OneModule(nn.Module):
         )
         self.eval().requires_grad_(False)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Inputs) -> Tensor:
         """The calibrated probabilities (B, K) of all members: a plain graph, to compile, capture or export."""
         return scale(self.members(images).mean(dim=0), self.temperatures.by_bridges[-1])
 
-    def members(self, images: Tensor) -> Tensor:
+    def members(self, images: Inputs) -> Tensor:
         """The probabilities (M, B, K) of every member: the modes, then the bridges."""
         logits: list[Tensor] = []
         features: dict[Place, Tensor] = {}
@@ -86,11 +87,11 @@ class OneModule(nn.Module):
         return [said[j] for j in range(count)]
 
     @torch.no_grad()
-    def answer(self, images: Tensor, *, bridges: int | None = None, threshold: float | None = None) -> Answer[Tensor]:
+    def answer(self, images: Inputs, *, bridges: int | None = None, threshold: float | None = None) -> Answer[Tensor]:
         """The elastic answer: fewer bridges, or the whole ensemble only for images that the first base is unsure of.
 
         Args:
-            images: (B, ...).
+            images: (B, ...), or several inputs by name.
             bridges: how many of the bridges, in their order; None takes all.
             threshold: images whose first base is at least this confident (after its own temperature) get its answer
                 alone; None runs every member for every image.
@@ -126,7 +127,7 @@ class BasePart(nn.Module):
             check_tap(self.net, tap).register_forward_hook(self._reader(tap))
         self._taps = list(taps)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, images: Inputs) -> tuple[Tensor, ...]:
         """Logits (B, K), then one feature a tap."""
         heard: dict[str, Tensor] = {}
         self._heard.now = heard
@@ -141,15 +142,21 @@ class BasePart(nn.Module):
 
 
 class Positional(nn.Module):
-    """Any module behind one signature, whatever its own arguments are called."""
+    """Any module behind one signature, whatever its own arguments are called.
 
-    def __init__(self, module: nn.Module) -> None:
+    Args:
+        module: it is shared, not copied.
+        names: of the tensors, where the module takes one dict of them.
+    """
+
+    def __init__(self, module: nn.Module, names: Sequence[str] | None = None) -> None:
         super().__init__()
         self.module = module
+        self._names = names
 
     def forward(self, *inputs: Tensor) -> Any:
         """What the module says."""
-        return self.module(*inputs)
+        return self.module(*inputs) if self._names is None else self.module(dict(zip(self._names, inputs, strict=True)))
 
 
 class _ByThread(threading.local):

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
+import importlib
+import importlib.util
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from modebridge.deploy.exporting import in_order, quiet, refusal, two_of
 from modebridge.deploy.graph import Model
+from modebridge.deploy.inputs import names_of
 from modebridge.deploy.module import OneModule, Positional
 from modebridge.errors import ModebridgeError
+from modebridge.types import Inputs
 
 __all__ = ["needs_onnx", "part_models"]
 
 
 @torch.no_grad()
-def part_models(one: OneModule, images: Tensor) -> tuple[list[Model], list[Model]]:
+def part_models(one: OneModule, images: Inputs) -> tuple[list[Model], list[Model]]:
     """The ONNX model of every base (images to logits and features) and of every unit of bridges (features to logits).
 
     They are exported apart, so that no part knows the batch of another: a bridge may run on some of the images.
@@ -29,65 +30,47 @@ def part_models(one: OneModule, images: Tensor) -> tuple[list[Model], list[Model
         images: an example; its batch size does not matter.
     """
     needs_onnx()
-    # A batch of one would be taken for a constant.
-    two = images[:1].expand(2, *images.shape[1:]).clone()
+    two = two_of(images)
     features: dict[tuple[int, str], Tensor] = {}
     bases, bridges = [], []
     for k, base in enumerate(one.bases):
         _, *found = base(two)
         features.update({(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)})
-        bases.append(_exported(base, [two]))
+        bases.append(_exported(base, in_order(two), names_of(two)))
     for numbers, runner in zip(one.units, one.runners, strict=True):
         bridges.append(_exported(runner, [features[place] for place in one.reads[numbers[0]]]))
     return bases, bridges
 
 
-def _exported(module: nn.Module, inputs: Sequence[Tensor]) -> Model:
+def _exported(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str] | None = None) -> Model:
     from onnx import inliner
 
-    wrapped = Positional(module).eval()
+    wrapped = Positional(module, names).eval()
     # Plain memory order: the example's strides are no part of the program.
     example = tuple(tensor.contiguous() for tensor in inputs)
     batch = torch.export.Dim.DYNAMIC
-    with _quiet():
+    with quiet():
         try:
             program = torch.onnx.export(
                 wrapped, example, dynamo=True, dynamic_shapes=(tuple({0: batch} for _ in example),), verbose=False
             )
         except Exception as error:
-            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise ModebridgeError(
-                f"Expected {type(module).__name__} to be exportable by torch.onnx, but got '{reason}'; "
-                "write its forward pass without branches that look at values."
-            ) from error
+            raise refusal(error, wrapped, "torch.onnx") from error
     assert program is not None
     return inliner.inline_local_functions(program.model_proto)
 
 
-def needs_onnx() -> None:
-    """Say what to install where ONNX is not there."""
+def needs_onnx(*names: str) -> None:
+    """Say what to install where a package is not there, or does not load; by default all that writing needs."""
+    names = names or ("onnx", "onnxscript", "onnxruntime")
     try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
+        # All are looked for before the first is loaded, which takes seconds.
+        missing = [name for name in names if importlib.util.find_spec(name) is None]
+        if missing:
+            raise ImportError(f"no {', '.join(missing)}")
+        for name in names:
+            importlib.import_module(name)
     except ImportError as error:
         raise ModebridgeError(
-            f"Expected onnx, onnxscript and onnxruntime for .onnx files, but got '{error}'; "
-            "pip install 'modebridge[onnx]'."
+            f"Expected {', '.join(names)} for .onnx files, but got '{error}'; pip install 'modebridge[onnx]'."
         ) from error
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter prints its steps, logs and warns about itself; its errors still come out."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "torch.export", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

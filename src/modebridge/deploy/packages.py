@@ -5,15 +5,18 @@ from __future__ import annotations
 import shutil
 import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from modebridge.deploy.exporting import in_order, quiet, refusal, two_of
+from modebridge.deploy.inputs import names_of
 from modebridge.deploy.module import OneModule, Positional
 from modebridge.errors import ModebridgeError
+from modebridge.types import Inputs
 
 __all__ = ["Pack", "make_package"]
 
@@ -22,7 +25,7 @@ Pack: TypeAlias = Callable[[Path, Mapping[str, str]], None]
 
 
 @torch.no_grad()
-def make_package(one: OneModule, example: Tensor, *, elastic: bool, aot: bool) -> Pack:
+def make_package(one: OneModule, example: Inputs, *, elastic: bool, aot: bool) -> Pack:
     """Export what a .pt2 archive holds.
 
     Plain, that is one program, `model`, from images to each member's probabilities (M, B, K). Elastic, it is one
@@ -31,7 +34,7 @@ def make_package(one: OneModule, example: Tensor, *, elastic: bool, aot: bool) -
 
     Args:
         one: the ensemble.
-        example: (B, ...) images.
+        example: (B, ...) images, or several inputs by name.
         elastic: see above.
         aot: compile every program with AOTInductor for the machine at hand.
     """
@@ -39,14 +42,14 @@ def make_package(one: OneModule, example: Tensor, *, elastic: bool, aot: bool) -
         raise ModebridgeError(
             "Expected a C++ compiler for AOTInductor, but found neither g++ nor clang++; install one or leave out aot."
         )
-    two = example[:1].expand(2, *example.shape[1:]).clone()
-    programs = {"model": _program(_Members(one), [two])} if not elastic else {}
+    two = two_of(example)
+    programs = {"model": _program(_Members(one), in_order(two), names_of(two))} if not elastic else {}
     if elastic:
         features: dict[tuple[int, str], Tensor] = {}
         for k, base in enumerate(one.bases):
             _, *found = base(two)
             features.update({(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)})
-            programs[f"base{k}"] = _program(base, [two])
+            programs[f"base{k}"] = _program(base, in_order(two), names_of(two))
         for j, runner in enumerate(one.runners):
             programs[f"bridge{j}"] = _program(runner, [features[place] for place in one.reads[j]])
     compiled = {name: _compiled(program) for name, program in programs.items()} if aot else None
@@ -73,23 +76,19 @@ class _Members(nn.Module):
         super().__init__()
         self.one = one
 
-    def forward(self, *images: Tensor) -> Tensor:
-        return self.one.members(*images)
+    def forward(self, images: Inputs) -> Tensor:
+        return self.one.members(images)
 
 
-def _program(module: nn.Module, inputs: list[Tensor]) -> Any:
+def _program(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str] | None = None) -> Any:
     example = tuple(tensor.contiguous() for tensor in inputs)
     shapes = (tuple({0: torch.export.Dim.DYNAMIC} for _ in example),)
+    wrapped = Positional(module, names).eval()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.export.export(Positional(module).eval(), example, dynamic_shapes=shapes)
+        with quiet():
+            return torch.export.export(wrapped, example, dynamic_shapes=shapes)
     except Exception as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ModebridgeError(
-            f"Expected {type(module).__name__} to be exportable by torch.export, but got '{reason}'; "
-            "write its forward pass without branches that look at values."
-        ) from error
+        raise refusal(error, wrapped, "torch.export") from error
 
 
 def _compiled(program: Any) -> Any:

@@ -3,31 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from modebridge.batches import each, size_of, some_of
 from modebridge.deploy.answer import ALL
+from modebridge.deploy.inputs import Array, Arrays, arrays_of
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble, scale
+from modebridge.nets.flops import FAILED
+from modebridge.types import Inputs
 
-__all__ = ["Array", "Ask", "expected", "largest_difference", "probe"]
+__all__ = ["Ask", "expected", "largest_difference", "probe"]
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Ask: TypeAlias = Callable[[Array, int | None, float | None], Array]
+Ask: TypeAlias = Callable[[Arrays, int | None, float | None], Array]
 """From images (B, ...), a number of bridges and a threshold to probabilities (B, K)."""
 
+MARGIN = 1e-4
+"""A confidence as near as this to a threshold may be on either side of it, by rounding."""
 
-def probe(example: Tensor, more: Tensor | None = None) -> list[Tensor]:
-    """Batches to compare on: the example, the images given, and random ones; several sizes, one among them."""
+
+def probe(example: Inputs, more: Inputs | None = None, ensemble: BridgedEnsemble | None = None) -> list[Inputs]:
+    """Batches to compare on: the example, the images given, and random ones; several sizes, one among them.
+
+    Args:
+        example: (B, ...), or several inputs by name.
+        more: the images given.
+        ensemble: random inputs that it cannot answer (tokens in an order that makes no sense) are left out.
+    """
+    random = _random(example)
+    made_up = [random, some_of(random, slice(1))]
+    batches = [batch for batch in made_up if ensemble is None or _answers(ensemble, batch)]
+    batches += [some_of(example, slice(64)), some_of(example, slice(1))]
+    if more is not None:
+        batches += [some_of(more, rows) for rows in (slice(64), slice(64, 256), slice(3))]
+    return [batch for batch in batches if size_of(batch)]
+
+
+def _random(example: Inputs, count: int = 7) -> Inputs:
+    """Random floats in [0, 1]; rows of the example for whole numbers, of which nobody knows which others make sense."""
     generator = torch.Generator().manual_seed(0)
-    random = torch.rand(7, *example.shape[1:], generator=generator)
-    batches = [random, random[:1], example[:64], example[:1]]
-    if more is not None and len(more):
-        batches += [more[:64], more[64:256], more[:3]]
-    return [batch for batch in batches if len(batch)]
+    rows = torch.arange(count) % size_of(example)
+
+    def some(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            return torch.rand(count, *tensor.shape[1:], generator=generator)
+        found = tensor[rows]
+        # Moved along by another number of places in each row, and by the same in every input: masks stay with tokens.
+        return torch.stack([row.roll(k, 0) for k, row in enumerate(found)]) if found.dim() > 1 else found
+
+    return each(some, example)
+
+
+@torch.no_grad()
+def _answers(ensemble: BridgedEnsemble, batch: Inputs) -> bool:
+    try:
+        return bool(ensemble.members(batch).isfinite().all())
+    except FAILED:
+        return False
 
 
 def expected(
@@ -55,9 +90,18 @@ def expected(
 
 @torch.no_grad()
 def largest_difference(
-    ask: Ask, ensemble: BridgedEnsemble, temperatures: Temperatures, batches: Sequence[Tensor], *, elastic: bool
+    ask: Ask,
+    ensemble: BridgedEnsemble,
+    temperatures: Temperatures,
+    batches: Sequence[Inputs],
+    *,
+    elastic: bool,
+    margin: float = MARGIN,
 ) -> float:
-    """The largest difference of a probability over batches and, where the file is elastic, over all ways to ask it."""
+    """The largest difference of a probability over batches and, where the file is elastic, over all ways to ask it.
+
+    An image whose confidence is within `margin` of a threshold may go either way, so its answer may be either of both.
+    """
     worst, bases = 0.0, len(ensemble.bases)
     for number, images in enumerate(batches):
         members = ensemble.members(images)
@@ -67,8 +111,15 @@ def largest_difference(
             # Every number of bridges once; the other batches see them through the full answer.
             ways += [(j, None) for j in range(len(ensemble.bridges))] if number == 0 else []
         for bridges, threshold in ways:
-            told = torch.from_numpy(ask(images.numpy(), bridges, threshold))
-            worst = _larger(worst, told - expected(members, bases, temperatures, bridges, threshold))
+            told = torch.from_numpy(ask(arrays_of(images), bridges, threshold))
+            wanted = [expected(members, bases, temperatures, bridges, threshold)]
+            if threshold is not None:
+                first = scale(members[0], temperatures.first).amax(dim=-1)
+                tied = ((first - threshold).abs() <= margin)[:, None]
+                other = [expected(members, bases, temperatures, bridges, way) for way in (0.0, None)]
+                wanted = [torch.where(tied, either, wanted[0]) for either in other]
+            apart = torch.stack([(told - one).abs().amax(dim=-1) for one in wanted])
+            worst = _larger(worst, apart.amin(dim=0))
     return worst
 
 
@@ -78,7 +129,7 @@ def _larger(worst: float, difference: Tensor) -> float:
 
 
 def _between(first: Tensor) -> float:
-    """A threshold in the widest gap of the first base's confidences, so that rounding sends no image the other way."""
+    """A threshold in the widest gap of the first base's confidences, where rounding sends fewest images elsewhere."""
     top = first.amax(dim=-1).sort().values
     if len(top) == 1:
         return float(top[0]) / 2

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from modebridge.batches import size_of, some_of
+from modebridge.deploy.exporting import in_order
 from modebridge.deploy.graph import Model
 from modebridge.deploy.module import OneModule
 from modebridge.deploy.parity import expected
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble
-from modebridge.errors import ModebridgeError
 from modebridge.evaluate.scores import accuracy, nll
+from modebridge.types import Batch, Inputs
 
 if TYPE_CHECKING:
     from modebridge.deploy.file import Deployed
@@ -56,7 +58,7 @@ class Int8Cost:
 
 @torch.no_grad()
 def quantised(
-    one: OneModule, bases: Sequence[Model], bridges: Sequence[Model], images: Tensor
+    one: OneModule, bases: Sequence[Model], bridges: Sequence[Model], images: Inputs
 ) -> tuple[list[Model], list[Model]]:
     """The same parts with eight-bit weights (by channel) and activations; each is calibrated on what it is fed.
 
@@ -66,17 +68,12 @@ def quantised(
         bridges: those of the bridges.
         images: (N, ...) to find the ranges of activations on; some hundreds are plenty.
     """
-    if not images.is_floating_point() or not len(images):
-        raise ModebridgeError(
-            f"Expected int8 to be given float images to calibrate on, but got {images.dtype} {tuple(images.shape)}; "
-            "give some hundred training images."
-        )
     features: dict[tuple[int, str], Tensor] = {}
     for k, base in enumerate(one.bases):
         _, *found = base(images)
         features |= {(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)}
     fed = [[features[place] for place in one.reads[numbers[0]]] for numbers in one.units]
-    return [_quantise(model, [images]) for model in bases], [
+    return [_quantise(model, in_order(images)) for model in bases], [
         _quantise(model, inputs) for model, inputs in zip(bridges, fed, strict=True)
     ]
 
@@ -117,14 +114,14 @@ def _quantise(model: Model, inputs: Sequence[Tensor], batch: int = 32) -> Model:
 
 
 @torch.no_grad()
-def compare(own: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pair: tuple[Tensor, Tensor]) -> Int8Cost:
+def compare(own: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pair: Batch) -> Int8Cost:
     """The scores of a file beside the library's, on labelled images, in batches of 64."""
     images, labels = pair
-    parts = range(0, len(images), 64)
-    before = torch.cat([expected(own.members(images[k : k + 64]), len(own.bases), temperatures) for k in parts])
-    after = torch.cat([torch.from_numpy(file(images[k : k + 64]).probabilities) for k in parts])
+    parts = [some_of(images, slice(k, k + 64)) for k in range(0, size_of(images), 64)]
+    before = torch.cat([expected(own.members(part), len(own.bases), temperatures) for part in parts])
+    after = torch.cat([torch.from_numpy(file(part).probabilities) for part in parts])
     return Int8Cost(
-        images=len(images),
+        images=size_of(images),
         accuracy=accuracy(after, labels),
         nll=nll(after, labels),
         fp32_accuracy=accuracy(before, labels),

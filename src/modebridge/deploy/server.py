@@ -36,7 +36,8 @@ def make_server(path: Path, config: ServeConfig) -> litserve.LitServer:
         path: the exported file.
         config: how to serve it.
     """
-    meta = Deployed.load(path).meta
+    deployed = Deployed.load(path)
+    meta, image = deployed.meta, deployed.image_shape()
     server = litserve.LitServer(
         _Api(path, meta, config),
         accelerator="cpu",
@@ -46,7 +47,7 @@ def make_server(path: Path, config: ServeConfig) -> litserve.LitServer:
         middlewares=[(_Metered, {"metrics": (metrics := Metrics())})],
         fast_queue=False,
     )
-    server.app.state.config, server.app.state.image = config, tuple(meta["image"])
+    server.app.state.config, server.app.state.image = config, image
     server.app.add_api_route("/metrics", lambda: PlainTextResponse(metrics.text()), methods=["GET"])
     return server
 

@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
+from modebridge.batches import some_of
 from modebridge.deploy.about import KEY
 from modebridge.deploy.graph import Layout, compose
+from modebridge.deploy.inputs import InputSpec
 from modebridge.deploy.module import OneModule
 from modebridge.deploy.onnx import part_models
 from modebridge.deploy.packages import make_package
 from modebridge.deploy.quantise import quantised
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.errors import ModebridgeError
+from modebridge.types import Inputs
 
 __all__ = ["Seal", "Wishes", "write_onnx", "write_package"]
 
@@ -33,18 +35,18 @@ MOST = 2**31 - 2**20
 class Wishes:
     """What the file is to be; see `export`."""
 
-    image: tuple[int, ...]
+    inputs: Mapping[str, InputSpec]
     classes: int
     temperatures: Temperatures
     threshold: float
     members: bool
     uncertainty: bool
     elastic: bool
-    calibration: Tensor | None = None
+    calibration: Inputs | None = None
     aot: bool = False
 
 
-def write_onnx(one: OneModule, example: Tensor, wishes: Wishes, meta: Mapping[str, Any], path: Path) -> Seal:
+def write_onnx(one: OneModule, example: Inputs, wishes: Wishes, meta: Mapping[str, Any], path: Path) -> Seal:
     """Write the ensemble as ONNX; the arguments are the module, images, what it is to be, its papers, where."""
     import onnx
 
@@ -57,6 +59,7 @@ def write_onnx(one: OneModule, example: Tensor, wishes: Wishes, meta: Mapping[st
     if wishes.calibration is not None:
         bases, bridges = quantised(one, bases, bridges, wishes.calibration)
     layout = Layout(
+        inputs=wishes.inputs,
         taps=one.taps,
         shapes=_shapes(one, example),
         reads=one.reads,
@@ -68,7 +71,7 @@ def write_onnx(one: OneModule, example: Tensor, wishes: Wishes, meta: Mapping[st
         uncertainty=wishes.uncertainty,
         elastic=wishes.elastic,
     )
-    model = compose(bases, bridges, layout, wishes.image)
+    model = compose(bases, bridges, layout)
     onnx.checker.check_model(model)
 
     def seal(papers: Mapping[str, Any]) -> None:
@@ -79,7 +82,7 @@ def write_onnx(one: OneModule, example: Tensor, wishes: Wishes, meta: Mapping[st
     return seal
 
 
-def write_package(one: OneModule, example: Tensor, wishes: Wishes, meta: Mapping[str, Any], path: Path) -> Seal:
+def write_package(one: OneModule, example: Inputs, wishes: Wishes, meta: Mapping[str, Any], path: Path) -> Seal:
     """Write the ensemble as a .pt2 archive; the arguments are those of `write_onnx`."""
     plan = {"taps": one.taps, "reads": one.reads}
     pack = make_package(one, example, elastic=wishes.elastic, aot=wishes.aot)
@@ -92,5 +95,5 @@ def write_package(one: OneModule, example: Tensor, wishes: Wishes, meta: Mapping
 
 
 @torch.no_grad()
-def _shapes(one: OneModule, example: Tensor) -> list[list[tuple[int, ...]]]:
-    return [[tuple(feature.shape[1:]) for feature in base(example[:1])[1:]] for base in one.bases]
+def _shapes(one: OneModule, example: Inputs) -> list[list[tuple[int, ...]]]:
+    return [[tuple(feature.shape[1:]) for feature in base(some_of(example, slice(1)))[1:]] for base in one.bases]

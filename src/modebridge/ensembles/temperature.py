@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import torch
 from torch import Tensor
@@ -16,6 +17,12 @@ FLOOR = 1e-12
 
 BOUNDS = (0.01, 100.0)
 
+CHUNK = 2**16
+"""Numbers that are worked on at a time on a CPU, so that they stay in its cache."""
+
+FIRST = 512
+"""Rows that a first guess is fitted on, where there are several times as many."""
+
 
 def scale(probabilities: Tensor, temperature: Tensor | float) -> Tensor:
     """softmax(log(p) / T): the temperature acts on the log of the averaged probability, not on members' logits.
@@ -28,14 +35,22 @@ def scale(probabilities: Tensor, temperature: Tensor | float) -> Tensor:
 
 
 def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
-    """The temperature with the lowest NLL, between 0.01 and 100.
+    """The temperature with the lowest NLL, between 0.01 and 100; 1 where the data cannot tell.
 
-    In 1/T the NLL is convex, so its derivative has one sign change: bisection on log(1/T) finds it to float precision.
-    Where every answer is right (or the derivative never changes sign) the bound is the answer.
+    In 1/T the NLL is convex, so its derivative has one sign change, which Newton's method finds inside a bracket.
+
+    Where no prediction is wrong the NLL falls for ever as T goes to 0, and that temperature would ruin the NLL of other
+    data. So T stays 1, and a warning says so, where every prediction is right, or where the lowest NLL lies at a T
+    below 1 with a mean confidence above (N + 1) / (N + 2), the accuracy to expect after N right predictions out of N
+    (Laplace's rule of succession). As soon as the data hold wrong predictions that are not near ties, neither holds.
 
     Args:
         probabilities: (N, K), the averaged ones, of held-out data.
         labels: (N,).
+
+    >>> import torch
+    >>> round(fit_temperature(torch.tensor([[0.8, 0.2]] * 10), torch.tensor([0] * 9 + [1])), 6)  # log(4) / log(9)
+    0.63093
     """
     if len(labels) == 0:
         raise ModebridgeError("Expected data to fit a temperature on, but got no sample; give a validation split.")
@@ -45,12 +60,76 @@ def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
         )
     if not bool(torch.isfinite(probabilities).all()):
         raise ModebridgeError("Expected probabilities to be finite, but got NaN or Inf; check the images.")
-    logs = (probabilities.double() + FLOOR).log()
-    own = logs.gather(1, labels.view(-1, 1)).mean()
-    low, high = -math.log(BOUNDS[1]), -math.log(BOUNDS[0])
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        tempered = (logs * math.exp(middle)).softmax(dim=-1)
-        slope = float((tempered * logs).sum(dim=-1).mean() - own)
-        low, high = (low, middle) if slope > 0 else (middle, high)
-    return math.exp(-0.5 * (low + high))
+    probabilities = probabilities.detach()
+    data = _Data(probabilities, labels)
+    if data.all_right():
+        return _unfitted(f"all {len(labels)} predictions are right")
+    stride = len(labels) // FIRST
+    # A guess may be at a bound, where the NLL is flat; the middle is the better place to start from then.
+    guess = _sharpest(_Data(probabilities[::stride], labels[::stride]), 1.0)[0] if stride >= 4 else 1.0
+    sharpness, confidence = _sharpest(data, guess if 0.1 < guess < 10 else 1.0)
+    if sharpness > 1 and confidence > (len(labels) + 1) / (len(labels) + 2):
+        return _unfitted(f"the lowest NLL, at T = {1 / sharpness:.2g}, expects less than one of {len(labels)}")
+    return 1 / sharpness
+
+
+def _unfitted(got: str) -> float:
+    warnings.warn(
+        f"Expected validation data with wrong predictions to fit a temperature on, but {got}; the temperature stays 1: "
+        "give more data, and none that the networks were trained on.",
+        stacklevel=3,
+    )
+    return 1.0
+
+
+class _Data:
+    """The log-probabilities of all rows, each less its largest, in parts that fit a CPU's cache."""
+
+    def __init__(self, probabilities: Tensor, labels: Tensor) -> None:
+        self.rows, classes = probabilities.shape
+        count = max(1, CHUNK // classes) if probabilities.device.type == "cpu" else self.rows
+        parts = [slice(start, start + count) for start in range(0, self.rows, count)]
+        self.logs = [(probabilities[part].double() + FLOOR).log_() for part in parts]
+        # The largest is then exactly 0, so that the small sums of sure rows lose no digit beside it.
+        self.logs = [part.sub_(part.amax(dim=1, keepdim=True)) for part in self.logs]
+        pairs = zip(self.logs, [labels[part] for part in parts], strict=True)
+        self.own = [logs.gather(1, own.view(-1, 1))[:, 0] for logs, own in pairs]
+
+    def all_right(self) -> bool:
+        """Whether in no row another class is more probable than the true one."""
+        return not any(bool(own.any()) for own in self.own)
+
+    def derivatives(self, sharpness: float) -> tuple[float, float, float]:
+        """The NLL's first and second derivative by the sharpness 1/T, and the mean confidence."""
+        sums = []
+        for logs, own in zip(self.logs, self.own, strict=True):
+            weights = (logs * sharpness).exp_()
+            total = weights.sum(dim=1)
+            mean = weights.mul_(logs).sum(dim=1) / total
+            square = weights.mul_(logs).sum(dim=1) / total
+            sums.append(torch.stack([(mean - own).sum(), (square - mean * mean).sum(), total.reciprocal().sum()]))
+        slope, curvature, confidence = (torch.stack(sums).sum(dim=0) / self.rows).tolist()
+        return slope, curvature, confidence
+
+
+def _sharpest(data: _Data, start: float) -> tuple[float, float]:
+    """The sharpness with the lowest NLL, and the mean confidence there: Newton's method on its log, in a bracket."""
+    edges = (-math.log(BOUNDS[1]), -math.log(BOUNDS[0]))
+    (low, high), x = edges, math.log(start)
+    for turn in range(200):
+        sharpness = math.exp(x)
+        slope, curvature, confidence = data.derivatives(sharpness)
+        if x == edges[slope < 0]:  # the NLL still falls at the bound
+            return 1 / BOUNDS[slope >= 0], confidence
+        low, high = (low, x) if slope > 0 else (x, high)
+        step = -slope / (curvature * sharpness) if curvature > 0 else -math.copysign(math.inf, slope)
+        if abs(step) < 1e-7 or high - low < 1e-14:  # the next step would be of the order of this one's square
+            return sharpness * math.exp(max(low - x, min(high - x, step))), confidence
+        ahead, middle = x + step, (low + high) / 2
+        if not low < ahead < high:
+            edge = high if step > 0 else low
+            x = edge if edge in edges else middle
+        else:
+            # Far from the minimum, where the derivative dies away, steps are short: halving the bracket is faster.
+            x = middle if turn >= 8 and turn % 2 else ahead
+    return math.exp(x), confidence

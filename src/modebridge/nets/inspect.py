@@ -10,12 +10,12 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import each, named
+from modebridge.batches import each, inputs_of, some_of
 from modebridge.errors import ModebridgeError, near
 from modebridge.nets.flops import Shape, on_copy
 from modebridge.nets.resnet import ResNet
 from modebridge.nets.watching import Watched, find_blocks, watch
-from modebridge.types import Inputs
+from modebridge.types import Batch, Inputs
 
 __all__ = ["Inspection", "Layout", "Tap", "inspect"]
 
@@ -129,14 +129,15 @@ class Inspection:
         return self.table()
 
 
-def inspect(net: nn.Module, example: Inputs) -> Inspection:
+def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
     """List every place where a bridge could read a feature of `net`, and the one it would choose.
 
     The network runs on a copy without weights (with them where that fails), in evaluation mode; it is never touched.
 
     Args:
         net: any module that maps a batch to logits, or to an object that holds `logits`.
-        example: a batch of at least one image, or a dict of tensors that is passed by keyword.
+        example: a batch of at least one image, or a dict of tensors that is passed by keyword; of a batch with labels,
+            a pair or a dict, they are left out, and so is what is not a tensor.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> print(inspect(net, torch.rand(1, 4)))
@@ -146,13 +147,14 @@ def inspect(net: nn.Module, example: Inputs) -> Inspection:
     ->  1    8        vector   66.7%  33.3%
     1 cannot be tapped: .refused says why
     """
-    example = _one(example)
+    # The first row is all that is needed.
+    one = some_of(inputs_of(example, "the example"), slice(1))
 
     def both(bare: nn.Module, inputs: Sequence[Inputs]) -> tuple[Watched, Watched]:
         # Twice: in another batch, what does not keep the batch on its first axis shows itself.
         return watch(bare, inputs[0]), watch(bare, each(_twice, inputs[0]), count=False)
 
-    first, second = on_copy(net, [example], both)
+    first, second = on_copy(net, [one], both)
     assert first.logits is not None
     names = {name: module for name, module in net.named_modules() if name}
     refused = {name: reason for name in names if (reason := _reason(name, first, second))}
@@ -167,21 +169,6 @@ def inspect(net: nn.Module, example: Inputs) -> Inspection:
         taps.append(Tap(name, shape, _layout(shape, first), before, 1 - before, name in blocks, inner))
     preferred = net.paper_tap if isinstance(net, ResNet) else None
     return Inspection(type(net).__name__, tuple(taps), refused, first.flops, first.logits.shape[1], preferred)
-
-
-def _one(example: Inputs) -> Inputs:
-    """The first row of an example, which is all that is needed."""
-    if not isinstance(example, Tensor | Mapping):
-        raise ModebridgeError(
-            f"Expected the example to be a batch or a dict of tensors, but got {type(example).__name__}; "
-            "give real inputs, not their shape."
-        )
-    tensors = named(example).values()
-    if not tensors or any(tensor.dim() == 0 or not len(tensor) for tensor in tensors):
-        raise ModebridgeError(
-            "Expected the example to hold at least one image, but got none; give a batch of one, or a dict of batches."
-        )
-    return each(lambda tensor: tensor[:1], example)
 
 
 def _twice(tensor: Tensor) -> Tensor:

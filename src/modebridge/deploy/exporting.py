@@ -1,0 +1,157 @@
+"""One call of torch's exporters: on two rows, without their noise, and what they cannot do in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import logging
+import re
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor, fx, nn
+
+from modebridge.batches import each
+from modebridge.deploy.module import BasePart, OneModule, Positional
+from modebridge.errors import ModebridgeError
+from modebridge.types import Inputs
+
+__all__ = ["in_order", "quiet", "refusal", "two_of"]
+
+LOGGERS = (
+    "torch.onnx",
+    "onnxscript",
+    "torch.export",
+    "onnx_ir",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch._dynamo",
+)
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def two_of(inputs: Inputs) -> Inputs:
+    """The first row twice: a batch of one would be taken for a constant."""
+    return each(lambda tensor: tensor[:1].expand(2, *tensor.shape[1:]).clone(), inputs)
+
+
+def in_order(inputs: Inputs) -> list[Tensor]:
+    """The tensors of the inputs, which an exporter calls by position."""
+    return [inputs] if isinstance(inputs, Tensor) else list(inputs.values())
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Exporters print their steps and the graph they failed at, log, and warn about themselves; errors come out."""
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        printed = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def refusal(error: Exception, wrapped: Positional, exporter: str) -> ModebridgeError:
+    """What an exporter could not do, by the submodule of the user's network, its line and the operation.
+
+    Args:
+        error: what it raised.
+        wrapped: what it was given.
+        exporter: its name.
+    """
+    owners = _owners(wrapped)
+    chain = list(_chain(error))
+    place = next((found for one in reversed(chain) if (found := _place(one, wrapped))), None)
+    net, name = owners.get(id(place.module), (None, "")) if place else (None, "")
+    kind = type(net if net is not None else next(iter(_users(wrapped)))).__name__
+    where = f" in its submodule '{name}' ({type(place.module).__name__})" if place and name else ""
+    line = f", {place.line}" if place and place.line else ""
+    reason, way_out = _reason(chain, place)
+    return ModebridgeError(f"Expected {kind} to be exportable by {exporter}, but got {reason}{where}{line}; {way_out}.")
+
+
+class _Place(NamedTuple):
+    """Where in a network an exporter stopped: the submodule, its line of code, and the operation if it is known."""
+
+    module: nn.Module
+    line: str
+    operation: str = ""
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those it came from, the first one last."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _place(error: BaseException, wrapped: Positional) -> _Place | None:
+    """The innermost submodule that an error went through, or whose operation was being translated."""
+    found: _Place | None = None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        node, module = frame.f_locals.get("node"), frame.f_locals.get("self")
+        if isinstance(node, fx.Node) and (of_node := _of_node(node, wrapped)):
+            found = of_node
+        elif isinstance(module, nn.Module) and id(module) in _owners(wrapped):
+            file = frame.f_code.co_filename
+            # torch's own way from a module's call to its forward pass says nothing.
+            own = not frame.f_code.co_name.endswith("_call_impl")
+            code = linecache.getline(file, number).strip()
+            found = _Place(module, f"{Path(file).name}:{number} `{code}`" if own and code else "")
+    return found
+
+
+def _of_node(node: fx.Node, wrapped: Positional) -> _Place | None:
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values()]
+    operation = str(node.target) if node.op == "call_function" else ""
+    lines = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s*(.+)', node.meta.get("stack_trace") or "")
+    line = f"{Path(lines[-1][0]).name}:{lines[-1][1]} `{lines[-1][2].strip()}`" if lines else ""
+    for path in reversed(paths):
+        with contextlib.suppress(AttributeError):
+            module = wrapped.get_submodule(path)
+            if id(module) in _owners(wrapped):
+                return _Place(module, line, operation)
+    return None
+
+
+def _reason(chain: list[BaseException], place: _Place | None) -> tuple[str, str]:
+    kinds = {type(error).__name__ for error in chain}
+    if "GuardOnDataDependentSymNode" in kinds or any("data-dependent" in str(error) for error in chain):
+        return "a branch or a number that depends on the values in a tensor", (
+            "use torch.where and other operations on tensors there"
+        )
+    missing = re.findall(r"No ONNX function found for .*?op='([^']+)'", "\n".join(map(str, chain)))
+    if missing:
+        return f"the operation {missing[-1]} without a counterpart in ONNX", "write it with others, or export to .pt2"
+    text = next((text for error in reversed(chain) if (text := _first_line(error))), type(chain[0]).__name__)
+    operation = f" at {place.operation}" if place and place.operation else ""
+    return f"'{text}'{operation}", "write that part of its forward pass in operations that can be exported"
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in ANSI.sub("", str(error)).splitlines() if line.strip()), "")
+
+
+def _users(wrapped: Positional) -> list[nn.Module]:
+    """The user's networks, or bodies of bridges, inside what an exporter was given."""
+    parts = [part.net for part in wrapped.modules() if isinstance(part, BasePart)]
+    runners = [runner for one in wrapped.modules() if isinstance(one, OneModule) for runner in one.runners]
+    return [*parts, *runners] or [wrapped.module]
+
+
+def _owners(wrapped: Positional) -> dict[int, tuple[nn.Module, str]]:
+    """The network of every submodule, and its name there."""
+    return {id(module): (net, name) for net in _users(wrapped) for name, module in net.named_modules()}

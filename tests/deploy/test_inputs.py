@@ -1,0 +1,245 @@
+"""Files of networks that take several inputs by name, tokens and masks among them."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from modebridge.bridges import Bridge
+from modebridge.cli.app import app
+from modebridge.deploy import ALL, Deployed, OneModule, Temperatures, export
+from modebridge.deploy.contenders import race_file
+from modebridge.deploy.parity import probe
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from tests.deploy.scenes import middle
+
+LENGTH, WORDS = 6, 11
+FITTED = Temperatures(0.8, (1.0, 1.1, 1.2))
+
+
+class Reader(nn.Module):
+    """A tiny transformer as Hugging Face's: inputs by name (one of which it ignores), an object that holds logits."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.embed = nn.Embedding(WORDS, 8)
+            self.place = nn.Parameter(torch.randn(LENGTH, 8))
+            self.query = nn.Linear(8, 8)
+            self.mixed = nn.Identity()
+            self.head = nn.Linear(8, 3)
+
+    def forward(self, input_ids, attention_mask=None, token_type_ids=None):
+        x = self.embed(input_ids) + self.place
+        scores = (self.query(x) @ x.transpose(1, 2)).masked_fill(attention_mask[:, None] == 0, -1e4)
+        x = self.mixed(x + scores.softmax(dim=-1) @ x)
+        weights = attention_mask.float()[..., None]
+        return SimpleNamespace(logits=self.head((x * weights).sum(1) / weights.sum(1)))
+
+
+class Pooled(nn.Module):
+    """A bridge's body: one linear layer on the mean token of all features."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, *features):
+        return self.head(torch.cat(features, dim=-1).mean(1))
+
+
+def texts(count, seed=0):
+    """Rows of 2 to 6 words, padded, as a tokenizer gives them; with labels and with what is no tensor."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, LENGTH + 1, (count, 1), generator=generator)
+    mask = (torch.arange(LENGTH) < lengths).long()
+    ids = torch.randint(1, WORDS, (count, LENGTH), generator=generator) * mask
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)} | {
+        "labels": torch.arange(count) % 3,
+        "texts": ["words"] * count,
+    }
+
+
+def inputs(count, seed=0):
+    return {name: value for name, value in texts(count, seed).items() if name not in ("labels", "texts")}
+
+
+@pytest.fixture(scope="module")
+def own():
+    """Two modes, a bridge of each type."""
+    nets = [Reader(seed).eval() for seed in range(2)]
+    modes = [Mode.from_module(net) for net in nets]
+    bridges = [
+        Bridge(Pooled(8), modes[:1], "mixed", name="I"),
+        Bridge(Pooled(16), modes, "mixed", name="II"),
+    ]
+    return BridgedEnsemble(nets[0], modes, bridges)
+
+
+@pytest.fixture(scope="module", params=["elastic.onnx", "elastic.pt2", "plain.pt2"])
+def done(request, own, tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / request.param
+    elastic = "elastic" in request.param
+    return export(own, path, texts(3), members=True, elastic=elastic, temperatures=FITTED, check=texts(5, seed=4))
+
+
+@torch.no_grad()
+def test_tokens_get_the_librarys_answers(own, done):
+    file, one = Deployed.load(done.path), OneModule(own, FITTED)
+    ways = [(None, None), (0, None), (1, None), (None, 0.0), (1, ALL)] if file.meta["elastic"] else [(None, None)]
+    for count in (1, 2, 7):
+        batch = inputs(count, seed=9)
+        some = [(None, middle(own, batch, FITTED.first))] if count > 1 and file.meta["elastic"] else []
+        for bridges, threshold in [*ways, *some]:
+            told, wanted = (asked(batch, bridges=bridges, threshold=threshold) for asked in (file, one.answer))
+            for name in told._fields:
+                got = getattr(told, name)
+                np.testing.assert_allclose(got, getattr(wanted, name).numpy(), atol=2e-6, err_msg=f"{name} {bridges}")
+        if some:
+            assert sorted(set(file(batch, threshold=some[0][1]).used.tolist())) == [1, 4]
+    # A tokenizer's lists, a loader's dict with its labels, other whole numbers: all the same.
+    plain = file(inputs(4)).probabilities
+    np.testing.assert_array_equal(file(texts(4)).probabilities, plain)
+    np.testing.assert_array_equal(file({k: v.tolist() for k, v in inputs(4).items()}).probabilities, plain)
+    np.testing.assert_array_equal(file({k: v.int() for k, v in inputs(4).items()}).probabilities, plain)
+    assert file(inputs(0)).probabilities.shape == (0, 3)
+
+
+def test_its_papers_name_the_inputs(done):
+    meta = Deployed.load(done.path).meta
+    assert done.parity < 1e-5
+    assert meta["parity"]["images"] == 7 + 1 + 3 + 1 + 5 + 3
+    assert meta["inputs"]["input_ids"] == {"shape": [LENGTH], "type": "int64"}
+    assert list(meta["inputs"]) == ["input_ids", "attention_mask", "token_type_ids"]
+    assert (meta["image"], meta["format"]) == (None, 2)
+    if done.path.suffix == ".onnx":
+        session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
+        assert [one.name for one in session.get_inputs()][:3] == list(meta["inputs"])
+
+
+def test_what_a_file_of_tokens_does_not_take(done, tmp_path):
+    file = Deployed.load(done.path)
+    good = inputs(2)
+    for wrong, words in (
+        (torch.rand(2, 3, 8, 8), r"inputs by name \(input_ids, attention_mask, token_type_ids\), but got Tensor"),
+        ({"input_ids": good["input_ids"]}, "'attention_mask' is missing"),
+        ({**good, "bias": torch.ones(2)}, "got 'bias' too, which this file does not take"),
+        ({**good, "input_ids": torch.rand(2, LENGTH)}, "Expected input_ids as int64, but got float32"),
+        ({**good, "input_ids": torch.ones(2, 4).long()}, r"input_ids of shape \(B, 6\), but got \(2, 4\); pad or cut"),
+        ({**good, "input_ids": torch.ones(3, LENGTH).long()}, "as many rows of every input, but got 2, 3"),
+    ):
+        with pytest.raises(ModebridgeError, match=words):
+            file(wrong)
+    with pytest.raises(ModebridgeError, match="takes images to time"):
+        race_file(file, [1])
+    (tmp_path / "a.png").write_bytes(b"")
+    result = CliRunner().invoke(app, ["predict", str(done.path), str(tmp_path / "a.png")])
+    assert isinstance(result.exception, ModebridgeError)
+    words = r"takes images \(C, H, W\), but '.*' takes input_ids \(6,\) of int64, .*; ask it in Python"
+    assert re.search(words, str(result.exception))
+    with pytest.raises(ModebridgeError, match=words):
+        file.image_shape()
+
+
+class Masked(nn.Module):
+    """Images by name, with a mask of booleans beside them or without."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, pixel_values, mask=None):
+        x = pixel_values.flatten(1)
+        return self.head(x if mask is None else x * mask)
+
+
+def test_images_by_name_are_images(tmp_path):
+    """One input of floats is an image, whatever it is called; with a mask of booleans beside it, it is not."""
+    net = Masked().eval()
+    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    x = torch.rand(2, 1, 4, 4)
+    file = Deployed.load(export(own, tmp_path / "a.pt2", {"pixel_values": x}).path)
+    assert file.image_shape() == (1, 4, 4)
+    np.testing.assert_array_equal(file(x).probabilities, file({"pixel_values": x}).probabilities)
+    mask = torch.arange(16).expand(2, 16) > 5
+    both = export(own, tmp_path / "b.onnx", ({"pixel_values": x, "mask": mask}, torch.tensor([0, 1])))
+    with torch.no_grad():
+        wanted = own({"pixel_values": x, "mask": mask}).numpy()
+    np.testing.assert_allclose(
+        Deployed.load(both.path)({"pixel_values": x, "mask": mask}).probabilities, wanted, atol=2e-6
+    )
+
+
+class Counter(nn.Module):
+    """Takes one tensor of whole numbers, by position."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 3)
+
+    def forward(self, tokens):
+        return self.embed(tokens).sum(1)
+
+
+def test_one_tensor_of_tokens(tmp_path):
+    net = Counter().eval()
+    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    tokens = torch.tensor([[1, 2, 4], [0, 0, 3]])
+    file = Deployed.load(export(own, tmp_path / "a.pt2", tokens).path)
+    with torch.no_grad():
+        np.testing.assert_allclose(file(tokens).probabilities, own(tokens).numpy(), atol=2e-6)
+
+
+def test_made_up_tokens_are_the_examples(own):
+    """Every row is one of the example's, moved along with its mask; what the network cannot answer is left out."""
+    example = inputs(3)
+    random, one, *rest = probe(example, None, own)
+    assert [len(batch["input_ids"]) for batch in (random, one, *rest)] == [7, 1, 3, 1]
+    for k in range(7):
+        for name in example:
+            assert torch.equal(random[name][k].roll(-k), example[name][k % 3])
+    assert (
+        len(probe(torch.rand(2, 4), None, BridgedEnsemble(nn.Linear(4, 2), [Mode.from_module(nn.Linear(4, 2))]))) == 4
+    )
+    broken = nn.Linear(4, 2)
+    broken.register_forward_hook(lambda m, a, out: out / (len(out) == 2))
+    ensemble = BridgedEnsemble(broken, [Mode.from_module(broken)])
+    assert [len(batch) for batch in probe(torch.rand(2, 4), None, ensemble)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("example", "words"),
+    [
+        ({}, "example to hold at least one image"),
+        ({"texts": ["a"]}, "example to hold at least one image"),
+        ((3, 8, 8), "a batch or a dict of tensors, but got tuple"),
+        ({"used": torch.ones(1, 2)}, "names of their own, but got 'used'"),
+        ({"ids": torch.ones(1, 2).to(torch.uint8)}, r"'ids' \(B, ...\) of float32, int64"),
+        ({"a": torch.ones(1, 2), "b": torch.ones(2, 2)}, "one batch size, but got 1, 2"),
+        ({"input_ids": torch.full((1, LENGTH), WORDS), "attention_mask": torch.ones(1, LENGTH)}, "run on one row of"),
+    ],
+)
+def test_examples_that_are_none(own, tmp_path, example, words):
+    with pytest.raises(ModebridgeError, match=words):
+        export(own, tmp_path / "a.onnx", example)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_eight_bits_of_tokens(tmp_path):
+    net = Reader().eval()
+    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    done = export(own, tmp_path / "a.onnx", texts(2), int8=texts(40, seed=2), check=texts(30, seed=3))
+    assert done.int8 is not None
+    assert done.int8.images == 30
+    assert done.int8.agreement > 0.5
