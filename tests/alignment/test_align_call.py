@@ -92,6 +92,15 @@ def test_it_runs_where_the_engine_says_and_the_mode_comes_back():
         mb.align(net, a, b, data(20, 20), engine=SimpleNamespace(device=torch.device("meta")))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_it_runs_on_a_gpu():
+    net, a, b = modes()
+    for by in ("activations", "weights"):
+        result = mb.align(net, a, b, data(20, 20), by=by, engine=mb.Engine(torch.device("cuda")))
+        assert {tensor.device.type for tensor in result.mode.state.values()} == {"cpu"}
+        assert result.mode.id == mb.align(net, a, b, data(20, 20), by=by).mode.id
+
+
 def test_progress_is_told():
     told: list[tuple[str, int, int]] = []
     mb.align(*modes(), data(20, 20, 20), images=50, progress=lambda *words: told.append(words[:3]))

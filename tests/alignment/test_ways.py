@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+import torchvision
 from torch import Tensor, nn
 
 import modebridge as mb
@@ -146,6 +147,31 @@ def test_heads_that_only_training_runs_follow(by):
         before, after = (net(pictures().double()) for net in nets)
     assert torch.allclose(before.aux_logits, after.aux_logits, atol=1e-12)
     assert torch.allclose(before.logits, after.logits, atol=1e-12)
+
+
+def test_the_auxiliary_logits_of_googlenet():
+    net = seeded(lambda: torchvision.models.googlenet(num_classes=3, init_weights=False))
+    mode = Mode.from_module(net)
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    groups = find_groups(net, x)
+    assert groups.stopped == ()
+    other = renumbered(mode, groups)
+    nets = [given.load(net) for given in (mode, other)]
+    with torch.no_grad(), as_in_training(nets[0]), as_in_training(nets[1]):
+        before, after = (given(x) for given in nets)
+    for one, two in zip(before, after, strict=True):
+        assert float((one - two).abs().max() / one.std()) < 1e-4
+
+
+def test_a_network_that_returns_an_object_in_training_alone():
+    net = seeded(Auxiliary).train()
+    a, b = Mode.from_module(net), Mode.from_module(seeded(Auxiliary, 1))
+    data = [(pictures(8), torch.arange(8) % 3), (pictures(1), torch.zeros(1).long())]
+    result = mb.align(net, a, b, data)
+    assert result.barrier_after is not None
+    assert net.training
+    ensemble = mb.BridgedEnsemble(net, [a, result.mode])
+    assert mb.evaluate(ensemble, data).nll == pytest.approx(mb.evaluate(mb.BridgedEnsemble(net, [a, b]), data).nll)
 
 
 def test_a_head_that_needs_larger_images_keeps_what_it_reads_in_place():

@@ -72,8 +72,8 @@ def find_groups(net: nn.Module, inputs: Inputs | Sequence[Inputs]) -> Groups:
         inputs: a small batch, or several: the way through the network may depend on the images.
     """
     batches = [inputs] if isinstance(inputs, Tensor | Mapping) else list(inputs)
-    # Two images, the same one twice if need be: an axis of size 1 is no axis.
-    found = groups_of(trace(net, [each(lambda tensor: tensor[[0, -1]], batch) for batch in batches], batches))
+    # A single image twice: an axis of size 1 is no axis.
+    found = groups_of(trace(net, [each(lambda t: t if len(t) > 1 else t[[0, 0]], batch) for batch in batches]))
     if not found.groups:
         words = ", ".join(f"{name} in '{where}'" for name, where in found.stopped)
         raise ModebridgeError(

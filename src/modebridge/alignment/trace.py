@@ -66,7 +66,7 @@ class Trace:
 
 
 @torch.no_grad()
-def trace(net: nn.Module, few: Sequence[Inputs], many: Sequence[Inputs] = ()) -> Trace:
+def trace(net: nn.Module, batches: Sequence[Inputs]) -> Trace:
     """Run a copy of `net` in evaluation mode and watch; in training mode too if some weights do not run otherwise.
 
     Every batch is looked at, since the way through a network may depend on the images; one that takes a way known
@@ -74,23 +74,19 @@ def trace(net: nn.Module, few: Sequence[Inputs], many: Sequence[Inputs] = ()) ->
 
     Args:
         net: any module that maps inputs to logits.
-        few: small batches.
-        many: the same with more images, for weights that few images do not reach (experts).
+        batches: a few images each, at least two: an axis of size 1 is no axis.
     """
     bare = skeleton(net)
     watcher = _Watcher(bare)
     ways: set[int] = set()
-    for given in few:
+    for given in batches:
         watcher.watch(given, ways)
-    for given in many:
-        if watcher.missing():
-            watcher.watch(given, ways)
     unseen = len(watcher.missing())
     if unseen:
         # Heads that only training has may need other images than these: then they count as weights that never ran.
         ways = set()
         with as_in_training(bare), suppress(ModebridgeError):
-            for given in few:
+            for given in batches:
                 watcher.watch(given, ways)
     training = len(watcher.missing()) < unseen
     watcher.hold()
