@@ -13,7 +13,20 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-__all__ = ["Batch", "Batches", "Draw", "Inputs", "Objective", "Params", "Prepared", "Program", "State", "States"]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Draw",
+    "HasDevice",
+    "Inputs",
+    "Objective",
+    "Params",
+    "Prepared",
+    "Program",
+    "Progress",
+    "State",
+    "States",
+]
 
 Params: TypeAlias = Mapping[str, Tensor]
 """A tree of tensors by name, as `dict(net.named_parameters())` gives it."""
@@ -33,6 +46,8 @@ Batches: TypeAlias = Iterable[Batch]
 Draw: TypeAlias = Mapping[str, Tensor]
 """The random choices of one training step (the r of a curve, the lambdas of mixup), made outside the loss."""
 
+Progress: TypeAlias = Callable[[str, int, int, float], None]
+"""Told what is being done, how much of it is done, of how much, and at which rate (images per second, 0 if unknown)."""
 
 Prepared: TypeAlias = Mapping[str, Tensor]
 """What a step needs beside the states: images, labels, draws, and whatever frozen networks said, by name."""
@@ -53,6 +68,15 @@ Program: TypeAlias = Callable[[State, Prepared], Tensor]
 
 States: TypeAlias = Mapping[str, State]
 """One state per member that is trained together; members share batches and nothing else."""
+
+
+class HasDevice(Protocol):
+    """Anything that says where to run: the engine, which lives above the layers that only need its device."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where tensors go."""
+        ...
 
 
 class Objective(Protocol):

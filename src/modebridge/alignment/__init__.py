@@ -1,7 +1,23 @@
 """Between steps 1 and 2: renumber the units of a mode to match another's; it stays the same function."""
 
-from modebridge.alignment.align import By, Match, Matched, align_modes, find_groups, prove
+from modebridge.alignment.align import By, Fed, Match, Matched, align_modes, device_for, find_groups
 from modebridge.alignment.groups import Group, Groups
+from modebridge.alignment.proof import prove
+from modebridge.alignment.sample import Sample, sample
 from modebridge.alignment.spec import Spec
 
-__all__ = ["By", "Group", "Groups", "Match", "Matched", "Spec", "align_modes", "find_groups", "prove"]
+__all__ = [
+    "By",
+    "Fed",
+    "Group",
+    "Groups",
+    "Match",
+    "Matched",
+    "Sample",
+    "Spec",
+    "align_modes",
+    "device_for",
+    "find_groups",
+    "prove",
+    "sample",
+]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import torch
@@ -12,25 +13,27 @@ from modebridge.alignment.by_activations import activation_similarity
 from modebridge.alignment.by_weights import match_by_weights, weight_similarity
 from modebridge.alignment.groups import Groups, Permutations, groups_of
 from modebridge.alignment.matching import Similarity, quality, solve
+from modebridge.alignment.proof import prove
+from modebridge.alignment.sample import sample
 from modebridge.alignment.spec import Spec, from_spec
 from modebridge.alignment.trace import trace
-from modebridge.batches import each, first_batch
+from modebridge.batches import check_batch, each
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import run, skeleton
-from modebridge.types import Batches, Inputs
+from modebridge.nets import skeleton
+from modebridge.types import Batch, Batches, HasDevice, Inputs, Progress
 
-__all__ = ["By", "Match", "Matched", "align_modes", "find_groups", "prove"]
+__all__ = ["By", "Fed", "Match", "Matched", "align_modes", "device_for", "find_groups"]
 
 By: TypeAlias = Literal["activations", "weights"]
-
-TOLERANCE = 1e-6
-"""The difference that a proof allows, in units of the largest logit, in float64."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """How well a group of units fits: the mean similarity of matched units before and after, and how many moved."""
+    """How well a group of units fits: the mean similarity of matched units before and after, and how many moved.
+
+    Pairs of units that never change on any image are left out of the means; NaN where there are no others.
+    """
 
     name: str
     size: int
@@ -49,7 +52,8 @@ class Matched:
         groups: what could be renumbered.
         matches: the quality of each group.
         by: "activations" (correlations) or "weights" (cosines).
-        difference: the largest difference of a logit, relative to the largest logit, in float64.
+        difference: the largest difference of anything that the network returns on several batches, relative to the
+            largest number there, in float64.
     """
 
     mode: Mode
@@ -60,15 +64,16 @@ class Matched:
     difference: float
 
 
-def find_groups(net: nn.Module, inputs: Inputs) -> Groups:
-    """The units of a network that can be renumbered, by watching one forward pass.
+def find_groups(net: nn.Module, inputs: Inputs | Sequence[Inputs]) -> Groups:
+    """The units of a network that can be renumbered, by watching forward passes.
 
     Args:
         net: any module that maps inputs to logits; it is copied.
-        inputs: a small batch.
+        inputs: a small batch, or several: the way through the network may depend on the images.
     """
-    # Two images, the same one twice if need be: an axis of size 1 is no axis.
-    found = groups_of(trace(net, each(lambda tensor: tensor[[0, -1]], inputs)))
+    batches = [inputs] if isinstance(inputs, Tensor | Mapping) else list(inputs)
+    # A single image twice: an axis of size 1 is no axis.
+    found = groups_of(trace(net, [each(lambda t: t if len(t) > 1 else t[[0, 0]], batch) for batch in batches]))
     if not found.groups:
         words = ", ".join(f"{name} in '{where}'" for name, where in found.stopped)
         raise ModebridgeError(
@@ -87,6 +92,9 @@ def align_modes(
     by: By = "activations",
     spec: Spec | None = None,
     images: int = 10_000,
+    looked: Sequence[Inputs] | None = None,
+    engine: HasDevice | None = None,
+    progress: Progress | None = None,
 ) -> Matched:
     """Renumber the units of `b` to match those of `a`; refuses where the result is not the same function.
 
@@ -95,9 +103,12 @@ def align_modes(
         a: the reference.
         b: the mode to renumber.
         data: yields (images, labels): what activations are compared on, and what the proof runs on.
-        by: "activations" as the paper, or "weights", which needs no data but one batch.
+        by: "activations" as the paper, or "weights", which needs no data but a few batches.
         spec: the groups as written by hand, where tracing cannot find them.
         images: how many are looked at for activations.
+        looked: a few images of several batches to find groups and to prove on; None reads them from the data.
+        engine: its device is where everything runs; None is where `a` is.
+        progress: told of every batch.
     """
     check_modes(net, [a, b], 2, "an alignment")
     if by not in ("activations", "weights"):
@@ -106,54 +117,47 @@ def align_modes(
         raise ModebridgeError(
             "Expected by='weights' beside a spec, but got 'activations'; only tracing tells where units can be seen."
         )
-    inputs = first_batch(data, "data")[0]
-    groups = find_groups(a.load(net), inputs) if spec is None else from_spec(spec, a.state)
-    similarity: Similarity
+    device = device_for(a, engine)
+    bare, mine, theirs = skeleton(net).to(device), a.to(device), b.to(device)
+    few = [each(lambda tensor: tensor.to(device), inputs) for inputs in looked or sample(data).looked]
+    groups = find_groups(mine.load(bare), few) if spec is None else from_spec(spec, a.state)
     if by == "weights":
-        permutations = match_by_weights(groups, a.params, b.params)
-        moved = groups.permute(b.params, permutations)
-        before, after = weight_similarity(groups, a.params, b.params), weight_similarity(groups, a.params, moved)
+        permutations = match_by_weights(groups, mine.params, theirs.params)
+        moved = groups.permute(theirs.params, permutations)
+        before, after = (weight_similarity(groups, mine.params, params) for params in (theirs.params, moved))
         matches = _matches(groups, permutations, before, after, groups.identity())
     else:
-        similarity = activation_similarity(groups, a.load(net), b.load(net), data, images)
+        similarity = activation_similarity(
+            groups, mine.load(bare), theirs.load(bare), Fed(data, device), images, progress
+        )
         permutations = {key: own for root in groups.roots() for key, own in solve(groups, root, similarity).items()}
         permutations = {**groups.identity(), **permutations}
-        matches = _matches(groups, permutations, similarity, similarity, permutations)
+        matches = _matches(groups, permutations, similarity.plain, similarity.plain, permutations)
+        groups = replace(groups, stopped=(*groups.stopped, *similarity.stopped))
+    # Of the tensors as they were given: what was on the CPU stays there.
     aligned = Mode(groups.permute(b.params, permutations), groups.permute(b.buffers, permutations))
-    return Matched(aligned, permutations, groups, matches, by, prove(net, b, aligned, inputs))
+    difference = prove(bare, theirs, aligned.to(device), few, training=groups.training)
+    return Matched(aligned, permutations, groups, matches, by, difference)
 
 
-@torch.no_grad()
-def prove(net: nn.Module, before: Mode, after: Mode, inputs: Inputs) -> float:
-    """The difference of two modes' logits relative to the largest, in float64; refuses more than rounding explains."""
-    bare = skeleton(net)
-    try:
-        said = [_logits(bare.double(), mode, inputs) for mode in (before, after)]
-        tolerance = TOLERANCE
-    except RuntimeError:
-        # A network that cannot run in float64: judged by what rounding does in its own type.
-        said = [_single(skeleton(net), mode, inputs) for mode in (before, after)]
-        tolerance = 1e-4
-    scale = float(said[0].abs().max())
-    difference = float((said[0] - said[1]).abs().max()) / max(scale, 1e-12)
-    if not difference <= tolerance:
-        raise ModebridgeError(
-            f"Expected the renumbered network to be the same function, but its logits differ by {difference:.1e} of "
-            f"the largest (allowed: {tolerance:.0e}); check the spec if you gave one, or leave it as it is."
-        )
-    return difference
+def device_for(mode: Mode, engine: HasDevice | None) -> torch.device:
+    """Where to run: on the engine's device, or where the mode is."""
+    if engine is not None:
+        return torch.device(engine.device)
+    return next((tensor.device for tensor in mode.params.values()), torch.device("cpu"))
 
 
-def _logits(net: nn.Module, mode: Mode, inputs: Inputs) -> Tensor:
-    def wide(tensor: Tensor) -> Tensor:
-        return tensor.double() if tensor.is_floating_point() else tensor
+class Fed:
+    """The same batches, checked and moved to a device as they are asked for."""
 
-    state = {name: wide(tensor) for name, tensor in mode.state.items()}
-    return run(net, state, {}, each(wide, inputs))
+    def __init__(self, data: Batches, device: torch.device) -> None:
+        self._data = data
+        self._device = device
 
-
-def _single(net: nn.Module, mode: Mode, inputs: Inputs) -> Tensor:
-    return run(net, mode.params, mode.buffers, inputs).double()
+    def __iter__(self) -> Iterator[Batch]:
+        for item in self._data:
+            inputs, labels = check_batch(item, "data")
+            yield each(lambda tensor: tensor.to(self._device), inputs), labels.to(self._device)
 
 
 def _matches(

@@ -3,88 +3,122 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.alignment.groups import Dim, Group, Groups, leaves
-from modebridge.alignment.matching import Similarity
-from modebridge.alignment.trace import contractions
-from modebridge.batches import check_batch, each
+from modebridge.alignment.groups import Group, Groups
+from modebridge.alignment.passes import Contraction, contractions
+from modebridge.alignment.units import points_of, units_of
+from modebridge.batches import each
 from modebridge.errors import ModebridgeError
-from modebridge.types import Batches
+from modebridge.types import Batches, Inputs, Progress
 
-__all__ = ["activation_similarity"]
+__all__ = ["Correlations", "activation_similarity"]
 
-EPSILON = 1e-5
-"""Added to every deviation, as the authors do."""
+FAINT = 1e-6
+"""A unit that changes by less, relative to its own size, does not change: that much is rounding."""
 
 TIE = 1e-4
 """The weight of correlations before the activation function: enough to decide between equals, no more."""
 
 CHUNK = 64
-"""Images that go through both networks at once: their activations are all held."""
+"""Images that go through both networks at once, at most."""
+
+MEMORY = 2**30
+"""Bytes of one network's activations that are held until the other network's arrive."""
 
 
 @torch.no_grad()
 def activation_similarity(
-    groups: Groups, a: nn.Module, b: nn.Module, data: Batches, images: int = 10_000
-) -> Similarity:
+    groups: Groups, a: nn.Module, b: nn.Module, data: Batches, images: int = 10_000, progress: Progress | None = None
+) -> Correlations:
     """Correlations of all units of `a` with all of `b`, summed over the places where a group is seen.
 
     Units are seen where they enter a weight (after norm and activation function, as in the paper); those that never do,
-    such as queries and keys, where they come out of one.
+    such as queries and keys, where they come out of one. A place that an image reaches in one network and not in the
+    other (an expert) says nothing and is left out.
 
     Args:
         groups: the symmetry, traced.
         a: the reference, in evaluation mode.
         b: the network to match to it.
-        data: images; labels are not used.
+        data: checked batches where the networks are; labels are not used.
         images: at most so many are looked at.
+        progress: told of every batch.
     """
-    watched = {n: (*_points(groups, n, into=True), *_points(groups, n, into=False)) for n in groups.groups}
-    sums = {(number, point): _Sums() for number, points in watched.items() for point in points}
-    seen = 0
-    for item in data:
-        batch = check_batch(item, "data")
-        count = min(len(batch[1]), images - seen)
-        for begin in range(0, count, CHUNK):
-            end = min(begin + CHUNK, count)
+    listener = _Listener(groups)
+    seen, chunk, begun = 0, 0, time.perf_counter()
+    for inputs, labels in data:
+        count = min(len(labels), images - seen)
+        if count > 0 and not chunk:
+            chunk = max(2, min(CHUNK, MEMORY // max(listener.size(a, _rows_of(inputs, [0, 0])) // 2, 1)))
+        for begin in range(0, count, chunk or 1):
+            end = min(begin + chunk, count)
             # A single image twice: torch takes other ways with one than with several.
-            rows = list(range(begin, end)) if end > begin + 1 else [begin, begin]
-            part = each(itemgetter(rows), batch[0])
-            said = [_Said(groups, watched), _Said(groups, watched)]
-            for net, listener in zip((a, b), said, strict=True):
-                contractions(net, part, listener)
-            for key, total in sums.items():
-                total.add(said[0].found[key], said[1].found[key])
+            listener.listen(a, b, _rows_of(inputs, list(range(begin, end)) if end > begin + 1 else [begin, begin]))
         seen += max(count, 0)
+        if progress is not None:
+            progress("activations", seen, max(images, seen), seen / max(time.perf_counter() - begun, 1e-9))
         if seen >= images:
             break
     if seen == 0:
         raise ModebridgeError("Expected data to match activations on, but got no image; give the training data.")
+    return Correlations(groups, listener)
 
-    def correlations(group: Group) -> Tensor | None:
-        into = [sums[group.number, point] for point in _points(groups, group.number, into=True)]
-        out_of = [sums[group.number, point] for point in _points(groups, group.number, into=False)]
+
+class Correlations:
+    """Of every unit of one network to every unit of another; a `Similarity`."""
+
+    def __init__(self, groups: Groups, listener: _Listener) -> None:
+        self._groups = groups
+        self._listener = listener
+
+    def __call__(self, group: Group) -> Tensor | None:
+        """What units are matched by."""
+        into, out_of = self._listener.sums(group.number)
         if not into and not out_of:
             return None
         total = _mean(into or out_of)
         if into and out_of:
             # Units that never speak, or once and together, are told apart by what comes out of their weights.
             total = total + TIE * _mean(out_of)
-        if group.outer is None:
-            return total
-        outer = groups.groups[group.outer].size
-        return total.reshape(outer, group.size, outer, group.size)
+        return self._shaped(group, total)
 
-    return correlations
+    def plain(self, group: Group) -> Tensor | None:
+        """What a match is judged by: the mean correlation over the places where at least one of two units changes."""
+        into, out_of = self._listener.sums(group.number)
+        if not into and not out_of:
+            return None
+        parts = []
+        for sums in into or out_of:
+            table, (mine, theirs) = sums.correlation(), sums.silent()
+            parts.append(table.masked_fill(mine[:, None] & theirs[None, :], math.nan))
+        return self._shaped(group, torch.stack(parts).nanmean(dim=0))
+
+    @property
+    def stopped(self) -> list[tuple[str, str]]:
+        """Why groups stay in place that could be seen but not compared, and where each begins."""
+        reasons = {group.name: self._listener.lost(number) for number, group in self._groups.groups.items()}
+        return [(why, name.rpartition(".")[0] or name) for name, why in reasons.items() if why is not None]
+
+    def _shaped(self, group: Group, table: Tensor) -> Tensor:
+        if group.outer is None:
+            return table
+        outer = self._groups.groups[group.outer].size
+        return table.reshape(outer, group.size, outer, group.size)
 
 
 def _mean(sums: Sequence[_Sums]) -> Tensor:
     return torch.stack([given.correlation() for given in sums]).mean(dim=0)
+
+
+def _rows_of(inputs: Inputs, rows: list[int]) -> Inputs:
+    return each(itemgetter(rows), inputs)
 
 
 class _Sums:
@@ -93,6 +127,11 @@ class _Sums:
     def __init__(self) -> None:
         self._parts: list[Tensor] = []
         self._middles: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was added."""
+        return not self._parts
 
     def add(self, a: Tensor, b: Tensor) -> None:
         """Units in rows, samples in columns, the same ones for both."""
@@ -107,108 +146,103 @@ class _Sums:
 
     def correlation(self) -> Tensor:
         """The mean product of standardised activations; a unit that never changes is like no other."""
-        n, a, b, aa, bb, ab = self._parts
+        n, a, b, _, _, ab = self._parts
+        # Divided by infinity: 0, whatever rounding left of the covariance.
+        mine, theirs = (
+            own.masked_fill(silent, math.inf) for own, silent in zip(self._deviations(), self.silent(), strict=True)
+        )
+        covariance = ab / n - (a / n)[:, None] * (b / n)[None, :]
+        return covariance / mine[:, None] / theirs[None, :]
+
+    def silent(self) -> tuple[Tensor, Tensor]:
+        """The units of each network that never change, judged by their own size and not by an absolute one."""
+        n, a, b, _, _, _ = self._parts
+        assert self._middles is not None
+        mine, theirs = (
+            own <= FAINT * ((total / n + middle.double().squeeze(1)).square() + own.square()).sqrt()
+            for own, total, middle in zip(self._deviations(), (a, b), self._middles, strict=True)
+        )
+        return mine, theirs
+
+    def _deviations(self) -> tuple[Tensor, Tensor]:
+        n, a, b, aa, bb, _ = self._parts
         mine, theirs = (
             (squares / n - (total / n).square()).clamp_min(0).sqrt() for total, squares in ((a, aa), (b, bb))
         )
-        covariance = ab / n - (a / n)[:, None] * (b / n)[None, :]
-        return covariance / (mine + EPSILON)[:, None] / (theirs + EPSILON)[None, :]
+        return mine, theirs
 
 
-class _Said:
-    """Takes the activations of every watched group out of one forward pass."""
+class _Listener:
+    """Takes the activations of every group out of the passes of two networks."""
 
-    def __init__(self, groups: Groups, watched: Mapping[int, Sequence[int]]) -> None:
+    def __init__(self, groups: Groups) -> None:
         self._groups = groups
-        self._wanted: dict[int, list[tuple[int, int]]] = {}
-        for number, points in watched.items():
-            for point in points:
-                self._wanted.setdefault(groups.points[point][0], []).append((number, point))
-        self.found: dict[tuple[int, int], Tensor] = {}
+        self._points = {
+            number: (points_of(groups, number, into=True), points_of(groups, number, into=False))
+            for number in groups.groups
+        }
+        self._sums = {(n, point): _Sums() for n, sides in self._points.items() for side in sides for point in side}
+        self._wanted: dict[tuple[Contraction, int | None], list[tuple[int, int]]] = {}
+        for number, point in self._sums:
+            contraction, side, _ = groups.points[point]
+            self._wanted.setdefault((contraction, side), []).append((number, point))
 
-    def __call__(self, contraction: int, operands: Sequence[Tensor], result: Tensor) -> None:
-        for number, point in self._wanted.get(contraction, ()):
-            _, side, dims = self._groups.points[point]
-            tensor = result if side is None else operands[side]
-            if tensor.dim() != len(dims):
-                raise ModebridgeError(
-                    f"Expected every batch to take the same way through the network, but one has "
-                    f"{tuple(tensor.shape)} where the first had {len(dims)} dimensions; use by='weights'."
-                )
-            self.found[number, point] = _units(self._groups, number, tensor, dims)
+    def sums(self, number: int) -> tuple[list[_Sums], list[_Sums]]:
+        """Of a group, on the way into weights and out of them."""
+        into, out_of = (
+            [
+                sums
+                for sums in (self._sums.get((number, point)) for point in side)
+                if sums is not None and not sums.empty
+            ]
+            for side in self._points[number]
+        )
+        return into, out_of
 
+    def lost(self, number: int) -> str | None:
+        """Why a group cannot be compared anywhere, in words."""
+        points = [point for side in self._points[number] for point in side]
+        if not points or any(self.sums(number)):
+            return None
+        if all((number, point) in self._sums for point in points):
+            return "weights that no image reached"
+        return "images that the two networks route differently"
 
-def _points(groups: Groups, number: int, *, into: bool) -> list[int]:
-    """Where a group is seen on the way into weights, or out of them."""
-    outer = groups.groups[number].outer
-    inside = {inner.number for inner in groups.inner(number)}
-    found = []
-    for k, (_, side, dims) in enumerate(groups.points):
-        if (side is not None) != into:
-            continue
-        having = [dim for dim in dims if number in _on(dim)]
-        parts = [part for dim in having for part in _pieces(dim) if number in _on(part)]
-        once = len(having) == 1 and all(_on(part).count(number) == 1 for part in parts)
-        elsewhere = [group for dim in dims if dim not in having for group in _on(dim)]
-        nested = outer is None or all(outer in (*_on(part), *elsewhere) for part in parts)
-        # Groups inside the units of this one are seen by themselves.
-        if once and nested and not inside & {*elsewhere, *(group for dim in having for group in _on(dim))}:
-            found.append(k)
-    return found
+    def size(self, net: nn.Module, inputs: Inputs) -> int:
+        """How many bytes of activations a pass leaves to hold."""
+        held = self._heard(net, inputs)
+        return sum(units.numel() * units.element_size() for units in held.values() if units is not None)
 
+    def listen(self, a: nn.Module, b: nn.Module, inputs: Inputs) -> None:
+        """Add the activations of both networks on the same images."""
+        held = self._heard(a, inputs)
 
-def _on(dim: Dim) -> list[int]:
-    return [leaf.group for leaf in leaves(dim) if leaf.group is not None]
+        def compare(key: tuple[int, int], theirs: Tensor | None) -> None:
+            mine = held.pop(key, None)
+            if mine is None or theirs is None or mine.shape != theirs.shape:
+                # Other images than in the other network: no place to compare units at.
+                self._sums.pop(key, None)
+            elif key in self._sums:
+                self._sums[key].add(mine, theirs)
 
+        contractions(b, inputs, partial(self._see, compare))
+        for key in held:
+            self._sums.pop(key, None)
 
-def _pieces(dim: Dim) -> tuple[Dim, ...]:
-    return dim.parts if dim.kind == "sum" else (dim,)
+    def _heard(self, net: nn.Module, inputs: Inputs) -> dict[tuple[int, int], Tensor | None]:
+        held: dict[tuple[int, int], Tensor | None] = {}
+        contractions(net, inputs, partial(self._see, held.__setitem__))
+        return held
 
-
-def _units(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -> Tensor:
-    """Units in rows, samples in columns; where a group lies in several pieces of a dimension, one after another."""
-    place = next(k for k, dim in enumerate(dims) if number in _on(dim))
-    found, position = [], 0
-    for piece in _pieces(dims[place]):
-        if number in _on(piece):
-            part = tensor.narrow(place, position, piece.size)
-            found.append(_rows(groups, number, part, [*dims[:place], piece, *dims[place + 1 :]]))
-        position += piece.size
-    return torch.cat(found, dim=1)
-
-
-def _rows(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -> Tensor:
-    """Units in rows, samples in columns; other groups, whose order differs, are averaged out."""
-    tensor = tensor if any(_on(dim) for dim in dims[2:]) else _thinned(tensor)
-    flat: list[Dim] = []
-    sizes: list[int] = []
-    # Only dimensions with groups are cut, by the sizes of those: batches and lengths may differ from the traced ones.
-    for dim, size in zip(dims, tensor.shape, strict=True):
-        parts = dim.parts if dim.kind == "product" and _on(dim) else (dim,)
-        fixed = math.prod(part.size for part in parts if _on(part))
-        rest = [k for k, part in enumerate(parts) if not _on(part)]
-        cut = [part.size for part in parts]
-        if rest:
-            cut[rest[0]] = size // fixed // math.prod(parts[k].size for k in rest[1:])
-        flat.extend(parts)
-        sizes.extend(cut)
-    grid = tensor.reshape(sizes)
-    outer = groups.groups[number].outer
-    own = next(k for k, part in enumerate(flat) if part.group == number)
-    front = [own]
-    if outer is not None:
-        front = [next(k for k, part in enumerate(flat) if part.group == outer), own]
-    others = [k for k, part in enumerate(flat) if _on(part) and k not in front]
-    if others:
-        grid = grid.mean(dim=others, keepdim=True)
-    rest = [k for k in range(grid.dim()) if k not in front]
-    units = math.prod(grid.shape[k] for k in front)
-    return grid.permute([*front, *rest]).reshape(units, -1)
-
-
-def _thinned(tensor: Tensor) -> Tensor:
-    """Every second place of maps over 32 pixels, every fourth of those over 128, as the authors do."""
-    if tensor.dim() != 4 or min(tensor.shape[2:]) <= 32:
-        return tensor
-    step = 4 if min(tensor.shape[2:]) > 128 else 2
-    return tensor[:, :, ::step, ::step]
+    def _see(
+        self,
+        take: Callable[[tuple[int, int], Tensor | None], None],
+        contraction: Contraction,
+        side: int,
+        operand: Tensor,
+        result: Tensor,
+    ) -> None:
+        for where, tensor in ((side, operand), (None, result)):
+            for number, point in self._wanted.get((contraction, where), ()):
+                if (number, point) in self._sums:
+                    take((number, point), units_of(self._groups, number, tensor, self._groups.points[point][2]))

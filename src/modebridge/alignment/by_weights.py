@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 import torch
@@ -54,8 +55,10 @@ def weight_similarity(groups: Groups, a: Params, b: Params) -> Similarity:
         if parts[0] is None or parts[1] is None or parts[2] is None:
             return None
         n = group.size if group.outer is None else group.size * groups.groups[group.outer].size
-        mine, theirs = (part.reshape(n, n).diagonal().clamp_min(1e-30).sqrt() for part in parts[1:] if part is not None)
-        return (parts[0].reshape(n, n) / mine[:, None] / theirs[None, :]).reshape(parts[0].shape)
+        mine, theirs = (part.reshape(n, n).diagonal().sqrt() for part in parts[1:] if part is not None)
+        # A unit without weights is like no other; two of them cannot be compared.
+        cosine = parts[0].reshape(n, n) / mine.clamp_min(1e-15)[:, None] / theirs.clamp_min(1e-15)[None, :]
+        return cosine.masked_fill((mine == 0)[:, None] & (theirs == 0)[None, :], math.nan).reshape(parts[0].shape)
 
     return cosines
 
@@ -74,7 +77,7 @@ def _table(
         # What is matched now stays as it is in `b`: the group, the one it is inside of, and those inside it.
         family = {group.number, group.outer, *(inner.number for inner in groups.inner(group.number))}
         others = {number: permutation for number, permutation in current.items() if number not in family}
-        usable = [place for place in known[group.number] if place.weight in a and a[place.weight].is_floating_point()]
+        usable = [place for place in known[group.number] if place.weight in a and not _is_whole(a[place.weight])]
         if group.outer is None and groups.inner(group.number):
             usable = [place for place in usable if not _inner_on(groups, place, group.number)]
         if solved is not None:
@@ -97,8 +100,13 @@ def _table(
 def _units(tensor: Tensor, place: Place) -> Tensor:
     """One row a unit: everything that belongs to it."""
     rows = place.rows.reshape(-1, place.rows.shape[-1])
-    moved = tensor.detach().float().movedim(place.dim, 0)
+    real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    moved = real.float().movedim(place.dim, 0)
     return moved[rows.to(moved.device)].reshape(len(rows), -1)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def _groups_on(groups: Groups, weight: str) -> set[int]:

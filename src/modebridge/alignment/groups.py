@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from modebridge.alignment.axes import Axis, factors
-from modebridge.alignment.trace import Trace
+from modebridge.alignment.passes import Contraction
+from modebridge.alignment.trace import Trace, leaves_of
 from modebridge.types import Params
 
-__all__ = ["Dim", "Group", "Groups", "Permutations", "Place", "groups_of", "leaves", "places"]
+__all__ = ["Dim", "Group", "Groups", "Permutations", "Place", "blocks", "groups_of", "leaves", "places"]
 
 Permutations: TypeAlias = Mapping[int, Tensor]
 """By group: which unit of the other network stands at each place; (outer size, size) for a group inside another."""
@@ -68,14 +70,16 @@ class Groups:
     Args:
         groups: by number, in the order of the forward pass.
         weights: the dimensions of every parameter and buffer.
-        points: where units can be seen in a forward pass, as (number of the contraction, side, dimensions).
-        stopped: operations that kept units in place: name, where.
+        points: where units can be seen in a forward pass, as (contraction, side, dimensions).
+        stopped: what kept units in place (operations, weights that never ran, outputs beside the logits), and where.
+        training: whether some weights run in training alone, and were watched there.
     """
 
     groups: dict[int, Group]
     weights: dict[str, tuple[Dim, ...]]
-    points: tuple[tuple[int, int | None, tuple[Dim, ...]], ...] = ()
+    points: tuple[tuple[Contraction, int | None, tuple[Dim, ...]], ...] = ()
     stopped: tuple[tuple[str, str], ...] = ()
+    training: bool = False
 
     def permute(self, state: Params, permutations: Permutations) -> dict[str, Tensor]:
         """The weights with their units renumbered."""
@@ -156,7 +160,7 @@ def groups_of(trace: Trace) -> Groups:
     """What is free in a trace, numbered in the order of the weights."""
     free: dict[int, tuple[str, Axis]] = {}
     for name, axes in trace.axes.items():
-        for leaf in (leaf for axis in axes for leaf in _axis_leaves(axis)):
+        for leaf in (leaf for axis in axes for leaf in leaves_of(axis)):
             if not leaf.pinned and leaf.size > 1:
                 free.setdefault(id(leaf), (name, leaf))
     number_of = {key: k for k, key in enumerate(free)}
@@ -166,8 +170,8 @@ def groups_of(trace: Trace) -> Groups:
         for key, (name, leaf) in free.items()
     }
     weights = {name: tuple(_dim(axis, number_of) for axis in axes) for name, axes in trace.axes.items()}
-    points = tuple((p.number, p.side, tuple(_dim(axis, number_of) for axis in p.axes)) for p in trace.points)
-    return Groups(groups, weights, points, tuple(trace.stopped))
+    points = tuple((p.contraction, p.side, tuple(_dim(axis, number_of) for axis in p.axes)) for p in trace.points)
+    return Groups(groups, weights, points, tuple(trace.stopped), trace.training)
 
 
 def places(groups: Groups, number: int) -> list[Place]:
@@ -184,21 +188,37 @@ def places(groups: Groups, number: int) -> list[Place]:
 
 def _rows(dim: Dim, number: int, outer: int | None) -> Iterator[Tensor]:
     """The indices along a dimension with the group (behind the one it is inside of) moved to the front."""
+    for parts, indices in blocks(dim):
+        for k, part in enumerate(parts):
+            if part.group == number:
+                behind = [j for j, other in enumerate(parts) if other.group == outer] if outer is not None else []
+                rest = [j for j in range(len(parts)) if j != k and j not in behind]
+                grid = indices.reshape([other.size for other in parts])
+                yield grid.permute([*behind, k, *rest]).reshape(-1)
+
+
+def blocks(dim: Dim) -> Iterator[tuple[tuple[Dim, ...], Tensor]]:
+    """A dimension as stretches, each a product of parts that have none themselves, with its indices in their order.
+
+    Sums in products and products in sums, however deep, as concatenations of concatenations make them.
+
+    >>> pair = Dim(3, None, "sum", (Dim(1, 0), Dim(2, 1)))
+    >>> [(len(parts), indices.tolist()) for parts, indices in blocks(Dim(6, None, "product", (pair, Dim(2))))]
+    [(2, [0, 1]), (2, [2, 3, 4, 5])]
+    """
     if dim.kind == "whole":
-        if dim.group == number:
-            yield torch.arange(dim.size)
+        yield (dim,), torch.arange(dim.size)
     elif dim.kind == "sum":
         offset = 0
         for part in dim.parts:
-            yield from (rows + offset for rows in _rows(part, number, outer))
+            yield from ((parts, indices + offset) for parts, indices in blocks(part))
             offset += part.size
     else:
-        grid = torch.arange(dim.size).reshape([part.size for part in dim.parts])
-        for k, part in enumerate(dim.parts):
-            if part.group == number:
-                behind = [j for j, other in enumerate(dim.parts) if other.group == outer] if outer is not None else []
-                rest = [j for j in range(len(dim.parts)) if j != k and j not in behind]
-                yield grid.permute([*behind, k, *rest]).reshape(-1)
+        for chosen in product(*[list(blocks(part)) for part in dim.parts]):
+            total = torch.zeros(1, dtype=torch.long)
+            for part, (_, indices) in zip(dim.parts, chosen, strict=True):
+                total = (total[:, None] * part.size + indices).reshape(-1)
+            yield tuple(leaf for parts, _ in chosen for leaf in parts), total
 
 
 def _outers(trace: Trace, number_of: Mapping[int, int]) -> dict[int, int]:
@@ -234,15 +254,6 @@ def _runs(axis: Axis) -> Iterator[list[Axis]]:
             if leaf.kind == "sum":
                 yield from _runs(leaf)
         yield run
-
-
-def _axis_leaves(axis: Axis) -> Iterator[Axis]:
-    axis = axis.root
-    if axis.kind == "whole":
-        yield axis
-    else:
-        for part in axis.parts:
-            yield from _axis_leaves(part)
 
 
 def leaves(dim: Dim) -> Iterator[Dim]:

@@ -40,6 +40,9 @@ def solve(groups: Groups, number: int, similarity: Similarity) -> dict[int, Tens
     group = groups.groups[number]
     best, chosen = _inside({inner.number: similarity(inner) for inner in groups.inner(number)}, group.size)
     table = similarity(group)
+    if table is None and not chosen:
+        # Nothing is known of these units: they stay where they are.
+        return {number: torch.arange(group.size)}
     own, _ = assign(best if table is None else table.double().cpu() + best)
     found = {number: own}
     for key, options in chosen.items():
@@ -48,12 +51,12 @@ def solve(groups: Groups, number: int, similarity: Similarity) -> dict[int, Tens
 
 
 def quality(similarity: Tensor, permutation: Tensor) -> float:
-    """The mean similarity of matched units.
+    """The mean similarity of matched units; pairs without one (NaN) are left out.
 
     >>> quality(torch.eye(2), torch.tensor([1, 0]))
     0.0
     """
-    return float(similarity.double().cpu()[torch.arange(len(permutation)), permutation].mean())
+    return float(similarity.double().cpu()[torch.arange(len(permutation)), permutation].nanmean())
 
 
 def _inside(inside: Mapping[int, Tensor | None], size: int) -> tuple[Tensor, dict[int, list[list[Tensor]]]]:

@@ -177,12 +177,14 @@ def _pinned(tensor: Tensor) -> Labels:
 
 
 _ARITHMETIC: dict[Rule, str] = {
-    _elementwise: "abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or ceil celu clamp clamp_max clamp_min copy "
-    "cos div elu eq erf exp exp2 expm1 floor floor_divide ge gelu gt hardsigmoid hardswish hardtanh isinf isnan le "
-    "leaky_relu lerp log log1p log2 log_sigmoid_forward logical_and logical_not logical_or lt masked_fill maximum "
-    "minimum mish mul nan_to_num ne neg pow _prelu_kernel reciprocal relu remainder round rsqrt rsub sigmoid sign silu "
-    "sin softplus sqrt square sub tan tanh threshold trunc where xlogy",
-    _same: "_to_copy alias clone contiguous detach lift_fresh",
+    _elementwise: "abs add addcdiv addcmul angle bitwise_and bitwise_not bitwise_or ceil celu clamp clamp_max "
+    "clamp_min complex copy cos div elu eq erf exp exp2 expm1 floor floor_divide ge gelu gt hardsigmoid hardswish "
+    "hardtanh isinf isnan le leaky_relu lerp log log1p log2 log_sigmoid_forward logical_and logical_not "
+    "logical_or lt masked_fill maximum minimum mish mul nan_to_num native_dropout ne neg pow "
+    "_prelu_kernel reciprocal relu remainder round rsqrt rsub sigmoid sign silu sin softplus sqrt square "
+    "sub tan tanh threshold trunc where xlogy",
+    # One number, or independent draws, everywhere: whatever was there, and in whatever order, stays as it was numbered.
+    _same: "_conj _to_copy alias bernoulli clone conj_physical contiguous detach fill lift_fresh resolve_conj zero",
     _softmax: "_softmax _safe_softmax _log_softmax",
     _uniform: "empty empty_like full full_like new_empty new_full new_ones new_zeros ones ones_like zeros zeros_like",
     _reduce: "amax amin all any logsumexp mean prod std sum var var_mean std_mean",

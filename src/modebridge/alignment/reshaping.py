@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from modebridge.alignment.axes import Axis, merge, pin, select, split, take, unify
@@ -173,15 +174,63 @@ def _pad(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -
 
 def _index(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """Rows looked up in a table: the rows keep their places, the columns are free."""
-    own, indices = ask(args[0]), args[1]
-    used = [k for k, index in enumerate(indices) if index is not None]
-    if used != list(range(used[0], used[-1] + 1)):
+    own, where = ask(args[0]), _looked_up(ask, args[0], args[1])
+    if where is None:
         return None
-    for axis in (*(own[k] for k in used), *(axis for k in used for axis in ask(indices[k]))):
+    new = out.dim() - (len(own) - len(where))
+    fresh = tuple(Axis(size, pinned=True) for size in out.shape[where.start : where.start + new])
+    return [(*own[: where.start], *fresh, *own[where.stop :])]
+
+
+def _index_put(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """Rows written into a table: the columns of both are the same ones."""
+    own, where = ask(args[0]), _looked_up(ask, args[0], args[1])
+    if where is None:
+        return None
+    values = ask(args[2])
+    behind = own[where.stop :]
+    rows, columns = values[: max(len(values) - len(behind), 0)], values[max(len(values) - len(behind), 0) :]
+    if where.start > 0 and any(axis.size > 1 for axis in rows):
+        return None
+    for axis in rows:
         pin(axis)
-    new = out.dim() - (len(own) - len(used))
-    fresh = tuple(Axis(size, pinned=True) for size in out.shape[used[0] : used[0] + new])
-    return [(*own[: used[0]], *fresh, *own[used[-1] + 1 :])]
+    together([behind, columns], [axis.size for axis in behind])
+    return [own]
+
+
+def _looked_up(ask: Ask, table: Tensor, indices: Sequence[Tensor | None]) -> range | None:
+    """Pin the dimensions that indices speak of, and the indices; which they are, None where they are not together."""
+    used: list[int] = []
+    place = 0
+    for index in indices:
+        # A mask speaks of as many dimensions as it has.
+        width = index.dim() if index is not None and index.dtype in (torch.bool, torch.uint8) else 1
+        used.extend(range(place, place + width) if index is not None else ())
+        place += width
+    if not used or used != list(range(used[0], used[-1] + 1)):
+        return None
+    for axis in (*ask(table)[used[0] : used[-1] + 1], *(a for i in indices if i is not None for a in ask(i))):
+        pin(axis)
+    return range(used[0], used[-1] + 1)
+
+
+def _index_select(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own, dim = list(ask(args[0])), args[1]
+    pin(own[dim])
+    own[dim] = Axis(out.shape[dim], pinned=True)
+    return [tuple(own)]
+
+
+def _index_add(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    """Rows added to rows of a table: the columns of both are the same ones."""
+    own, source, dim = ask(args[0]), ask(args[3]), args[1] % out.dim()
+    for k, (axis, other) in enumerate(zip(own, source, strict=True)):
+        if k == dim:
+            pin(axis)
+            pin(other)
+        elif axis.size == other.size:
+            unify(axis, other)
+    return [own]
 
 
 def _embedding(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
@@ -190,15 +239,18 @@ def _embedding(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: 
     return [(*ask(args[1]), table[1])]
 
 
+def _as_real(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    return [(*ask(args[0]), Axis(2, pinned=True))]
+
+
+def _as_complex(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
+    own = ask(args[0])
+    pin(own[-1])
+    return [own[:-1]]
+
+
 def _restride(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     return [ask(args[0])] if list(args[1]) == [axis.size for axis in ask(args[0])] else None
-
-
-def _fixed(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """Something is written to some places: they are no longer alike."""
-    for axis in ask(args[0]):
-        pin(axis)
-    return [ask(args[0])]
 
 
 RESHAPING: dict[Rule, str] = {
@@ -217,10 +269,14 @@ RESHAPING: dict[Rule, str] = {
     _channel_shuffle: "channel_shuffle native_channel_shuffle",
     _cat: "cat",
     _stack: "stack",
-    _fixed: "fill zero",
     _in_order: "roll flip cumsum",
     _pad: "constant_pad_nd",
     _index: "index",
+    _index_put: "index_put _unsafe_index_put",
+    _index_select: "index_select",
+    _index_add: "index_add index_copy",
     _embedding: "embedding",
     _restride: "as_strided",
+    _as_real: "view_as_real",
+    _as_complex: "view_as_complex",
 }

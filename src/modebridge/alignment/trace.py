@@ -1,27 +1,35 @@
-"""Find the units of a network that can be renumbered: run it once and watch the axes of every tensor."""
+"""Find the units of a network that can be renumbered: run it and watch the axes of every tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from modebridge.alignment.axes import Axis, pin
 from modebridge.alignment.operations import OPERATIONS, Labels
-from modebridge.nets import call, skeleton
-from modebridge.nets.flops import plain_attention
+from modebridge.alignment.passes import (
+    CONTRACTIONS,
+    Contraction,
+    Tracker,
+    as_in_training,
+    one_pass,
+    signature,
+    tensors_in,
+    weights_of,
+)
+from modebridge.errors import ModebridgeError
+from modebridge.nets import skeleton
 from modebridge.types import Inputs
 
-__all__ = ["Point", "Trace", "contractions", "trace"]
+__all__ = ["Point", "Trace", "leaves_of", "trace"]
 
-CONTRACTIONS = {"aten::convolution": (0, 1), "aten::addmm": (1, 2), "aten::mm": (0, 1), "aten::bmm": (0, 1)}
-"""Operations in which units meet weights: the positions of the two operands."""
+ITSELF = "the network itself"
 
 
 @dataclass(frozen=True)
@@ -29,93 +37,145 @@ class Point:
     """A place in the forward pass where units can be seen.
 
     Args:
-        number: of the contraction, counted from 0.
+        contraction: which one.
         side: 0 or 1: the operand that is not a weight; None: the result.
         axes: of the tensor there.
     """
 
-    number: int
+    contraction: Contraction
     side: int | None
     axes: tuple[Axis, ...]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What a forward pass showed.
+    """What forward passes showed.
 
     Args:
         axes: of every parameter and persistent buffer, by name.
         points: where units can be seen.
-        stopped: operations that are not understood and keep their units in place: name, where.
+        stopped: what keeps units in place (operations that fix places or are not understood, weights that never ran,
+            outputs beside the logits), and where.
+        training: whether some weights run in training alone (auxiliary heads), and were watched there.
     """
 
     axes: dict[str, list[Axis]]
     points: list[Point]
     stopped: list[tuple[str, str]]
+    training: bool
 
 
 @torch.no_grad()
-def trace(net: nn.Module, inputs: Inputs) -> Trace:
-    """Run a copy of `net` in evaluation mode and watch.
+def trace(net: nn.Module, batches: Sequence[Inputs]) -> Trace:
+    """Run a copy of `net` in evaluation mode and watch; in training mode too if some weights do not run otherwise.
+
+    Every batch is looked at, since the way through a network may depend on the images; one that takes a way known
+    already shows nothing new. Weights that do not run at all keep what they might touch in place.
 
     Args:
         net: any module that maps inputs to logits.
-        inputs: a small batch.
+        batches: a few images each, at least two: an axis of size 1 is no axis.
     """
     bare = skeleton(net)
     watcher = _Watcher(bare)
-    kept = bare.state_dict(keep_vars=True)
-    named = {name: tensor for name, tensor in kept.items() if isinstance(tensor, Tensor)}
-    for tensor in named.values():
-        watcher.start(tensor)
-    with plain_attention(), _whereabouts(bare, watcher), watcher:
-        logits = call(bare, inputs)
-    for axis in watcher.labels(logits):
-        pin(axis)
-    return Trace({name: list(watcher.labels(t)) for name, t in named.items()}, watcher.points, watcher.stopped)
+    ways: set[int] = set()
+    for given in batches:
+        watcher.watch(given, ways)
+    unseen = len(watcher.missing())
+    if unseen:
+        # Heads that only training has may need other images than these: then they count as weights that never ran.
+        ways = set()
+        with as_in_training(bare), suppress(ModebridgeError):
+            for given in batches:
+                watcher.watch(given, ways)
+    training = len(watcher.missing()) < unseen
+    watcher.hold()
+    return Trace(
+        {name: list(watcher.labels(tensor)) for name, tensor in watcher.named.items()},
+        list(watcher.points.values()),
+        watcher.stopped(),
+        training,
+    )
 
 
-def contractions(net: nn.Module, inputs: Inputs, see: Callable[[int, Sequence[Tensor], Tensor], None]) -> None:
-    """Run a network and show every contraction: its number, its two operands and its result."""
-    with torch.no_grad(), plain_attention(), _Shower(see):
-        call(net, inputs)
-
-
-@contextmanager
-def _whereabouts(net: nn.Module, watcher: _Watcher) -> Iterator[None]:
-    """Tell the watcher which submodule is running, for the words of a refusal."""
-
-    def enter(name: str) -> Callable[..., None]:
-        return lambda *_: watcher.where.append(name)
-
-    with ExitStack() as stack:
-        for name, module in net.named_modules():
-            if name:
-                stack.callback(module.register_forward_pre_hook(enter(name)).remove)
-                stack.callback(module.register_forward_hook(lambda *_: watcher.where.pop() and None).remove)
-        yield
-
-
-class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Watcher(Tracker):  # type: ignore[no-untyped-call]
     """Labels the result of every operation with axes; see `operations` for the rules."""
 
     def __init__(self, net: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__(net)
         self.net = net
-        self.where: list[str] = []
-        self.points: list[Point] = []
-        self.stopped: list[tuple[str, str]] = []
+        self.named = weights_of(net)
+        self.points: dict[tuple[Contraction, int | None], Point] = {}
         self._labels: MutableMapping[Tensor, Labels] = WeakTensorKeyDictionary()
-        # Tensors made of weights and constants alone: what meets one of them in a product is a unit's activation.
-        self._static: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
-        self._contraction = 0
+        self._ran: set[str] = set()
+        self._running: set[str] = set()
+        self._notes: dict[tuple[str, str], list[Axis]] = {}
+        # The modules that are running, and of each module that ran the axes that its own code could have touched.
+        self._where: list[str] = []
+        self._visible: dict[str, dict[int, Axis]] = {}
+        for tensor in self.named.values():
+            # Whole numbers are positions and counts, which name places instead of filling them.
+            fixed = not (tensor.is_floating_point() or tensor.is_complex())
+            self._labels[tensor] = tuple(Axis(size, pinned=fixed) for size in tensor.shape)
 
-    def start(self, tensor: Tensor) -> None:
-        """A weight: free until something pins it."""
-        # Whole numbers are positions and counts, which name places instead of filling them.
-        fixed = not tensor.is_floating_point()
-        self._labels[tensor] = tuple(Axis(size, pinned=fixed) for size in tensor.shape)
-        self._static[tensor] = True
+    def watch(self, inputs: Inputs, ways: set[int]) -> None:
+        """One pass, unless it takes a way through the network that is known already."""
+        if ways and signature(self.net, inputs) in ways:
+            return
+        self.begin()
+        self._running, self._where = set(), []
+        with _whereabouts(self.net, self._where, self._see_tensors), self:
+            returned = one_pass(self.net, inputs)
+        ways.add(self.way)
+        logits = returned.get("output.logits", next(iter(returned.values()), None))
+        for name, tensor in returned.items():
+            if logits is not None and tensor.shape != logits.shape:
+                # A feature beside the logits belongs to the function too, and shows its units in their order.
+                self._stop(self.labels(tensor), f"being returned as {name}", ITSELF)
+            for axis in self.labels(tensor):
+                pin(axis)
+        # Of a pass that failed halfway, what its weights meet further on is not known.
+        self._ran |= self._running
+
+    def missing(self) -> list[str]:
+        """The weights that no pass has run and that have places to lose."""
+        return [
+            name
+            for name, tensor in self.named.items()
+            if name not in self._ran and tensor.numel() > 1 and (tensor.is_floating_point() or tensor.is_complex())
+        ]
+
+    def hold(self) -> None:
+        """Keep in place what never ran, and all that the code around it could have handed to it."""
+        for name in self.missing():
+            path = name.rpartition(".")[0]
+            owner = path
+            while owner and owner not in self._visible:
+                owner = owner.rpartition(".")[0]
+            reach = [*self._labels[self.named[name]], *self._visible.get(owner, {}).values()]
+            self._stop(reach, "weights that never ran", self._idle_part(name))
+
+    def _idle_part(self, name: str) -> str:
+        """The outermost module around a weight of which nothing ran: 'aux1' and not 'aux1.conv.weight'."""
+        steps = name.split(".")
+        parts = (".".join(steps[:k]) for k in range(1, len(steps)))
+        return next((part for part in parts if not any(ran.startswith(f"{part}.") for ran in self._ran)), name)
+
+    def stopped(self) -> list[tuple[str, str]]:
+        """What keeps units in place: those of weights; a mask's places are nobody's units."""
+        units = {
+            id(leaf)
+            for tensor in self.named.values()
+            if tensor.is_floating_point() or tensor.is_complex()
+            for axis in self._labels[tensor]
+            for leaf in leaves_of(axis)
+            if leaf.pinned and leaf.size > 1
+        }
+        return [
+            place
+            for place, axes in self._notes.items()
+            if any(id(leaf) in units for axis in axes for leaf in leaves_of(axis))
+        ]
 
     def labels(self, tensor: Tensor) -> Labels:
         """The axes of a tensor; one that comes from outside (images, constants) has its places fixed."""
@@ -130,86 +190,101 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name
-        given = list(_tensors((args, kwargs)))
+        given = list(tensors_in((args, kwargs)))
         # Looked at beforehand: an operation in place must not be taken for its own input.
         before = [self.labels(tensor) for tensor in given]
-        static = all(self._static.get(tensor, False) for tensor in given)
-        out = func(*args, **kwargs)
-        results = list(_tensors(out))
         # Of activations only: a kernel's own places are pinned by every convolution.
         free = [
             axis
             for tensor, labels in zip(given, before, strict=True)
-            if not self._static.get(tensor, False)
+            if not self.static(tensor)
             for axis in labels
             # The 3 of query, key and value is no unit: choosing one of them is what it is for.
             if axis.size > 1 and not axis.root.pinned and axis.root.family is None
         ]
-        axes = self._by_rule(name, args, kwargs, out)
+        met = self.met(name, args)
+        out = func(*args, **kwargs)
+        results = list(tensors_in(out))
+        axes = self._by_rule(name, args, kwargs, out, results)
+        place = self._where[-1] if self._where else ""
         if axes is None:
-            for axis in (axis for labels in before for axis in labels):
-                self._stop(name, axis)
-        elif any(axis.root.pinned for axis in free):
-            self._note(name)
-        if axes is None:
+            self._stop([axis for labels in before for axis in labels], name, place or ITSELF)
             axes = [tuple(Axis(size, pinned=True) for size in result.shape) for result in results]
+        elif any(axis.root.pinned for axis in free):
+            self._note([axis for axis in free if axis.root.pinned], name, place or ITSELF)
         for result, found in zip(results, axes, strict=True):
             self._labels[result] = found
-            self._static[result] = static and bool(given)
-        if name in CONTRACTIONS:
-            self._see(name, args, results[0])
+        weights = self.follow(given, results)
+        self._running |= weights
+        self.sign(name, (args, kwargs), given, weights)
+        self._see_tensors(place, [*given, *results])
+        if met is not None:
+            key, side = met
+            operand = args[CONTRACTIONS[name][side]]
+            self.points.setdefault((key, side), Point(key, side, self.labels(operand)))
+            self.points.setdefault((key, None), Point(key, None, self.labels(results[0])))
         return out
 
-    def _by_rule(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> list[Labels] | None:
+    def _by_rule(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, results: Sequence[Tensor]
+    ) -> list[Labels] | None:
         rule = OPERATIONS.get(name.removesuffix("_") if name not in OPERATIONS else name)
         try:
-            return rule(self.labels, args, kwargs, out) if rule is not None else None
+            axes = rule(self.labels, args, kwargs, out) if rule is not None else None
         # A use of the operation that its rule was not written for: not understood, like any other.
-        except (TypeError, IndexError, ValueError, KeyError, StopIteration):
+        except (TypeError, IndexError, ValueError, KeyError, AttributeError, StopIteration):
             return None
+        told = axes is not None and [[axis.size for axis in labels] for labels in axes]
+        return axes if told == [list(result.shape) for result in results] else None
 
-    def _note(self, name: str) -> None:
-        place = (name, self.where[-1] if self.where else "the network itself")
-        if place not in self.stopped:
-            self.stopped.append(place)
+    def _see_tensors(self, module: str, tensors: Iterable[Tensor]) -> None:
+        visible = self._visible.setdefault(module, {})
+        for tensor in tensors:
+            if not self.static(tensor):
+                visible.update({id(axis): axis for axis in self.labels(tensor)})
 
-    def _stop(self, name: str, axis: Axis) -> None:
-        if axis.size > 1 and not axis.root.pinned:
-            self._note(name)
+    def _note(self, axes: Sequence[Axis], name: str, where: str) -> None:
+        self._notes.setdefault((name, where), []).extend(axes)
+
+    def _stop(self, axes: Sequence[Axis], name: str, where: str) -> None:
+        free = [axis for axis in axes if axis.size > 1 and not axis.root.pinned]
+        if free:
+            self._note(free, name, where)
+        for axis in free:
             pin(axis)
 
-    def _see(self, name: str, args: tuple[Any, ...], result: Tensor) -> None:
-        number, self._contraction = self._contraction, self._contraction + 1
-        operands = [args[place] for place in CONTRACTIONS[name]]
-        static = [bool(self._static.get(tensor, False)) for tensor in operands]
-        if static.count(True) == 1:
-            side = static.index(False)
-            self.points.append(Point(number, side, tuple(self.labels(operands[side]))))
-            self.points.append(Point(number, None, tuple(self.labels(result))))
+
+@contextmanager
+def _whereabouts(net: nn.Module, where: list[str], see: Callable[[str, Iterable[Tensor]], None]) -> Iterator[None]:
+    """Keep track of the modules that are running, and of the tensors that go in and come out of each."""
+
+    def enter(name: str) -> Callable[..., None]:
+        def entered(_: nn.Module, args: object, kwargs: object) -> None:
+            given = list(tensors_in((args, kwargs)))
+            if where:
+                see(where[-1], given)
+            see(name, given)
+            where.append(name)
+
+        return entered
+
+    def leave(_: nn.Module, args: object, out: object) -> None:
+        where.pop()
+        if where:
+            see(where[-1], tensors_in(out))
+
+    with ExitStack() as stack:
+        for name, module in net.named_modules():
+            stack.callback(module.register_forward_pre_hook(enter(name), with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(leave).remove)
+        yield
 
 
-class _Shower(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, see: Callable[[int, Sequence[Tensor], Tensor], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._see = see
-        self._number = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        places = CONTRACTIONS.get(func._schema.name)
-        if places is not None:
-            self._see(self._number, [args[place] for place in places], out)
-            self._number += 1
-        return out
-
-
-def _tensors(tree: object) -> Iterator[Tensor]:
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, tuple | list):
-        for part in tree:
-            yield from _tensors(part)
-    elif isinstance(tree, dict):
-        yield from _tensors(list(tree.values()))
+def leaves_of(axis: Axis) -> Iterator[Axis]:
+    """The parts of an axis that have none themselves."""
+    axis = axis.root
+    if axis.kind == "whole":
+        yield axis
+    else:
+        for part in axis.parts:
+            yield from leaves_of(part)

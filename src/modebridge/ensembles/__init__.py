@@ -2,6 +2,6 @@
 
 from modebridge.ensembles.ensemble import BridgedEnsemble
 from modebridge.ensembles.stacked import Stacked
-from modebridge.ensembles.temperature import fit_temperature, scale
+from modebridge.ensembles.temperature import fit_temperature, probabilities_of, scale
 
-__all__ = ["BridgedEnsemble", "Stacked", "fit_temperature", "scale"]
+__all__ = ["BridgedEnsemble", "Stacked", "fit_temperature", "probabilities_of", "scale"]

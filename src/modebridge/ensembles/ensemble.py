@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from modebridge.batches import check_batch, check_labels, shapes_of
 from modebridge.bridges import Bridge
 from modebridge.ensembles.stacked import Stacked
-from modebridge.ensembles.temperature import fit_temperature, scale
+from modebridge.ensembles.temperature import fit_temperature, probabilities_of, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import check_tap, run_with_taps, skeleton
@@ -92,7 +92,7 @@ class BridgedEnsemble(nn.Module):
         for bridge, reads in zip(self.bridges, self._reads, strict=True):
             assert isinstance(bridge, Bridge)
             logits.append(bridge(*[features[k, bridge.tap] for k in reads]))
-        return torch.stack(logits).softmax(dim=-1)
+        return probabilities_of(torch.stack(logits))
 
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:
         """The probabilities (B, K): the mean of the members', tempered; several inputs as a dict or by name."""

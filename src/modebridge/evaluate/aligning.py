@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from modebridge.alignment import By, Match, Matched, Spec, align_modes
+from modebridge.alignment import By, Fed, Match, Matched, Spec, align_modes, device_for, sample
 from modebridge.curves import BezierCurve
-from modebridge.evaluate.profile import barrier, curve_profile
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate.profile import CurvePoint, barrier, curve_profile
 from modebridge.modes import Mode
-from modebridge.types import Batches
+from modebridge.nets import skeleton
+from modebridge.types import Batches, HasDevice, Progress
 
 __all__ = ["Alignment", "align"]
 
@@ -24,10 +27,11 @@ class Alignment:
         mode: the same function as before, its units in the order of the reference's.
         by: "activations" or "weights".
         matches: of every group of units: the mean correlation (or cosine) of matched units before and after.
-        difference: of the logits before and after, relative to the largest, in float64: the proof.
+        difference: of everything that the network returns on several batches before and after, relative to the largest
+            number there, in float64: the proof.
         barrier_before: how far the NLL rises on the straight line between the modes; None where not asked for.
         barrier_after: the same after aligning.
-        stopped: operations that kept units in place, and where.
+        stopped: what kept units in place (operations, weights that never ran, outputs beside the logits), and where.
         matched: everything else: groups and permutations.
     """
 
@@ -76,11 +80,15 @@ def align(
     spec: Spec | None = None,
     images: int = 10_000,
     barriers: bool = True,
+    barrier_images: int = 1_000,
+    engine: HasDevice | None = None,
+    progress: Progress | None = None,
 ) -> Alignment:
     """Renumber the units of `b` to match those of `a`: the same function, nearer in parameter space.
 
-    Which units can be renumbered is found by watching one forward pass, so it works for any network; the result is run
-    against the original every time, and refused where it is not the same function.
+    Which units can be renumbered is found by watching forward passes of several batches, so it works for any network;
+    the result is run against the original every time, and refused where it is not the same function. The data are read
+    at most twice: a few batches, and `images` images for activations.
 
     Args:
         net: the network that both modes fit.
@@ -92,18 +100,53 @@ def align(
         images: how many are looked at for activations.
         barriers: whether to measure the barrier on the straight line before and after (five points each, and batch
             norm's statistics at each).
+        barrier_images: how many it is measured on; they are held in memory.
+        engine: its device is where everything runs (`mb.Engine`, or anything with a `device`); None is where `a` is.
+        progress: told of what is done: "activations" by images, "barriers" by networks.
+
+    Returns:
+        The mode, where `b` was, with the proof and the figures.
     """
-    matched = align_modes(net, a, b, data, by=by, spec=spec, images=images)
-    before, after = (_barrier(net, a, end, data) if barriers else None for end in (b, matched.mode))
+    if barriers and barrier_images < 1:
+        raise ModebridgeError(
+            f"Expected barrier_images to be at least 1, but got {barrier_images}; set barriers=False to measure none."
+        )
+    first = sample(data, barrier_images if barriers else 0)
+    matched = align_modes(
+        net, a, b, data, by=by, spec=spec, images=images, looked=first.looked, engine=engine, progress=progress
+    )
+    before = after = None
+    if barriers:
+        device = device_for(a, engine)
+        placed, start = skeleton(net).to(device), a.to(device)
+        held = Fed(first.held, device)
+        told = _Counted(progress, 8)
+        points = [
+            told(curve_profile(placed, BezierCurve.line(start, b.to(device), 0), held, [r], held)[0])
+            for r in (0.0, 0.25, 0.5, 0.75, 1.0)
+        ]
+        # The renumbered end is the same function, so only what lies between is another.
+        line = BezierCurve.line(start, matched.mode.to(device), 0)
+        between = [told(curve_profile(placed, line, held, [point.r], held)[0]) for point in points[1:-1]]
+        before, after = barrier(points), barrier([points[0], *between, points[-1]])
     return Alignment(
         matched.mode, by, matched.matches, matched.difference, before, after, matched.groups.stopped, matched
     )
 
 
-def _barrier(net: nn.Module, a: Mode, b: Mode, data: Batches) -> float:
-    return barrier(curve_profile(net, BezierCurve.line(a, b, 0), data, 5, data))
+class _Counted:
+    """Tells of every point that is done."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def __call__(self, point: CurvePoint) -> CurvePoint:
+        self._done += 1
+        if self._progress is not None:
+            self._progress("barriers", self._done, self._total, 0.0)
+        return point
 
 
 def _mean(values: Sequence[float], matches: Sequence[Match]) -> float:
-    total = sum(match.size for match in matches)
-    return sum(value * match.size for value, match in zip(values, matches, strict=True)) / max(total, 1)
+    known = [(value, match.size) for value, match in zip(values, matches, strict=True) if not math.isnan(value)]
+    return sum(value * size for value, size in known) / max(sum(size for _, size in known), 1)

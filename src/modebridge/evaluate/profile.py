@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from modebridge.curves import Curve, check_r
+from modebridge.ensembles import probabilities_of
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.evaluate import predict
 from modebridge.evaluate.scores import accuracy, nll
@@ -158,7 +159,7 @@ def _score(net: nn.Module, curve: Curve, r: float, data: Batches, train: Batches
     bare = skeleton(net)
 
     def probabilities(images: Tensor) -> Tensor:
-        return run(bare, mode.params, mode.buffers, images).softmax(dim=-1)
+        return probabilities_of(run(bare, mode.params, mode.buffers, images))
 
     table, labels = predict(probabilities, data)
     return CurvePoint(r, nll(table, labels), accuracy(table, labels)), len(labels)

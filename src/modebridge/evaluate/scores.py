@@ -25,14 +25,14 @@ __all__ = [
 ]
 
 SLACK = 1e-3
-"""How far from 1 the sum of a row of probabilities may be."""
+"""How far from 1 the sum of a row of probabilities may be, unless their own type is coarser (bfloat16: 1/128)."""
 
 
 def check_probabilities(probabilities: Tensor, what: str = "probabilities") -> Tensor:
     """Refuse what is not a table of probabilities; give it back as float64.
 
     Args:
-        probabilities: (N, K), rows that sum to 1 within 1e-3; N and K at least 1.
+        probabilities: (N, K), rows that sum to 1 within 1e-3 (bfloat16: within its precision); N and K at least 1.
         what: how the error calls them.
     """
     if probabilities.dim() != 2:
@@ -61,7 +61,8 @@ def check_probabilities(probabilities: Tensor, what: str = "probabilities") -> T
         raise ModebridgeError(f"Expected {what} to be at least 0, but got {float(table.min()):.4g}; {way_out}.")
     sums = table.sum(dim=1)
     worst = float(sums[(sums - 1).abs().argmax()])
-    if abs(worst - 1) > SLACK:
+    coarse = torch.finfo(probabilities.dtype).eps if probabilities.is_floating_point() else 0.0
+    if abs(worst - 1) > max(SLACK, coarse):
         raise ModebridgeError(f"Expected each row of {what} to sum to 1, but got a sum of {worst:.4g}; {way_out}.")
     return table
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
@@ -96,6 +97,12 @@ def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], di
         Parameters and buffers by name, and the first name of each tensor by its further names.
     """
     params: dict[str, Tensor] = dict(net.named_parameters())
+    for name, tensor in (*params.items(), *net.named_buffers()):
+        if is_lazy(tensor):
+            raise ModebridgeError(
+                f"Expected the weights of {type(net).__name__} to be initialised, but '{name}' has no shape yet; "
+                "run the network once on a batch of images first."
+            )
     first = {tensor: name for name, tensor in (*params.items(), *net.named_buffers())}
     every = (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False))
     aliases = {name: first[tensor] for name, tensor in every if name != first[tensor]}

@@ -1,0 +1,238 @@
+"""Forward passes operation by operation: which weights each one meets, and which way through the network it takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from modebridge.batches import shapes_of
+from modebridge.errors import ModebridgeError
+from modebridge.nets.flops import FAILED, plain_attention
+from modebridge.types import Inputs, Params
+
+__all__ = [
+    "CONTRACTIONS",
+    "Contraction",
+    "Tracker",
+    "as_in_training",
+    "contractions",
+    "one_pass",
+    "outputs_of",
+    "signature",
+    "tensors_in",
+    "weights_of",
+]
+
+CONTRACTIONS = {"aten::convolution": (0, 1), "aten::addmm": (1, 2), "aten::mm": (0, 1), "aten::bmm": (0, 1)}
+"""Operations in which units meet weights: the positions of the two operands."""
+
+Contraction: TypeAlias = tuple[tuple[str, ...], int]
+"""The weights that units meet there, and how often those were met before in the same pass.
+
+By weights and not by position: where the way depends on the images, positions shift.
+"""
+
+See: TypeAlias = Callable[[Contraction, int, Tensor, Tensor], None]
+"""Shown a contraction, the side (0 or 1) of the operand that is not a weight, that operand, and the result."""
+
+
+def weights_of(net: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and persistent buffer by name."""
+    kept = net.state_dict(keep_vars=True)
+    return {name: tensor for name, tensor in kept.items() if isinstance(tensor, Tensor)}
+
+
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Knows which tensors of a pass are made of weights alone, and which weights every contraction meets."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._origins: MutableMapping[Tensor, frozenset[str]] = WeakTensorKeyDictionary()
+        self._met: Counter[tuple[str, ...]] = Counter()
+        self._way: list[object] = []
+        names: dict[int, list[str]] = {}
+        for name, tensor in weights_of(net).items():
+            # A tied tensor has several.
+            names.setdefault(id(tensor), []).append(name)
+            self._origins[tensor] = frozenset(names[id(tensor)])
+
+    def begin(self) -> None:
+        """A new pass."""
+        self._met.clear()
+        self._way.clear()
+
+    @property
+    def way(self) -> int:
+        """The way that the pass has taken so far, as a hash of what was signed."""
+        return hash(tuple(self._way))
+
+    def sign(self, name: str, arguments: object, given: Sequence[Tensor], weights: frozenset[str]) -> None:
+        """Write down an operation: its name, whole numbers, shapes and weights."""
+        shapes = tuple(tuple(tensor.shape) for tensor in given)
+        self._way.append((name, tuple(_whole_numbers(arguments)), shapes, weights))
+
+    def static(self, tensor: Tensor) -> bool:
+        """Whether a tensor is made of weights alone: what meets one of them in a product is a unit's activation."""
+        return tensor in self._origins
+
+    def follow(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> frozenset[str]:
+        """Take note of an operation; returns the weights among what it was given."""
+        origins = [self._origins.get(tensor) for tensor in given]
+        known = frozenset(name for own in origins if own is not None for name in own)
+        constant = bool(given) and all(own is not None for own in origins)
+        for result in results:
+            if constant:
+                self._origins[result] = known
+            else:
+                self._origins.pop(result, None)
+        return known
+
+    def met(self, name: str, args: tuple[Any, ...]) -> tuple[Contraction, int] | None:
+        """Which contraction an operation is, and the side of the units; None where no weight meets units."""
+        if name not in CONTRACTIONS:
+            return None
+        origins = [self._origins.get(args[place]) for place in CONTRACTIONS[name]]
+        if sum(own is None for own in origins) != 1:
+            return None
+        side = origins.index(None)
+        weights = tuple(sorted(origins[1 - side] or ()))
+        self._met[weights] += 1
+        return (weights, self._met[weights] - 1), side
+
+
+class _Shower(Tracker):  # type: ignore[no-untyped-call]
+    """Shows every contraction of a pass."""
+
+    def __init__(self, net: nn.Module, see: See) -> None:
+        super().__init__(net)
+        self._see = see
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func._schema.name
+        met = self.met(name, args)
+        given = list(tensors_in((args, kwargs)))
+        out = func(*args, **(kwargs or {}))
+        self.follow(given, list(tensors_in(out)))
+        if met is not None:
+            key, side = met
+            self._see(key, side, args[CONTRACTIONS[name][side]], out)
+        return out
+
+
+class _Signer(Tracker):  # type: ignore[no-untyped-call]
+    """Writes down the way that a pass takes."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = list(tensors_in((args, kwargs)))
+        out = func(*args, **(kwargs or {}))
+        self.sign(func._schema.name, (args, kwargs), given, self.follow(given, list(tensors_in(out))))
+        return out
+
+
+def contractions(net: nn.Module, inputs: Inputs, see: See) -> None:
+    """Run a network and show every contraction of units with weights."""
+    with _Shower(net, see):
+        one_pass(net, inputs)
+
+
+def signature(net: nn.Module, inputs: Inputs) -> int:
+    """The way that a pass takes through a network: equal for passes that do the same with the same shapes."""
+    signer = _Signer(net)
+    with signer:
+        one_pass(net, inputs)
+    return signer.way
+
+
+@torch.no_grad()
+def one_pass(net: nn.Module, inputs: Inputs, state: Params | None = None) -> dict[str, Tensor]:
+    """Every tensor that a network returns, by name; refuses inputs that the network cannot take.
+
+    Args:
+        net: any module; attention is run in plain operations.
+        inputs: a tensor, or several by name.
+        state: parameters and buffers by name to run at; None takes the module's own.
+    """
+    plain, by_name = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), dict(inputs))
+    try:
+        with plain_attention():
+            out = net(*plain, **by_name) if state is None else functional_call(net, (dict(state),), plain, by_name)
+    except ModebridgeError:
+        raise
+    except FAILED as error:
+        words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModebridgeError(
+            f"Expected {type(net).__name__} to run on the images of data, but got {shapes_of(inputs)} and '{words}'; "
+            "check their size and type."
+        ) from error
+    return outputs_of(out)
+
+
+def outputs_of(output: object, name: str = "output", depth: int = 4) -> dict[str, Tensor]:
+    """Every tensor in what a network returned: alone, in tuples, lists, dicts, or as attributes of an object.
+
+    >>> list(outputs_of((torch.zeros(1), {"aux": torch.ones(1), "loss": None})))
+    ['output[0]', 'output[1].aux']
+    """
+    if isinstance(output, Tensor):
+        return {name: output}
+    if depth == 0:
+        return {}
+    parts: dict[str, object]
+    if isinstance(output, tuple | list):
+        names = getattr(output, "_fields", None) or [f"[{k}]" for k in range(len(output))]
+        parts = dict(zip(names, output, strict=True))
+    elif isinstance(output, Mapping):
+        parts = {str(key): value for key, value in output.items()}
+    else:
+        parts = dict(getattr(output, "__dict__", {}))
+    found: dict[str, Tensor] = {}
+    for key, value in parts.items():
+        found.update(outputs_of(value, f"{name}{key}" if key.startswith("[") else f"{name}.{key}", depth - 1))
+    return found
+
+
+@contextmanager
+def as_in_training(net: nn.Module) -> Iterator[None]:
+    """For a while what networks do in training alone (auxiliary heads), but not what layers do (norms, dropout)."""
+    changed = [module for module in net.modules() if not module.training and any(True for _ in module.children())]
+    try:
+        for module in changed:
+            module.training = True
+        yield
+    finally:
+        for module in changed:
+            module.training = False
+
+
+def tensors_in(tree: object) -> Iterator[Tensor]:
+    """The tensors among the arguments or results of an operation."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for part in tree:
+            yield from tensors_in(part)
+    elif isinstance(tree, dict):
+        yield from tensors_in(list(tree.values()))
+
+
+def _whole_numbers(tree: object) -> Iterator[int]:
+    """Dimensions, sizes and bounds: what decides how an operation moves units; a factor does not."""
+    if isinstance(tree, int):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for part in tree:
+            yield from _whole_numbers(part)
+    elif isinstance(tree, dict):
+        yield from _whole_numbers(list(tree.values()))

@@ -1,0 +1,95 @@
+"""The first batches of somebody's data, read once for everything that looks at a few images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import itemgetter
+
+import torch
+from torch import Tensor
+
+from modebridge.batches import check_batch, each, first_batch, rows_of
+from modebridge.types import Batch, Batches, Inputs
+
+__all__ = ["Sample", "sample"]
+
+BATCHES = 8
+"""How many batches are looked at: the way through a network may depend on the images."""
+
+IMAGES = 16
+"""How many images of each."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A few images of several batches.
+
+    Args:
+        looked: up to 16 images of each of the first 8 batches.
+        held: the first images with their labels, as many as asked for, in the batches they came in.
+    """
+
+    looked: list[Inputs]
+    held: list[Batch]
+
+
+def sample(data: Batches, hold: int = 0) -> Sample:
+    """Read the first batches: 8 of them, and more if `hold` images need more.
+
+    Args:
+        data: yields (images, labels).
+        hold: how many images are held with their labels.
+
+    >>> found = sample([(torch.zeros(40, 3), torch.zeros(40).long())], hold=30)
+    >>> found.looked[0].shape, found.held[0][1].shape
+    (torch.Size([16, 3]), torch.Size([30]))
+    """
+    if isinstance(data, Iterator):
+        first_batch(data, "data")
+    looked: list[Inputs] = []
+    held: list[Batch] = []
+    count = 0
+    for item in data:
+        batch = check_batch(item, "data")
+        size = len(batch[1])
+        if len(looked) < BATCHES and size:
+            rows = torch.linspace(0, size - 1, min(size, IMAGES)).round().long().tolist()
+            looked.append(each(itemgetter(rows), batch[0]))
+        if count < hold and size:
+            held.append(rows_of(batch, slice(0, hold - count)))
+            count += len(held[-1][1])
+        if len(looked) >= BATCHES and count >= hold:
+            break
+    if not looked:
+        first_batch([], "data")
+    return Sample(looked, _without_lone_images(held))
+
+
+def _without_lone_images(batches: list[Batch]) -> list[Batch]:
+    """A batch of one image is joined to its neighbour: batch norm cannot estimate a variance from it alone."""
+    joined: list[Batch] = []
+    for batch in batches:
+        joined[-1:] = [*joined[-1:], batch] if not joined or len(joined[-1][1]) > 1 else _join(joined[-1], batch)
+    if len(joined) > 1 and len(joined[-1][1]) == 1:
+        joined[-2:] = _join(joined[-1], joined[-2])
+    return joined
+
+
+def _join(lone: Batch, other: Batch) -> list[Batch]:
+    """Both as one batch, or the other one where their images do not go together."""
+    (one, label), (inputs, labels) = lone, other
+    if _shapes(one) != _shapes(inputs):
+        return [other]
+    both = torch.cat([labels, label])
+    if isinstance(inputs, Tensor):
+        assert isinstance(one, Tensor)
+        return [(torch.cat([inputs, one]), both)]
+    assert not isinstance(one, Tensor)
+    return [({name: torch.cat([tensor, one[name]]) for name, tensor in inputs.items()}, both)]
+
+
+def _shapes(inputs: Inputs) -> object:
+    if isinstance(inputs, Tensor):
+        return inputs.shape[1:]
+    return {name: tensor.shape[1:] for name, tensor in inputs.items()}

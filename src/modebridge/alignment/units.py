@@ -1,0 +1,128 @@
+"""Where the units of a group can be seen in a forward pass, and their activations there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from modebridge.alignment.groups import Dim, Groups, blocks, leaves
+
+__all__ = ["points_of", "units_of"]
+
+
+def points_of(groups: Groups, number: int, *, into: bool) -> list[int]:
+    """Where a group is seen on the way into weights, or out of them."""
+    return [
+        k
+        for k, (_, side, dims) in enumerate(groups.points)
+        if (side is not None) == into and _is_seen(groups, number, dims)
+    ]
+
+
+def _is_seen(groups: Groups, number: int, dims: Sequence[Dim]) -> bool:
+    """Whether the units of a group can be told from everything else in a tensor."""
+    outer = groups.groups[number].outer
+    having = [dim for dim in dims if number in _on(dim)]
+    # Groups inside the units of this one are seen by themselves.
+    if len(having) != 1 or {inner.number for inner in groups.inner(number)} & {g for dim in dims for g in _on(dim)}:
+        return False
+    elsewhere = [part.group for dim in dims if dim is not having[0] for part in _parts(dim)]
+    for parts, _ in blocks(having[0]):
+        own = [part.group for part in parts]
+        if number in own and (own.count(number) > 1 or (outer is not None and outer not in (*own, *elsewhere))):
+            return False
+    return True
+
+
+def _on(dim: Dim) -> list[int]:
+    return [leaf.group for leaf in leaves(dim) if leaf.group is not None]
+
+
+def _parts(dim: Dim) -> tuple[Dim, ...]:
+    return dim.parts if dim.kind == "product" and _on(dim) else (dim,)
+
+
+def units_of(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -> Tensor | None:
+    """Units in rows, samples in columns; where a group lies in several stretches of a dimension, one after another.
+
+    None for a tensor that is not what was traced: then units cannot be told.
+    """
+    fitted = [_fitted(dim, size) for dim, size in zip(dims, tensor.shape, strict=False)]
+    if tensor.dim() != len(dims) or None in fitted:
+        return None
+    sized = [dim for dim in fitted if dim is not None]
+    # Of half precision only the way through the network is meant, not what is computed from it here.
+    tensor = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+    place = next(k for k, dim in enumerate(dims) if number in _on(dim))
+    found: list[Tensor] = []
+    for parts, indices in blocks(sized[place]):
+        if any(part.group == number for part in parts):
+            piece = _taken(tensor, place, indices)
+            rows = _rows(groups, number, piece, [*map(_parts, sized[:place]), parts, *map(_parts, sized[place + 1 :])])
+            found.extend((rows.real, rows.imag) if rows.is_complex() else (rows,))
+    return torch.cat(found, dim=1)
+
+
+def _fitted(dim: Dim, size: int) -> Dim | None:
+    """A traced dimension at the size it has now: batches and lengths differ, groups do not; None where they would."""
+    if dim.size == size or not _on(dim):
+        return dim if dim.size == size else Dim(size)
+    rest = [k for k, part in enumerate(dim.parts) if not _on(part)] if dim.kind == "product" else []
+    if not rest:
+        return None
+    parts = list(dim.parts)
+    others = math.prod(part.size for k, part in enumerate(parts) if k != rest[0])
+    if size % others:
+        return None
+    parts[rest[0]] = Dim(size // others)
+    return replace(dim, size=size, parts=tuple(parts))
+
+
+def _taken(tensor: Tensor, place: int, indices: Tensor) -> Tensor:
+    first, last = int(indices[0]), int(indices[-1])
+    if last - first + 1 == len(indices):
+        return tensor.narrow(place, first, len(indices))
+    return tensor.index_select(place, indices.to(tensor.device))
+
+
+def _rows(groups: Groups, number: int, tensor: Tensor, parts: Sequence[Sequence[Dim]]) -> Tensor:
+    """Units in rows, samples in columns; other groups, whose order differs, are averaged out.
+
+    Args:
+        groups: the symmetry.
+        number: of the group.
+        tensor: whose units are wanted.
+        parts: what each of its dimensions is made of.
+    """
+    flat = [part for own in parts for part in own]
+    if not any(_on(part) for own in parts[2:] for part in own):
+        tensor = _thinned(tensor)
+        # Thinned dimensions have no groups.
+        sizes = [*(part.size for own in parts[:2] for part in own), *tensor.shape[2:]]
+    else:
+        sizes = [part.size for part in flat]
+    grid = tensor.reshape(sizes)
+    outer = groups.groups[number].outer
+    front = [
+        next(k for k, part in enumerate(flat) if part.group == wanted)
+        for wanted in (outer, number)
+        if wanted is not None
+    ]
+    others = [k for k, part in enumerate(flat) if _on(part) and k not in front]
+    if others:
+        grid = grid.mean(dim=others, keepdim=True)
+    rest = [k for k in range(grid.dim()) if k not in front]
+    units = math.prod(grid.shape[k] for k in front)
+    return grid.permute([*front, *rest]).reshape(units, -1)
+
+
+def _thinned(tensor: Tensor) -> Tensor:
+    """Every second place of maps over 32 pixels, every fourth of those over 128, as the authors do."""
+    if tensor.dim() != 4 or min(tensor.shape[2:]) <= 32:
+        return tensor
+    step = 4 if min(tensor.shape[2:]) > 128 else 2
+    return tensor[:, :, ::step, ::step]
