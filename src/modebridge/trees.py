@@ -11,7 +11,7 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.types import Params
 
-__all__ = ["check_same", "clone", "combine", "dot", "fingerprint", "norm", "size", "to"]
+__all__ = ["check_same", "clone", "combine", "common", "dot", "fingerprint", "norm", "size", "to"]
 
 
 def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> None:
@@ -79,6 +79,16 @@ def _weighted_sum(terms: Sequence[tuple[float | Tensor, Tensor]]) -> Tensor:
         # addcmul and alpha need a plain number; a tensor weight (r under autodiff) takes the long way.
         total = total + weight * tensor if isinstance(weight, Tensor) else total.add(tensor, alpha=weight)
     return total
+
+
+def common(trees: Sequence[Params]) -> dict[str, Tensor]:
+    """The tensors that are the same in all trees, to the last bit: a mean of them is they, whatever rounding says.
+
+    >>> common([{"a": torch.tensor(0.1), "b": torch.tensor(1)}, {"a": torch.tensor(0.1), "b": torch.tensor(2)}])
+    {'a': tensor(0.1000)}
+    """
+    first, *others = trees
+    return {name: own for name, own in first.items() if all(torch.equal(own, other[name]) for other in others)}
 
 
 def clone(tree: Params) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from modebridge.deploy.module import BasePart, OneModule
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.ensembles.temperature import scale
 from modebridge.errors import ModebridgeError
-from modebridge.nets import check_tap, skeleton
+from modebridge.nets import check_tap, skeleton, untouched
 
 __all__ = ["Branches", "Stacked", "capture", "compile_regions"]
 
@@ -79,7 +80,7 @@ class Branches:
             features.update({(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)})
         for (j,), runner, stream in zip(one.units, one.runners, self._streams[len(one.bases) :], strict=True):
             inputs = [features[place] for place in one.reads[j]]
-            logits.append(self._on(stream, main, one.reads[j], runner, inputs))
+            logits.append(self._on(stream, main, one.reads[j], partial(untouched, runner, runner), inputs))
         if main is not None:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]
@@ -95,7 +96,7 @@ class Branches:
         stream: Any,
         main: Any,
         after: Sequence[tuple[int, str]] | None,
-        work: nn.Module,
+        work: Callable[..., Any],
         inputs: Sequence[Tensor],
     ) -> Any:
         """Run on a stream after some taps (None: after the main stream); at once where there are no streams."""
@@ -153,12 +154,13 @@ class Stacked:
             return scale(logits.float().softmax(dim=-1).mean(dim=0), temperature)
 
         self._state = state
+        self._bare = bare
         self._run: Any = torch.compile(all_of_them, dynamic=False) if compiled else all_of_them
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """The probabilities (B, K) of images (B, ...) on our device and of our type."""
-        return self._run(self._state, images)  # type: ignore[no-any-return]
+        return untouched(self._bare, lambda own: self._run(self._state, own), images)  # type: ignore[no-any-return]
 
 
 def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "inductor") -> list[str]:

@@ -15,7 +15,7 @@ from modebridge.deploy.fold import fold
 from modebridge.deploy.grouping import Grouped, units
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble, scale
-from modebridge.nets import call, check_tap, feature_of, skeleton
+from modebridge.nets import Reading, call, check_tap, skeleton, untouched
 
 __all__ = ["BasePart", "OneModule", "Positional"]
 
@@ -81,7 +81,7 @@ class OneModule(nn.Module):
         said: dict[int, Tensor] = {}
         for numbers, runner in zip(self.units, self.runners, strict=True):
             if numbers[0] < count:
-                out = runner(*[features[place] for place in self.reads[numbers[0]]])
+                out = untouched(runner, runner, *[features[place] for place in self.reads[numbers[0]]])
                 said |= {numbers[0]: out} if len(numbers) == 1 else dict(zip(numbers, out.unbind(), strict=True))
         return [said[j] for j in range(count)]
 
@@ -128,14 +128,14 @@ class BasePart(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Logits (B, K), then one feature a tap."""
-        heard: dict[str, Tensor] = {}
+        heard: dict[str, Reading] = {}
         self._heard.now = heard
         logits = call(self.net, images)
-        return (logits, *[heard[tap] for tap in self._taps])
+        return (logits, *[heard[tap].feature(tap) for tap in self._taps])
 
     def _reader(self, tap: str) -> Any:
         def read(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
-            self._heard.now[tap] = feature_of(output, tap)
+            self._heard.now[tap] = Reading(output, tap)
 
         return read
 
@@ -149,13 +149,13 @@ class Positional(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         """What the module says."""
-        return self.module(*inputs)
+        return untouched(self.module, self.module, *inputs)
 
 
 class _ByThread(threading.local):
     """A place of its own for every thread; a copy of a module starts with an empty one."""
 
-    now: dict[str, Tensor]
+    now: dict[str, Reading]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ByThread:
         return _ByThread()

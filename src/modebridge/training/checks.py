@@ -15,7 +15,7 @@ from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.types import Batches, Inputs
 
-__all__ = ["check_batches", "classes_of", "held_out"]
+__all__ = ["check_batches", "classes_of", "held_out", "trainable"]
 
 
 def check_batches(net: nn.Module, mode: Mode, batches: Batches, what: str) -> Checked:
@@ -39,6 +39,17 @@ def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainCon
     if valid is None or config.keep != "best":
         return None
     return engine.feed(check_batches(net, mode, valid, "valid"))
+
+
+def trainable(net: nn.Module) -> set[str]:
+    """The names of the parameters that learn, as `requires_grad` says."""
+    names = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+    if not names:
+        raise ModebridgeError(
+            f"Expected {type(net).__name__} to have parameters that learn, but got requires_grad=False for all; "
+            "call requires_grad_(True) on it, or on the layers that are to learn."
+        )
+    return names
 
 
 @torch.no_grad()

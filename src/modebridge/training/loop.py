@@ -30,11 +30,11 @@ def train(
 ) -> list[States]:
     """Minimise the sum of the members' losses of each task by SGD, tasks side by side where the device is wide enough.
 
-    Tasks share nothing but the architecture: each ends where it would have ended alone.
+    Tasks share nothing but the objective, if that: each ends where it would have ended alone.
 
     Args:
-        objective: what to train.
-        tasks: at least one, all of one architecture.
+        objective: what to train, where a task has none of its own.
+        tasks: at least one.
         config: epochs and optimiser.
         engine: device and precision; None is the CPU in fp32.
         checkpoints: where to save the state every so often and to go on from; the end is the same to the last bit as
@@ -61,7 +61,7 @@ def train(
         scores: dict[str, float] = {}
         if config.keep == "best":
             for k, (task, states, kept) in enumerate(zip(tasks, runner.states(), runner.best, strict=True)):
-                found = _keep_best(objective, task, states, kept, engine.processes)
+                found = _keep_best(runner.objectives[k], task, states, kept, engine.processes)
                 scores |= {runner.label(k, member): score for member, score in found.items()}
         if report is not None:
             report(Epoch(epoch + 1, config.epochs, lr, losses, scores, images, time.perf_counter() - begin))

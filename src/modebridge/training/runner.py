@@ -36,12 +36,14 @@ class Task:
         batches: the training data, iterated once an epoch; `set_epoch` is called where it exists.
         valid: held-out data; needed to keep the best epoch of each member, unused otherwise.
         seed: of the objective's own draws.
+        objective: of this task alone, where it has a network of its own; None takes that of all tasks.
     """
 
     start: States
     batches: Batches
     valid: Batches | None = None
     seed: int = 0
+    objective: Objective | None = None
 
 
 class Runner:
@@ -49,13 +51,13 @@ class Runner:
 
     Args:
         objective: what to train.
-        tasks: at least one, all of one architecture.
+        tasks: at least one.
         config: epochs and optimiser.
         engine: where and how.
     """
 
     def __init__(self, objective: Objective, tasks: Sequence[Task], config: TrainConfig, engine: Engine) -> None:
-        self._objective = objective
+        self.objectives = [task.objective or objective for task in tasks]
         self._tasks = tasks
         self._config = config
         self._engine = engine
@@ -68,10 +70,10 @@ class Runner:
         self._saver: Saver | None = None
         forwards: dict[tuple[Program, str], Forward] = {}
         self.steps: list[dict[str, Step]] = []
-        for task in tasks:
+        for task, own in zip(tasks, self.objectives, strict=True):
             self.steps.append({})
             for member, state in task.start.items():
-                layout, program = Layout(state.params), objective.program(member)
+                layout, program = Layout(state.params), own.program(member)
                 key = (program, layout.key)
                 if key not in forwards:
                     forwards[key] = engine.compiled(make_forward(program, layout))
@@ -171,7 +173,7 @@ class Runner:
         return [(part, count) for part in torch.split(total, sizes)]
 
     def _all_tasks(self, fed: Sequence[Fed], lr: Tensor) -> list[Tensor]:
-        prepared = [self._prepare(batch, draw) for batch, draw in fed]
+        prepared = [self._prepare(k, batch, draw) for k, (batch, draw) in enumerate(fed)]
         jobs = [
             partial(step, given[member], lr)
             for steps, given in zip(self.steps, prepared, strict=True)
@@ -180,14 +182,14 @@ class Runner:
         losses = torch.stack(self._engine.fan_out(jobs))
         return list(torch.split(losses, [len(steps) for steps in self.steps]))
 
-    def _prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+    def _prepare(self, k: int, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         with precision(self._engine.device, bf16=self._engine.bf16):
-            return self._objective.prepare(batch, draw)
+            return self.objectives[k].prepare(batch, draw)
 
     def _drawn(self, k: int) -> Iterator[tuple[Batch, int, bool]]:
         """Batches of an epoch, how many images each has in all processes, and whether it is our rows of it already."""
         batches, processes = self._tasks[k].batches, self._engine.processes
-        if processes.size > 1 and not self._objective.whole:
+        if processes.size > 1 and not self.objectives[k].whole:
             shared = getattr(batches, "shared", None)
             parts = shared(processes.rank, processes.size) if callable(shared) else None
             if parts is not None:
@@ -201,26 +203,26 @@ class Runner:
     def _fed(self, k: int, skip: int = 0) -> Iterator[tuple[Fed, float]]:
         """Batches and draws of an epoch on our device, and the share of each that is this process's."""
         for number, (batch, count, ours) in enumerate(self._drawn(k)):
-            draw = self._objective.draw(count, self._draws[k])
+            draw = self.objectives[k].draw(count, self._draws[k])
             if number < skip:
                 continue
             self._seen += count
             rows, weight = self._engine.processes.rows(count)
             if not ours:
-                batch, draw = self._objective.part(batch, draw, rows)
+                batch, draw = self.objectives[k].part(batch, draw, rows)
             yield self._engine.moved(batch, draw), weight
 
     def _prepared(self, k: int, skip: int) -> Iterator[tuple[Mapping[str, Prepared], float]]:
         """The steps of an epoch, where it pays each prepared on another core while the one before is learned from."""
-        if not self._objective.ahead or self._engine.device.type != "cpu":
+        if not self.objectives[k].ahead or self._engine.device.type != "cpu":
             for (batch, draw), weight in self._fed(k, skip):
-                yield self._prepare(batch, draw), weight
+                yield self._prepare(k, batch, draw), weight
             return
         with ThreadPoolExecutor(1) as other:
             waiting: tuple[Future[Mapping[str, Prepared]], float] | None = None
             # Drawn here, in order, so that the numbers do not depend on which thread is faster.
             for (batch, draw), weight in self._fed(k, skip):
-                coming = other.submit(self._prepare, batch, draw), weight
+                coming = other.submit(self._prepare, k, batch, draw), weight
                 if waiting is not None:
                     yield waiting[0].result(), waiting[1]
                 waiting = coming
