@@ -42,7 +42,7 @@ class Net(nn.Module):
 class Body(nn.Module):
     def __init__(self, inplace: bool) -> None:
         super().__init__()
-        self.act = nn.ReLU(inplace=inplace)
+        self.act = nn.LeakyReLU(0.5, inplace=inplace)  # twice is not once, unlike ReLU
         self.head = nn.Linear(6, 3)
 
     def forward(self, *features: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, check_tap, run, skeleton
+from modebridge.trees import wide
 from modebridge.types import Batch, Batches, Draw, Inputs, Params, Prepared, Program, State, States
 
 __all__ = ["BridgeObjective", "kl_divergence", "mix"]
@@ -179,9 +180,9 @@ class BridgeObjective:
             inputs = {f"feature{k}": said[source][1][bridge.tap] for k, source in enumerate(bridge.reads)}
             modes = self._targets[name].modes
             if modes:
-                target = torch.stack([said[mode.id][0].float().softmax(dim=-1) for mode in modes]).mean(dim=0)
+                target = torch.stack([wide(said[mode.id][0]).softmax(dim=-1) for mode in modes]).mean(dim=0)
             else:
-                logits = next(iter(said.values()))[0]
+                logits = wide(next(iter(said.values()))[0])
                 target = F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
                 target = mix(target, share.to(target.dtype), partner) if draw else target
             prepared[name] = {**inputs, "target": target}
@@ -232,6 +233,6 @@ def _program(body: nn.Module) -> Program:
     def loss(state: State, prepared: Prepared) -> Tensor:
         features = [prepared[f"feature{k}"] for k in range(len(prepared) - 1)]
         out = run(body, {**state.params, **state.frozen}, state.buffers, *features)
-        return kl_divergence(prepared["target"], out.float()).mean()
+        return kl_divergence(prepared["target"], wide(out)).mean()
 
     return loss

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from threading import Lock
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge import trees
+from modebridge import seeds, trees
 from modebridge.batches import go_to_epoch, inputs_in, named, rows_of
 from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
@@ -30,8 +29,6 @@ C = TypeVar("C", bound=Curve)
 
 MEMBER = "curve"
 SHARED = "shared"
-
-_GLOBAL_GENERATOR = Lock()
 
 
 def start_curve(
@@ -84,9 +81,7 @@ def start_curve(
 def _fresh(net: nn.Module, seed: int) -> dict[str, Tensor]:
     """Newly drawn weights of what learns: every module's own reset, then the paper's initialisation."""
     copy = skeleton(net)
-    # Modules of others draw from the global generator, which is everybody's: one thread at a time, and put back.
-    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
+    with seeds.borrowed(seed), torch.no_grad():
         for module in copy.modules():
             reset = getattr(module, "reset_parameters", None)
             if callable(reset) and not isinstance(module, nn.Conv2d | nn.Linear):

@@ -12,6 +12,7 @@ from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import scale
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
+from modebridge.trees import wide
 
 __all__ = ["ALL", "Answer", "Place", "check_bridges", "staged", "uncertainty"]
 
@@ -69,7 +70,7 @@ def staged(
             None asks every member about every image.
     """
     out, *found = base(0, images)
-    first = out.softmax(dim=-1)
+    first = wide(out).softmax(dim=-1)
     answer = scale(first, temperatures.first)
     table = first.new_zeros(members, *first.shape)
     table[0] = first
@@ -81,8 +82,8 @@ def staged(
         for k in range(1, len(taps)):
             out, *found = base(k, images[unsure])
             features |= {(k, tap): one for tap, one in zip(taps[k], found, strict=True)}
-            said.append(out.softmax(dim=-1))
-        said += [out.softmax(dim=-1) for out in bridges(features)]
+            said.append(wide(out).softmax(dim=-1))
+        said += [wide(out).softmax(dim=-1) for out in bridges(features)]
         told = torch.stack(said)
         answer[unsure] = scale(told.mean(dim=0), temperatures.by_bridges[count])
         table[: len(said), unsure] = told

@@ -16,6 +16,7 @@ from modebridge.ensembles import BridgedEnsemble
 from modebridge.ensembles.temperature import scale
 from modebridge.errors import ModebridgeError
 from modebridge.nets import check_tap, skeleton, untouched
+from modebridge.trees import wide
 
 __all__ = ["Branches", "Stacked", "capture", "compile_regions"]
 
@@ -32,7 +33,7 @@ class Branches:
     Args:
         ensemble: it is copied.
         device: where to run.
-        dtype: of weights and images; the mean of the probabilities is made in float32.
+        dtype: of weights and images; the mean of the probabilities is made in float32 at least.
         compiled: whether regions are compiled, see `compile_regions`.
         splits: further taps to split regions at, so that ensembles with and without bridges are cut alike.
     """
@@ -85,7 +86,7 @@ class Branches:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]
         # `features` lives until here: before the streams have met, memory of one must not be given to another.
-        return scale(torch.stack(logits).float().softmax(dim=-1).mean(dim=0), one.temperatures.by_bridges[-1])
+        return scale(wide(torch.stack(logits)).softmax(dim=-1).mean(dim=0), one.temperatures.by_bridges[-1])
 
     @property
     def _capturing(self) -> bool:
@@ -151,7 +152,7 @@ class Stacked:
 
         def all_of_them(state: dict[str, Tensor], images: Tensor) -> Tensor:
             logits = torch.vmap(one, in_dims=(0, None))(state, images)
-            return scale(logits.float().softmax(dim=-1).mean(dim=0), temperature)
+            return scale(wide(logits).softmax(dim=-1).mean(dim=0), temperature)
 
         self._state = state
         self._bare = bare

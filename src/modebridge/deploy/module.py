@@ -16,6 +16,7 @@ from modebridge.deploy.grouping import Grouped, units
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.nets import Reading, call, check_tap, skeleton, untouched
+from modebridge.trees import wide
 
 __all__ = ["BasePart", "OneModule", "Positional"]
 
@@ -74,7 +75,7 @@ class OneModule(nn.Module):
             out, *found = base(images)
             logits.append(out)
             features.update({(k, tap): feature for tap, feature in zip(self.taps[k], found, strict=True)})
-        return torch.stack([*logits, *self._bridges(features, len(self.reads))]).softmax(dim=-1)
+        return wide(torch.stack([*logits, *self._bridges(features, len(self.reads))])).softmax(dim=-1)
 
     def _bridges(self, features: Mapping[Place, Tensor], count: int) -> list[Tensor]:
         """The logits (B, K) of the first bridges."""

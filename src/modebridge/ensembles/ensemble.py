@@ -15,6 +15,7 @@ from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import check_tap, run_with_taps, skeleton
+from modebridge.trees import wide
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgedEnsemble"]
@@ -82,7 +83,7 @@ class BridgedEnsemble(nn.Module):
         return bool(self._fitted)
 
     def members(self, images: Inputs) -> Tensor:
-        """The probabilities (M, B, K) of every member: the modes, then the bridges."""
+        """The probabilities (M, B, K) of every member, in float32 at least: the modes, then the bridges."""
         logits: list[Tensor] = []
         features: dict[tuple[int, str], Tensor] = {}
         for k, base in enumerate(self.bases):
@@ -92,7 +93,7 @@ class BridgedEnsemble(nn.Module):
         for bridge, reads in zip(self.bridges, self._reads, strict=True):
             assert isinstance(bridge, Bridge)
             logits.append(bridge(*[features[k, bridge.tap] for k in reads]))
-        return torch.stack(logits).softmax(dim=-1)
+        return wide(torch.stack(logits)).softmax(dim=-1)
 
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:
         """The probabilities (B, K): the mean of the members', tempered; several inputs as a dict or by name."""

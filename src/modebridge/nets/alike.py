@@ -69,7 +69,8 @@ def _same(a: Any, b: Any, compared: dict[tuple[int, int], Any]) -> bool:
         parts = [(f.__code__, f.__globals__ is a.__globals__) for f in (a, b)]
         return parts[0] == parts[1] and same(_bound(a), _bound(b))
     # An object of somebody's: the same if all it holds is, and if that is all there is to it.
-    return hasattr(a, "__dict__") and type(a).__reduce_ex__ is object.__reduce_ex__ and same(vars(a), vars(b))
+    plain = hasattr(a, "__dict__") and not any("__slots__" in vars(kind) for kind in type(a).__mro__)
+    return plain and type(a).__module__ != "builtins" and same(vars(a), vars(b))
 
 
 def _rest(module: nn.Module) -> dict[str, Any]:

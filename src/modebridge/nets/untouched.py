@@ -64,7 +64,7 @@ def untouched(net: Callable[..., Any], function: Callable[..., T], *inputs: Inpu
 
 def tracing() -> bool:
     """Whether a compiler or an exporter is looking on, so that tensors have no history of their own."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
 def _tensors(inputs: Any) -> list[Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from modebridge import seeds
 from modebridge.batches import Checked, check_labels, each, first_batch, named, shapes_of
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -58,7 +59,9 @@ def classes_of(net: nn.Module, mode: Mode, images: Inputs, what: str) -> int:
     where = next(tensor.device for tensor in [*mode.params.values(), *named(images).values()])
     first = each(lambda tensor: tensor[:1].to(where), images)
     try:
-        logits = run(skeleton(net).to(where), mode.params, mode.buffers, first)
+        # A network that draws in evaluation mode too must not disturb the caller's generator by being looked at.
+        with seeds.borrowed(0):
+            logits = run(skeleton(net).to(where), mode.params, mode.buffers, first)
     except (RuntimeError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise ModebridgeError(
