@@ -47,9 +47,7 @@ def test_mean_of_members_by_hand(parts):
     ]
     expected = torch.stack([out.softmax(-1) for out in logits])
     torch.testing.assert_close(ensemble.members(images), expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(
-        ensemble(images), expected.mean(0), rtol=0, atol=1e-10
-    )  # the floor of 1e-12 before the logarithm
+    torch.testing.assert_close(ensemble(images), expected.mean(0), rtol=0, atol=1e-10)
 
 
 def test_order_of_modes_does_not_matter_to_bridges(parts):
@@ -147,3 +145,11 @@ def test_bad_ensembles(parts):
         BridgedEnsemble(net, [ends[0]]).calibrate([])
     with pytest.raises(ModebridgeError, match="but got no sample"):
         fit_temperature(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
+
+
+def test_sixteen_bits_are_widened_before_probabilities_are_made(parts):
+    net, ends, _, bridges = parts
+    half = BridgedEnsemble(net, ends[:2], list(bridges.values())).bfloat16()
+    members = half.members(blobs(6).images.bfloat16())
+    assert members.dtype == torch.float32
+    torch.testing.assert_close(members.sum(-1), torch.ones(6, 6), rtol=0, atol=1e-6)

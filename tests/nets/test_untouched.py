@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -146,6 +148,20 @@ def test_one_that_works_in_place_only_now_and_then_is_refused():
     untouched(sometimes, sometimes, images)
     with pytest.raises(ModebridgeError, match="Expected sometimes to change its input in place always or never"):
         untouched(sometimes, sometimes, images)
+
+
+def test_functions_that_cannot_be_remembered_get_copies_every_time():
+    @dataclass
+    class Model:  # equal by its content, so without a hash
+        mean: float = 0.3
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x.sub_(self.mean).softmax(-1)
+
+    data = batches()
+    first, _ = predict(Model(), data)
+    assert torch.equal(predict(Model(), data)[0], first)
+    assert torch.equal(data[0][0], batches()[0][0])
 
 
 class Changed(nn.Module):

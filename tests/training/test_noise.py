@@ -101,7 +101,7 @@ def test_the_seed_decides_and_nothing_else(fit):
 def test_stopped_anywhere_it_ends_at_the_same_bits(fit, tmp_path):
     config = quick(2)
     whole = fit(config)
-    for lives in (1, 3, 4, 6, 7):
+    for lives in (1, 4, 6):
         with pytest.raises(StopError):
             fit(config, lives, Checkpoints(tmp_path / f"{lives}", every=0.0))
         torch.rand(lives)  # what the caller draws in between is nobody's business

@@ -39,7 +39,10 @@ def untouched(net: Callable[..., Any], function: Callable[..., T], *inputs: Inpu
     """
     if tracing():
         return function(*[each(Tensor.clone, given) for given in inputs])
-    known = _CHANGES.setdefault(net, {})
+    try:
+        known = _CHANGES.setdefault(net, {})
+    except TypeError:  # a function that cannot be remembered always gets copies
+        known = {}
     mode = bool(getattr(net, "training", False))
     if known.get(mode, True):
         copies = [each(_copy, given) for given in inputs]
