@@ -11,7 +11,7 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.types import Params
 
-__all__ = ["check_same", "clone", "combine", "dot", "fingerprint", "norm", "size", "to"]
+__all__ = ["check_same", "clone", "combine", "common", "dot", "fingerprint", "norm", "size", "to", "wide"]
 
 
 def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> None:
@@ -81,6 +81,16 @@ def _weighted_sum(terms: Sequence[tuple[float | Tensor, Tensor]]) -> Tensor:
     return total
 
 
+def common(trees: Sequence[Params]) -> dict[str, Tensor]:
+    """The tensors that are the same in all trees, to the last bit: a mean of them is they, whatever rounding says.
+
+    >>> common([{"a": torch.tensor(0.1), "b": torch.tensor(1)}, {"a": torch.tensor(0.1), "b": torch.tensor(2)}])
+    {'a': tensor(0.1000)}
+    """
+    first, *others = trees
+    return {name: own for name, own in first.items() if all(torch.equal(own, other[name]) for other in others)}
+
+
 def clone(tree: Params) -> dict[str, Tensor]:
     """A copy that shares no memory and no graph with `tree`."""
     return {name: tensor.detach().clone() for name, tensor in tree.items()}
@@ -89,6 +99,17 @@ def clone(tree: Params) -> dict[str, Tensor]:
 def to(tree: Params, device: torch.device | str) -> dict[str, Tensor]:
     """The same tree on another device; tensors that are there already are not copied."""
     return {name: tensor.to(device) for name, tensor in tree.items()}
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Sixteen-bit floats as float32; every other type as it is.
+
+    Layers may run in sixteen bits; probabilities, losses and means must not: rows would sum to 0.998.
+
+    >>> wide(torch.ones((), dtype=torch.bfloat16)).dtype, wide(torch.ones((), dtype=torch.float64)).dtype
+    (torch.float32, torch.float64)
+    """
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 def dot(a: Params, b: Params) -> Tensor:

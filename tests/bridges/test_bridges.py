@@ -29,7 +29,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import SPECS, resnet, run_with_taps
 from modebridge.training import fit_bridge, fit_bridges, plan_bridge
-from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 # (data set, kind, slim) -> parameters, from the facts table; the 32-to-128-channel rows have no projection.
 PAPER_BRIDGES = {
@@ -84,20 +84,22 @@ def test_medium_type_one_bridge_is_the_base_itself():
             "head.bias": state["head.bias"],
         }
     )
-    images = torch.rand(3, 1, 8, 8)
+    net, body = net.double(), body.double()
+    images = torch.rand(3, 1, 8, 8, dtype=EXACT)
     tap = last_blocks_tap(net.spec)
     logits, features = run_with_taps(net, images, [tap])
-    torch.testing.assert_close(body(features[tap]), logits)
+    torch.testing.assert_close(body(features[tap]), logits, rtol=0, atol=1e-12)
 
 
 def test_kl_against_torch_and_zero_targets():
     torch.manual_seed(0)
-    target, logits = torch.rand(5, 4).softmax(-1), torch.randn(5, 4)
+    target, logits = torch.rand(5, 4, dtype=EXACT).softmax(-1), torch.randn(5, 4, dtype=EXACT)
     reference = F.kl_div(logits.log_softmax(-1), target, reduction="none").sum(-1)
-    torch.testing.assert_close(kl_divergence(target, logits), reference)
-    hard = torch.eye(4)[:2]
-    torch.testing.assert_close(kl_divergence(hard, logits[:2]), F.cross_entropy(logits[:2], hard, reduction="none"))
-    assert float(kl_divergence(target, target.log()).abs().max()) < 1e-6
+    torch.testing.assert_close(kl_divergence(target, logits), reference, rtol=0, atol=1e-12)
+    hard = torch.eye(4, dtype=EXACT)[:2]
+    expected = F.cross_entropy(logits[:2], hard, reduction="none")
+    torch.testing.assert_close(kl_divergence(hard, logits[:2]), expected, rtol=0, atol=1e-12)
+    assert float(kl_divergence(target, target.log()).abs().max()) < 1e-12
 
 
 def test_mixup_is_per_sample_on_pixels():
@@ -117,13 +119,13 @@ def test_draws_follow_the_beta_distribution_and_their_seed():
     assert sorted(one["partner"].tolist()) == list(range(9))
 
 
-def joint(norm="frn", mixup=0.4):
+def joint(norm="frn", mixup=0.4, dtype=torch.float32):
     """Three modes, their three curves, bridges of both kinds and all targets."""
-    net = tiny_net(0, norm)
-    ends = modes(3, norm)
-    images = blobs(4).images
+    net = tiny_net(0, norm, dtype)
+    ends = modes(3, norm, dtype)
+    images = blobs(4, dtype=dtype).images
     curves = {
-        (i, j): start_curve(net, ends[i], ends[j]).with_statistics(net, 0.5, loader())
+        (i, j): start_curve(net, ends[i], ends[j]).with_statistics(net, 0.5, loader(dtype=dtype))
         for i, j in [(0, 1), (0, 2), (1, 2)]
     }
     plans = {}
@@ -170,25 +172,46 @@ def test_unread_modes_are_not_run():
 
 @pytest.mark.parametrize("name", ["I-1-0", "II-0-1", "labels", "mode", "mean"])
 def test_losses_by_hand(name):
-    objective, net, ends, plans = joint(mixup=0.4)
-    images, labels = next(iter(loader()))
+    objective, net, ends, plans = joint(mixup=0.4, dtype=EXACT)
+    images, labels = next(iter(loader(dtype=EXACT)))
     draw = objective.draw(len(images), torch.Generator().manual_seed(1))
-    mixed = mix(images, draw["share"], draw["partner"])
+    mixed = mix(images, draw["share"].double(), draw["partner"])
     tap = last_blocks_tap(net.spec)
     outputs = [run_with_taps(mode.load(net), mixed, [tap]) for mode in ends]
     plan = plans[name]
     sources = {"I-1-0": [1], "II-0-1": [0, 1]}.get(name, [0])
     out = plan.bridge(*[outputs[k][1][tap] for k in sources])
-    hard = F.one_hot(labels, 3).float()
+    hard = F.one_hot(labels, 3).double()
     target = {
-        "labels": lambda: mix(hard, draw["share"], draw["partner"]),
+        "labels": lambda: mix(hard, draw["share"].double(), draw["partner"]),
         "mode": lambda: outputs[2][0].softmax(-1),
         "mean": lambda: sum(o[0].softmax(-1) for o in outputs) / 3,
     }.get(name, lambda: plan.target.modes[0].load(net)(mixed).softmax(-1))()
     expected = F.kl_div(out.log_softmax(-1), target, reduction="batchmean")
     prepared = objective.prepare((images, labels), draw)[name]
     got = objective.program(name)(objective.start()[name], prepared)
-    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)])
+def test_targets_and_losses_are_float32_at_least(dtype, wide):
+    """In sixteen bits rows of mixed-up labels would sum to 0.998; float64 is not rounded on the way."""
+    objective, *_ = joint()
+    images, labels = next(iter(loader()))
+    draw = objective.draw(len(images), torch.Generator().manual_seed(1))
+    if dtype == torch.float64:
+        objective, *_ = joint(dtype=dtype)
+        prepared = objective.prepare((images.to(dtype), labels), draw)
+    else:
+        with torch.autocast("cpu", dtype=dtype):
+            prepared = objective.prepare((images, labels), draw)
+            # The logits are sixteen bits wide here, or nothing would be shown.
+            assert objective._forward(next(iter(objective._frozen.values())), images)[0].dtype == dtype
+    for name, given in prepared.items():
+        assert given["target"].dtype == wide, name
+        torch.testing.assert_close(given["target"].sum(-1), torch.ones(8, dtype=wide), rtol=0, atol=1e-6)
+        loss = objective.program(name)(objective.start()[name], {key: t.to(wide) for key, t in given.items()})
+        assert loss.dtype == wide, name
 
 
 def test_a_bridge_learns_its_target():
@@ -206,8 +229,8 @@ def test_a_bridge_learns_its_target():
 @pytest.mark.parametrize("norm", ["frn", "bn"])
 def test_validation_is_the_plain_kl_of_the_bridges_in_use(norm):
     """Un-mixed images, evaluation mode, weighted by images: by hand, with an uneven last batch."""
-    objective, net, ends, plans = joint(norm)
-    data = blobs(20, seed=1)
+    objective, net, ends, plans = joint(norm, dtype=EXACT)
+    data = blobs(20, seed=1, dtype=EXACT)
     scores = objective.validate(objective.start(), Loader(data, 8))
     tap = last_blocks_tap(net.spec)
     for name, source in (("I-0-1", 0), ("I-2-1", 2), ("mean", 0)):
@@ -217,7 +240,7 @@ def test_validation_is_the_plain_kl_of_the_bridges_in_use(norm):
             target = sum(mode.load(net)(data.images).softmax(-1) for mode in plan.target.modes) / len(plan.target.modes)
             out = plan.bridge.eval()(feature)
         expected = F.kl_div(out.log_softmax(-1), target, reduction="batchmean")
-        assert scores[name] == pytest.approx(float(expected), rel=1e-4)
+        assert scores[name] == pytest.approx(float(expected), rel=1e-12)
 
 
 def test_best_epoch_of_each_bridge():

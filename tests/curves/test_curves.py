@@ -18,7 +18,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import run
 from modebridge.training import Task, fit_curve, side_by_side, train
-from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 KINDS = {
     "line": (BezierCurve, 0),
@@ -114,12 +114,12 @@ def test_length_of_a_line_is_the_distance():
 
 
 def test_midpoint_start_is_the_straight_line():
-    net, (a, b) = tiny_net(), modes(2)
+    net, (a, b) = tiny_net(dtype=EXACT), modes(2, dtype=EXACT)
     curve = start_curve(net, a, b, pins=2)
     for r in (0.25, 0.5):
         expected = trees.combine([1 - r, r], [a.params, b.params])
         for name, tensor in curve.point(r).items():
-            torch.testing.assert_close(tensor, expected[name])
+            torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-12)
 
 
 def test_random_start_is_fresh_weights_and_seeded():
@@ -154,14 +154,14 @@ def test_bad_curves():
 
 
 def test_objective_is_the_loss_of_the_network_at_r():
-    net, (a, b) = tiny_net(), modes(2)
+    net, (a, b) = tiny_net(dtype=EXACT), modes(2, dtype=EXACT)
     curve = start_curve(net, a, b)
-    objective = CurveObjective(net, curve, loader())
-    batch = next(iter(loader()))
+    objective = CurveObjective(net, curve, loader(dtype=EXACT))
+    batch = next(iter(loader(dtype=EXACT)))
     prepared = objective.prepare(batch, {"r": torch.tensor(0.3, dtype=torch.float64)})["curve"]
     loss = objective.program("curve")(objective.start(curve)["curve"], prepared)
     logits = run(net.train(), curve.point(0.3), {}, batch[0])
-    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, batch[1]))
+    torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, batch[1]), rtol=0, atol=1e-12)
 
 
 def test_r_is_uniform():
@@ -175,19 +175,19 @@ def test_r_is_uniform():
 
 def test_gradient_in_the_pin_is_the_chain_rule():
     """d loss / d pin = 2 r (1 - r) * d loss / d theta, the weight of the pin in the point."""
-    net, (a, b) = tiny_net(), modes(2)
+    net, (a, b) = tiny_net(dtype=EXACT), modes(2, dtype=EXACT)
     curve = start_curve(net, a, b)
-    objective = CurveObjective(net, curve, loader())
-    states, batch, r = objective.start(curve), next(iter(loader())), 0.3
+    objective = CurveObjective(net, curve, loader(dtype=EXACT))
+    states, batch, r = objective.start(curve), next(iter(loader(dtype=EXACT))), 0.3
     for tensor in states["curve"].params.values():
         tensor.requires_grad_()
-    prepared = objective.prepare(batch, {"r": torch.tensor(r)})["curve"]
+    prepared = objective.prepare(batch, {"r": torch.tensor(r, dtype=EXACT)})["curve"]
     objective.program("curve")(states["curve"], prepared).backward()
     point = {k: v.detach().clone().requires_grad_() for k, v in curve.point(r).items()}
     torch.nn.functional.cross_entropy(run(net, point, {}, batch[0]), batch[1]).backward()
     for name, tensor in point.items():
         torch.testing.assert_close(
-            states["curve"].params[f"0:{name}"].grad, 2 * r * (1 - r) * tensor.grad, rtol=1e-4, atol=1e-6
+            states["curve"].params[f"0:{name}"].grad, 2 * r * (1 - r) * tensor.grad, rtol=0, atol=1e-12
         )
 
 

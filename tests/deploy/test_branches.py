@@ -32,8 +32,8 @@ def images():
 @pytest.mark.parametrize("norm", ["frn", "bn"])
 @pytest.mark.parametrize("batch", [0, 1, 5])
 def test_branches_say_what_the_ensemble_says(norm, batch, images):
-    whole = ensemble(norm)
-    torch.testing.assert_close(Branches(whole)(images[:batch]), whole(images[:batch]), rtol=0, atol=1e-6)
+    whole, some = ensemble(norm).double(), images[:batch].double()
+    torch.testing.assert_close(Branches(whole, dtype=torch.float64)(some), whole(some), rtol=0, atol=1e-10)
 
 
 def test_the_ensemble_is_left_alone(images):
@@ -54,8 +54,8 @@ def test_bfloat16_is_near(images):
 @pytest.mark.parametrize("norm", ["frn", "bn"])
 @pytest.mark.parametrize("modes", [1, 3])
 def test_stacked_says_what_the_ensemble_says(norm, modes, images):
-    whole = ensemble(norm, modes, 0, 0)
-    torch.testing.assert_close(Stacked(whole)(images), whole(images), rtol=0, atol=1e-6)
+    whole, images = ensemble(norm, modes, 0, 0).double(), images.double()
+    torch.testing.assert_close(Stacked(whole, dtype=torch.float64)(images), whole(images), rtol=0, atol=1e-10)
 
 
 def test_bridges_cannot_be_stacked():

@@ -26,13 +26,13 @@ FITTED = Temperatures(0.8, (1.0, 1.1, 1.2, 1.3))
 @pytest.mark.parametrize("grouped", [False, True])
 @torch.no_grad()
 def test_it_says_what_the_ensemble_says(norm, grouped):
-    own = ensemble(norm, ones=3)
+    own = ensemble(norm, ones=3).double()
     one = OneModule(own, grouped=grouped)
     assert one.units == ([(0, 1, 2), (3,)] if grouped else [(0,), (1,), (2,), (3,)])
     for count in (1, 5):
-        batch = images(count)
-        torch.testing.assert_close(one.members(batch), own.members(batch), rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(one(batch), own(batch), rtol=1e-4, atol=1e-6)
+        batch = images(count).double()
+        torch.testing.assert_close(one.members(batch), own.members(batch), rtol=0, atol=1e-10)
+        torch.testing.assert_close(one(batch), own(batch), rtol=0, atol=1e-10)
 
 
 @torch.no_grad()
@@ -47,21 +47,21 @@ def test_the_ensemble_is_not_touched():
 @pytest.mark.parametrize("count", [0, 1, 2, 3, None])
 @torch.no_grad()
 def test_fewer_bridges_by_hand(count):
-    own, batch = ensemble(), images(6)
+    own, batch = ensemble().double(), images(6).double()
     answer = OneModule(own, FITTED).answer(batch, bridges=count)
     asked = 3 if count is None else count
     members = own.members(batch)
     torch.testing.assert_close(
-        answer.probabilities, scale(members[: 2 + asked].mean(0), FITTED.by_bridges[asked]), rtol=1e-4, atol=1e-6
+        answer.probabilities, scale(members[: 2 + asked].mean(0), FITTED.by_bridges[asked]), rtol=0, atol=1e-10
     )
     assert answer.used.tolist() == [2 + asked] * 6
-    torch.testing.assert_close(answer.members[:, : 2 + asked], members[: 2 + asked].transpose(0, 1), atol=1e-6, rtol=0)
+    torch.testing.assert_close(answer.members[:, : 2 + asked], members[: 2 + asked].transpose(0, 1), atol=1e-10, rtol=0)
     assert not answer.members[:, 2 + asked :].any()
 
 
 @torch.no_grad()
 def test_sure_images_get_the_first_base_alone_and_nothing_else_runs_for_them():
-    own, batch = ensemble(), images(9)
+    own, batch = ensemble().double(), images(9).double()
     one = OneModule(own, FITTED)
     seen: dict[str, int] = {}
     for name, part in [("base", one.bases[1]), *[(f"bridge{k}", part) for k, part in enumerate(one.runners)]]:
@@ -73,8 +73,8 @@ def test_sure_images_get_the_first_base_alone_and_nothing_else_runs_for_them():
     unsure = alone.amax(-1) < threshold
     assert 0 < int(unsure.sum()) < 9
     assert set(seen.values()) == {int(unsure.sum())}
-    torch.testing.assert_close(answer.probabilities[unsure], whole[unsure], rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(answer.probabilities[~unsure], alone[~unsure], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(answer.probabilities[unsure], whole[unsure], rtol=0, atol=1e-10)
+    torch.testing.assert_close(answer.probabilities[~unsure], alone[~unsure], rtol=0, atol=1e-10)
     assert torch.equal(answer.used, torch.where(unsure, 5, 1))
     seen.clear()
     assert one.answer(batch, threshold=0.0).used.tolist() == [1] * 9
@@ -91,12 +91,12 @@ def test_no_image():
 
 @torch.no_grad()
 def test_uncertainty_against_scipy():
-    own, batch = ensemble(), images(5)
+    own, batch = ensemble().double(), images(5).double()
     answer = OneModule(own).answer(batch)
-    members = own.members(batch).double().numpy()
-    assert answer.entropy.tolist() == pytest.approx(entropy(own(batch).numpy(), axis=-1).tolist(), abs=1e-5)
+    members = own.members(batch).numpy()
+    assert answer.entropy.tolist() == pytest.approx(entropy(own(batch).numpy(), axis=-1).tolist(), abs=1e-9)
     disagreement = entropy(members.mean(0), axis=-1) - entropy(members, axis=-1).mean(0)
-    assert answer.mutual_information.tolist() == pytest.approx(disagreement.tolist(), abs=1e-5)
+    assert answer.mutual_information.tolist() == pytest.approx(disagreement.tolist(), abs=1e-9)
 
 
 def test_members_that_agree_share_no_information_and_members_that_contradict_share_a_bit():
@@ -143,9 +143,11 @@ def test_what_goes_together():
 
 @torch.no_grad()
 def test_vectors_grouped():
-    bodies = [VectorBody(4, 5, 3, torch.Generator().manual_seed(k)) for k in range(3)]
-    feature = torch.rand(2, 4)
-    torch.testing.assert_close(Grouped(bodies)(feature), torch.stack([body(feature) for body in bodies]))
+    bodies = [VectorBody(4, 5, 3, torch.Generator().manual_seed(k)).double() for k in range(3)]
+    feature = torch.rand(2, 4, dtype=torch.float64)
+    torch.testing.assert_close(
+        Grouped(bodies)(feature), torch.stack([body(feature) for body in bodies]), rtol=0, atol=1e-12
+    )
 
 
 @torch.no_grad()
@@ -154,7 +156,7 @@ def test_a_tap_before_a_batch_norm_reads_what_it_read():
     net = stirred(tiny_net(0, "bn"), 0)
     mode = Mode.from_module(net)
     body = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(TINY.widths[1], 3))
-    own = BridgedEnsemble(net, [mode], [Bridge(body, [mode], "layers.4.conv1", name="x")])
-    one = OneModule(own)
-    torch.testing.assert_close(one(images(3)), own(images(3)), rtol=1e-4, atol=1e-6)
+    own = BridgedEnsemble(net, [mode], [Bridge(body, [mode], "layers.4.conv1", name="x")]).double()
+    one, batch = OneModule(own), images(3).double()
+    torch.testing.assert_close(one(batch), own(batch), rtol=0, atol=1e-10)
     assert sum(isinstance(layer, nn.BatchNorm2d) for layer in one.modules()) == 1

@@ -12,26 +12,26 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate import evaluate
 from modebridge.nets import run_with_taps
 from modebridge.training import fit_bridges, plan_bridge
-from tests.scenarios import blobs, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 
 @pytest.fixture(scope="module", params=["frn", "bn"])
 def parts(request):
-    net, ends = tiny_net(0, request.param), modes(3, request.param)
-    curve = start_curve(net, ends[0], ends[1]).with_statistics(net, 0.5, loader())
-    images = blobs(4).images
+    net, ends = tiny_net(0, request.param, EXACT), modes(3, request.param, EXACT)
+    curve = start_curve(net, ends[0], ends[1]).with_statistics(net, 0.5, loader(dtype=EXACT))
+    images = blobs(4, dtype=EXACT).images
     plans = {
         "I": plan_bridge(net, curve, images, kind="I"),
         "back": plan_bridge(net, curve, images, kind="I", source="end"),
         "II": plan_bridge(net, curve, images, kind="II"),
         "early": plan_bridge(net, curve, images, kind="I", tap="layers.2"),
     }
-    return net, ends, curve, fit_bridges(net, plans, loader(), config=quick(1))
+    return net, ends, curve, fit_bridges(net, plans, loader(dtype=EXACT), config=quick(1))
 
 
 def test_mean_of_members_by_hand(parts):
     net, ends, curve, bridges = parts
-    images = blobs(6, seed=3).images
+    images = blobs(6, seed=3, dtype=EXACT).images
     ensemble = BridgedEnsemble(net, [ends[0], ends[1], curve.at(0.5)], list(bridges.values()))
     assert len(ensemble) == 7
     tap = last_blocks_tap(net.spec)
@@ -46,16 +46,16 @@ def test_mean_of_members_by_hand(parts):
         bridges["early"](f0["layers.2"]),
     ]
     expected = torch.stack([out.softmax(-1) for out in logits])
-    torch.testing.assert_close(ensemble.members(images), expected)
-    torch.testing.assert_close(ensemble(images), expected.mean(0))
+    torch.testing.assert_close(ensemble.members(images), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ensemble(images), expected.mean(0), rtol=0, atol=1e-10)
 
 
 def test_order_of_modes_does_not_matter_to_bridges(parts):
     net, ends, _, bridges = parts
-    images = blobs(6).images
+    images = blobs(6, dtype=EXACT).images
     one = BridgedEnsemble(net, [ends[0], ends[1]], [bridges["II"]])
     two = BridgedEnsemble(net, [ends[1], ends[0]], [bridges["II"]])
-    torch.testing.assert_close(one(images), two(images))
+    torch.testing.assert_close(one(images), two(images), rtol=0, atol=1e-12)
 
 
 def test_each_mode_runs_once(parts):
@@ -64,38 +64,38 @@ def test_each_mode_runs_once(parts):
     calls = []
     for base in ensemble.bases:
         base.register_forward_hook(lambda *_: calls.append(1))
-    ensemble(blobs(6).images)
+    ensemble(blobs(6, dtype=EXACT).images)
     assert len(calls) == 2
 
 
 def test_temperature_only_changes_confidence(parts):
     net, ends, _, bridges = parts
     ensemble = BridgedEnsemble(net, [ends[0]], [bridges["I"]])
-    images = blobs(12).images
+    images = blobs(12, dtype=EXACT).images
     before = ensemble(images)
     assert not ensemble.calibrated
-    assert ensemble.calibrate(loader(12)) is ensemble
+    assert ensemble.calibrate(loader(12, dtype=EXACT)) is ensemble
     assert ensemble.calibrated
     assert torch.equal(ensemble(images).argmax(-1), before.argmax(-1))
-    torch.testing.assert_close(ensemble(images), scale(before, float(ensemble.temperature)))
+    torch.testing.assert_close(ensemble(images), scale(before, float(ensemble.temperature)), rtol=0, atol=1e-10)
 
 
 def test_state_dict_round_trip_and_batches_of_one(parts):
     net, ends, _, bridges = parts
-    one = BridgedEnsemble(net, [ends[0]], [bridges["I"]]).calibrate(loader(12))
+    one = BridgedEnsemble(net, [ends[0]], [bridges["I"]]).calibrate(loader(12, dtype=EXACT))
     two = BridgedEnsemble(net, [ends[0]], [bridges["I"]])
     two.load_state_dict(one.state_dict())
     assert two.calibrated
-    images = blobs(12).images
+    images = blobs(12, dtype=EXACT).images
     assert torch.equal(one(images), two(images))
-    torch.testing.assert_close(torch.cat([one(image[None]) for image in images]), one(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat([one(image[None]) for image in images]), one(images), rtol=0, atol=1e-12)
 
 
 def test_calibration_changes_nothing_but_the_temperature(parts):
     net, ends, _, bridges = parts
     ensemble = BridgedEnsemble(net, [ends[0]], [bridges["I"]]).train()
     before = {k: v.clone() for k, v in ensemble.state_dict().items()}
-    ensemble.calibrate(loader(12))
+    ensemble.calibrate(loader(12, dtype=EXACT))
     assert ensemble.training
     changed = {k for k, v in ensemble.state_dict().items() if not torch.equal(v, before[k])}
     assert changed == {"temperature", "_fitted"}
@@ -131,8 +131,8 @@ def test_bad_ensembles(parts):
     with pytest.raises(ModebridgeError, match="of type Bridge, but got Linear"):
         BridgedEnsemble(net, [ends[0]], [torch.nn.Linear(1, 1)])
     with pytest.raises(ModebridgeError, match="evaluate to be given a BridgedEnsemble, but got ResNet"):
-        evaluate(net, loader())
-    images, labels = next(iter(loader()))
+        evaluate(net, loader(dtype=EXACT))
+    images, labels = next(iter(loader(dtype=EXACT)))
     for item, message in [
         ((images * float("nan"), labels), "images of valid to be finite"),
         ((images, labels[:-1]), "as many labels as images in valid"),
@@ -147,3 +147,11 @@ def test_bad_ensembles(parts):
         BridgedEnsemble(net, [ends[0]]).calibrate([])
     with pytest.raises(ModebridgeError, match="but got no sample"):
         fit_temperature(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
+
+
+def test_sixteen_bits_are_widened_before_probabilities_are_made(parts):
+    net, ends, _, bridges = parts
+    half = BridgedEnsemble(net, ends[:2], list(bridges.values())).bfloat16()
+    members = half.members(blobs(6).images.bfloat16())
+    assert members.dtype == torch.float32
+    torch.testing.assert_close(members.sum(-1), torch.ones(6, 6), rtol=0, atol=1e-6)

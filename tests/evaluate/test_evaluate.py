@@ -10,21 +10,22 @@ from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import accuracy, bootstrap_interval, brier, cost, ece, evaluate, nll, predict
-from tests.scenarios import TINY, modes, tiny_net
+from tests.scenarios import EXACT, TINY, modes, tiny_net
 
 
 def batches(count=3, seed=0):
     generator = torch.Generator().manual_seed(seed)
     sizes = [7, 7, 4][:count]
-    return [(torch.rand(n, 1, 8, 8, generator=generator), torch.randint(3, (n,), generator=generator)) for n in sizes]
+    images = [torch.rand(n, 1, 8, 8, generator=generator, dtype=EXACT) for n in sizes]
+    return [(part, torch.randint(3, (len(part),), generator=generator)) for part in images]
 
 
 @pytest.fixture
 def ensemble():
-    members, tap = modes(2), last_blocks_tap(TINY)
-    one = Bridge(body_like(TINY, "I", seed=0), members[:1], tap, name="I")
-    two = Bridge(body_like(TINY, "II", seed=1), members, tap, name="II")
-    return BridgedEnsemble(tiny_net(), members, [one, two])
+    members, tap = modes(2, dtype=EXACT), last_blocks_tap(TINY)
+    one = Bridge(body_like(TINY, "I", seed=0).double(), members[:1], tap, name="I")
+    two = Bridge(body_like(TINY, "II", seed=1).double(), members, tap, name="II")
+    return BridgedEnsemble(tiny_net(dtype=EXACT), members, [one, two])
 
 
 def test_scores_are_those_by_hand(ensemble):
@@ -41,8 +42,8 @@ def test_scores_are_those_by_hand(ensemble):
         (ece, found.ece, found.cece),
         (brier, found.brier, found.cbrier),
     ]:
-        assert value == pytest.approx(score(plain, labels), rel=1e-5)
-        assert calibrated == pytest.approx(score(tempered, labels), rel=1e-5)
+        assert value == pytest.approx(score(plain, labels), rel=1e-9)
+        assert calibrated == pytest.approx(score(tempered, labels), rel=1e-9)
     assert found.temperature == float(ensemble.temperature) != 1.0
     assert found.cnll != found.nll
     assert found.cost == cost(ensemble, (1, 8, 8))
@@ -103,13 +104,13 @@ def test_predict_joins_batches_in_order(ensemble):
     table, labels = predict(ensemble, data)
     assert torch.equal(labels, torch.cat([y for _, y in data]))
     with torch.no_grad():
-        torch.testing.assert_close(table, ensemble(torch.cat([x for x, _ in data])))
+        torch.testing.assert_close(table, ensemble(torch.cat([x for x, _ in data])), rtol=0, atol=1e-12)
     assert not table.requires_grad
 
 
 def test_predict_leaves_a_module_as_it_was():
     net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(0.5), nn.Linear(64, 10), nn.Softmax(dim=1))
-    net.train()
+    net.double().train()
     net[1].eval()  # a frozen part in a network in training
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     first, _ = predict(net, batches())
@@ -129,6 +130,6 @@ def test_predict_refuses_what_is_no_table(answer):
 
 
 def test_logits_are_noticed_when_scored():
-    net = tiny_net()
+    net = tiny_net(dtype=EXACT)
     with pytest.raises(ModebridgeError, match="not logits"):
         nll(*predict(net, batches()))

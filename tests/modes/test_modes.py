@@ -12,7 +12,7 @@ from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics
 from modebridge.nets import resnet, run
-from tests.scenarios import Vectors, blobs, loader, tiny_net
+from tests.scenarios import EXACT, Vectors, blobs, loader, tiny_net
 
 
 @pytest.mark.parametrize("norm", ["frn", "bn"])
@@ -111,35 +111,35 @@ def test_one_mode_where_two_are_needed():
 
 
 def test_statistics_of_one_batch_are_that_batch():
-    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3))
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3)).double()
     mode = Mode.from_module(net)
-    data = blobs(12)
+    data = blobs(12, dtype=EXACT)
     fresh = refresh_statistics(net, mode.params, mode.buffers, [(data.images, data.labels)])
     maps = net[0](data.images)
-    torch.testing.assert_close(fresh["1.running_mean"], maps.mean(dim=(0, 2, 3)).detach())
-    torch.testing.assert_close(fresh["1.running_var"], maps.var(dim=(0, 2, 3)).detach())
-    assert torch.equal(mode.buffers["1.running_mean"], torch.zeros(2))
+    torch.testing.assert_close(fresh["1.running_mean"], maps.mean(dim=(0, 2, 3)).detach(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(fresh["1.running_var"], maps.var(dim=(0, 2, 3)).detach(), rtol=0, atol=1e-12)
+    assert torch.equal(mode.buffers["1.running_mean"], torch.zeros(2, dtype=EXACT))
 
 
 def test_statistics_weigh_images_not_batches_and_leave_dropout_off():
-    net = nn.Sequential(nn.Dropout(0.9), nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3))
+    net = nn.Sequential(nn.Dropout(0.9), nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)).double()
     mode = Mode.from_module(net)
-    data = blobs(24)
+    data = blobs(24, dtype=EXACT)
     uneven = [(data.images[:20], data.labels[:20]), (data.images[20:], data.labels[20:])]
     fresh = refresh_statistics(net, mode.params, mode.buffers, uneven)
-    torch.testing.assert_close(fresh["2.running_mean"], data.images.flatten(1).mean(dim=0))
+    torch.testing.assert_close(fresh["2.running_mean"], data.images.flatten(1).mean(dim=0), rtol=0, atol=1e-12)
 
 
 def test_refresh_against_torch_update_bn():
-    net = tiny_net(0, "bn")
+    net = tiny_net(0, "bn", EXACT)
     mode = Mode.from_module(net)
-    batches = list(loader(24, 8))
+    batches = list(loader(24, 8, dtype=EXACT))
     fresh = refresh_statistics(net, mode.params, mode.buffers, batches)
     reference = copy.deepcopy(net)
     torch.optim.swa_utils.update_bn(batches, reference)
     for name, tensor in reference.state_dict().items():
         if "running" in name:
-            torch.testing.assert_close(fresh[name], tensor)
+            torch.testing.assert_close(fresh[name], tensor, rtol=0, atol=1e-12)
 
 
 def test_no_statistics_no_work_and_no_data_is_an_error():

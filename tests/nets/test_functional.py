@@ -10,28 +10,28 @@ from torch import nn
 
 from modebridge.errors import ModebridgeError
 from modebridge.nets import run, run_with_taps, skeleton, tap_names
-from tests.scenarios import Vectors, tiny_net
+from tests.scenarios import EXACT, Vectors, tiny_net
 
 
 def test_tap_and_logits_in_one_pass():
-    net = tiny_net().eval()
+    net = tiny_net(dtype=EXACT).eval()
     calls = []
     net.register_forward_hook(lambda *_: calls.append(1))
-    images = torch.rand(2, 1, 8, 8)
+    images = torch.rand(2, 1, 8, 8, dtype=EXACT)
     logits, features = run_with_taps(net, images, ["layers.1", "layers.2", "layers.1"])
     assert len(calls) == 1
-    torch.testing.assert_close(logits, net(images))
+    torch.testing.assert_close(logits, net(images), rtol=0, atol=1e-12)
     x = (images - net.mean) / net.std
-    torch.testing.assert_close(features["layers.1"], net.layers[1](net.layers[0](x)))
+    torch.testing.assert_close(features["layers.1"], net.layers[1](net.layers[0](x)), rtol=0, atol=1e-12)
     assert all(not m._forward_hooks for m in net.layers)
 
 
 def test_run_at_other_parameters_leaves_the_module_alone():
-    net, other = tiny_net(0).eval(), tiny_net(1).eval()
-    images = torch.rand(2, 1, 8, 8)
+    net, other = tiny_net(0, dtype=EXACT).eval(), tiny_net(1, dtype=EXACT).eval()
+    images = torch.rand(2, 1, 8, 8, dtype=EXACT)
     before = net(images)
-    torch.testing.assert_close(run(net, dict(other.named_parameters()), {}, images), other(images))
-    torch.testing.assert_close(net(images), before)
+    torch.testing.assert_close(run(net, dict(other.named_parameters()), {}, images), other(images), rtol=0, atol=1e-12)
+    torch.testing.assert_close(net(images), before, rtol=0, atol=1e-12)
 
 
 def test_skeleton_is_a_copy_with_its_own_mode():

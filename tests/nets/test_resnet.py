@@ -51,28 +51,28 @@ def test_multiply_adds_and_bridge_taps(name):
 
 def test_frn_is_its_formula():
     torch.manual_seed(0)
-    frn = FilterResponseNorm(3)
+    frn = FilterResponseNorm(3).double()
     with torch.no_grad():
         for parameter in frn.parameters():
             parameter.copy_(torch.randn(3))
-    x = torch.randn(2, 3, 4, 5)
+    x = torch.randn(2, 3, 4, 5, dtype=torch.float64)
     nu2 = (x**2).mean(dim=(2, 3), keepdim=True)
     shape = (1, 3, 1, 1)
     y = frn.gamma.view(shape) * x / torch.sqrt(nu2 + 1e-6) + frn.beta.view(shape)
-    torch.testing.assert_close(frn(x), torch.maximum(y, frn.tau.view(shape)))
+    torch.testing.assert_close(frn(x), torch.maximum(y, frn.tau.view(shape)), rtol=0, atol=1e-12)
 
 
 def test_same_padding_puts_the_odd_pixel_right_and_bottom():
-    conv = SameConv2d(1, 1, 3, 2, bias=False)
+    conv = SameConv2d(1, 1, 3, 2, bias=False).double()
     with torch.no_grad():
         conv.weight.copy_(torch.arange(1.0, 10.0).view(1, 1, 3, 3))
-    x = torch.zeros(1, 1, 4, 4)
+    x = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
     x[0, 0, 0, 0] = 1.0
     # Nothing is padded on the left: the corner pixel meets the kernel's first weight, padded it would be the fifth.
     assert conv(x)[0, 0].tolist() == [[1.0, 0.0], [0.0, 0.0]]
-    x = torch.randn(2, 1, 6, 6)
+    x = torch.randn(2, 1, 6, 6, dtype=torch.float64)
     reference = F.conv2d(F.pad(x, (0, 1, 0, 1)), conv.weight, stride=2)
-    torch.testing.assert_close(conv(x), reference)
+    torch.testing.assert_close(conv(x), reference, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8])

@@ -21,7 +21,7 @@ from modebridge.training import (
     fit_modes,
     read_metrics,
 )
-from tests.scenarios import loader, quick, tiny_net
+from tests.scenarios import EXACT, loader, quick, tiny_net
 
 
 def test_epochs_are_written_and_read_again(tmp_path: Path) -> None:
@@ -80,10 +80,10 @@ def test_weights_are_averaged_over_the_last_epochs(tmp_path: Path) -> None:
 
     for epochs in (4, 5, 6):
         plain = Flat(epochs=epochs, lr=0.05, warmup=1, weight_decay=1e-3)
-        ends.append(fit_mode(tiny_net(), loader(), config=plain))
-    mean = fit_mode(tiny_net(), loader(), config=config)
+        ends.append(fit_mode(tiny_net(dtype=EXACT), loader(dtype=EXACT), config=plain))
+    mean = fit_mode(tiny_net(dtype=EXACT), loader(dtype=EXACT), config=config)
     for name, tensor in mean.params.items():
-        torch.testing.assert_close(tensor, torch.stack([end.params[name] for end in ends]).mean(0))
+        torch.testing.assert_close(tensor, torch.stack([end.params[name] for end in ends]).mean(0), rtol=0, atol=1e-12)
     stops = Checkpoints(tmp_path / "swa", every=0)
     stopped = 0
 
@@ -94,20 +94,20 @@ def test_weights_are_averaged_over_the_last_epochs(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit_mode(tiny_net(), loader(), config=config, checkpoints=stops, report=stop)
-    resumed = fit_mode(tiny_net(), loader(), config=config, checkpoints=stops)
+        fit_mode(tiny_net(dtype=EXACT), loader(dtype=EXACT), config=config, checkpoints=stops, report=stop)
+    resumed = fit_mode(tiny_net(dtype=EXACT), loader(dtype=EXACT), config=config, checkpoints=stops)
     assert resumed.id == mean.id
 
 
 def test_the_mean_gets_statistics_of_its_own() -> None:
-    config, data = replace(quick(4), average_from=2), loader()
-    mean = fit_mode(tiny_net(0, "bn"), data, config=config)
+    config, data = replace(quick(4), average_from=2), loader(dtype=EXACT)
+    mean = fit_mode(tiny_net(0, "bn", EXACT), data, config=config)
     data.set_epoch(4)
-    fresh = refresh_statistics(tiny_net(0, "bn"), mean.params, mean.buffers, data)
+    fresh = refresh_statistics(tiny_net(0, "bn", EXACT), mean.params, mean.buffers, data)
     for name, tensor in fresh.items():
         if tensor.is_floating_point():
-            torch.testing.assert_close(mean.buffers[name], tensor)
+            torch.testing.assert_close(mean.buffers[name], tensor, rtol=0, atol=1e-12)
     with pytest.raises(ModebridgeError, match="keep='last' for averaged weights"):
-        fit_mode(tiny_net(0, "bn"), data, config=replace(config, keep="best"), valid=loader(12))
+        fit_mode(tiny_net(0, "bn", EXACT), data, config=replace(config, keep="best"), valid=loader(12, dtype=EXACT))
     with pytest.raises(ModebridgeError, match="at most the 4 epochs"):
         replace(config, average_from=5)

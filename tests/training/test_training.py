@@ -27,7 +27,7 @@ from modebridge.training import (
 )
 from modebridge.training.flat import Layout
 from modebridge.training.step import Step, make_forward, sgd_
-from tests.scenarios import blobs, loader, modes, quick, tiny_net
+from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 
 def test_schedule_of_the_facts():
@@ -40,10 +40,10 @@ def test_schedule_of_the_facts():
 @pytest.mark.parametrize("norm", ["frn", "bn"])
 def test_the_loop_is_plain_sgd(norm):
     config = TrainConfig(epochs=3, lr=0.05, weight_decay=1e-2, warmup=2, keep="last")
-    got = fit_mode(tiny_net(0, norm), loader(20, 8), config=config)
-    net = tiny_net(0, norm).train()
+    got = fit_mode(tiny_net(0, norm, EXACT), loader(20, 8, dtype=EXACT), config=config)
+    net = tiny_net(0, norm, EXACT).train()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2)
-    data = loader(20, 8)
+    data = loader(20, 8, dtype=EXACT)
     for epoch in range(3):
         optimiser.param_groups[0]["lr"] = 0.05 * config.factor(epoch)
         for images, labels in data:
@@ -51,7 +51,7 @@ def test_the_loop_is_plain_sgd(norm):
             F.cross_entropy(net(images), labels).backward()
             optimiser.step()
     for name, tensor in net.state_dict().items():
-        torch.testing.assert_close(got.state[name], tensor, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(got.state[name], tensor, rtol=0, atol=1e-12)
 
 
 def test_the_callers_module_is_left_alone_and_zero_epochs_is_the_start():
@@ -201,15 +201,15 @@ def test_frozen_parameters_stay_frozen():
 def test_update_is_that_of_torch(nesterov):
     torch.manual_seed(0)
     config = TrainConfig(epochs=1, weight_decay=0.1, nesterov=nesterov)
-    mine, momentum = torch.randn(100), torch.zeros(100)
+    mine, momentum = torch.randn(100, dtype=EXACT), torch.zeros(100, dtype=EXACT)
     theirs = mine.clone().requires_grad_()
     optimiser = torch.optim.SGD([theirs], lr=0.3, momentum=0.9, weight_decay=0.1, nesterov=nesterov == "standard")
     for _ in range(4):
-        gradient = torch.randn(100)
+        gradient = torch.randn(100, dtype=EXACT)
         sgd_(mine, momentum, gradient, 0.3, config)
         theirs.grad = gradient
         optimiser.step()
-    torch.testing.assert_close(mine, theirs.detach())
+    torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-12)
 
 
 def test_the_authors_nesterov_steps_along_gradient_plus_buffer():
@@ -273,20 +273,20 @@ def test_layout_keeps_numbers_names_and_memory_order():
 @pytest.mark.slow
 def test_compiled_losses_are_the_same():
     """Traced whole, without a break, and run by the tracer itself: what a GPU compiles is what a CPU computes."""
-    net, (a, b) = tiny_net(0, "bn"), modes(2, "bn")
+    net, (a, b) = tiny_net(0, "bn", EXACT), modes(2, "bn", EXACT)
     for kind in ("bezier", "polychain"):
         curve = start_curve(net, a, b, kind=kind)
-        objective = CurveObjective(net, curve, loader())
+        objective = CurveObjective(net, curve, loader(dtype=EXACT))
         state = objective.start(curve)["curve"]
         layout = Layout(state.params)
         forward = make_forward(objective.program("curve"), layout)
         traced = torch.compile(forward, backend="eager", fullgraph=True)
         steps = [Step(state, layout, f, quick(), torch.device("cpu")) for f in (forward, traced)]
-        batch = next(iter(loader()))
+        batch = next(iter(loader(dtype=EXACT)))
         prepared = objective.prepare(batch, objective.draw(8, torch.Generator().manual_seed(0)))["curve"]
         for _ in range(2):
             one, two = (step(prepared, 0.1) for step in steps)
-            torch.testing.assert_close(one, two)
+            torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
 
 
 def test_engines_refuse_what_is_not_there():

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from modebridge.bridges.build import Kind
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
+from modebridge.nets import untouched
 
 __all__ = ["Bridge"]
 
@@ -58,7 +59,8 @@ class Bridge(nn.Module):
                 f"Expected a type {self.kind} bridge to get {len(self.reads)} features, "
                 f"but got {len(features)}; give one per mode it reads."
             )
-        return self.body(*features)  # type: ignore[no-any-return]
+        # Other bridges read the same features: a body that works in place gets its own.
+        return untouched(self.body, self.body, *features)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         """What torch prints beside the body."""

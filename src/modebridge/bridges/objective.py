@@ -18,6 +18,7 @@ from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, check_tap, run, skeleton
+from modebridge.trees import wide
 from modebridge.types import Batch, Batches, Draw, Inputs, Params, Prepared, Program, State, States
 
 __all__ = ["BridgeObjective", "kl_divergence", "mix"]
@@ -63,6 +64,7 @@ class BridgeObjective:
         compiled: makes the frozen networks' forward pass faster, where an engine can.
         fan_out: runs independent jobs side by side, where an engine can.
         synced: makes a network's batch norm see the batches of all processes.
+        shares: whether one program may serve two bodies, so that it is compiled once; none does by default.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class BridgeObjective:
         compiled: Callable[[Frozen], Frozen] = lambda function: function,
         fan_out: Callable[[Sequence[Callable[[], Said]]], list[Said]] | None = None,
         synced: Callable[[nn.Module], nn.Module] = lambda module: module,
+        shares: Callable[[nn.Module, nn.Module], bool] = lambda one, other: False,
     ) -> None:
         if not bridges:
             raise ModebridgeError("Expected at least one bridge to train, but got none; give some.")
@@ -92,9 +95,10 @@ class BridgeObjective:
         self._fan_out = fan_out or _in_turn
         self._programs: dict[str, Program] = {}
         self._measures: dict[str, Program] = {}
-        for bridge in bridges.values():
-            self._programs.setdefault(_architecture(bridge), _program(synced(skeleton(bridge, training=True))))
-            self._measures.setdefault(_architecture(bridge), _program(skeleton(bridge)))
+        for name, bridge in bridges.items():
+            twin = next((key for key in self._programs if _serves(bridges[key], bridge, shares)), None)
+            self._programs[name] = self._programs[twin] if twin else _program(synced(skeleton(bridge, training=True)))
+            self._measures[name] = self._measures[twin] if twin else _program(skeleton(bridge))
         known: dict[str, Mode] = {mode.id: mode for mode in modes}
         for name, bridge in bridges.items():
             check_tap(net, bridge.tap)
@@ -119,9 +123,15 @@ class BridgeObjective:
         return len(self._frozen)
 
     def start(self) -> States:
-        """The bridges' own weights."""
-        modes = {name: Mode.from_module(bridge) for name, bridge in self._bridges.items()}
-        return {name: State(mode.params, mode.buffers) for name, mode in modes.items()}
+        """The bridges' own weights; those with `requires_grad=False` are frozen."""
+        states: dict[str, State] = {}
+        for name, bridge in self._bridges.items():
+            mode = Mode.from_module(bridge)
+            learns = {key for key, parameter in bridge.named_parameters() if parameter.requires_grad}
+            params = {key: tensor for key, tensor in mode.params.items() if key in learns}
+            frozen = {key: tensor for key, tensor in mode.params.items() if key not in learns}
+            states[name] = State(params, mode.buffers, frozen)
+        return states
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """A share per sample ~ Beta(alpha, alpha), not folded to >= 0.5, and one permutation for the batch."""
@@ -170,9 +180,9 @@ class BridgeObjective:
             inputs = {f"feature{k}": said[source][1][bridge.tap] for k, source in enumerate(bridge.reads)}
             modes = self._targets[name].modes
             if modes:
-                target = torch.stack([said[mode.id][0].float().softmax(dim=-1) for mode in modes]).mean(dim=0)
+                target = torch.stack([wide(said[mode.id][0]).softmax(dim=-1) for mode in modes]).mean(dim=0)
             else:
-                logits = next(iter(said.values()))[0]
+                logits = wide(next(iter(said.values()))[0])
                 target = F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
                 target = mix(target, share.to(target.dtype), partner) if draw else target
             prepared[name] = {**inputs, "target": target}
@@ -180,7 +190,7 @@ class BridgeObjective:
 
     def program(self, member: str) -> Program:
         """The mean KL of a bridge on the mixed batch."""
-        return self._programs[_architecture(self._bridges[member])]
+        return self._programs[member]
 
     @torch.no_grad()
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
@@ -189,19 +199,22 @@ class BridgeObjective:
         seen = 0
         for batch in batches:
             prepared = self.prepare(batch, {})
-            for name, bridge in self._bridges.items():
-                divergence = self._measures[_architecture(bridge)](states[name], prepared[name])
+            for name in self._bridges:
+                divergence = self._measures[name](states[name], prepared[name])
                 totals[name] += float(divergence) * len(batch[1])
             seen += len(batch[1])
         return {name: total / seen if seen else math.nan for name, total in totals.items()}
 
     def result(self, states: States) -> dict[str, Bridge]:
-        """The trained bridges by name, in evaluation mode."""
+        """The trained bridges by name, in evaluation mode; what was frozen in them still says so."""
         trained = {}
         for name, bridge in self._bridges.items():
             filled = skeleton(bridge)
-            filled.load_state_dict({**states[name].params, **states[name].buffers})
+            state = states[name]
+            filled.load_state_dict({**state.params, **state.frozen, **state.buffers})
             filled.cpu()
+            for own, given in zip(filled.parameters(), bridge.parameters(), strict=True):
+                own.requires_grad_(given.requires_grad)
             assert isinstance(filled, Bridge)
             trained[name] = filled
         return trained
@@ -211,16 +224,15 @@ def _in_turn(jobs: Sequence[Callable[[], Said]]) -> list[Said]:
     return [job() for job in jobs]
 
 
-def _architecture(bridge: Bridge) -> str:
-    """Equal for bridges that one program can serve: the same modules in the same order, the same shapes."""
-    shapes = [(name, tuple(tensor.shape)) for name, tensor in bridge.state_dict().items()]
-    return f"{type(bridge.body).__qualname__} {bridge.body!r} {shapes}"
+def _serves(one: Bridge, other: Bridge, shares: Callable[[nn.Module, nn.Module], bool]) -> bool:
+    """Whether the program of one bridge serves another; what else bridges remember is not part of it."""
+    return len(one.reads) == len(other.reads) and shares(one.body, other.body)
 
 
 def _program(body: nn.Module) -> Program:
     def loss(state: State, prepared: Prepared) -> Tensor:
         features = [prepared[f"feature{k}"] for k in range(len(prepared) - 1)]
-        out = run(body, state.params, state.buffers, *features)
-        return kl_divergence(prepared["target"], out.float()).mean()
+        out = run(body, {**state.params, **state.frozen}, state.buffers, *features)
+        return kl_divergence(prepared["target"], wide(out)).mean()
 
     return loss

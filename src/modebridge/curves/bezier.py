@@ -61,4 +61,6 @@ class BezierCurve(Curve):
             raise ModebridgeError(f"Expected pins to be at least 0, but got {pins}; 1 gives the paper's curve.")
         steps = [k / (pins + 1) for k in range(1, pins + 1)]
         trees.check_same([start.params, end.params], "the two modes of a curve")
-        return cls(start, end, tuple(trees.combine([1 - s, s], [start.params, end.params]) for s in steps))
+        ends = [start.params, end.params]
+        same = trees.common(ends)
+        return cls(start, end, tuple({**trees.combine([1 - s, s], ends), **trees.clone(same)} for s in steps))

@@ -69,6 +69,13 @@ class Curve(ABC):
         check_r(r)
         return trees.combine(self.weights(r), self.controls)
 
+    def settled(self, r: float) -> dict[str, Tensor]:
+        """The parameters at r to keep: what the whole curve shares (frozen layers) to the last bit, at every r.
+
+        It looks at the numbers, which `point`, a function to differentiate, does not.
+        """
+        return {**self.point(r), **trees.common(self.controls)}
+
     def tangent(self, r: Position) -> dict[str, Tensor]:
         """The derivative of `point` by r, in closed form."""
         check_r(r)
@@ -107,7 +114,7 @@ class Curve(ABC):
         check_statistics(net, self.start.buffers, self.end.buffers)
         if r in (0.0, 1.0) or r in self.statistics or not has_statistics(net):
             return self
-        fresh = refresh_statistics(net, self.point(r), self.start.buffers, batches)
+        fresh = refresh_statistics(net, self.settled(r), self.start.buffers, batches)
         return replace(self, statistics={**self.statistics, r: fresh})
 
     def at(self, r: float) -> Mode:
@@ -118,7 +125,7 @@ class Curve(ABC):
         if r == 1.0:
             return self.end
         if r in self.statistics:
-            return Mode(self.point(r), self.statistics[r])
+            return Mode(self.settled(r), self.statistics[r])
         # The mark of a layer that estimates statistics; frozen ones, which are constants, do not count batches.
         stale = [name for name in self.start.buffers if name.endswith("num_batches_tracked")]
         if stale:
@@ -126,7 +133,7 @@ class Curve(ABC):
                 f"Expected batch norm's statistics to be known at r = {r}, but got none for '{stale[0]}'; "
                 "call curve = curve.with_statistics(net, r, train) first."
             )
-        return Mode(self.point(r), self.start.buffers)
+        return Mode(self.settled(r), self.start.buffers)
 
     def length(self, steps: int = 64) -> float:
         """The length of the path in parameter space, by the midpoint rule on |tangent|."""

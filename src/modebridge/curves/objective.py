@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from threading import Lock
 from typing import Generic, Literal, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge import trees
+from modebridge import seeds, trees
 from modebridge.batches import go_to_epoch, inputs_in, named, rows_of
 from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
@@ -29,8 +28,7 @@ Refresh: TypeAlias = Callable[[nn.Module, Params, Params, Batches], Params]
 C = TypeVar("C", bound=Curve)
 
 MEMBER = "curve"
-
-_GLOBAL_GENERATOR = Lock()
+SHARED = "shared"
 
 
 def start_curve(
@@ -51,7 +49,8 @@ def start_curve(
         end: the mode at r = 1.
         kind: "bezier" or "polychain".
         pins: how many control points there are to learn.
-        pin_start: "midpoint" puts the pins on the straight segment; "random" draws fresh weights, as the authors do.
+        pin_start: "midpoint" puts the pins on the straight segment; "random" draws fresh weights, as the authors do,
+            of those parameters that learn (`requires_grad`).
         seed: of the fresh weights.
     """
     check_modes(net, [start, end], 2, "a curve")
@@ -65,7 +64,7 @@ def start_curve(
         raise ModebridgeError(f"Expected pins to be at least 1, but got {pins}; 1 gives the paper's quadratic curve.")
     line = BezierCurve.line(start, end, pins)
     if pin_start == "random":
-        line = line.with_pins([_fresh(net, seed + k) for k in range(pins)])
+        line = line.with_pins([{**pin, **_fresh(net, seed + k)} for k, pin in enumerate(line.pins)])
     elif pin_start != "midpoint":
         raise ModebridgeError(
             f"Expected pin_start to be 'midpoint' or 'random', but got '{pin_start}'; choose one of the two."
@@ -80,17 +79,16 @@ def start_curve(
 
 
 def _fresh(net: nn.Module, seed: int) -> dict[str, Tensor]:
-    """Newly drawn weights: every module's own reset, then the paper's initialisation of what it covers."""
+    """Newly drawn weights of what learns: every module's own reset, then the paper's initialisation."""
     copy = skeleton(net)
-    # Modules of others draw from the global generator, which is everybody's: one thread at a time, and put back.
-    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
+    with seeds.borrowed(seed), torch.no_grad():
         for module in copy.modules():
             reset = getattr(module, "reset_parameters", None)
             if callable(reset) and not isinstance(module, nn.Conv2d | nn.Linear):
                 reset()
     initialise(copy, torch.Generator().manual_seed(seed))
-    return trees.clone(dict(copy.named_parameters()))
+    learns = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+    return trees.clone({name: parameter for name, parameter in copy.named_parameters() if name in learns})
 
 
 class CurveObjective(Generic[C]):
@@ -116,14 +114,31 @@ class CurveObjective(Generic[C]):
         self._refresh = refresh
         self._statistics = has_statistics(net)
 
-    def start(self, curve: C) -> States:
-        """Begin from the pins of `curve`, named by their number; its ends are frozen."""
-        pins = {f"{k}:{name}": tensor for k, pin in enumerate(curve.pins) for name, tensor in pin.items()}
-        ends = {
-            f"{end}:{name}": tensor for end in ("start", "end") for name, tensor in getattr(curve, end).params.items()
-        }
+    def start(self, curve: C, trainable: Collection[str] | None = None) -> States:
+        """Begin from the pins of `curve`, named by their number; its ends are frozen, and so is what is not trainable.
+
+        A parameter that does not learn stays where it is: at the ends' own value where they share it, which is what
+        freezing a layer of both comes to, and else on the path through the pins given (the straight segment).
+
+        Args:
+            curve: where to begin.
+            trainable: names of the parameters whose pins learn; None trains all.
+        """
+        learns = trainable if trainable is not None else curve.start.params
+        params: dict[str, Tensor] = {}
+        frozen: dict[str, Tensor] = {}
+        for key, tree in zip(self._keys, curve.controls, strict=True):
+            for name, tensor in tree.items():
+                pin = key not in ("start", "end") and name in learns
+                (params if pin else frozen)[f"{key}:{name}"] = tensor
+        for name, tensor in trees.common(curve.controls).items():
+            if name not in learns:
+                # Once, and never averaged: rounding would move it from r to r.
+                for key in self._keys:
+                    del frozen[f"{key}:{name}"]
+                frozen[f"{SHARED}:{name}"] = tensor
         # Buffers are for the forward pass to scribble on: statistics on the way are no use to anybody.
-        return {MEMBER: State(pins, curve.start.buffers, ends)}
+        return {MEMBER: State(params, curve.start.buffers, frozen)}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """One r for the whole batch."""
@@ -161,11 +176,12 @@ class CurveObjective(Generic[C]):
 
     def result(self, curve: C, states: States) -> C:
         """`curve` with the trained pins, and statistics at r where the network needs them."""
-        controls = [trees.clone(tree) for tree in self._controls(states[MEMBER])[1:-1]]
-        trained = curve.with_pins(controls)
+        controls, shared = self._controls(states[MEMBER])
+        pins = [{**tree, **shared} for tree in controls[1:-1]]
+        trained = curve.with_pins([trees.clone({name: pin[name] for name in curve.start.params}) for pin in pins])
         if not self._statistics:
             return trained
-        fresh = self._refreshed(trained.point(self._r), curve.start.buffers)
+        fresh = self._refreshed(trained.settled(self._r), curve.start.buffers)
         return replace(trained, statistics={self._r: fresh})
 
     def _refreshed(self, point: Params, buffers: Params) -> Params:
@@ -176,13 +192,18 @@ class CurveObjective(Generic[C]):
         return self._refresh(self._net, point, buffers, self._train)
 
     def _point(self, state: State, r: Position) -> Params:
-        return trees.combine(self._kind.weights(r), self._controls(state))
+        controls, shared = self._controls(state)
+        return {**trees.combine(self._kind.weights(r), controls), **shared}
 
-    def _controls(self, state: State) -> list[Params]:
-        """Start, pins and end out of a state, by the first part of their names."""
-        keys = ["start", *(str(k) for k in range(len(self._kind.pins))), "end"]
-        found: dict[str, dict[str, Tensor]] = {key: {} for key in keys}
+    @property
+    def _keys(self) -> list[str]:
+        """How the parts of a state are named: the ends by word, the pins by number."""
+        return ["start", *(str(k) for k in range(len(self._kind.pins))), "end"]
+
+    def _controls(self, state: State) -> tuple[list[Params], Params]:
+        """Start, pins and end out of a state, by the first part of their names, and what all of them share."""
+        found: dict[str, dict[str, Tensor]] = {key: {} for key in (*self._keys, SHARED)}
         for key, tensor in (*state.params.items(), *state.frozen.items()):
             number, name = key.split(":", 1)
             found[number][name] = tensor
-        return [found[key] for key in keys]
+        return [found[key] for key in self._keys], found[SHARED]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from modebridge.batches import some_of
 from modebridge.deploy.temperatures import Temperatures
-from modebridge.ensembles import scale
+from modebridge.ensembles import probabilities_of, scale
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
@@ -71,7 +71,7 @@ def staged(
             None asks every member about every image.
     """
     out, *found = base(0, images)
-    first = out.softmax(dim=-1)
+    first = probabilities_of(out)
     answer = scale(first, temperatures.first)
     table = first.new_zeros(members, *first.shape)
     table[0] = first
@@ -83,8 +83,8 @@ def staged(
         for k in range(1, len(taps)):
             out, *found = base(k, some_of(images, unsure))
             features |= {(k, tap): one for tap, one in zip(taps[k], found, strict=True)}
-            said.append(out.softmax(dim=-1))
-        said += [out.softmax(dim=-1) for out in bridges(features)]
+            said.append(probabilities_of(out))
+        said += [probabilities_of(out) for out in bridges(features)]
         told = torch.stack(said)
         answer[unsure] = scale(told.mean(dim=0), temperatures.by_bridges[count])
         table[: len(said), unsure] = told

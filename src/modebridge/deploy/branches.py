@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ from torch.func import functional_call, stack_module_state
 from modebridge.deploy.fold import fold
 from modebridge.deploy.module import BasePart, OneModule
 from modebridge.ensembles import BridgedEnsemble
-from modebridge.ensembles.temperature import scale
+from modebridge.ensembles.temperature import probabilities_of, scale
 from modebridge.errors import ModebridgeError
-from modebridge.nets import check_tap, skeleton
+from modebridge.nets import check_tap, skeleton, untouched
 
 __all__ = ["Branches", "Stacked", "capture", "compile_regions"]
 
@@ -31,7 +32,7 @@ class Branches:
     Args:
         ensemble: it is copied.
         device: where to run.
-        dtype: of weights and images; the mean of the probabilities is made in float32.
+        dtype: of weights and images; the mean of the probabilities is made in float32 at least.
         compiled: whether regions are compiled, see `compile_regions`.
         splits: further taps to split regions at, so that ensembles with and without bridges are cut alike.
     """
@@ -79,12 +80,12 @@ class Branches:
             features.update({(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)})
         for (j,), runner, stream in zip(one.units, one.runners, self._streams[len(one.bases) :], strict=True):
             inputs = [features[place] for place in one.reads[j]]
-            logits.append(self._on(stream, main, one.reads[j], runner, inputs))
+            logits.append(self._on(stream, main, one.reads[j], partial(untouched, runner, runner), inputs))
         if main is not None:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]
         # `features` lives until here: before the streams have met, memory of one must not be given to another.
-        return scale(torch.stack(logits).float().softmax(dim=-1).mean(dim=0), one.temperatures.by_bridges[-1])
+        return scale(probabilities_of(torch.stack(logits)).mean(dim=0), one.temperatures.by_bridges[-1])
 
     @property
     def _capturing(self) -> bool:
@@ -95,7 +96,7 @@ class Branches:
         stream: Any,
         main: Any,
         after: Sequence[tuple[int, str]] | None,
-        work: nn.Module,
+        work: Callable[..., Any],
         inputs: Sequence[Tensor],
     ) -> Any:
         """Run on a stream after some taps (None: after the main stream); at once where there are no streams."""
@@ -150,15 +151,16 @@ class Stacked:
 
         def all_of_them(state: dict[str, Tensor], images: Tensor) -> Tensor:
             logits = torch.vmap(one, in_dims=(0, None))(state, images)
-            return scale(logits.float().softmax(dim=-1).mean(dim=0), temperature)
+            return scale(probabilities_of(logits).mean(dim=0), temperature)
 
         self._state = state
+        self._bare = bare
         self._run: Any = torch.compile(all_of_them, dynamic=False) if compiled else all_of_them
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """The probabilities (B, K) of images (B, ...) on our device and of our type."""
-        return self._run(self._state, images)  # type: ignore[no-any-return]
+        return untouched(self._bare, lambda own: self._run(self._state, own), images)  # type: ignore[no-any-return]
 
 
 def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "inductor") -> list[str]:

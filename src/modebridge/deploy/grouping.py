@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges.bodies import Join
-from modebridge.nets import FilterResponseNorm, skeleton
+from modebridge.nets import FilterResponseNorm, alike, skeleton
 
 __all__ = ["Grouped", "units"]
 
@@ -88,20 +88,23 @@ def _join(layer: nn.Module, peers: Sequence[nn.Module]) -> None:
 def units(bodies: Sequence[nn.Module], reads: Sequence[Reads]) -> list[tuple[int, ...]]:
     """The numbers of the bridges that can run as one, and of the others alone.
 
-    Together go type I bridges of one architecture at one tap, if all their layers are of known kinds.
+    Together go type I bridges at one tap that differ in their weights alone, if all their layers are of known kinds.
 
     Args:
         bodies: one a bridge.
         reads: (base, tap) of every feature that each of them takes.
     """
-    found: dict[tuple[object, ...], list[int]] = {}
+    found: list[list[int]] = []
     for j, (body, places) in enumerate(zip(bodies, reads, strict=True)):
-        shapes = tuple((name, tuple(tensor.shape)) for name, tensor in body.state_dict().items())
         leaves = [layer for layer in body.modules() if not any(True for _ in layer.children())]
-        known = all(_known(leaf) for leaf in leaves)
-        alone = None if known and len(places) == 1 else j
-        found.setdefault((tuple(places), type(body), repr(body), shapes, alone), []).append(j)
-    return [tuple(numbers) for numbers in found.values()]
+        peers = next(
+            (own for own in found if list(reads[own[0]]) == list(places) and alike(bodies[own[0]], body)), None
+        )
+        if peers is None or len(places) != 1 or not all(map(_known, leaves)):
+            found.append([j])
+        else:
+            peers.append(j)
+    return [tuple(numbers) for numbers in found]
 
 
 def _known(layer: nn.Module) -> bool:

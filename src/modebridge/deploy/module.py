@@ -14,8 +14,8 @@ from modebridge.deploy.answer import Answer, Place, check_bridges, staged
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouping import Grouped, units
 from modebridge.deploy.temperatures import Temperatures
-from modebridge.ensembles import BridgedEnsemble, scale
-from modebridge.nets import call, check_tap, feature_of, skeleton
+from modebridge.ensembles import BridgedEnsemble, probabilities_of, scale
+from modebridge.nets import Reading, call, check_tap, skeleton, untouched
 from modebridge.types import Inputs
 
 __all__ = ["BasePart", "OneModule", "Positional"]
@@ -75,14 +75,14 @@ class OneModule(nn.Module):
             out, *found = base(images)
             logits.append(out)
             features.update({(k, tap): feature for tap, feature in zip(self.taps[k], found, strict=True)})
-        return torch.stack([*logits, *self._bridges(features, len(self.reads))]).softmax(dim=-1)
+        return probabilities_of(torch.stack([*logits, *self._bridges(features, len(self.reads))]))
 
     def _bridges(self, features: Mapping[Place, Tensor], count: int) -> list[Tensor]:
         """The logits (B, K) of the first bridges."""
         said: dict[int, Tensor] = {}
         for numbers, runner in zip(self.units, self.runners, strict=True):
             if numbers[0] < count:
-                out = runner(*[features[place] for place in self.reads[numbers[0]]])
+                out = untouched(runner, runner, *[features[place] for place in self.reads[numbers[0]]])
                 said |= {numbers[0]: out} if len(numbers) == 1 else dict(zip(numbers, out.unbind(), strict=True))
         return [said[j] for j in range(count)]
 
@@ -129,14 +129,14 @@ class BasePart(nn.Module):
 
     def forward(self, images: Inputs) -> tuple[Tensor, ...]:
         """Logits (B, K), then one feature a tap."""
-        heard: dict[str, Tensor] = {}
+        heard: dict[str, Reading] = {}
         self._heard.now = heard
         logits = call(self.net, images)
-        return (logits, *[heard[tap] for tap in self._taps])
+        return (logits, *[heard[tap].feature(tap) for tap in self._taps])
 
     def _reader(self, tap: str) -> Any:
         def read(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
-            self._heard.now[tap] = feature_of(output, tap)
+            self._heard.now[tap] = Reading(output, tap)
 
         return read
 
@@ -156,13 +156,14 @@ class Positional(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         """What the module says."""
-        return self.module(*inputs) if self._names is None else self.module(dict(zip(self._names, inputs, strict=True)))
+        given: Sequence[Inputs] = inputs if self._names is None else [dict(zip(self._names, inputs, strict=True))]
+        return untouched(self.module, self.module, *given)
 
 
 class _ByThread(threading.local):
     """A place of its own for every thread; a copy of a module starts with an empty one."""
 
-    now: dict[str, Tensor]
+    now: dict[str, Reading]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ByThread:
         return _ByThread()

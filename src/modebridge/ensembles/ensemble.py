@@ -82,7 +82,7 @@ class BridgedEnsemble(nn.Module):
         return bool(self._fitted)
 
     def members(self, images: Inputs) -> Tensor:
-        """The probabilities (M, B, K) of every member: the modes, then the bridges."""
+        """The probabilities (M, B, K) of every member, in float32 at least: the modes, then the bridges."""
         logits: list[Tensor] = []
         features: dict[tuple[int, str], Tensor] = {}
         for k, base in enumerate(self.bases):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
+from modebridge.trees import wide
 
 __all__ = ["FLOOR", "fit_temperature", "probabilities_of", "scale"]
 
@@ -30,8 +31,7 @@ def probabilities_of(logits: Tensor) -> Tensor:
     >>> probabilities_of(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype
     torch.float32
     """
-    half = logits.dtype in (torch.bfloat16, torch.float16)
-    return logits.softmax(dim=-1, dtype=torch.float32 if half else None)
+    return wide(logits).softmax(dim=-1)
 
 
 def scale(probabilities: Tensor, temperature: Tensor | float) -> Tensor:

@@ -16,6 +16,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
 from modebridge.evaluate.cost import Cost, cost
 from modebridge.evaluate.scores import accuracy, brier, ece, hits, nll, surprisals
+from modebridge.nets import untouched
 from modebridge.types import Batches, Inputs
 
 __all__ = ["Scores", "evaluate", "predict"]
@@ -26,7 +27,8 @@ def predict(model: Callable[[Any], Tensor], data: Batches) -> tuple[Tensor, Tens
     """The probabilities (N, K) that a model gives on all of the data, and the labels (N,).
 
     Args:
-        model: images (B, ...) to probabilities (B, K); a module is run in evaluation mode and left as it was.
+        model: images (B, ...) to probabilities (B, K); a module is run in evaluation mode and left as it was, and
+            so are the images.
         data: anything that yields (images, labels).
 
     >>> double = lambda images: torch.stack([images, 1 - images], dim=1)
@@ -38,7 +40,7 @@ def predict(model: Callable[[Any], Tensor], data: Batches) -> tuple[Tensor, Tens
     with _evaluating(model):
         for item in data:
             images, labels = check_batch(item, "the data")
-            table = model(images)
+            table = untouched(model, model, images)
             if not isinstance(table, Tensor) or table.dim() != 2 or len(table) != len(labels):
                 got = tuple(table.shape) if isinstance(table, Tensor) else type(table).__name__
                 raise ModebridgeError(

@@ -24,17 +24,15 @@ class ModeObjective:
 
     Args:
         net: gives the architecture.
-        trainable: names of the parameters that learn; the others stay as they are. None trains all.
     """
 
-    def __init__(self, net: nn.Module, trainable: Collection[str] | None = None) -> None:
-        self._trainable = trainable
+    def __init__(self, net: nn.Module) -> None:
         self._train = skeleton(net, training=True)
         self._eval = skeleton(net)
 
-    def start(self, mode: Mode) -> States:
-        """Begin from the weights of `mode`."""
-        learns = self._trainable if self._trainable is not None else mode.params
+    def start(self, mode: Mode, trainable: Collection[str] | None = None) -> States:
+        """Begin from the weights of `mode`; those named learn, the others stay as they are. None trains all."""
+        learns = trainable if trainable is not None else mode.params
         params = {name: tensor for name, tensor in mode.params.items() if name in learns}
         frozen = {name: tensor for name, tensor in mode.params.items() if name not in learns}
         return {MEMBER: State(params, mode.buffers, frozen)}

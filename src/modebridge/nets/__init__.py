@@ -1,7 +1,9 @@
 """The paper's networks, and running any network at any parameters. Knows nothing of curves."""
 
+from modebridge.nets.alike import alike
 from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, initialise
 from modebridge.nets.functional import (
+    Reading,
     Tapped,
     call,
     check_tap,
@@ -15,6 +17,7 @@ from modebridge.nets.functional import (
 from modebridge.nets.inspect import Inspection, Layout, Tap, inspect
 from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
+from modebridge.nets.untouched import untouched
 
 __all__ = [
     "SPECS",
@@ -24,11 +27,13 @@ __all__ = [
     "Inspection",
     "Layout",
     "Norm",
+    "Reading",
     "ResNet",
     "ResNetSpec",
     "SameConv2d",
     "Tap",
     "Tapped",
+    "alike",
     "call",
     "check_tap",
     "feature_of",
@@ -43,4 +48,5 @@ __all__ = [
     "skeleton",
     "spec_of",
     "tap_names",
+    "untouched",
 ]

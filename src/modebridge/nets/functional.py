@@ -13,9 +13,21 @@ from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
 from modebridge.errors import ModebridgeError, near
+from modebridge.nets.untouched import tracing, untouched, version
 from modebridge.types import Inputs, Params
 
-__all__ = ["Tapped", "call", "check_tap", "feature_of", "logits_of", "run", "run_with_taps", "skeleton", "tap_names"]
+__all__ = [
+    "Reading",
+    "Tapped",
+    "call",
+    "check_tap",
+    "feature_of",
+    "logits_of",
+    "run",
+    "run_with_taps",
+    "skeleton",
+    "tap_names",
+]
 
 
 def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
@@ -30,14 +42,14 @@ def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
 
 
 def call(net: nn.Module, inputs: Inputs) -> Tensor:
-    """The logits of `net` at its own parameters; several inputs are passed by their names."""
-    return logits_of(net(inputs) if isinstance(inputs, Tensor) else net(**inputs))
+    """The logits of `net` at its own parameters; several inputs are passed by their names, and none is changed."""
+    return logits_of(untouched(net, lambda own: net(own) if isinstance(own, Tensor) else net(**own), inputs))
 
 
 def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Tensor:
     """The logits of `net` at these parameters and buffers, by name.
 
-    In training mode batch norm updates the running statistics in `buffers` in place.
+    In training mode batch norm updates the running statistics in `buffers` in place; the inputs are not changed.
 
     Args:
         net: the architecture.
@@ -45,10 +57,13 @@ def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Ten
         buffers: by name.
         inputs: tensors in order, or one dict of them by the names of the arguments.
     """
-    plain = [given for given in inputs if isinstance(given, Tensor)]
-    by_name = {name: tensor for given in inputs if not isinstance(given, Tensor) for name, tensor in given.items()}
-    out = functional_call(net, ({**params, **buffers},), tuple(plain), by_name, strict=False)
-    return logits_of(out)
+
+    def at(*own: Inputs) -> object:
+        plain = [given for given in own if isinstance(given, Tensor)]
+        by_name = {name: tensor for given in own if not isinstance(given, Tensor) for name, tensor in given.items()}
+        return functional_call(net, ({**params, **buffers},), tuple(plain), by_name, strict=False)
+
+    return logits_of(untouched(net, at, *inputs))
 
 
 def logits_of(output: object) -> Tensor:
@@ -87,6 +102,30 @@ def feature_of(output: object, tap: str) -> Tensor:
     return found
 
 
+class Reading:
+    """What a tap gave in one forward pass, and whether a later layer changed it in place.
+
+    Args:
+        output: of the tapped submodule.
+        tap: its name, for errors.
+    """
+
+    def __init__(self, output: object, tap: str) -> None:
+        feature = feature_of(output, tap)
+        # Where nobody can look afterwards it is a copy, which a compiler leaves out if nobody writes.
+        self._feature = feature.clone() if tracing() else feature
+        self._version = 0 if tracing() else version(feature)
+
+    def feature(self, tap: str) -> Tensor:
+        """The feature after the whole pass; refuses one that is no longer what the tap gave."""
+        if not tracing() and version(self._feature) != self._version:
+            raise ModebridgeError(
+                f"Expected the output of tap '{tap}' to stay as it was, but a later layer changed it in place; "
+                "tap that layer instead."
+            )
+        return self._feature
+
+
 def run_with_taps(
     net: nn.Module, images: Inputs, taps: Sequence[str], state: Params | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -106,21 +145,15 @@ def run_with_taps(
     >>> logits.shape, features["1"].shape
     (torch.Size([5, 2]), torch.Size([5, 4]))
     """
-    with _reading(net, taps) as (features, versions):
+    with _reading(net, taps) as found:
         logits = call(net, images) if state is None else run(net, state, {}, images)
-    missed = [tap for tap in dict.fromkeys(taps) if tap not in features]
+    missed = [tap for tap in dict.fromkeys(taps) if tap not in found]
     if missed:
         raise ModebridgeError(
             f"Expected tap '{missed[0]}' to run in the forward pass, but it was never called; "
             "choose a submodule on the way from the images to the logits."
         )
-    for tap, version in versions.items():
-        if features[tap]._version != version:
-            raise ModebridgeError(
-                f"Expected the output of tap '{tap}' to stay as it was, but a later layer changed it in place; "
-                "tap that layer instead."
-            )
-    return logits, features
+    return logits, {tap: reading.feature(tap) for tap, reading in found.items()}
 
 
 class Tapped(nn.Module):
@@ -134,7 +167,7 @@ class Tapped(nn.Module):
     def __init__(self, net: nn.Module, taps: Sequence[str]) -> None:
         super().__init__()
         self.net = skeleton(net)
-        self._features: dict[str, Tensor] = {}
+        self._found: dict[str, Reading] = {}
         for tap in taps:
             check_tap(self.net, tap).register_forward_hook(self._reader(tap))
         self._taps = list(taps)
@@ -143,7 +176,7 @@ class Tapped(nn.Module):
         """Logits (B, K) and the features by tap."""
         logits = call(self.net, images)
         # Taken out, so that every pass begins with nothing: a compiler would take a full dict for another program.
-        return logits, {tap: self._features.pop(tap) for tap in self._taps}
+        return logits, {tap: self._found.pop(tap).feature(tap) for tap in self._taps}
 
     def run(self, state: Params, images: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
         """The same at a state from `state_of`."""
@@ -158,34 +191,31 @@ class Tapped(nn.Module):
 
     def _reader(self, tap: str) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
         def read(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
-            self._features[tap] = feature_of(output, tap)
+            self._found[tap] = Reading(output, tap)
 
         return read
 
 
 @contextmanager
-def _reading(net: nn.Module, taps: Sequence[str]) -> Iterator[tuple[dict[str, Tensor], dict[str, int]]]:
-    features: dict[str, Tensor] = {}
-    versions: dict[str, int] = {}
+def _reading(net: nn.Module, taps: Sequence[str]) -> Iterator[dict[str, Reading]]:
+    found: dict[str, Reading] = {}
     handles: list[RemovableHandle] = []
 
     def reader(tap: str) -> Any:
         def read(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
-            if tap in features:
+            if tap in found:
                 raise ModebridgeError(
                     f"Expected tap '{tap}' to run once in a forward pass, but it ran again; "
                     "tap a submodule that is used in one place only."
                 )
-            features[tap] = feature_of(output, tap)
-            if not features[tap].is_inference():
-                versions[tap] = features[tap]._version
+            found[tap] = Reading(output, tap)
 
         return read
 
     try:
         # extend keeps what was registered before a bad tap raised, so that `finally` can undo it.
         handles.extend(check_tap(net, tap).register_forward_hook(reader(tap)) for tap in dict.fromkeys(taps))
-        yield features, versions
+        yield found
     finally:
         for handle in handles:
             handle.remove()

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from modebridge import trees
 from modebridge.errors import ModebridgeError
 
 __all__ = ["FilterResponseNorm", "Norm", "make_norm"]
@@ -48,7 +49,7 @@ class FilterResponseNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise each channel of each image by the root mean square of its own map."""
         # In bf16 the sums and the factor stay fp32, the map goes out as it came; wider types are not converted.
-        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        wide = trees.wide(x)
         nu2 = wide.square().mean(dim=(2, 3), keepdim=True)
         # gamma joins the per-map factor first: (B, C, 1, 1) is far smaller than the map.
         scale = self.gamma.view(-1, 1, 1) * torch.rsqrt(nu2 + self.eps)

@@ -115,8 +115,8 @@ def read_answers(folder: RunFolder) -> Answers:
     kinds = ("mode", "curve", "I", "II", "labels")
     order = sorted(found, key=lambda name: (kinds.index(Member.parse(name).kind), name))
     return Answers(
-        valid={name: found[name][0]["valid"].float() for name in order},
-        test={name: found[name][0]["test"].float() for name in order},
+        valid={name: trees.wide(found[name][0]["valid"]) for name in order},
+        test={name: trees.wide(found[name][0]["test"]) for name in order},
         valid_labels=labels["valid"].long(),
         test_labels=labels["test"].long(),
         costs={
@@ -152,13 +152,13 @@ def _ask(
         for images, _ in batches:
             heard = {name: tapped.run(state, images) for name, state in states.items()}
             for name in names & heard.keys():
-                said[name].append(heard[name][0].float().cpu())
+                said[name].append(trees.wide(heard[name][0]).cpu())
             batches_done.append(len(images))
             rate = sum(batches_done) / max(time.perf_counter() - begin, 1e-9)
             workshop.maker.tell("scores", len(batches_done), total, rate)
             for name, bridge in asked.items():
                 features = [heard[by_id[source]][1][bridge.tap] for source in bridge.reads]
-                said[name].append(bridge(*features).float().cpu())
+                said[name].append(trees.wide(bridge(*features)).cpu())
         return {name: torch.cat(parts) for name, parts in said.items()}
 
     valid, test = logits(workshop.feeds.valid()), logits(workshop.feeds.test())

@@ -26,7 +26,7 @@ class TrainConfig:
         average_from: the first epoch, counted from 1, after which weights join a running mean that is kept instead of
             the last ones (SWA); the learning rate stays from there on. 0 for never.
         keep: "best" on validation, or the "last" epoch.
-        seed: of the objective's own draws (the r of a curve, mixup).
+        seed: of the objective's own draws (the r of a curve, mixup) and of the networks' (dropout, stochastic depth).
     """
 
     epochs: int

@@ -12,12 +12,15 @@ from torch import nn
 
 from modebridge.batches import each, go_to_epoch
 from modebridge.errors import ModebridgeError
-from modebridge.nets import skeleton
+from modebridge.nets import alike, skeleton
 from modebridge.training.compile_cache import keep_compiled
 from modebridge.training.processes import Processes, launched
 from modebridge.types import Batch, Batches, Draw, Params
 
 __all__ = ["Engine"]
+
+PROGRAMS = 512
+"""How many programs one process may compile: more than a study has bridges."""
 
 F = TypeVar("F")
 T = TypeVar("T")
@@ -92,11 +95,18 @@ class Engine:
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-untyped-call]
         return converted
 
+    def shares(self, one: nn.Module, other: nn.Module) -> bool:
+        """Whether two modules are to be one program: only to compile it once, and only where both are the same."""
+        return self.compile and alike(one, other)
+
     def compiled(self, function: F) -> F:
         """The function, compiled for fixed shapes where asked for."""
         if not self.compile:
             return function
         keep_compiled(self.device)
+        # Programs of one kind are one function to the compiler, whose limit is meant for mistakes.
+        for limit in ("recompile_limit", "accumulated_recompile_limit"):
+            setattr(torch._dynamo.config, limit, max(getattr(torch._dynamo.config, limit), PROGRAMS))
         compiled: Any = torch.compile(function, dynamic=False)  # type: ignore[call-overload]
         return compiled  # type: ignore[no-any-return]
 

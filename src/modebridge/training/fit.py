@@ -10,9 +10,8 @@ from torch import nn
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective, has_statistics
-from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, held_out
+from modebridge.training.checks import check_batches, held_out, trainable
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.loop import Task, train
@@ -38,7 +37,7 @@ def fit_mode(
     """Train one network on labels, from the weights it has. The module itself is left as it was.
 
     Args:
-        net: any module that maps images to logits.
+        net: any module that maps images to logits; parameters with `requires_grad=False` stay as they are.
         train_data: yields (images, labels).
         config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
@@ -62,35 +61,38 @@ def fit_modes(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> list[Mode]:
-    """Train several networks of one architecture together: one loader each, the same result as one by one.
+    """Train several networks together: one loader each, the same result as one by one.
 
-    The arguments are those of `fit_mode`; `seeds` are of each one's draws, by default `config.seed` and up.
+    They are one program to a compiler where they differ in nothing but their weights. The arguments are those of
+    `fit_mode`; `seeds` are of each one's draws, by default `config.seed` and up.
     """
     _check_pairing(nets, train_data, "networks")
     own = _seeds(seeds, config, len(nets))
     engine = engine or Engine()
     starts = [Mode.from_module(net) for net in nets]
-    trains = [check_batches(nets[0], mode, data, "train") for mode, data in zip(starts, train_data, strict=True)]
+    trains = [check_batches(net, mode, data, "train") for net, mode, data in zip(nets, starts, train_data, strict=True)]
     kept_out = held_out(nets[0], starts[0], valid, config, engine)
-    trainable = {name for name, parameter in nets[0].named_parameters() if parameter.requires_grad}
-    objective = ModeObjective(engine.placed(nets[0]), trainable)
+    objectives: list[ModeObjective] = []
+    for k, net in enumerate(nets):
+        twin = next((j for j in range(k) if engine.shares(nets[j], net)), None)
+        objectives.append(ModeObjective(engine.placed(net)) if twin is None else objectives[twin])
     tasks = [
-        Task(objective.start(mode), data, kept_out, seed) for mode, data, seed in zip(starts, trains, own, strict=True)
+        Task(objective.start(mode, trainable(net)), data, kept_out, seed, objective)
+        for objective, net, mode, data, seed in zip(objectives, nets, starts, trains, own, strict=True)
     ]
-    stale = config.average_from > 0 and has_statistics(nets[0])
+    stale = config.average_from > 0 and any(has_statistics(net) for net in nets)
     if stale and config.keep == "best":
         raise ModebridgeError(
             "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
             "are only estimated at the end."
         )
-    trained = train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)
-    modes = [objective.result(states) for states in trained]
+    trained = train(objectives[0], tasks, config, engine=engine, checkpoints=checkpoints, report=report)
+    modes = [objective.result(states) for objective, states in zip(objectives, trained, strict=True)]
     if stale:
         # The statistics on the way belong to the weights on the way, not to their mean.
-        net, refresh = skeleton(nets[0]).to(engine.device), engine.processes.refresh
         modes = [
-            Mode(mode.params, refresh(net, mode.params, mode.buffers, engine.feed(data)))
-            for mode, data in zip(modes, trains, strict=True)
+            Mode(mode.params, engine.refresh_of(net)(net, mode.params, mode.buffers, engine.feed(data)))
+            for net, mode, data in zip(nets, modes, trains, strict=True)
         ]
     return [mode.to("cpu") for mode in modes]
 
@@ -114,7 +116,8 @@ def fit_curve(
     """Train a low-loss curve between two modes; the modes are frozen, only the pins learn.
 
     Args:
-        net: the network that both modes fit.
+        net: the network that both modes fit; a parameter with `requires_grad=False` is not trained, see
+            `CurveObjective.start`.
         start: the mode at r = 0.
         end: the mode at r = 1.
         train_data: yields (images, labels).
@@ -170,6 +173,7 @@ def fit_curves(
     _check_pairing(pairs, train_data, "pairs")
     engine = engine or Engine()
     own = _seeds(seeds, config, len(pairs))
+    learns = trainable(net)
     curves = [
         start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=seed)
         for (start, end), seed in zip(pairs, own, strict=True)
@@ -180,7 +184,7 @@ def fit_curves(
         engine.placed(net), curves[0], engine.feed(statistics or trains[0]), r, engine.refresh_of(net)
     )
     tasks = [
-        Task(objective.start(curve), data, kept_out, seed)
+        Task(objective.start(curve, learns), data, kept_out, seed)
         for curve, data, seed in zip(curves, trains, own, strict=True)
     ]
     trained = train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)

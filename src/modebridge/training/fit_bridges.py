@@ -27,7 +27,7 @@ from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import FilterResponseNorm, Layout, Norm, ResNet, check_tap, inspect, run_with_taps, skeleton
 from modebridge.nets.flops import counting
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, held_out
+from modebridge.training.checks import check_batches, held_out, trainable
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.fit import DEFAULT
@@ -76,7 +76,8 @@ def plan_bridge(
         budget: at most this share of the base's FLOPs, 0.05 for 5 %, instead of `slim`: the widest body that fits.
         r: the position on the curve to predict.
         target: "curve", "labels" (a control), or any `Target`.
-        body: a module of your own from feature(s) to logits, instead of the built one.
+        body: a module of your own from feature(s) to logits, instead of the built one; what has `requires_grad=False`
+            in it stays as it is.
         name: how tables and errors call it.
         seed: of the bridge's weights.
 
@@ -204,6 +205,8 @@ def fit_bridges(
             "Expected average_from to be 0 for bridges with batch norm, but got "
             f"{config.average_from}; the mean's running statistics are not estimated for bridges."
         )
+    for plan in plans.values():
+        trainable(plan.bridge.body)
     engine = engine or Engine()
     modes: Sequence[Mode] = list({m.id: m for plan in plans.values() for m in plan.reads}.values())
     objective = BridgeObjective(
@@ -215,6 +218,7 @@ def fit_bridges(
         compiled=engine.compiled,
         fan_out=engine.fan_out,
         synced=engine.synced,
+        shares=engine.shares,
     )
     train_data = check_batches(net, modes[0], train_data, "train")
     whole = [name for name, tensor in named(train_data.first()).items() if not tensor.is_floating_point()]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import each, named
+from modebridge.training.noise import Noise
 from modebridge.training.step import Step
 from modebridge.types import Batch, Draw
 
@@ -23,13 +24,19 @@ class Graphed:
     Args:
         run: the whole step of all tasks, from what they are fed with and the learning rate to their losses.
         steps: what `run` changes, to be put back after the rehearsal.
+        noises: what is drawn in `run`.
         device: a CUDA device.
     """
 
     def __init__(
-        self, run: Callable[[Sequence[Fed], Tensor], list[Tensor]], steps: Sequence[Step], device: torch.device
+        self,
+        run: Callable[[Sequence[Fed], Tensor], list[Tensor]],
+        steps: Sequence[Step],
+        noises: Sequence[Noise],
+        device: torch.device,
     ) -> None:
         self._run = run
+        self._noises = noises
         self._steps = steps
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Fed] = []
@@ -48,6 +55,8 @@ class Graphed:
             return self._run(fed, self._lr)
         for a, b in zip(given, static, strict=True):
             b.copy_(a)
+        for noise in self._noises:
+            noise.reset()
         self._graph.replay()
         return self._outputs
 
@@ -66,6 +75,9 @@ class Graphed:
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
+        for noise in self._noises:
+            if noise.draws and noise.state is not None:
+                graph.register_generator_state(noise.state)
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._outputs = self._run(self._inputs, self._lr)
         for step, saved in zip(self._steps, before, strict=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
@@ -14,7 +15,7 @@ from modebridge.training.engine import Engine
 from modebridge.training.metrics import Epoch, Report
 from modebridge.training.processes import Processes, Turns
 from modebridge.training.runner import Runner, Task
-from modebridge.types import Objective, State, States
+from modebridge.types import Batches, Objective, State, States
 
 __all__ = ["Task", "train"]
 
@@ -30,15 +31,16 @@ def train(
 ) -> list[States]:
     """Minimise the sum of the members' losses of each task by SGD, tasks side by side where the device is wide enough.
 
-    Tasks share nothing but the architecture: each ends where it would have ended alone.
+    Tasks share nothing but the objective, if that: each ends where it would have ended alone.
 
     Args:
-        objective: what to train.
-        tasks: at least one, all of one architecture.
+        objective: what to train, where a task has none of its own.
+        tasks: at least one.
         config: epochs and optimiser.
         engine: device and precision; None is the CPU in fp32.
         checkpoints: where to save the state every so often and to go on from; the end is the same to the last bit as
-            without a stop, given loaders that can repeat an epoch (ours do; `set_epoch`).
+            without a stop, given loaders that can repeat an epoch (ours do; `set_epoch`), also for networks that draw
+            (dropout): what they draw depends on the task's seed, the member's name and the step alone.
         report: told of progress.
 
     Returns:
@@ -61,7 +63,7 @@ def train(
         scores: dict[str, float] = {}
         if config.keep == "best":
             for k, (task, states, kept) in enumerate(zip(tasks, runner.states(), runner.best, strict=True)):
-                found = _keep_best(objective, task, states, kept, engine.processes)
+                found = _keep_best(partial(runner.validate, k, epoch), task, states, kept, engine.processes)
                 scores |= {runner.label(k, member): score for member, score in found.items()}
         if report is not None:
             report(Epoch(epoch + 1, config.epochs, lr, losses, scores, images, time.perf_counter() - begin))
@@ -72,11 +74,15 @@ def train(
 
 
 def _keep_best(
-    objective: Objective, task: Task, states: States, kept: dict[str, tuple[float, State]], processes: Processes
+    validate: Callable[[States, Batches], Mapping[str, float]],
+    task: Task,
+    states: States,
+    kept: dict[str, tuple[float, State]],
+    processes: Processes,
 ) -> dict[str, float]:
     assert task.valid is not None
     ours = Turns(task.valid, processes)
-    found = objective.validate(states, ours)
+    found = validate(states, ours)
     scores = processes.mean_score(found, ours.seen)
     for member, score in scores.items():
         if not math.isfinite(score):

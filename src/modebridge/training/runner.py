@@ -20,6 +20,7 @@ from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.flat import Layout
 from modebridge.training.graph import Fed, Graphed
+from modebridge.training.noise import Noise
 from modebridge.training.saver import Position, Saver, fingerprint
 from modebridge.training.step import Forward, Step, make_forward, precision
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
@@ -35,13 +36,15 @@ class Task:
         start: the states before the first step.
         batches: the training data, iterated once an epoch; `set_epoch` is called where it exists.
         valid: held-out data; needed to keep the best epoch of each member, unused otherwise.
-        seed: of the objective's own draws.
+        seed: of the objective's own draws, and of the networks'.
+        objective: of this task alone, where it has a network of its own; None takes that of all tasks.
     """
 
     start: States
     batches: Batches
     valid: Batches | None = None
     seed: int = 0
+    objective: Objective | None = None
 
 
 class Runner:
@@ -49,13 +52,13 @@ class Runner:
 
     Args:
         objective: what to train.
-        tasks: at least one, all of one architecture.
+        tasks: at least one.
         config: epochs and optimiser.
         engine: where and how.
     """
 
     def __init__(self, objective: Objective, tasks: Sequence[Task], config: TrainConfig, engine: Engine) -> None:
-        self._objective = objective
+        self.objectives = [task.objective or objective for task in tasks]
         self._tasks = tasks
         self._config = config
         self._engine = engine
@@ -68,10 +71,10 @@ class Runner:
         self._saver: Saver | None = None
         forwards: dict[tuple[Program, str], Forward] = {}
         self.steps: list[dict[str, Step]] = []
-        for task in tasks:
+        for task, own in zip(tasks, self.objectives, strict=True):
             self.steps.append({})
             for member, state in task.start.items():
-                layout, program = Layout(state.params), objective.program(member)
+                layout, program = Layout(state.params), own.program(member)
                 key = (program, layout.key)
                 if key not in forwards:
                     forwards[key] = engine.compiled(make_forward(program, layout))
@@ -83,9 +86,19 @@ class Runner:
                     engine.device,
                     bf16=engine.bf16,
                     processes=engine.processes,
+                    noise=self._noise(task, member),
                 )
+        # Frozen networks, and those that are validated, draw too where somebody left dropout on.
+        self._prepares, self._validates = (
+            [self._noise(task, part) for task in tasks] for part in ("/prepare", "/valid")
+        )
         every = [step for steps in self.steps for step in steps.values()]
-        self._graphed = Graphed(self._all_tasks, every, engine.device) if engine.graphs else None
+        self._noises = [*self._prepares, *(step.noise for step in every)]
+        self._graphed = Graphed(self._all_tasks, every, self._noises, engine.device) if engine.graphs else None
+
+    def _noise(self, task: Task, name: str) -> Noise:
+        # Of one name in each process: they learn from other rows, which must not be dropped alike.
+        return Noise(self._engine.device, task.seed, name, self._engine.processes.rank)
 
     def resume(self, checkpoints: Checkpoints) -> None:
         """Go on where a checkpoint stopped, and save to it from now on."""
@@ -104,6 +117,12 @@ class Runner:
         return [
             {member: step.state(averaged=self._averaging) for member, step in steps.items()} for steps in self.steps
         ]
+
+    def validate(self, k: int, epoch: int, states: States, batches: Batches) -> Mapping[str, float]:
+        """The scores of task k after an epoch."""
+        self._validates[k].at(epoch, 0)
+        with self._validates[k]():
+            return self.objectives[k].validate(states, batches)
 
     def label(self, k: int, member: str) -> str:
         """How metrics call a member of task k."""
@@ -151,7 +170,9 @@ class Runner:
         for k in range(len(totals), len(self.steps)):
             steps, done = self.steps[k], begin.count if k == len(begin.totals) else 0
             total, count = begin.running if done else torch.zeros(len(steps), device=self._engine.device), done
-            for prepared, weight in self._prepared(k, skip=done):
+            for prepared, weight in self._prepared(k, begin.epoch, skip=done):
+                for step in steps.values():
+                    step.noise.at(begin.epoch, count)
                 total = total + torch.stack([step(prepared[member], lr, weight) for member, step in steps.items()])
                 count += 1
                 if self._saver is not None:
@@ -164,6 +185,8 @@ class Runner:
         sizes, count = [len(steps) for steps in self.steps], begin.count
         total = begin.running.to(self._engine.device) if count else torch.zeros(sum(sizes), device=self._engine.device)
         for fed in zip(*(self._fed(k, skip=count) for k in range(len(self._tasks))), strict=True):
+            for noise in self._noises:
+                noise.at(begin.epoch, count)
             total = total + torch.cat(graphed([shared for shared, _ in fed], lr))
             count += 1
             if self._saver is not None:
@@ -171,7 +194,7 @@ class Runner:
         return [(part, count) for part in torch.split(total, sizes)]
 
     def _all_tasks(self, fed: Sequence[Fed], lr: Tensor) -> list[Tensor]:
-        prepared = [self._prepare(batch, draw) for batch, draw in fed]
+        prepared = [self._prepare(k, batch, draw) for k, (batch, draw) in enumerate(fed)]
         jobs = [
             partial(step, given[member], lr)
             for steps, given in zip(self.steps, prepared, strict=True)
@@ -180,14 +203,18 @@ class Runner:
         losses = torch.stack(self._engine.fan_out(jobs))
         return list(torch.split(losses, [len(steps) for steps in self.steps]))
 
-    def _prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        with precision(self._engine.device, bf16=self._engine.bf16):
-            return self._objective.prepare(batch, draw)
+    def _prepare(self, k: int, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        with self._prepares[k](), precision(self._engine.device, bf16=self._engine.bf16):
+            return self.objectives[k].prepare(batch, draw)
+
+    def _prepare_at(self, k: int, place: tuple[int, int], batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        self._prepares[k].at(*place)
+        return self._prepare(k, batch, draw)
 
     def _drawn(self, k: int) -> Iterator[tuple[Batch, int, bool]]:
         """Batches of an epoch, how many images each has in all processes, and whether it is our rows of it already."""
         batches, processes = self._tasks[k].batches, self._engine.processes
-        if processes.size > 1 and not self._objective.whole:
+        if processes.size > 1 and not self.objectives[k].whole:
             shared = getattr(batches, "shared", None)
             parts = shared(processes.rank, processes.size) if callable(shared) else None
             if parts is not None:
@@ -201,26 +228,26 @@ class Runner:
     def _fed(self, k: int, skip: int = 0) -> Iterator[tuple[Fed, float]]:
         """Batches and draws of an epoch on our device, and the share of each that is this process's."""
         for number, (batch, count, ours) in enumerate(self._drawn(k)):
-            draw = self._objective.draw(count, self._draws[k])
+            draw = self.objectives[k].draw(count, self._draws[k])
             if number < skip:
                 continue
             self._seen += count
             rows, weight = self._engine.processes.rows(count)
             if not ours:
-                batch, draw = self._objective.part(batch, draw, rows)
+                batch, draw = self.objectives[k].part(batch, draw, rows)
             yield self._engine.moved(batch, draw), weight
 
-    def _prepared(self, k: int, skip: int) -> Iterator[tuple[Mapping[str, Prepared], float]]:
+    def _prepared(self, k: int, epoch: int, skip: int) -> Iterator[tuple[Mapping[str, Prepared], float]]:
         """The steps of an epoch, where it pays each prepared on another core while the one before is learned from."""
-        if not self._objective.ahead or self._engine.device.type != "cpu":
-            for (batch, draw), weight in self._fed(k, skip):
-                yield self._prepare(batch, draw), weight
+        if not self.objectives[k].ahead or self._engine.device.type != "cpu":
+            for number, ((batch, draw), weight) in enumerate(self._fed(k, skip), skip):
+                yield self._prepare_at(k, (epoch, number), batch, draw), weight
             return
         with ThreadPoolExecutor(1) as other:
             waiting: tuple[Future[Mapping[str, Prepared]], float] | None = None
             # Drawn here, in order, so that the numbers do not depend on which thread is faster.
-            for (batch, draw), weight in self._fed(k, skip):
-                coming = other.submit(self._prepare, batch, draw), weight
+            for number, ((batch, draw), weight) in enumerate(self._fed(k, skip), skip):
+                coming = other.submit(self._prepare_at, k, (epoch, number), batch, draw), weight
                 if waiting is not None:
                     yield waiting[0].result(), waiting[1]
                 waiting = coming

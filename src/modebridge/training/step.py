@@ -12,6 +12,7 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.training.config import TrainConfig
 from modebridge.training.flat import Layout
+from modebridge.training.noise import Noise
 from modebridge.training.processes import Processes
 from modebridge.types import Params, Prepared, Program, State
 
@@ -58,6 +59,7 @@ class Step:
         device: where to train.
         bf16: whether convolutions and products run in bfloat16.
         processes: with whom to share the work; all begin from the weights of the first.
+        noise: what the network draws by itself.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Step:
         *,
         bf16: bool = False,
         processes: Processes | None = None,
+        noise: Noise | None = None,
     ) -> None:
         self.layout = layout
         self.flat = layout.pack(start.params).to(device).requires_grad_()
@@ -82,6 +85,7 @@ class Step:
         self._config = config
         self._bf16 = bf16
         self._processes = processes or Processes()
+        self.noise = noise or Noise(device, config.seed)
         self.agree()
 
     def __call__(self, prepared: Prepared, lr: Tensor | float, weight: float = 1.0) -> Tensor:
@@ -92,9 +96,11 @@ class Step:
             lr: the learning rate.
             weight: the share of the whole batch that this process has.
         """
-        with precision(self.flat.device, bf16=self._bf16):
-            loss = self._forward(self.flat, self.buffers, self.frozen, prepared)
-        (gradient,) = torch.autograd.grad(loss, self.flat)
+        # The gradient too: a network that computes parts of its forward pass again must draw the same again.
+        with self.noise():
+            with precision(self.flat.device, bf16=self._bf16):
+                loss = self._forward(self.flat, self.buffers, self.frozen, prepared)
+            (gradient,) = torch.autograd.grad(loss, self.flat)
         loss = loss.detach()
         if self._processes.size > 1:
             # Gradient and loss of the whole batch, in one message.

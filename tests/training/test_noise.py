@@ -1,0 +1,186 @@
+"""Networks that draw by themselves: from the run's seed, the same alone and together, stopped or not, on any thread."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from modebridge import trees
+from modebridge.curves import start_curve
+from modebridge.modes import Mode
+from modebridge.training import (
+    Checkpoints,
+    Engine,
+    fit_bridges,
+    fit_curves,
+    fit_mode,
+    fit_modes,
+    plan_bridge,
+    side_by_side,
+)
+from tests.scenarios import quick
+from tests.training.test_restart import Fragile, StopError
+
+
+class Noisy(nn.Module):
+    """Dropout, stochastic depth as timm and torchvision write it, and noise in evaluation mode too if asked for."""
+
+    def __init__(self, inputs: int = 4, always: bool = False) -> None:
+        super().__init__()
+        self.always = always
+        self.stem, self.middle, self.head = nn.Linear(inputs, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.stem(x))
+        if self.training or self.always:
+            x = x + self.middle(x) * x.new_empty(len(x), 1).bernoulli_(0.5)
+        return self.head(self.dropout(x))
+
+
+def noisy(seed: int, **options: bool) -> Noisy:
+    torch.manual_seed(seed)
+    return Noisy(**options)
+
+
+class Data:
+    def __init__(self, seed: int = 0) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.batches = [(torch.rand(6, 4, generator=generator), torch.arange(6) % 3) for _ in range(4)]
+
+    def set_epoch(self, epoch: int) -> None:
+        pass
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+def modes(config, lives=-1, checkpoints=None):
+    nets, loaders = [noisy(k) for k in range(2)], [Fragile(Data(k), lives) for k in range(2)]
+    return [mode.id for mode in fit_modes(nets, loaders, config=config, checkpoints=checkpoints)]
+
+
+def ends() -> list[Mode]:
+    return [Mode.from_module(noisy(seed)) for seed in range(3)]
+
+
+def curves(config, lives=-1, checkpoints=None):
+    a, b, c = ends()
+    loaders = [Fragile(Data(k), lives) for k in range(2)]
+    found = fit_curves(noisy(0), [(a, b), (b, c)], loaders, config=config, checkpoints=checkpoints)
+    return [trees.fingerprint(*curve.pins) for curve in found]
+
+
+def bridges(config, lives=-1, checkpoints=None, names=("one", "two"), always=True):
+    """The frozen networks draw too, on the thread that prepares the next batch."""
+    net, (a, b, _) = noisy(0, always=always), ends()
+    curve, plans = start_curve(net, a, b), {}
+    for k, name in enumerate(("one", "two")):
+        torch.manual_seed(20 + k)
+        plans[name] = plan_bridge(net, curve, Data().batches[0][0], tap="stem", body=Noisy(6))
+    plans = {name: plans[name] for name in names}
+    found = fit_bridges(net, plans, Fragile(Data(), lives), config=config, checkpoints=checkpoints)
+    return [trees.fingerprint(bridge.state_dict()) for bridge in found.values()]
+
+
+@pytest.mark.parametrize("fit", [modes, curves, bridges])
+def test_the_seed_decides_and_nothing_else(fit):
+    config = quick(2, seed=3)
+    torch.manual_seed(1)
+    first = fit(config)
+    torch.manual_seed(2)
+    torch.rand(7)
+    assert fit(config) == first
+    assert set(fit(quick(2, seed=4))).isdisjoint(first)
+
+
+@pytest.mark.parametrize("fit", [modes, curves, bridges])
+def test_stopped_anywhere_it_ends_at_the_same_bits(fit, tmp_path):
+    config = quick(2)
+    whole = fit(config)
+    for lives in (1, 4, 6):
+        with pytest.raises(StopError):
+            fit(config, lives, Checkpoints(tmp_path / f"{lives}", every=0.0))
+        torch.rand(lives)  # what the caller draws in between is nobody's business
+        assert fit(config, -1, Checkpoints(tmp_path / f"{lives}", every=0.0)) == whole, lives
+
+
+def test_together_is_one_by_one():
+    together = modes(quick(2))
+    for k in range(2):
+        assert fit_mode(noisy(k), Data(k), config=quick(2, seed=k)).id == together[k]
+    both = bridges(quick(2))
+    assert [bridges(quick(2), names=[name])[0] for name in ("one", "two")] == both
+
+
+def test_threads_do_not_disturb_each_other():
+    whole, nets = modes(quick(3)), [noisy(k) for k in range(2)]
+
+    def job():
+        return [mode.id for mode in fit_modes(nets, [Data(0), Data(1)], config=quick(3))]
+
+    for found in side_by_side([job] * 4, workers=4):
+        assert found == whole
+
+
+def test_noise_that_begins_in_a_later_epoch_is_seen():
+    class Later(nn.Module):
+        """Drops nothing in its first epoch (four steps), as schedules of stochastic depth do."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.calls = nn.Linear(4, 3), [0]
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls[0] += self.training
+            return self.linear(nn.functional.dropout(x, 0.5) if self.calls[0] > 4 else x)
+
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(0)
+        net = Later()
+        torch.manual_seed(seed)
+        found.append(fit_mode(net, Data(), config=quick(3)).id)
+    assert found[0] == found[1]
+
+
+def test_validation_draws_from_the_seed_too_and_the_callers_generator_is_left_alone():
+    found = []
+    for seed in (1, 2):
+        net = noisy(0, always=True)
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        found.append(fit_mode(net, Data(), config=replace(quick(4), keep="best"), valid=Data(1)).id)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert found[0] == found[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu(graphs, compiled, tmp_path):
+    """The same promises, eager and compiled, in one graph with other networks and alone."""
+    engine = Engine(torch.device("cuda"), compile=compiled, graphs=graphs)
+
+    def fit(which, lives=-1, checkpoints=None):
+        data, config = [Fragile(Data(k), lives) for k in which], quick(3)
+        nets = [noisy(k) for k in which]
+        found = fit_modes(nets, data, config=config, seeds=list(which), engine=engine, checkpoints=checkpoints)
+        return [mode.params for mode in found]
+
+    before = torch.cuda.get_rng_state()
+    whole = fit([0, 1])
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    torch.rand(3, device="cuda")
+    with pytest.raises(StopError):
+        fit([0, 1], 6, Checkpoints(tmp_path / "c", every=0.0))
+    others = [fit([0, 1]), [*fit([0]), *fit([1])], fit([0, 1], -1, Checkpoints(tmp_path / "c", every=0.0))]
+    for other in others:
+        for mine, theirs in zip(whole, other, strict=True):
+            for name, tensor in mine.items():
+                torch.testing.assert_close(theirs[name], tensor, rtol=0, atol=1e-6)
+    plain = fit_modes([noisy(0)], [Data(0)], config=quick(3), seeds=[5], engine=engine)[0].params
+    assert not torch.allclose(plain["head.weight"], whole[0]["head.weight"], atol=1e-4), "the seed is used"
