@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Lock
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Generic, Literal, Self, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -115,6 +116,12 @@ class CurveObjective(Generic[C]):
         self._r = r
         self._refresh = refresh
         self._statistics = has_statistics(net)
+
+    def on(self, train: Batches) -> Self:
+        """The same objective with statistics of another curve's own training data; it shares the compiled program."""
+        other = copy.copy(self)
+        other._train = train
+        return other
 
     def start(self, curve: C) -> States:
         """Begin from the pins of `curve`, named by their number; its ends are frozen."""

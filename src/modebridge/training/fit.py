@@ -164,7 +164,7 @@ def fit_curves(
     """Train several curves together: one loader each, the same result as one by one.
 
     The arguments are those of `fit_curve`; `seeds` are of each one's draws, by default `config.seed` and up.
-    `statistics` are batches to re-estimate batch norm on, the first loader's by default.
+    `statistics` are batches to re-estimate the batch norm of every curve on; by default each has its own loader's.
     """
     check_r(r)
     _check_pairing(pairs, train_data, "pairs")
@@ -176,18 +176,18 @@ def fit_curves(
     ]
     trains = [check_batches(net, start, data, "train") for (start, _), data in zip(pairs, train_data, strict=True)]
     kept_out = held_out(net, pairs[0][0], valid, config, engine)
-    objective = CurveObjective(
-        engine.placed(net), curves[0], engine.feed(statistics or trains[0]), r, engine.refresh_of(net)
-    )
+    objective = CurveObjective(engine.placed(net), curves[0], trains[0], r, engine.refresh_of(net))
+    # Each with statistics of its own, as it would have alone; what is compiled is the objective that they share.
+    each_on = [objective.on(engine.feed(statistics if statistics is not None else data)) for data in trains]
     tasks = [
-        Task(objective.start(curve), data, kept_out, seed)
-        for curve, data, seed in zip(curves, trains, own, strict=True)
+        Task(objective.start(curve), data, kept_out, seed, validate=alone.validate)
+        for curve, data, seed, alone in zip(curves, trains, own, each_on, strict=True)
     ]
     trained = train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)
     return [
         # The very modes that were given, not copies of them that have been to the device and back.
-        replace(objective.result(curve.to(engine.device), states).to("cpu"), start=curve.start, end=curve.end)
-        for curve, states in zip(curves, trained, strict=True)
+        replace(alone.result(curve.to(engine.device), states).to("cpu"), start=curve.start, end=curve.end)
+        for alone, curve, states in zip(each_on, curves, trained, strict=True)
     ]
 
 

@@ -76,7 +76,7 @@ def _keep_best(
 ) -> dict[str, float]:
     assert task.valid is not None
     ours = Turns(task.valid, processes)
-    found = objective.validate(states, ours)
+    found = (task.validate or objective.validate)(states, ours)
     scores = processes.mean_score(found, ours.seen)
     for member, score in scores.items():
         if not math.isfinite(score):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -36,12 +36,14 @@ class Task:
         batches: the training data, iterated once an epoch; `set_epoch` is called where it exists.
         valid: held-out data; needed to keep the best epoch of each member, unused otherwise.
         seed: of the objective's own draws.
+        validate: scores its states on held-out data, where the objective's own `validate` does not know enough.
     """
 
     start: States
     batches: Batches
     valid: Batches | None = None
     seed: int = 0
+    validate: Callable[[States, Batches], Mapping[str, float]] | None = None
 
 
 class Runner:
