@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from threading import Lock
 from typing import Generic, Literal, Self, TypeAlias, TypeVar
 
 import torch
@@ -16,10 +15,11 @@ from modebridge import trees
 from modebridge.batches import go_to_epoch, inputs_in, named, rows_of
 from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
+from modebridge.curves.fresh import fresh_weights
 from modebridge.curves.polychain import Polychain
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, check_statistics, error_rate, has_statistics, refresh_statistics
-from modebridge.nets import initialise, run, skeleton
+from modebridge.nets import run, skeleton
 from modebridge.types import Batch, Batches, Draw, Params, Prepared, Program, State, States
 
 __all__ = ["CurveKind", "CurveObjective", "PinStart", "start_curve"]
@@ -30,8 +30,6 @@ Refresh: TypeAlias = Callable[[nn.Module, Params, Params, Batches], Params]
 C = TypeVar("C", bound=Curve)
 
 MEMBER = "curve"
-
-_GLOBAL_GENERATOR = Lock()
 
 
 def start_curve(
@@ -52,7 +50,8 @@ def start_curve(
         end: the mode at r = 1.
         kind: "bezier" or "polychain".
         pins: how many control points there are to learn.
-        pin_start: "midpoint" puts the pins on the straight segment; "random" draws fresh weights, as the authors do.
+        pin_start: "midpoint" puts the pins on the straight segment; "random" draws fresh weights, as the authors do
+            (`fresh_weights`).
         seed: of the fresh weights.
     """
     check_modes(net, [start, end], 2, "a curve")
@@ -66,7 +65,7 @@ def start_curve(
         raise ModebridgeError(f"Expected pins to be at least 1, but got {pins}; 1 gives the paper's quadratic curve.")
     line = BezierCurve.line(start, end, pins)
     if pin_start == "random":
-        line = line.with_pins([_fresh(net, seed + k) for k in range(pins)])
+        line = line.with_pins([fresh_weights(net, seed + k) for k in range(pins)])
     elif pin_start != "midpoint":
         raise ModebridgeError(
             f"Expected pin_start to be 'midpoint' or 'random', but got '{pin_start}'; choose one of the two."
@@ -78,20 +77,6 @@ def start_curve(
     raise ModebridgeError(
         f"Expected the kind of curve to be 'bezier' or 'polychain', but got '{kind}'; choose one of the two."
     )
-
-
-def _fresh(net: nn.Module, seed: int) -> dict[str, Tensor]:
-    """Newly drawn weights: every module's own reset, then the paper's initialisation of what it covers."""
-    copy = skeleton(net)
-    # Modules of others draw from the global generator, which is everybody's: one thread at a time, and put back.
-    with _GLOBAL_GENERATOR, torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        for module in copy.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset) and not isinstance(module, nn.Conv2d | nn.Linear):
-                reset()
-    initialise(copy, torch.Generator().manual_seed(seed))
-    return trees.clone(dict(copy.named_parameters()))
 
 
 class CurveObjective(Generic[C]):
