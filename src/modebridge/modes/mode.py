@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
@@ -96,6 +97,17 @@ def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], di
         Parameters and buffers by name, and the first name of each tensor by its further names.
     """
     params: dict[str, Tensor] = dict(net.named_parameters())
+    for name, tensor in (*params.items(), *net.named_buffers()):
+        if is_lazy(tensor):
+            raise ModebridgeError(
+                f"Expected the numbers of {type(net).__name__} to be there, but '{name}' waits for a first input to "
+                "know its shape; run one batch through the network before."
+            )
+        if name in params and tensor.is_complex():
+            raise ModebridgeError(
+                f"Expected parameters to be real numbers, but '{name}' of {type(net).__name__} is {tensor.dtype}; "
+                "keep real and imaginary parts in a real parameter (torch.view_as_complex in the forward pass)."
+            )
     first = {tensor: name for name, tensor in (*params.items(), *net.named_buffers())}
     every = (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False))
     aliases = {name: first[tensor] for name, tensor in every if name != first[tensor]}

@@ -64,7 +64,11 @@ def _products(first: Shape, second: Shape, *_: object, **__: object) -> int:
 
 def _distances(first: Shape, second: Shape, *_: object, **__: object) -> int:
     """Of all rows of two matrices, (..., P, M) and (..., R, M): P R M, whatever the norm and the way torch takes."""
-    return 2 * math.prod(torch.broadcast_shapes(first[:-2], second[:-2])) * first[-2] * second[-2] * first[-1]
+    return 2 * math.prod(_broadcast(first[:-2], second[:-2])) * first[-2] * second[-2] * first[-1]
+
+
+def _broadcast(*shapes: Sequence[int]) -> Shape:
+    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
 
 
 def _own_distances(rows: Shape, *_: object, **__: object) -> int:
@@ -91,7 +95,7 @@ def _bilinear(
     for shape, places in ((x, in_x), (weight, in_weight), (y, in_y)):
         rest = iter(shape)
         shapes.append([1 if axis in places else next(rest) for axis in range(len(shape) + len(places))])
-    return 2 * math.prod(torch.broadcast_shapes(*shapes))
+    return 2 * math.prod(_broadcast(*shapes))
 
 
 _UNCOUNTED: dict[Any, Callable[..., int]] = {

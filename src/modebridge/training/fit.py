@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import nn
 
+from modebridge.batches import Checked
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective, has_statistics
 from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, held_out
+from modebridge.training.checks import check_batches, held_out, least_images
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.loop import Task, train
@@ -70,7 +72,7 @@ def fit_modes(
     own = _seeds(seeds, config, len(nets))
     engine = engine or Engine()
     starts = [Mode.from_module(net) for net in nets]
-    trains = [check_batches(nets[0], mode, data, "train") for mode, data in zip(starts, train_data, strict=True)]
+    trains = _checked(nets[0], starts, train_data, engine)
     kept_out = held_out(nets[0], starts[0], valid, config, engine)
     trainable = {name for name, parameter in nets[0].named_parameters() if parameter.requires_grad}
     objective = ModeObjective(engine.placed(nets[0]), trainable)
@@ -174,7 +176,7 @@ def fit_curves(
         start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=seed)
         for (start, end), seed in zip(pairs, own, strict=True)
     ]
-    trains = [check_batches(net, start, data, "train") for (start, _), data in zip(pairs, train_data, strict=True)]
+    trains = _checked(net, [start for start, _ in pairs], train_data, engine)
     kept_out = held_out(net, pairs[0][0], valid, config, engine)
     objective = CurveObjective(engine.placed(net), curves[0], trains[0], r, engine.refresh_of(net))
     # Each with statistics of its own, as it would have alone; what is compiled is the objective that they share.
@@ -189,6 +191,12 @@ def fit_curves(
         replace(alone.result(curve.to(engine.device), states).to("cpu"), start=curve.start, end=curve.end)
         for alone, curve, states in zip(each_on, curves, trained, strict=True)
     ]
+
+
+def _checked(net: nn.Module, modes: Sequence[Mode], train_data: Sequence[Batches], engine: Engine) -> list[Checked]:
+    """The data that each mode or curve is trained on, looked at before any of them is."""
+    least = partial(least_images, net, engine=engine)
+    return [check_batches(net, mode, data, "train", least=least) for mode, data in zip(modes, train_data, strict=True)]
 
 
 def _check_pairing(things: Sequence[object], train_data: Sequence[Batches], what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -25,9 +26,9 @@ from modebridge.curves import Curve, check_r
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import FilterResponseNorm, Layout, Norm, ResNet, check_tap, inspect, run_with_taps, skeleton
-from modebridge.nets.flops import counting
+from modebridge.nets.flops import counting, feature_shapes, zeros
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, held_out
+from modebridge.training.checks import check_batches, held_out, least_images
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.fit import DEFAULT
@@ -216,7 +217,7 @@ def fit_bridges(
         fan_out=engine.fan_out,
         synced=engine.synced,
     )
-    train_data = check_batches(net, modes[0], train_data, "train")
+    train_data = check_batches(net, modes[0], train_data, "train", least=partial(_least, net, plans, engine))
     whole = [name for name, tensor in named(train_data.first()).items() if not tensor.is_floating_point()]
     if mixup and whole:
         raise ModebridgeError(
@@ -225,6 +226,18 @@ def fit_bridges(
         )
     task = Task(objective.start(), train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     return objective.result(train(objective, [task], config, engine=engine, checkpoints=checkpoints, report=report)[0])
+
+
+def _least(net: nn.Module, plans: Mapping[str, BridgePlan], engine: Engine, images: Inputs) -> int:
+    """How many images a batch must have for every bridge to learn from it."""
+    bridges = [plan.bridge for plan in plans.values()]
+    shapes = feature_shapes(net, images, sorted({bridge.tap for bridge in bridges}))
+    # One of each kind: recipes train dozens that differ in their weights only.
+    kinds = {(repr(bridge.body), bridge.tap, bridge.kind): bridge for bridge in bridges}.values()
+    return max(
+        least_images(bridge.body, *zeros(bridge.body, *[shapes[bridge.tap]] * len(bridge.reads)), engine=engine)
+        for bridge in kinds
+    )
 
 
 def fit_bridge(
@@ -253,8 +266,10 @@ def fit_bridge(
     _check_budget(budget)
     if tap is not None:
         check_tap(net, tap)
-    images = check_batches(net, curve.start, train_data, "train").first()
-    curve = curve.with_statistics(net, r, train_data)
+    least = partial(least_images, net, engine=engine or Engine(), norms_only=True)
+    checked = check_batches(net, curve.start, train_data, "train", least=least)
+    images = checked.first()
+    curve = curve.with_statistics(net, r, checked)
     plan = plan_bridge(
         net,
         curve,
