@@ -47,7 +47,7 @@ class Checked:
     def __init__(self, batches: Batches, what: str, classes: int, least: int = 1) -> None:
         self._batches = batches
         self._what = what
-        self._classes = classes
+        self.classes = classes
         self._least = least
         self._warned = False
 
@@ -55,7 +55,7 @@ class Checked:
         for item in self._batches:
             inputs, labels = check_batch(item, self._what)
             if labels.device.type == "cpu":
-                check_labels(labels, self._classes, self._what)
+                check_labels(labels, self.classes, self._what)
             if self._is_enough(len(labels)):
                 yield inputs, labels
 

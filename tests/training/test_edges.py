@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
@@ -12,9 +13,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from modebridge.curves import start_curve
+from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
+from modebridge.evaluate import cost
 from modebridge.modes import Mode
-from modebridge.training import fit_bridge, fit_curve, fit_mode
+from modebridge.training import Engine, TrainConfig, fit_bridge, fit_curve, fit_mode, plan_bridge
 from tests.scenarios import quick
 
 
@@ -177,3 +180,55 @@ def test_parameters_that_are_not_numbers_yet_or_not_real(net, message):
         mode = Mode.from_module(nn.Linear(4, 3))
         with pytest.raises(ModebridgeError, match=message):
             fit_curve(net, mode, mode, listed(8), config=quick(1))
+
+
+@pytest.mark.parametrize("fit", ["mode", "curve", "bridge"])
+def test_training_that_runs_away_and_stays_finite_is_said(fit):
+    torch.manual_seed(0)
+    net, wild = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), TrainConfig(epochs=3, lr=1e6)
+    a, b = (Mode.from_module(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))) for _ in range(2))
+    fits = {
+        "mode": lambda config: fit_mode(net, listed(8), config=config),
+        "curve": lambda config: fit_curve(net, a, b, listed(8), config=config),
+        "bridge": lambda config: fit_bridge(net, start_curve(net, a, b), listed(8), tap="1", config=config),
+    }
+    with pytest.warns(UserWarning, match=rf"of '{fit}' .* ran away\. Lower the learning rate \(lr=1e\+06\)"):
+        fits[fit](wild)
+    fits[fit](quick(3))  # a warning would be an error here
+
+
+def test_a_loss_that_rises_above_a_guess_is_said():
+    """Flat at log K it may stay, as a network without any information does."""
+    blind = [(torch.zeros(6, 4), torch.arange(6) % 3)]
+    fit_mode(nn.Linear(4, 3), blind, config=quick(3))
+    with pytest.warns(UserWarning, match=r"ended at .*, where a uniform guess has 1\.1: training ran away"):
+        fit_mode(Normed(), listed(8), config=TrainConfig(epochs=3, lr=100.0))
+
+
+def test_devices_have_names():
+    assert Engine("cpu") == Engine(device="cpu") == Engine(torch.device("cpu")) == Engine()
+    assert replace(Engine("cpu"), bf16=True) == Engine("cpu", bf16=True)
+    with pytest.raises(ModebridgeError, match=r"to be 'cpu', 'cuda', 'cuda:1' or a torch\.device, but got 'gpu'"):
+        Engine("gpu")
+    with pytest.raises(ModebridgeError, match=r"torch sees none|GPUs of this machine"):
+        Engine(device="cuda:99")
+    with pytest.raises(FrozenInstanceError):
+        Engine().bf16 = True
+
+
+def test_reprs_are_short_and_say_what_matters():
+    a, b = (Mode.from_module(Normed(seed)) for seed in (1, 2))
+    curve = fit_curve(Normed(), a, b, listed(8), config=quick(1))
+    plan = plan_bridge(Normed(), curve, torch.rand(1, 4), budget=0.9, name="small")
+    # 4 -> 6 -> 3 with its norm; the budget of 0.9 * 42 multiply-adds pays for 4 * (6 + 3) of the bridge.
+    size, own = 6 * 5 + 12 + 21, 4 * (6 + 1) + 3 * (4 + 1)
+    assert repr(a) == f"Mode({size} parameters in 6 tensors of float32, 3 buffers)"
+    assert repr(curve) == f"BezierCurve(1 pin between modes of {size} parameters, statistics at r = 0.5)"
+    assert plan.bridge.parameter_share == own / size
+    costs = f"share={36 / 42:.2%} of the FLOPs and {own / size:.2%} of the parameters"
+    assert repr(plan) == f"BridgePlan(type I, tap=hidden, r=0.5, name=small, {costs}, target=the curve at r = 0.5)"
+    assert costs in repr(plan.bridge)
+    fast = BridgedEnsemble(Normed(), [a], [plan.bridge])
+    told = f"bridge(type I, tap=hidden, r=0.5, name=small, {costs})"
+    assert repr(fast) == f"BridgedEnsemble(1 mode of Normed, {told}, temperature=1)"
+    assert cost(fast, (4,)).relative_params == pytest.approx(1 + plan.bridge.parameter_share)

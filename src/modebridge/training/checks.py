@@ -11,15 +11,16 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from modebridge.batches import Checked, check_batch, check_labels, each, first_batch, named, shapes_of
+from modebridge.bridges import Bridge
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import logits_of, run, skeleton
-from modebridge.nets.flops import FAILED, invoke, on_copy
+from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.types import Batches, Inputs
 
-__all__ = ["check_batches", "classes_of", "held_out", "least_images"]
+__all__ = ["check_batches", "classes_of", "held_out", "least_for_bridges", "least_images"]
 
 ONE_VALUE = "more than 1 value per channel"
 """What torch says where batch norm is to learn from a single value."""
@@ -87,6 +88,17 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
             f"{tuple(logits.shape)}; wrap it in a module that does."
         )
     return least
+
+
+def least_for_bridges(net: nn.Module, bridges: Sequence[Bridge], engine: Engine, images: Inputs) -> int:
+    """How many images a batch must have for every bridge to learn from it; the network itself is frozen."""
+    shapes = feature_shapes(net, images, sorted({bridge.tap for bridge in bridges}))
+    # One of each kind: recipes train dozens that differ in their weights only.
+    kinds = {(repr(bridge.body), bridge.tap, bridge.kind): bridge for bridge in bridges}.values()
+    return max(
+        least_images(bridge.body, *zeros(bridge.body, *[shapes[bridge.tap]] * len(bridge.reads)), engine=engine)
+        for bridge in kinds
+    )
 
 
 def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool) -> object:

@@ -17,8 +17,9 @@ from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out, least_images
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
-from modebridge.training.loop import Task, train
+from modebridge.training.loop import Task
 from modebridge.training.metrics import Report
+from modebridge.training.outcome import train_and_look
 from modebridge.types import Batches
 
 __all__ = ["DEFAULT", "fit_curve", "fit_curves", "fit_mode", "fit_modes"]
@@ -85,7 +86,9 @@ def fit_modes(
             "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
             "are only estimated at the end."
         )
-    trained = train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)
+    trained = train_and_look(
+        objective, tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report
+    )
     modes = [objective.result(states) for states in trained]
     if stale:
         # The statistics on the way belong to the weights on the way, not to their mean.
@@ -185,7 +188,9 @@ def fit_curves(
         Task(objective.start(curve), data, kept_out, seed, validate=alone.validate)
         for curve, data, seed, alone in zip(curves, trains, own, each_on, strict=True)
     ]
-    trained = train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)
+    trained = train_and_look(
+        objective, tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report
+    )
     return [
         # The very modes that were given, not copies of them that have been to the device and back.
         replace(alone.result(curve.to(engine.device), states).to("cpu"), start=curve.start, end=curve.end)
