@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 
 import torch
@@ -43,24 +44,41 @@ class Checked:
         batches: what is iterated; `set_epoch` is passed on.
         what: how errors call it, "train" or "valid".
         classes: K.
+        least: batches of fewer images are left out, with one warning: batch norm cannot learn from a single value.
     """
 
-    def __init__(self, batches: Batches, what: str, classes: int) -> None:
+    def __init__(self, batches: Batches, what: str, classes: int, least: int = 1) -> None:
         self._batches = batches
         self._what = what
-        self._classes = classes
+        self.classes = classes
+        self._least = least
+        self._warned = False
 
     def __iter__(self) -> Iterator[Batch]:
         for item in self._batches:
             inputs, labels = check_batch(item, self._what)
             if labels.device.type == "cpu":
-                check_labels(labels, self._classes, self._what)
-            yield inputs, labels
+                check_labels(labels, self.classes, self._what)
+            if self._is_enough(len(labels)):
+                yield inputs, labels
 
     def shared(self, rank: int, size: int) -> Iterator[tuple[Batch, int]] | None:
         """One process's rows of every batch, where the loader can read them alone (our `Stream` can)."""
         shared = getattr(self._batches, "shared", None)
-        return shared(rank, size) if callable(shared) else None
+        if not callable(shared):
+            return None
+        parts: Iterator[tuple[Batch, int]] | None = shared(rank, size)
+        return None if parts is None else ((batch, count) for batch, count in parts if self._is_enough(count))
+
+    def _is_enough(self, count: int) -> bool:
+        if count < self._least and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"A batch of {count} image{'s' if count > 1 else ''} in {self._what} is left out: batch norm needs at "
+                f"least {self._least} to learn from. Another batch size, or drop_last=True, avoids it.",
+                stacklevel=2,
+            )
+        return count >= self._least
 
     def first(self) -> Inputs:
         """The inputs of the first batch."""

@@ -293,9 +293,9 @@ def test_a_default_bridge_on_a_wide_map_is_small():
 def test_bodies_for_other_features():
     assert body_for((6, 4, 4), 3, "II", 2)(torch.rand(2, 6, 4, 4), torch.rand(2, 6, 4, 4)).shape == (2, 3)
     assert body_for((6,), 3, "I", 2)(torch.rand(2, 6)).shape == (2, 3)
-    with pytest.raises(ModebridgeError, match=r"\(C, H, W\), \(T, C\) or \(C,\)"):
+    with pytest.raises(ModebridgeError, match=r"\(C, H, W\), \(C, L\), \(T, C\) or \(C,\)"):
         body_for((6, 4, 2, 2), 3, "I")
-    with pytest.raises(ModebridgeError, match="to be that of tokens, but got 'map'"):
+    with pytest.raises(ModebridgeError, match="to be 'tokens' or 'sequence', but got 'map'"):
         body_for((6, 4), 3, "I", layout="map")
 
 

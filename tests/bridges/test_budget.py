@@ -20,6 +20,7 @@ from modebridge.nets import BasicBlock, BottleneckBlock, FilterResponseNorm, ins
 from modebridge.training import fit_bridge, plan_bridge
 from tests.real_nets import IMAGES, Texts, real_net
 from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
+from tests.sequences import Sound, sounds
 
 SHAPES = [
     ((64, 8, 8), "map", "I"),
@@ -27,6 +28,8 @@ SHAPES = [
     ((512, 7, 7), "map", "I"),
     ((7, 7, 96), "map, channels last", "II"),
     ((32, 1, 1), "map", "II"),
+    ((96, 17), "sequence", "I"),
+    ((96, 9), "sequence", "II"),
     ((17, 96), "tokens", "I"),
     ((17, 96), "tokens", "II"),
     ((1, 96), "tokens", "I"),
@@ -46,7 +49,7 @@ def wider(body, shape, layout, classes, kind):
     """The next body of the same family, built without the code under test."""
     width = width_of(body)
     width = width + 1 if width < 8 else width + 8
-    inputs = (shape[0] if layout == "map" else shape[-1]) * (1 if kind == "I" else 2)
+    inputs = (shape[0] if layout in ("map", "sequence") else shape[-1]) * (1 if kind == "I" else 2)
     if isinstance(body, ResidualBody):
         strides = [layer.conv1.stride[0] * layer.conv2.stride[0] for layer in body.layers]
         block = type(body.layers[0])
@@ -80,6 +83,9 @@ def test_closed_forms():
     w = width_of(body)
     # The way in and its shortcut, five more convolutions; then the head.
     assert counted == 36 * (9 * 16 * w + 16 * w + 5 * 9 * w * w) + 10 * w
+    body, counted = body_within((16, 6), "sequence", 10, "I", 2e4)
+    w = width_of(body)
+    assert counted == 6 * (3 * 16 * w + 16 * w + 5 * 3 * w * w) + 10 * w
 
 
 def test_families_from_three_blocks_to_a_perceptron():
@@ -251,3 +257,25 @@ def test_inputs_by_name():
     assert 0.02 < bridge.share <= 0.1
     with torch.no_grad():
         assert BridgedEnsemble(nets[0], ends, [bridge])(example).shape == (4, 3)
+
+
+@pytest.mark.parametrize("options", [{"budget": 0.9}, {"budget": 0.05}, {"kind": "II", "slim": 1}])
+def test_bridges_of_sequences_take_any_length(options):
+    net, ends, train = Sound(), [Mode.from_module(Sound(seed)) for seed in (1, 2)], [sounds()]
+    curve = start_curve(net, *ends).with_statistics(net, 0.5, train)
+    bridge = fit_bridge(net, curve, train, config=quick(1), **options)
+    assert isinstance(bridge.body, VectorBody if options.get("budget") == 0.05 else ResidualBody)
+    fast = BridgedEnsemble(net, ends if bridge.kind == "II" else ends[:1], [bridge])
+    for length in (24, 31, 200):
+        assert fast(sounds(2, length)[0]).shape == (2, 3)
+    # Channels are (B, C, L)'s second axis: what is constant in time stays what it is at any length.
+    feature = torch.rand(2, 6, 1)
+    bodies = [VectorBody(6, 8, 3, torch.Generator().manual_seed(0), layout="sequence")]
+    torch.testing.assert_close(bodies[0](feature.repeat(1, 1, 5)), bodies[0](feature))
+
+
+def test_filter_response_norm_of_sequences_is_that_of_maps_one_pixel_high():
+    norm, x = FilterResponseNorm(3), torch.rand(2, 3, 5)
+    torch.testing.assert_close(norm(x), norm(x[:, :, None])[:, :, 0])
+    body = body_for((8, 9), 3, "I", 2, layout="sequence", norm="frn", seed=0)
+    assert body(torch.rand(2, 8, 4)).shape == (2, 3)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import scipy.stats
 import torch
+import torchvision.models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import jacrev
@@ -16,7 +18,7 @@ from modebridge import trees
 from modebridge.curves import BezierCurve, CurveObjective, Polychain, bernstein, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import run
+from modebridge.nets import initialise, run
 from modebridge.training import Task, fit_curve, side_by_side, train
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
@@ -132,6 +134,39 @@ def test_random_start_is_fresh_weights_and_seeded():
     )  # the paper's, not torch's default
     threads = side_by_side([lambda: start_curve(net, a, b, pin_start="random").pins[0]] * 8, 2)
     assert {trees.fingerprint(pin) for pin in threads} == {trees.fingerprint(one)}
+
+
+def test_random_start_reaches_every_parameter():
+    """Class token, position embedding and attention's own projection have no `reset_parameters`."""
+    torch.manual_seed(0)
+    build = partial(torchvision.models.VisionTransformer, 16, 8, 1, 2, 16, 24, num_classes=3)
+    net, other, untouched = build(), Mode.from_module(build()), build()
+    with torch.no_grad():
+        for parameter in net.parameters():  # as after training: nothing is at its start
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    mode = Mode.from_module(net)
+    one, same, next_seed = (start_curve(net, mode, other, pin_start="random", seed=s).pins[0] for s in (0, 0, 1))
+    for name, own in net.named_parameters():
+        assert not (one[name] == own).any(), name
+        assert torch.equal(one[name], same[name])
+        if own.dim() > 1:
+            assert not torch.equal(one[name], next_seed[name]), name
+            assert 0.2 < float(one[name].std() / own.detach().std()) < 8, name
+    # A token that is still at zero is drawn too; a norm starts at one, as it always does.
+    assert not untouched.class_token.any()
+    fresh = start_curve(untouched, Mode.from_module(untouched), other, pin_start="random").pins[0]
+    assert 0.01 < float(fresh["class_token"].std()) < 0.04
+    assert bool((fresh["encoder.ln.weight"] == 1).all())
+
+
+@pytest.mark.parametrize("norm", ["frn", "bn"])
+def test_random_start_of_the_papers_networks_is_a_new_network(norm):
+    """To the last bit: what is drawn for other networks must not move the draws of these."""
+    a, b = modes(2, norm)
+    pin = start_curve(tiny_net(5, norm), a, b, pin_start="random", seed=7).pins[0]
+    again = tiny_net(6, norm)
+    initialise(again, torch.Generator().manual_seed(7))
+    assert trees.fingerprint(pin) == trees.fingerprint(dict(again.named_parameters()))
 
 
 def test_bad_curves():

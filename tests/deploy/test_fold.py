@@ -57,6 +57,7 @@ class Branching(nn.Module):
         (nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.BatchNorm2d(2)), 0),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, affine=False)), 0),
         (nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4)), 0),
+        (nn.Sequential(nn.Flatten(2), nn.Conv1d(1, 2, 3), nn.BatchNorm1d(2)), 0),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.BatchNorm2d(2)), 1),
         (nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 2, 3)), 1),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)), 1),

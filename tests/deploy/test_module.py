@@ -9,7 +9,7 @@ import torch
 from scipy.stats import entropy
 from torch import nn
 
-from modebridge.bridges import Bridge, VectorBody
+from modebridge.bridges import Bridge, VectorBody, body_for
 from modebridge.deploy import OneModule, Temperatures
 from modebridge.deploy.answer import uncertainty
 from modebridge.deploy.grouping import Grouped, units
@@ -160,3 +160,12 @@ def test_a_tap_before_a_batch_norm_reads_what_it_read():
     one, batch = OneModule(own), images(3).double()
     torch.testing.assert_close(one(batch), own(batch), rtol=0, atol=1e-10)
     assert sum(isinstance(layer, nn.BatchNorm2d) for layer in one.modules()) == 1
+
+
+@torch.no_grad()
+def test_sequences_grouped():
+    bodies = [stirred(body_for((6, 9), 3, "I", 2, layout="sequence", seed=k), k) for k in range(3)]
+    assert units(bodies, [[(0, "a")]] * 3) == [(0, 1, 2)]
+    for length in (9, 14):
+        feature = torch.rand(2, 6, length)
+        torch.testing.assert_close(Grouped(bodies)(feature), torch.stack([body(feature) for body in bodies]))

@@ -112,4 +112,6 @@ def test_logits_in_dicts_and_objects():
         assert torch.equal(run(Wrapped(wrap), {}, {}, x), x)
     for wrap in (lambda x: {"scores": x}, lambda x: SimpleNamespace(logits=None), lambda x: (x, x)):
         with pytest.raises(ModebridgeError, match="to be a tensor or to hold one as 'logits', but got"):
-            run(Wrapped(wrap), {}, {}, x)
+            run(Wrapped(wrap).eval(), {}, {}, x)
+    # Auxiliary heads answer in training mode only, behind the main one.
+    assert torch.equal(run(Wrapped(lambda x: (x, 2 * x)).train(), {}, {}, x), x)

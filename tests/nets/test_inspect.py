@@ -15,6 +15,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, ResNet, inspect, last_blocks_tap, resnet, run_with_taps
 from tests.real_nets import IMAGES, Texts, real_net
 from tests.scenarios import TINY, Vectors, tiny_net
+from tests.sequences import Hybrid, Sound, sounds
 
 
 class Hand(nn.Module):
@@ -297,3 +298,17 @@ def test_a_batch_with_its_labels_is_an_example_too():
     ):
         with pytest.raises(ModebridgeError, match=words):
             inspect(Hand(), wrong)
+
+
+def test_convolutions_along_one_axis_give_sequences_not_tokens():
+    taps = inspect(Sound(), sounds()[0]).taps
+    assert {tap.layout for tap in taps} == {"sequence"}
+    assert next(tap.shape for tap in taps if tap.name == "stem") == (4, 12)
+
+
+@pytest.mark.parametrize("length", [16, 20])
+def test_tokens_and_sequences_in_one_network(length):
+    """By the layer that made or takes a feature; at length 16 there are as many places as channels."""
+    layouts = {tap.name: tap.layout for tap in inspect(Hybrid(), torch.rand(1, 1, length)).taps}
+    assert {name for name, layout in layouts.items() if layout == "sequence"} == {"conv", "back", "last", "act"}
+    assert {layouts[name] for name in ("turn", "drop", "mix", "mix.linear1", "mix.norm2")} == {"tokens"}

@@ -14,7 +14,7 @@ from modebridge.data import Loader
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import evaluate, surprisals
-from modebridge.recipes import find_recipe, run_recipe
+from modebridge.recipes import Workshop, find_recipe, make_workshop, run_recipe
 from modebridge.recipes.digits import digits
 from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary, terminal_table
 from tests.recipes.small import small
@@ -197,3 +197,12 @@ def test_markdown_table_has_all_columns():
     lines = markdown_table([row("DE-1", 0.4)]).splitlines()
     assert len(lines) == 3
     assert all(line.count("|") == len(COLUMNS) + 1 for line in lines)
+
+
+def test_curves_do_not_depend_on_how_many_are_trained_together(monkeypatch):
+    """The recipe has batch norm; a GPU trains its curves in groups, a CPU one by one, and their keys are the same."""
+    pairs, recipe = [(0, 1), (0, 2)], replace(small(), mode=replace(small().mode, epochs=0))
+    alone = make_workshop(recipe).curves(pairs)
+    monkeypatch.setattr(Workshop, "_together", 2)
+    together = make_workshop(recipe).curves(pairs)
+    assert [together[pair].at(0.5).id for pair in pairs] == [alone[pair].at(0.5).id for pair in pairs]

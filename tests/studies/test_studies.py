@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import RunFolder, begin, find_recipe, make_workshop, run_recipe
+from modebridge.recipes import Recipe, RunFolder, begin, find_recipe, make_workshop, run_recipe
 from modebridge.report import StudyPart
 from modebridge.studies import STUDIES, run_study, write_study
-from modebridge.studies.sheet import paper_numbers, runs
+from modebridge.studies.sheet import Sheet, paper_numbers, runs
 from tests.recipes.small import small
 
 ROWS = {
@@ -102,6 +102,30 @@ def test_the_papers_numbers_are_those_of_the_reference() -> None:
                     assert printed.split(" ± ")[0] == cell["printed"]
                     cells += 1
     assert cells > 500
+
+
+def test_the_deep_ensembles_of_the_papers_runs() -> None:
+    """The sets that the authors' references were made from: four different ones of every size, over eight modes."""
+    sheet = Sheet(_Stub(find_recipe("cifar10")), runs(find_recipe("cifar10"), 6), 7)  # type: ignore[arg-type]
+    sets = {m: [{member.i for member in sheet.deep_ensemble(m, run)} for run in range(4)] for m in range(1, 8)}
+    assert sets[1] == [{0}, {1}, {2}, {3}]
+    assert sets[2] == [{0, 1}, {0, 2}, {0, 3}, {0, 4}]
+    assert sets[4] == [{0, 1, 2, 3}, {0, 2, 3, 4}, {0, 3, 4, 5}, {0, 4, 5, 1}]
+    assert sets[6] == [{0, 1, 2, 3, 4, 5}, {0, 2, 3, 4, 5, 6}, {0, 3, 4, 5, 6, 7}, {0, 4, 5, 6, 7, 1}]
+    everything = set(range(8))
+    assert sets[7] == [everything - {7}, everything - {1}, everything - {2}, everything - {3}]
+    assert all(len(set(map(frozenset, four))) == 4 for four in sets.values())
+    # The printed references differ from run to run too: with one set for all, their spread would be nothing.
+    reference = json.loads((Path(__file__).parents[1] / "references" / "paper.json").read_text())
+    printed = reference["authors_code_deep_ensemble_reference"]["cifar10/FRN"]
+    assert all(len(set(printed[f"DE-{m}"]["cNLL"]["runs"])) == 4 for m in range(1, 8))
+
+
+@dataclass(frozen=True)
+class _Stub:
+    """All that a sheet needs of a workshop before anything is made."""
+
+    recipe: Recipe
 
 
 def test_runs_turn_the_partners() -> None:

@@ -255,6 +255,30 @@ def test_tasks_together_end_where_each_ends_alone():
         fit_modes(nets, loaders[:2])
 
 
+def test_curves_together_have_the_statistics_that_each_has_alone():
+    net, (a, b, c) = tiny_net(0, "bn"), modes(3, "bn")
+    config, valid = TrainConfig(epochs=1, lr=0.05, warmup=1, keep="best"), loader(8, seed=5)
+    data = [loader(8, seed=s) for s in range(2)]
+    scores = []
+    together = fit_curves(
+        net, [(a, b), (b, c)], data, config=config, valid=valid, report=lambda epoch: scores.append(epoch.scores)
+    )
+    alone = fit_curve(
+        net,
+        b,
+        c,
+        loader(8, seed=1),
+        config=replace(config, seed=1),
+        valid=valid,
+        report=lambda epoch: scores.append(epoch.scores),
+    )
+    assert together[1].at(0.5).id == alone.at(0.5).id
+    assert scores[0]["1/curve"] == scores[1]["curve"]
+    agreed = fit_curves(net, [(a, b), (b, c)], data, config=config, valid=valid, statistics=data[0])
+    assert agreed[0].at(0.5).id == together[0].at(0.5).id
+    assert agreed[1].at(0.5).id != together[1].at(0.5).id
+
+
 def test_layout_keeps_numbers_names_and_memory_order():
     net = tiny_net()
     params = dict(net.named_parameters())

@@ -1,4 +1,4 @@
-"""The small networks inside bridges: residual blocks for maps, token-wise layers, a perceptron for vectors."""
+"""The small networks inside bridges: residual blocks for maps and sequences, layers on tokens, perceptrons."""
 
 from __future__ import annotations
 
@@ -25,9 +25,14 @@ class Join(nn.Module):
         self.layout = layout
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Map one or two features to one: (B, C, H, W), (B, T, C) or (B, C)."""
-        x = features[0] if len(features) == 1 else torch.cat(features, dim=1 if self.layout == "map" else -1)
+        """Map one or two features to one: (B, C, H, W), (B, C, L), (B, T, C) or (B, C)."""
+        x = features[0] if len(features) == 1 else torch.cat(features, dim=1 if self.channels_first else -1)
         return x.permute(0, 3, 1, 2) if self.layout == "map, channels last" else x
+
+    @property
+    def channels_first(self) -> bool:
+        """Whether the channels of the features are on the axis behind the batch."""
+        return self.layout in ("map", "sequence", "vector")
 
     def extra_repr(self) -> str:
         """What torch prints; bodies that differ in it are different programs."""
@@ -35,10 +40,10 @@ class Join(nn.Module):
 
 
 class ResidualBody(nn.Module):
-    """Residual blocks on a feature map, then average pool and a linear head.
+    """Residual blocks on a feature map or a sequence, then average pool and a linear head.
 
     Args:
-        inputs: channels of the feature map that comes in, of both where there are two.
+        inputs: channels of the feature that comes in, of both where there are two.
         blocks: (planes, stride) of each block.
         classes: K.
         block: the class of the blocks.
@@ -46,7 +51,7 @@ class ResidualBody(nn.Module):
         bias: whether convolutions have a bias.
         padding: see `nets.blocks.conv`.
         projection: whether the first block's shortcut is a projection where shapes differ.
-        layout: "map" or "map, channels last".
+        layout: "map", "map, channels last", or "sequence" for convolutions along one axis.
         generator: of the weights.
     """
 
@@ -69,16 +74,20 @@ class ResidualBody(nn.Module):
         layers: list[nn.Module] = []
         channels = inputs
         expansion = int(getattr(block, "expansion", 1))
+        # Only where it is needed: a block class of somebody's own may know of maps alone.
+        along = {"axes": 1} if layout == "sequence" else {}
         for planes, stride in blocks:
-            layers.append(block(channels, planes, stride, norm, bias=bias, padding=padding, projection=projection))
+            layers.append(
+                block(channels, planes, stride, norm, bias=bias, padding=padding, projection=projection, **along)
+            )
             channels = planes * expansion
         self.layers = nn.Sequential(*layers)
-        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.pool = nn.AdaptiveAvgPool1d(1) if layout == "sequence" else nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(channels, classes)
         initialise(self, generator)
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Logits (B, K) of one or two feature maps, joined on channels in the order given."""
+        """Logits (B, K) of one or two features, joined on channels in the order given."""
         return self.head(self.pool(self.layers(self.join(*features))).flatten(1))  # type: ignore[no-any-return]
 
 
@@ -124,7 +133,7 @@ class TokenBody(nn.Module):
 
 
 class VectorBody(nn.Module):
-    """A two-layer perceptron on feature vectors (B, C), or on the mean of a map or of tokens over their places.
+    """A two-layer perceptron on feature vectors (B, C), or on the mean of another feature over its places.
 
     Args:
         inputs: channels of the feature that comes in, of both where there are two.
@@ -156,5 +165,5 @@ class VectorBody(nn.Module):
         if x.dim() == 4:
             x = x.mean(dim=(2, 3))
         elif x.dim() == 3:
-            x = x.mean(dim=1)
+            x = x.mean(dim=2 if self.join.channels_first else 1)
         return self.head(self.act(self.hidden(x)))  # type: ignore[no-any-return]

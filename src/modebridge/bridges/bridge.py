@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from modebridge import trees
 from modebridge.bridges.build import Kind
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -46,11 +47,21 @@ class Bridge(nn.Module):
         self.r = r
         self.name = name
         self.share = share
+        self._base = trees.size(reads[0].params)
 
     @property
     def kind(self) -> Kind:
         """Type "I" or "II"."""
         return "I" if len(self.reads) == 1 else "II"
+
+    @property
+    def parameter_share(self) -> float | None:
+        """Its parameters in units of one base network, counted; a cheap bridge of a deep tap can have many.
+
+        None where the base has none.
+        """
+        own = sum(parameter.numel() for parameter in self.parameters())
+        return own / self._base if self._base else None
 
     def forward(self, *features: Tensor) -> Tensor:
         """Logits (B, K) from the features of the modes in `reads`, in that order."""
@@ -64,5 +75,7 @@ class Bridge(nn.Module):
 
     def extra_repr(self) -> str:
         """What torch prints beside the body."""
-        share = "" if self.share is None else f", share={self.share:.2%}"
+        share = "" if self.share is None else f", share={self.share:.2%} of the FLOPs"
+        if self.parameter_share is not None:
+            share += f"{',' if not share else ' and'} {self.parameter_share:.2%} of the parameters"
         return f"type {self.kind}, tap={self.tap}, r={self.r}, name={self.name}{share}"

@@ -25,7 +25,7 @@ STEP = 8
 """Widths from here on are multiples of it, and no body with blocks is narrower."""
 
 LARGE = 14
-"""Maps of this size or more are halved by the first block."""
+"""Maps and sequences of this size or more are halved by the first block."""
 
 
 def body_within(
@@ -41,9 +41,9 @@ def body_within(
 ) -> tuple[nn.Module, float]:
     """The widest body of its family with at most `flops` multiply-adds, and how many it has: counted, not estimated.
 
-    Maps get three residual blocks (bottlenecks where they have 512 channels or more), or fewer where three of width 8
-    are too dear; tokens get two token-wise layers, or one. Where not even one fits, and for vectors, it is a
-    perceptron on the mean over places.
+    Maps and sequences get three residual blocks (bottlenecks where they have 512 channels or more), or fewer where
+    three of width 8 are too dear; tokens get two token-wise layers, or one. Where not even one fits, and for vectors,
+    it is a perceptron on the mean over places.
 
     Args:
         shape: of one feature, without the batch axis.
@@ -92,10 +92,10 @@ def _families(
     if layout == "tokens" and shape[0] > 1:
         for blocks in (2, 1):
             yield partial(_tokens, inputs, classes, blocks), STEP
-    elif layout.startswith("map"):
-        sides = shape[1:] if layout == "map" else shape[:2]
+    elif layout not in ("tokens", "vector"):
+        sides = shape[:2] if layout == "map, channels last" else shape[1:]
         if max(sides) > 1:
-            # Plain 3x3 blocks on wide maps spend all on the way in: squeeze first, as ResNet-50 does.
+            # Plain blocks on wide maps spend all on the way in: squeeze first, as ResNet-50 does.
             block = BottleneckBlock if channels >= 2 * WIDE else BasicBlock
             stride = 2 if min(sides) >= LARGE else 1
             for blocks in (3, 2, 1):

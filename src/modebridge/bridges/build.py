@@ -70,7 +70,7 @@ def body_for(
     norm: Norm = "bn",
     seed: int | None = None,
 ) -> ResidualBody | TokenBody | VectorBody:
-    """A bridge for a feature of any network: residual blocks for a map, token-wise layers, a perceptron for a vector.
+    """A bridge for a feature of any network: residual blocks for a map or a sequence, layers on tokens, a perceptron.
 
     Blocks are bottlenecks where the width is 256 or more. `modebridge.cost` says what a bridge costs; a tap late in the
     network is cheaper, and `body_within` builds to a budget.
@@ -106,24 +106,27 @@ def body_for(
 def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
     """The layout of a feature by its axes where it is not known; refuses features that no body takes.
 
-    >>> layout_for((8, 4, 4)), layout_for((17, 8)), layout_for((4, 4, 8), "map, channels last")
-    ('map', 'tokens', 'map, channels last')
+    >>> layout_for((8, 4, 4)), layout_for((17, 8)), layout_for((8, 17), "sequence")
+    ('map', 'tokens', 'sequence')
     """
-    axes: dict[int, Layout] = {1: "vector", 2: "tokens", 3: "map"}
+    axes: dict[int, tuple[Layout, ...]] = {
+        1: ("vector",),
+        2: ("tokens", "sequence"),
+        3: ("map", "map, channels last"),
+    }
     if len(shape) not in axes or not all(shape):
         raise ModebridgeError(
-            f"Expected the feature at the tap to be (C, H, W), (T, C) or (C,), but got {tuple(shape)}; "
+            f"Expected the feature at the tap to be (C, H, W), (C, L), (T, C) or (C,), but got {tuple(shape)}; "
             "choose another tap or give your own body."
         )
     if layout is None:
-        return axes[len(shape)]
-    if layout.partition(",")[0] != axes[len(shape)]:
-        raise ModebridgeError(
-            f"Expected the layout of {tuple(shape)} to be that of {axes[len(shape)]}, but got '{layout}'; leave it out."
-        )
+        return axes[len(shape)][0]
+    if layout not in axes[len(shape)]:
+        known = " or ".join(f"'{one}'" for one in axes[len(shape)])
+        raise ModebridgeError(f"Expected the layout of {tuple(shape)} to be {known}, but got '{layout}'; leave it out.")
     return layout
 
 
 def channels_of(shape: Sequence[int], layout: Layout) -> int:
-    """C of a feature: the first axis of a map, else the last."""
-    return shape[0] if layout == "map" else shape[-1]
+    """C of a feature: the first axis of a map or a sequence, else the last."""
+    return shape[0] if layout in ("map", "sequence") else shape[-1]

@@ -22,7 +22,7 @@ def bernstein(degree: int, r: Position) -> list[Position]:
     return [math.comb(degree, k) * r**k * (1 - r) ** (degree - k) for k in range(degree + 1)]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BezierCurve(Curve):
     r"""The paper's curve, for one pin: :math:`(1-r)^2 \theta_i + 2r(1-r)\,\theta_{pin} + r^2 \theta_j`.
 

@@ -29,7 +29,7 @@ def check_r(r: Position) -> None:
         raise ModebridgeError(f"Expected r to be in [0, 1], but got {r}; 0 is the start, 0.5 the midpoint, 1 the end.")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Curve(ABC):
     """A path between two modes, shaped by pins; the ends are never changed.
 
@@ -46,6 +46,12 @@ class Curve(ABC):
     end: Mode
     pins: tuple[Params, ...]
     statistics: Mapping[float, Params] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        # Statistics belong to it as its pins do; without them a network with batch norm cannot be run there.
+        known = f", statistics at r = {', '.join(f'{r:g}' for r in sorted(self.statistics))}" if self.statistics else ""
+        pins = f"{len(self.pins)} pin{'' if len(self.pins) == 1 else 's'}"
+        return f"{type(self).__name__}({pins} between modes of {trees.size(self.start.params):,} parameters{known})"
 
     def __post_init__(self) -> None:
         trees.check_same([self.start.params, self.end.params], "the two modes of a curve")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Generic, Literal, Self, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge import seeds, trees
+from modebridge import trees
 from modebridge.batches import go_to_epoch, inputs_in, named, rows_of
 from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
+from modebridge.curves.fresh import fresh_weights
 from modebridge.curves.polychain import Polychain
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, check_statistics, error_rate, has_statistics, refresh_statistics
-from modebridge.nets import initialise, run, skeleton
+from modebridge.nets import run, skeleton
 from modebridge.types import Batch, Batches, Draw, Params, Prepared, Program, State, States
 
 __all__ = ["CurveKind", "CurveObjective", "PinStart", "start_curve"]
@@ -49,8 +51,8 @@ def start_curve(
         end: the mode at r = 1.
         kind: "bezier" or "polychain".
         pins: how many control points there are to learn.
-        pin_start: "midpoint" puts the pins on the straight segment; "random" draws fresh weights, as the authors do,
-            of those parameters that learn (`requires_grad`).
+        pin_start: "midpoint" puts the pins on the straight segment; "random" draws fresh weights (`fresh_weights`), as
+            the authors do, of those parameters that learn (`requires_grad`).
         seed: of the fresh weights.
     """
     check_modes(net, [start, end], 2, "a curve")
@@ -64,7 +66,12 @@ def start_curve(
         raise ModebridgeError(f"Expected pins to be at least 1, but got {pins}; 1 gives the paper's quadratic curve.")
     line = BezierCurve.line(start, end, pins)
     if pin_start == "random":
-        line = line.with_pins([{**pin, **_fresh(net, seed + k)} for k, pin in enumerate(line.pins)])
+        learns = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+        pins_there = []
+        for k, pin in enumerate(line.pins):
+            fresh = fresh_weights(net, seed + k)
+            pins_there.append({name: fresh[name] if name in learns else tensor for name, tensor in pin.items()})
+        line = line.with_pins(pins_there)
     elif pin_start != "midpoint":
         raise ModebridgeError(
             f"Expected pin_start to be 'midpoint' or 'random', but got '{pin_start}'; choose one of the two."
@@ -76,19 +83,6 @@ def start_curve(
     raise ModebridgeError(
         f"Expected the kind of curve to be 'bezier' or 'polychain', but got '{kind}'; choose one of the two."
     )
-
-
-def _fresh(net: nn.Module, seed: int) -> dict[str, Tensor]:
-    """Newly drawn weights of what learns: every module's own reset, then the paper's initialisation."""
-    copy = skeleton(net)
-    with seeds.borrowed(seed), torch.no_grad():
-        for module in copy.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset) and not isinstance(module, nn.Conv2d | nn.Linear):
-                reset()
-    initialise(copy, torch.Generator().manual_seed(seed))
-    learns = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
-    return trees.clone({name: parameter for name, parameter in copy.named_parameters() if name in learns})
 
 
 class CurveObjective(Generic[C]):
@@ -113,6 +107,14 @@ class CurveObjective(Generic[C]):
         self._r = r
         self._refresh = refresh
         self._statistics = has_statistics(net)
+        # Kept, so that copies of this objective (`on`) have the very same program, which is compiled once.
+        self._program: Program = self._loss
+
+    def on(self, train: Batches) -> Self:
+        """The same objective with statistics of another curve's own training data; it shares the compiled program."""
+        other = copy.copy(self)
+        other._train = train
+        return other
 
     def start(self, curve: C, trainable: Collection[str] | None = None) -> States:
         """Begin from the pins of `curve`, named by their number; its ends are frozen, and so is what is not trainable.
@@ -158,7 +160,7 @@ class CurveObjective(Generic[C]):
 
     def program(self, member: str) -> Program:
         """Cross entropy of the network at r."""
-        return self._loss
+        return self._program
 
     def _loss(self, state: State, prepared: Prepared) -> Tensor:
         r = prepared["r"]

@@ -13,7 +13,7 @@ from modebridge.curves.curve import Curve, Position
 __all__ = ["Polychain"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Polychain(Curve):
     """Straight from the start through each pin to the end, each segment taking the same share of r.
 

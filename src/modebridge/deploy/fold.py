@@ -11,10 +11,10 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 __all__ = ["fold"]
 
-_BEFORE: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm1d: nn.Linear,
-    nn.BatchNorm2d: nn.Conv2d,
-    nn.BatchNorm3d: nn.Conv3d,
+_BEFORE: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
+    nn.BatchNorm1d: (nn.Linear, nn.Conv1d),
+    nn.BatchNorm2d: (nn.Conv2d,),
+    nn.BatchNorm3d: (nn.Conv3d,),
 }
 
 

@@ -15,8 +15,10 @@ __all__ = ["Grouped", "units"]
 
 Reads: TypeAlias = Sequence[tuple[int, str]]
 
-_BY_CHANNEL = (nn.BatchNorm2d, FilterResponseNorm)
-_AS_THEY_ARE = (nn.SiLU, nn.ReLU, nn.Identity, nn.AdaptiveAvgPool2d, nn.Dropout)
+_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d)
+_CONVOLUTION = (nn.Conv1d, nn.Conv2d)
+_BY_CHANNEL = (*_BATCH_NORM, FilterResponseNorm)
+_AS_THEY_ARE = (nn.SiLU, nn.ReLU, nn.Identity, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.Dropout)
 
 
 class Grouped(nn.Module):
@@ -34,7 +36,7 @@ class Grouped(nn.Module):
         self.body = skeleton(bodies[0])
         for name, layer in list(self.body.named_modules()):
             peers = [body.get_submodule(name) for body in bodies]
-            if isinstance(layer, nn.Conv2d):
+            if isinstance(layer, _CONVOLUTION):
                 layer.groups *= self.count
                 layer.in_channels *= self.count
                 layer.out_channels *= self.count
@@ -81,7 +83,7 @@ def _join(layer: nn.Module, peers: Sequence[nn.Module]) -> None:
     for name, buffer in list(layer.named_buffers(recurse=False)):
         if buffer.dim():
             setattr(layer, name, torch.cat([peer.get_buffer(name) for peer in peers]))
-    if isinstance(layer, nn.BatchNorm2d):
+    if isinstance(layer, _BATCH_NORM):
         layer.num_features *= len(peers)
 
 
@@ -110,5 +112,5 @@ def units(bodies: Sequence[nn.Module], reads: Sequence[Reads]) -> list[tuple[int
 def _known(layer: nn.Module) -> bool:
     if isinstance(layer, Join):
         # Features are repeated on the axis of channels, which must be the first.
-        return layer.layout in ("map", "vector")
-    return isinstance(layer, (nn.Conv2d, nn.Linear, *_BY_CHANNEL, *_AS_THEY_ARE))
+        return layer.channels_first
+    return isinstance(layer, (*_CONVOLUTION, nn.Linear, *_BY_CHANNEL, *_AS_THEY_ARE))

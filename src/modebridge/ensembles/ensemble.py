@@ -69,6 +69,12 @@ class BridgedEnsemble(nn.Module):
         # A buffer, so that a saved ensemble remembers that its temperature was fitted.
         self.register_buffer("_fitted", torch.zeros((), dtype=torch.bool))
 
+    def __repr__(self) -> str:
+        # Not torch's tree of modules, which has every layer of every mode; `ensemble.bridges` prints the bodies.
+        modes = f"{len(self.bases)} mode{'' if len(self.bases) == 1 else 's'} of {type(self.bases[0]).__name__}"
+        bridges = "".join(f", bridge({bridge.extra_repr()})" for bridge in self.bridges)
+        return f"BridgedEnsemble({modes}{bridges}, temperature={float(self.temperature):.4g})"
+
     def __len__(self) -> int:
         return len(self.bases) + len(self.bridges)
 

@@ -58,6 +58,11 @@ class Mode:
                 )
         return cls(params, buffers)
 
+    def __repr__(self) -> str:
+        types = ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.params.values()}))
+        counted = f"{trees.size(self.params):,} parameters in {len(self.params)} tensors"
+        return f"Mode({counted}{f' of {types}' if types else ''}, {len(self.buffers)} buffers)"
+
     @cached_property
     def id(self) -> str:
         """A hash of the content: two modes with the same numbers are the same mode."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from modebridge.nets.norms import Norm, make_norm
 
-__all__ = ["BasicBlock", "Block", "BottleneckBlock", "Padding", "SameConv2d", "conv", "initialise"]
+__all__ = ["DRAWN", "BasicBlock", "Block", "BottleneckBlock", "Padding", "SameConv2d", "conv", "initialise"]
 
 Padding: TypeAlias = Literal["same", "half"]
 
@@ -32,8 +32,15 @@ def _same(length: int, kernel: int, stride: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
-def conv(inputs: int, outputs: int, kernel: int, stride: int, *, bias: bool, padding: Padding) -> nn.Conv2d:
-    """A convolution with the padding rule of the data set's network (facts differ between CIFAR and the rest)."""
+def conv(
+    inputs: int, outputs: int, kernel: int, stride: int, *, bias: bool, padding: Padding, axes: int = 2
+) -> nn.Conv1d | nn.Conv2d:
+    """A convolution with the padding rule of the data set's network (facts differ between CIFAR and the rest).
+
+    On sequences, `axes=1`, the padding is always "half".
+    """
+    if axes == 1:
+        return nn.Conv1d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
     if padding == "same":
         return SameConv2d(inputs, outputs, kernel, stride, bias=bias)
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
@@ -51,6 +58,7 @@ class BasicBlock(nn.Module):
         padding: "same" (TensorFlow's) or "half" (kernel // 2).
         projection: whether a shortcut that must change shape is a 1x1 convolution with a norm; without one
             such a block has no shortcut at all.
+        axes: 2 for maps (B, C, H, W), 1 for sequences (B, C, L).
     """
 
     expansion = 1
@@ -65,14 +73,17 @@ class BasicBlock(nn.Module):
         bias: bool,
         padding: Padding,
         projection: bool = True,
+        axes: int = 2,
     ) -> None:
         super().__init__()
-        self.conv1 = conv(inputs, planes, 3, stride, bias=bias, padding=padding)
-        self.norm1 = make_norm(norm, planes)
+        self.conv1 = conv(inputs, planes, 3, stride, bias=bias, padding=padding, axes=axes)
+        self.norm1 = make_norm(norm, planes, axes)
         self.act1 = nn.SiLU()
-        self.conv2 = conv(planes, planes, 3, 1, bias=bias, padding=padding)
-        self.norm2 = make_norm(norm, planes)
-        self.shortcut = _shortcut(inputs, planes, stride, norm, bias=bias, padding=padding, projection=projection)
+        self.conv2 = conv(planes, planes, 3, 1, bias=bias, padding=padding, axes=axes)
+        self.norm2 = make_norm(norm, planes, axes)
+        self.shortcut = _shortcut(
+            inputs, planes, stride, norm, bias=bias, padding=padding, projection=projection, axes=axes
+        )
         self.act2 = nn.SiLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -99,18 +110,21 @@ class BottleneckBlock(nn.Module):
         bias: bool,
         padding: Padding,
         projection: bool = True,
+        axes: int = 2,
     ) -> None:
         super().__init__()
         outputs = planes * self.expansion
-        self.conv1 = conv(inputs, planes, 1, 1, bias=bias, padding=padding)
-        self.norm1 = make_norm(norm, planes)
+        self.conv1 = conv(inputs, planes, 1, 1, bias=bias, padding=padding, axes=axes)
+        self.norm1 = make_norm(norm, planes, axes)
         self.act1 = nn.SiLU()
-        self.conv2 = conv(planes, planes, 3, stride, bias=bias, padding=padding)
-        self.norm2 = make_norm(norm, planes)
+        self.conv2 = conv(planes, planes, 3, stride, bias=bias, padding=padding, axes=axes)
+        self.norm2 = make_norm(norm, planes, axes)
         self.act2 = nn.SiLU()
-        self.conv3 = conv(planes, outputs, 1, 1, bias=bias, padding=padding)
-        self.norm3 = make_norm(norm, outputs)
-        self.shortcut = _shortcut(inputs, outputs, stride, norm, bias=bias, padding=padding, projection=projection)
+        self.conv3 = conv(planes, outputs, 1, 1, bias=bias, padding=padding, axes=axes)
+        self.norm3 = make_norm(norm, outputs, axes)
+        self.shortcut = _shortcut(
+            inputs, outputs, stride, norm, bias=bias, padding=padding, projection=projection, axes=axes
+        )
         self.act3 = nn.SiLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -122,15 +136,20 @@ class BottleneckBlock(nn.Module):
 
 Block: TypeAlias = BasicBlock | BottleneckBlock
 
+DRAWN = (nn.Conv1d, nn.Conv2d, nn.Linear)
+"""The layers that `initialise` draws."""
+
 
 def _shortcut(
-    inputs: int, outputs: int, stride: int, norm: Norm, *, bias: bool, padding: Padding, projection: bool
+    inputs: int, outputs: int, stride: int, norm: Norm, *, bias: bool, padding: Padding, projection: bool, axes: int
 ) -> nn.Module | None:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     if not projection:
         return None
-    return nn.Sequential(conv(inputs, outputs, 1, stride, bias=bias, padding=padding), make_norm(norm, outputs))
+    return nn.Sequential(
+        conv(inputs, outputs, 1, stride, bias=bias, padding=padding, axes=axes), make_norm(norm, outputs, axes)
+    )
 
 
 @torch.no_grad()
@@ -141,7 +160,7 @@ def initialise(net: nn.Module, generator: torch.Generator | None = None) -> None
     1 / sqrt(fan_in), torch's default; norms start at their neutral values.
     """
     for module in net.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
+        if isinstance(module, DRAWN):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
             if module.bias is not None:
                 bound = module.weight[0].numel() ** -0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,7 +31,7 @@ FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeEr
 
 
 def flops(module: nn.Module, *inputs: Inputs) -> float:
-    """The multiply-adds of convolutions and matrix products in one forward pass, in evaluation mode.
+    """The multiply-adds of convolutions and products of matrices and vectors in one forward pass, in evaluation mode.
 
     Args:
         module: any module; it is copied without its weights and never touched.
@@ -51,9 +52,64 @@ def flops(module: nn.Module, *inputs: Inputs) -> float:
 @contextmanager
 def counting() -> Iterator[Callable[[], float]]:
     """Count multiply-adds while this is open; the function it gives says how many there were so far."""
-    with plain_attention(), FlopCounterMode(display=False) as counter:
+    with plain_attention(), FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
         # torch counts a multiply-add as two operations.
         yield lambda: float(counter.get_total_flops()) / 2
+
+
+def _products(first: Shape, second: Shape, *_: object, **__: object) -> int:
+    """Of a matrix or vector with a vector: every number of the first once."""
+    return 2 * math.prod(first)
+
+
+def _distances(first: Shape, second: Shape, *_: object, **__: object) -> int:
+    """Of all rows of two matrices, (..., P, M) and (..., R, M): P R M, whatever the norm and the way torch takes."""
+    return 2 * math.prod(_broadcast(first[:-2], second[:-2])) * first[-2] * second[-2] * first[-1]
+
+
+def _broadcast(*shapes: Sequence[int]) -> Shape:
+    return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+def _own_distances(rows: Shape, *_: object, **__: object) -> int:
+    return 2 * math.comb(rows[0], 2) * rows[1]
+
+
+def _added(_: Shape, first: Shape, second: Shape, *__: object, **___: object) -> int:
+    """Of a product that is added to something: its size without the axis of the sum, times that axis."""
+    return 2 * math.prod(first) * (second[-1] if len(second) > 1 else 1)
+
+
+def _bilinear(
+    x: Shape,
+    weight: Shape,
+    y: Shape,
+    in_x: Sequence[int],
+    in_weight: Sequence[int],
+    in_y: Sequence[int],
+    *_: object,
+    **__: object,
+) -> int:
+    """Of nn.Bilinear: one for each weight and image. torch writes it as a sum over axes that are put in at places."""
+    shapes = []
+    for shape, places in ((x, in_x), (weight, in_weight), (y, in_y)):
+        rest = iter(shape)
+        shapes.append([1 if axis in places else next(rest) for axis in range(len(shape) + len(places))])
+    return 2 * math.prod(_broadcast(*shapes))
+
+
+_UNCOUNTED: dict[Any, Callable[..., int]] = {
+    torch.ops.aten.mv: _products,
+    torch.ops.aten.dot: _products,
+    torch.ops.aten.vdot: _products,
+    torch.ops.aten.addmv: _added,
+    torch.ops.aten.addbmm: _added,
+    torch.ops.aten._trilinear: _bilinear,
+    torch.ops.aten._cdist_forward: _distances,
+    torch.ops.aten._euclidean_dist: _distances,
+    torch.ops.aten._pdist_forward: _own_distances,
+}
+"""Products that torch's own counter takes for nothing; in its units, two operations to a multiply-add."""
 
 
 @contextmanager

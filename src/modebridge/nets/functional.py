@@ -63,13 +63,18 @@ def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Ten
         by_name = {name: tensor for given in own if not isinstance(given, Tensor) for name, tensor in given.items()}
         return functional_call(net, ({**params, **buffers},), tuple(plain), by_name, strict=False)
 
-    return logits_of(untouched(net, at, *inputs))
+    return logits_of(untouched(net, at, *inputs), training=net.training)
 
 
-def logits_of(output: object) -> Tensor:
+def logits_of(output: object, *, training: bool = False) -> Tensor:
     """The logits in what a network returned: a tensor, or an object or dict that holds `logits`.
 
-    Hugging Face's models return objects; torchvision's Inception returns one in training mode only.
+    Hugging Face's models return objects; torchvision's Inception returns one in training mode only, and others a tuple
+    then: the logits, and behind them those of auxiliary heads, which are left out.
+
+    Args:
+        output: what it returned.
+        training: whether it is in training mode; only there a tuple is understood.
 
     >>> logits_of({"logits": torch.ones(1, 2), "hidden_states": None})
     tensor([[1., 1.]])
@@ -79,6 +84,8 @@ def logits_of(output: object) -> Tensor:
         found = output.get("logits")
     elif not isinstance(output, Tensor):
         found = getattr(output, "logits", None)
+        if found is None and training and isinstance(output, tuple | list) and output:
+            found = output[0]
     if not isinstance(found, Tensor):
         raise ModebridgeError(
             f"Expected the network's output to be a tensor or to hold one as 'logits', but got "

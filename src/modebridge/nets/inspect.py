@@ -19,8 +19,8 @@ from modebridge.types import Batch, Inputs
 
 __all__ = ["Inspection", "Layout", "Tap", "inspect"]
 
-Layout: TypeAlias = Literal["map", "map, channels last", "tokens", "vector"]
-"""(C, H, W), (H, W, C), (T, C) or (C,)."""
+Layout: TypeAlias = Literal["map", "map, channels last", "sequence", "tokens", "vector"]
+"""(C, H, W), (H, W, C), (C, L), (T, C) or (C,)."""
 
 BEST = 0.8
 """The share of the FLOPs before the paper's taps: it reads the feature before the last 3 of 15 or 16 blocks."""
@@ -166,7 +166,7 @@ def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
             continue
         shape, before = tuple(seen.output.shape[1:]), seen.flops / first.flops if first.flops else math.nan
         inner = any(name.startswith(f"{outer}.") for outer in hiding)
-        taps.append(Tap(name, shape, _layout(shape, first), before, 1 - before, name in blocks, inner))
+        taps.append(Tap(name, shape, _layout(seen.output, first), before, 1 - before, name in blocks, inner))
     preferred = net.paper_tap if isinstance(net, ResNet) else None
     return Inspection(type(net).__name__, tuple(taps), refused, first.flops, first.logits.shape[1], preferred)
 
@@ -197,10 +197,12 @@ def _reason(name: str, first: Watched, second: Watched) -> str | None:
     return "is changed in place by a later layer" if seen.changed else None
 
 
-def _layout(shape: Shape, watched: Watched) -> Layout:
-    if len(shape) == 3:
-        return "map, channels last" if watched.channels_last(shape) else "map"
-    return "tokens" if len(shape) == 2 else "vector"
+def _layout(output: Tensor, watched: Watched) -> Layout:
+    if output.dim() == 4:
+        return "map, channels last" if watched.channels_last(tuple(output.shape[1:])) else "map"
+    if output.dim() == 3:
+        return "sequence" if watched.is_sequence(output) else "tokens"
+    return "vector"
 
 
 def _hides(name: str, module: nn.Module, blocks: Sequence[str], refused: Mapping[str, str]) -> bool:
@@ -213,6 +215,7 @@ def _hides(name: str, module: nn.Module, blocks: Sequence[str], refused: Mapping
 
 
 def _distance(tap: Tap) -> float:
-    places = {"map": tap.shape[1:], "map, channels last": tap.shape[:2], "tokens": tap.shape[:1], "vector": ()}
-    pooled = math.prod(places[tap.layout]) == 1
+    # Where the channels are; all other axes are places.
+    channels = 0 if tap.layout in ("map", "sequence") else len(tap.shape) - 1
+    pooled = math.prod(size for axis, size in enumerate(tap.shape) if axis != channels) == 1
     return abs(tap.before - BEST) + (0 if tap.block else NO_BLOCK) + (POOLED if pooled else 0)

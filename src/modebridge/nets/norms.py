@@ -24,7 +24,7 @@ class FilterResponseNorm(nn.Module):
     It needs no batch, so a network with it has no running statistics to repair on a curve.
 
     Args:
-        channels: C of the (B, C, H, W) input; gamma, beta and tau have one entry each.
+        channels: C of the input, (B, C, H, W) or (B, C, L); gamma, beta and tau have one entry each.
         eps: the fixed epsilon; the paper uses 1e-6 and does not learn it.
 
     >>> frn = FilterResponseNorm(2)
@@ -50,19 +50,21 @@ class FilterResponseNorm(nn.Module):
         """Normalise each channel of each image by the root mean square of its own map."""
         # In bf16 the sums and the factor stay fp32, the map goes out as it came; wider types are not converted.
         wide = trees.wide(x)
-        nu2 = wide.square().mean(dim=(2, 3), keepdim=True)
+        places = tuple(range(2, x.dim()))
+        by_channel = (-1, *[1] * len(places))
+        nu2 = wide.square().mean(dim=places, keepdim=True)
         # gamma joins the per-map factor first: (B, C, 1, 1) is far smaller than the map.
-        scale = self.gamma.view(-1, 1, 1) * torch.rsqrt(nu2 + self.eps)
+        scale = self.gamma.view(by_channel) * torch.rsqrt(nu2 + self.eps)
         # max(y, tau) as relu(y - tau) + tau: the backward of torch.maximum took a quarter of a step on CPUs.
-        tau = self.tau.view(-1, 1, 1)
-        y = torch.relu(torch.addcmul(self.beta.view(-1, 1, 1) - tau, wide, scale)) + tau
+        tau = self.tau.view(by_channel)
+        y = torch.relu(torch.addcmul(self.beta.view(by_channel) - tau, wide, scale)) + tau
         return y.to(x.dtype)
 
 
-def make_norm(norm: Norm, channels: int) -> nn.Module:
-    """The normalisation layer called `norm` for `channels` channels."""
+def make_norm(norm: Norm, channels: int, axes: int = 2) -> nn.Module:
+    """The normalisation layer called `norm` for `channels` channels of maps, or of sequences where `axes` is 1."""
     if norm == "frn":
         return FilterResponseNorm(channels)
     if norm == "bn":
-        return nn.BatchNorm2d(channels)
+        return nn.BatchNorm2d(channels) if axes == 2 else nn.BatchNorm1d(channels)
     raise ModebridgeError(f"Expected norm to be 'frn' or 'bn', but got '{norm}'; choose one of the two.")

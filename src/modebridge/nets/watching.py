@@ -24,6 +24,22 @@ LISTS = (nn.Sequential, nn.ModuleList)
 ON_MAPS = (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.GroupNorm, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
 """Layers whose input of four axes is (B, C, H, W)."""
 
+ON_SEQUENCES = (
+    nn.Conv1d,
+    nn.ConvTranspose1d,
+    nn.BatchNorm1d,
+    nn.InstanceNorm1d,
+    nn.GroupNorm,
+    nn.MaxPool1d,
+    nn.AvgPool1d,
+    nn.AdaptiveAvgPool1d,
+    nn.AdaptiveMaxPool1d,
+)
+"""Layers whose input and output of three axes are (B, C, L)."""
+
+ON_TOKENS = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
+"""Layers whose output of three axes is (B, T, C)."""
+
 
 @dataclass
 class Seen:
@@ -59,6 +75,9 @@ class Watched:
         flops: of the whole pass.
         first: shapes of maps that met a layer with channels on the first axis.
         last: shapes of maps that met one with channels on the last axis.
+        sequences: whether a tensor of three axes is (B, C, L), told by a layer that made or took it, by its identity.
+        likely: the same of tensors that nobody tells about: an activation's as its input, a sum's as its last summand.
+        kept: what `sequences` and `likely` speak of, so that no other tensor gets the same identity.
     """
 
     seen: dict[str, Seen] = field(default_factory=dict)
@@ -66,6 +85,9 @@ class Watched:
     flops: float = 0.0
     first: set[Shape] = field(default_factory=set)
     last: set[Shape] = field(default_factory=set)
+    sequences: dict[int, bool] = field(default_factory=dict)
+    likely: dict[int, bool] = field(default_factory=dict)
+    kept: list[Tensor] = field(default_factory=list)
 
     def is_logits(self, tensor: Tensor) -> bool:
         """Whether a tensor is the logits, or they are a view of it."""
@@ -80,6 +102,10 @@ class Watched:
         height, width, channels = shape
         return height == width != channels
 
+    def is_sequence(self, tensor: Tensor) -> bool:
+        """Whether a tensor of three axes is (B, C, L), as convolutions along one axis have it, and not (B, T, C)."""
+        return self.sequences.get(id(tensor), self.likely.get(id(tensor), False))
+
 
 def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
     """Run `net` once as it is, with a hook on every submodule for as long as that takes; counting takes longer."""
@@ -90,6 +116,7 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
         def read(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
             _axes(module, args, found)
             feature = _feature(output, name)
+            _sequences(module, args, feature, found)
             before = found.seen.pop(name, None)  # popped, so that the order is that of the last runs
             found.seen[name] = Seen(
                 feature,
@@ -163,6 +190,25 @@ def _axes(module: nn.Module, args: tuple[Any, ...], found: Watched) -> None:
         isinstance(module, nn.LayerNorm) and math.prod(module.normalized_shape) == shape[-1]
     ):
         found.last.add(shape)
+
+
+def _sequences(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, found: Watched) -> None:
+    """Remember of tensors of three axes whether they are (B, C, L): a layer that makes or takes one knows it."""
+    taken = [tensor for tensor in args if isinstance(tensor, Tensor) and tensor.dim() == 3]
+    if taken and isinstance(module, (*ON_SEQUENCES, nn.MultiheadAttention, nn.RNNBase)):
+        found.sequences.setdefault(id(taken[0]), isinstance(module, ON_SEQUENCES))
+        found.kept.append(taken[0])
+    if output is None or output.dim() != 3:
+        return
+    found.kept.append(output)
+    if isinstance(module, ON_SEQUENCES + ON_TOKENS):
+        # Whoever made it is asked before whoever takes it: a linear layer may well mix the places of a sequence.
+        found.sequences.setdefault(id(output), isinstance(module, ON_SEQUENCES))
+    elif id(output) not in found.sequences:
+        known = found.sequences | found.likely
+        alike = [t for t in (*taken, *reversed(found.kept)) if t.shape == output.shape and id(t) in known]
+        if alike:
+            found.likely[id(output)] = known[id(alike[0])]
 
 
 def _feature(output: object, name: str) -> Tensor | None:

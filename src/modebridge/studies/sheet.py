@@ -84,11 +84,14 @@ class Sheet:
         self._plans.append((name, [list(members) for members in sets], paper))
 
     def deep_ensemble(self, m: int, run: int) -> list[Member]:
-        """DE-m of a run, as the authors take it: DE-1 of run k is mode k, the others turn through modes 0 to 5."""
+        """DE-m of a run, as the authors take it: DE-1 of run k is mode k, the others are mode 0 and m - 1 after it.
+
+        Those turn through modes 0 to 5 up to DE-5, and through all eight from DE-6 on, so that every run has a set of
+        its own (their reference has four different DE-6 and DE-7).
+        """
         if m == 1:
             return [mode(run)]
-        count = self._workshop.recipe.modes
-        orders = runs(self._workshop.recipe, min(count, max(6, m)))
+        orders = runs(self._workshop.recipe, 6 if m < 6 else max(8, m + 1))
         return [mode(k) for k in orders[min(run, len(orders) - 1)][:m]]
 
     def base(self, m: int, run: int) -> list[Member]:

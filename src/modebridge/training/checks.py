@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from modebridge import seeds
-from modebridge.batches import Checked, check_labels, each, first_batch, named, shapes_of
+from modebridge.batches import Checked, check_batch, check_labels, each, first_batch, named, shapes_of
+from modebridge.bridges import Bridge
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import run, skeleton
+from modebridge.nets import logits_of, run, skeleton
+from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.types import Batches, Inputs
 
-__all__ = ["check_batches", "classes_of", "held_out", "trainable"]
+__all__ = ["check_batches", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
+
+ONE_VALUE = "more than 1 value per channel"
+"""What torch says where batch norm is to learn from a single value."""
 
 
-def check_batches(net: nn.Module, mode: Mode, batches: Batches, what: str) -> Checked:
+def check_batches(
+    net: nn.Module, mode: Mode, batches: Batches, what: str, *, least: Callable[[Inputs], int] = lambda images: 1
+) -> Checked:
     """Look at the data before training: every batch of a list, the first of a loader.
+
+    Args:
+        net: the network.
+        mode: the weights to run it at.
+        batches: the data.
+        what: how errors call it.
+        least: from the first inputs to how many images a batch must have (`least_images`); others are left out.
 
     Returns:
         The same batches, the others checked as they are drawn.
@@ -28,11 +45,76 @@ def check_batches(net: nn.Module, mode: Mode, batches: Batches, what: str) -> Ch
     images, labels = first_batch(batches, what)
     classes = classes_of(net, mode, images, what)
     check_labels(labels, classes, what)
-    checked = Checked(batches, what, classes)
     if isinstance(batches, Sequence):
-        for _ in checked:
+        for _ in Checked(batches, what, classes):
             pass
-    return checked
+    needed = least(images)
+    if len(labels) < needed and all(len(check_batch(item, what)[1]) < needed for item in batches):
+        raise ModebridgeError(
+            f"Expected {what} to have batches of at least {needed} images for batch norm to learn from, but got "
+            f"{len(labels)}; raise the batch size."
+        )
+    return Checked(batches, what, classes, needed)
+
+
+def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False) -> int:
+    """How many images a batch must have to be learned from; refuses a network that cannot run in training mode.
+
+    One is enough, unless batch norm would see a single value of a channel: then two in every process that has a batch
+    norm of its own. Nothing is computed where torch's meta device will do.
+
+    Args:
+        module: a network that maps its inputs to logits, or a bridge's body.
+        inputs: a batch of each of its inputs; only the first image is looked at.
+        engine: says how many processes there are.
+        norms_only: whether only batch norm goes to training mode, as for its statistics.
+    """
+    one = [each(lambda tensor: tensor[:1], given) for given in inputs]
+    answer = on_copy(module, one, partial(_in_training, norms_only=norms_only))
+    least = 1
+    if isinstance(answer, ValueError) and ONE_VALUE in str(answer):
+        least = 2 * (engine.processes.size if engine.device.type == "cpu" else 1)
+        two = [each(lambda tensor: torch.cat([tensor] * 2), given) for given in one]
+        answer = on_copy(module, two, partial(_in_training, norms_only=norms_only))
+    if isinstance(answer, Exception):
+        raise ModebridgeError(
+            f"Expected {type(module).__name__} to run in training mode on images as in train, {shapes_of(one[0])}, but "
+            f"got '{str(answer).splitlines()[0] if str(answer) else type(answer).__name__}'; give images that all its "
+            "heads can take, or build it without auxiliary heads (aux_logits=False)."
+        )
+    logits = logits_of(answer, training=True)
+    if logits.dim() != 2:
+        raise ModebridgeError(
+            f"Expected {type(module).__name__} to give logits of (batch, classes) first in training mode too, but got "
+            f"{tuple(logits.shape)}; wrap it in a module that does."
+        )
+    return least
+
+
+def least_for_bridges(net: nn.Module, bridges: Sequence[Bridge], engine: Engine, images: Inputs) -> int:
+    """How many images a batch must have for every bridge to learn from it; the network itself is frozen."""
+    shapes = feature_shapes(net, images, sorted({bridge.tap for bridge in bridges}))
+    # One of each kind: recipes train dozens that differ in their weights only.
+    kinds = {(repr(bridge.body), bridge.tap, bridge.kind): bridge for bridge in bridges}.values()
+    return max(
+        least_images(bridge.body, *zeros(bridge.body, *[shapes[bridge.tap]] * len(bridge.reads)), engine=engine)
+        for bridge in kinds
+    )
+
+
+def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool) -> object:
+    """What a copy returns in training mode, or the error it raises there."""
+    for part in bare.modules():
+        part.training = not norms_only or isinstance(part, _NormBase)
+    meta = any(tensor.device.type == "meta" for given in inputs for tensor in named(given).values())
+    # Dropout of a real copy must not move the generator that everybody draws from.
+    with nullcontext() if meta else seeds.borrowed(0):
+        try:
+            return invoke(bare, inputs)
+        except FAILED as error:
+            if meta and ONE_VALUE not in str(error):
+                raise  # a real copy may do better
+            return error
 
 
 def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainConfig, engine: Engine) -> Batches | None:
@@ -43,13 +125,19 @@ def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainCon
 
 
 def trainable(net: nn.Module) -> set[str]:
-    """The names of the parameters that learn, as `requires_grad` says."""
+    """The names of the parameters that learn, as `requires_grad` says; refuses complex ones and none at all."""
     names = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
     if not names:
         raise ModebridgeError(
             f"Expected {type(net).__name__} to have parameters that learn, but got requires_grad=False for all; "
             "call requires_grad_(True) on it, or on the layers that are to learn."
         )
+    for name, parameter in net.named_parameters():
+        if parameter.is_complex():
+            raise ModebridgeError(
+                f"Expected parameters to be real numbers, but '{name}' of {type(net).__name__} is {parameter.dtype}; "
+                "keep real and imaginary parts in a real parameter (torch.view_as_complex in the forward pass)."
+            )
     return names
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
@@ -26,30 +26,31 @@ F = TypeVar("F")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Engine:
     """How to run: where, in which precision, compiled or not; in one process or in all that `torchrun` started.
 
     Args:
-        device: "cpu", "cuda" or "cuda:1".
+        device: "cpu", "cuda" or "cuda:1", or a torch.device.
         bf16: convolutions and products in bfloat16; weights, gradients' sums and the update stay fp32.
         compile: fuse the losses and their gradient by torch.compile; costs most of a minute once per architecture.
         graphs: replay a whole step (all tasks, each on a stream of its own) as one CUDA graph.
 
-    >>> Engine().device
+    >>> Engine("cpu").device
     device(type='cpu')
     """
 
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    bf16: bool = False
-    compile: bool = False
-    graphs: bool = False
+    device: torch.device
+    bf16: bool
+    compile: bool
+    graphs: bool
 
-    def __post_init__(self) -> None:
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ModebridgeError(
-                "Expected a CUDA device, but torch sees none on this machine; use the CPU or install torch for CUDA."
-            )
+    def __init__(
+        self, device: torch.device | str = "cpu", bf16: bool = False, compile: bool = False, graphs: bool = False
+    ) -> None:
+        given = {"device": _device(device), "bf16": bf16, "compile": compile, "graphs": graphs}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)  # it is frozen from here on
         if self.graphs and self.device.type == "cuda" and self.processes.size > 1:
             raise ModebridgeError(
                 f"Expected graphs in one process only, but got {self.processes.size} processes; set graphs=False."
@@ -143,6 +144,26 @@ class Engine:
         for k in range(len(jobs)):
             main.wait_stream(_stream(self.device, k))
         return results
+
+
+def _device(given: torch.device | str) -> torch.device:
+    """A device that is there, from its name."""
+    try:
+        device = torch.device(given)
+    except (RuntimeError, TypeError) as error:
+        raise ModebridgeError(
+            f"Expected device to be 'cpu', 'cuda', 'cuda:1' or a torch.device, but got {given!r}; name one of them."
+        ) from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModebridgeError(
+            "Expected a CUDA device, but torch sees none on this machine; use the CPU or install torch for CUDA."
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ModebridgeError(
+            f"Expected device to be one of the {torch.cuda.device_count()} GPUs of this machine, but got '{device}'; "
+            "they are counted from cuda:0."
+        )
+    return device
 
 
 class _Feed:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import nn
 
+from modebridge.batches import Checked
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective, has_statistics
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, held_out, trainable
+from modebridge.training.checks import check_batches, held_out, least_images, trainable
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
-from modebridge.training.loop import Task, train
+from modebridge.training.loop import Task
 from modebridge.training.metrics import Report
+from modebridge.training.outcome import train_and_look
 from modebridge.types import Batches
 
 __all__ = ["DEFAULT", "fit_curve", "fit_curves", "fit_mode", "fit_modes"]
@@ -70,7 +73,7 @@ def fit_modes(
     own = _seeds(seeds, config, len(nets))
     engine = engine or Engine()
     starts = [Mode.from_module(net) for net in nets]
-    trains = [check_batches(net, mode, data, "train") for net, mode, data in zip(nets, starts, train_data, strict=True)]
+    trains = _checked(nets, starts, train_data, engine)
     kept_out = held_out(nets[0], starts[0], valid, config, engine)
     objectives: list[ModeObjective] = []
     for k, net in enumerate(nets):
@@ -86,7 +89,9 @@ def fit_modes(
             "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
             "are only estimated at the end."
         )
-    trained = train(objectives[0], tasks, config, engine=engine, checkpoints=checkpoints, report=report)
+    trained = train_and_look(
+        objectives[0], tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report
+    )
     modes = [objective.result(states) for objective, states in zip(objectives, trained, strict=True)]
     if stale:
         # The statistics on the way belong to the weights on the way, not to their mean.
@@ -167,7 +172,7 @@ def fit_curves(
     """Train several curves together: one loader each, the same result as one by one.
 
     The arguments are those of `fit_curve`; `seeds` are of each one's draws, by default `config.seed` and up.
-    `statistics` are batches to re-estimate batch norm on, the first loader's by default.
+    `statistics` are batches to re-estimate the batch norm of every curve on; by default each has its own loader's.
     """
     check_r(r)
     _check_pairing(pairs, train_data, "pairs")
@@ -178,20 +183,32 @@ def fit_curves(
         start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=seed)
         for (start, end), seed in zip(pairs, own, strict=True)
     ]
-    trains = [check_batches(net, start, data, "train") for (start, _), data in zip(pairs, train_data, strict=True)]
+    trains = _checked([net] * len(pairs), [start for start, _ in pairs], train_data, engine)
     kept_out = held_out(net, pairs[0][0], valid, config, engine)
-    objective = CurveObjective(
-        engine.placed(net), curves[0], engine.feed(statistics or trains[0]), r, engine.refresh_of(net)
-    )
+    objective = CurveObjective(engine.placed(net), curves[0], trains[0], r, engine.refresh_of(net))
+    # Each with statistics of its own, as it would have alone; what is compiled is the objective that they share.
+    each_on = [objective.on(engine.feed(statistics if statistics is not None else data)) for data in trains]
     tasks = [
-        Task(objective.start(curve, learns), data, kept_out, seed)
-        for curve, data, seed in zip(curves, trains, own, strict=True)
+        Task(objective.start(curve, learns), data, kept_out, seed, alone)
+        for curve, data, seed, alone in zip(curves, trains, own, each_on, strict=True)
     ]
-    trained = train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=report)
+    trained = train_and_look(
+        objective, tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report
+    )
     return [
         # The very modes that were given, not copies of them that have been to the device and back.
-        replace(objective.result(curve.to(engine.device), states).to("cpu"), start=curve.start, end=curve.end)
-        for curve, states in zip(curves, trained, strict=True)
+        replace(alone.result(curve.to(engine.device), states).to("cpu"), start=curve.start, end=curve.end)
+        for alone, curve, states in zip(each_on, curves, trained, strict=True)
+    ]
+
+
+def _checked(
+    nets: Sequence[nn.Module], modes: Sequence[Mode], train_data: Sequence[Batches], engine: Engine
+) -> list[Checked]:
+    """The data that each mode or curve is trained on, looked at before any of them is."""
+    return [
+        check_batches(net, mode, data, "train", least=partial(least_images, net, engine=engine))
+        for net, mode, data in zip(nets, modes, train_data, strict=True)
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -27,12 +28,13 @@ from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import FilterResponseNorm, Layout, Norm, ResNet, check_tap, inspect, run_with_taps, skeleton
 from modebridge.nets.flops import counting
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, held_out, trainable
+from modebridge.training.checks import check_batches, held_out, least_for_bridges, least_images, trainable
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.fit import DEFAULT
-from modebridge.training.loop import Task, train
+from modebridge.training.loop import Task
 from modebridge.training.metrics import Report
+from modebridge.training.outcome import train_and_look
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
@@ -45,6 +47,9 @@ class BridgePlan:
     bridge: Bridge
     reads: tuple[Mode, ...]
     target: Target
+
+    def __repr__(self) -> str:
+        return f"BridgePlan({self.bridge.extra_repr()}, target={self.target.what})"
 
 
 def plan_bridge(
@@ -73,7 +78,8 @@ def plan_bridge(
         source: which end a type I bridge reads.
         tap: where the feature is read; None takes what `modebridge.inspect` chooses, the paper's place in its networks.
         slim: divides the widths; 2 is the paper's small bridge, 1 its medium one.
-        budget: at most this share of the base's FLOPs, 0.05 for 5 %, instead of `slim`: the widest body that fits.
+        budget: at most this share of the base's FLOPs, 0.05 for 5 %, instead of `slim`: the widest body that fits; its
+            share of the parameters may be far larger (`bridge.parameter_share`).
         r: the position on the curve to predict.
         target: "curve", "labels" (a control), or any `Target`.
         body: a module of your own from feature(s) to logits, instead of the built one; what has `requires_grad=False`
@@ -82,7 +88,7 @@ def plan_bridge(
         seed: of the bridge's weights.
 
     Returns:
-        The plan; `plan.bridge.share` says what share of the base's FLOPs the bridge takes, counted.
+        The plan; `plan.bridge.share` and `.parameter_share` are its FLOPs and parameters in units of the base, counted.
     """
     _check_choices(net, curve, kind, source, r)
     _check_budget(budget)
@@ -220,7 +226,8 @@ def fit_bridges(
         synced=engine.synced,
         shares=engine.shares,
     )
-    train_data = check_batches(net, modes[0], train_data, "train")
+    least = partial(least_for_bridges, net, [plan.bridge for plan in plans.values()], engine)
+    train_data = check_batches(net, modes[0], train_data, "train", least=least)
     whole = [name for name, tensor in named(train_data.first()).items() if not tensor.is_floating_point()]
     if mixup and whole:
         raise ModebridgeError(
@@ -228,7 +235,10 @@ def fit_bridges(
             f"'{whole[0].removeprefix('images/')}'; set mixup=0."
         )
     task = Task(objective.start(), train_data, held_out(net, modes[0], valid, config, engine), config.seed)
-    return objective.result(train(objective, [task], config, engine=engine, checkpoints=checkpoints, report=report)[0])
+    (states,) = train_and_look(
+        objective, [task], config, train_data.classes, engine=engine, checkpoints=checkpoints, report=report
+    )
+    return objective.result(states)
 
 
 def fit_bridge(
@@ -257,8 +267,10 @@ def fit_bridge(
     _check_budget(budget)
     if tap is not None:
         check_tap(net, tap)
-    images = check_batches(net, curve.start, train_data, "train").first()
-    curve = curve.with_statistics(net, r, train_data)
+    least = partial(least_images, net, engine=engine or Engine(), norms_only=True)
+    checked = check_batches(net, curve.start, train_data, "train", least=least)
+    images = checked.first()
+    curve = curve.with_statistics(net, r, checked)
     plan = plan_bridge(
         net,
         curve,

@@ -1,0 +1,56 @@
+"""Newly drawn weights for any network: what a pin starts from where it is not put on the straight line."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from modebridge import seeds, trees
+from modebridge.nets import initialise, skeleton
+from modebridge.nets.blocks import DRAWN
+
+__all__ = ["fresh_weights"]
+
+RESETS = ("reset_parameters", "_reset_parameters")
+"""What torch's modules call the drawing of their own weights; the latter is attention's."""
+
+EMBEDDING = 0.02
+"""The standard deviation of tokens and position embeddings that are zero so far, transformers' usual one."""
+
+
+def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
+    """New numbers for every parameter: each module's own reset, then the paper's initialisation of what it covers.
+
+    What neither reaches (class tokens, position embeddings, layer scales, the parts of weight norm) is normal with the
+    mean and spread that the parameter has in `net`. There, a constant is a neutral start as a norm's ones are, and
+    stays; but a zero tensor of several axes, as tokens begin, is drawn with standard deviation 0.02.
+
+    Args:
+        net: any module; it is not changed.
+        seed: of all draws.
+    """
+    copy = skeleton(net)
+    versions = {name: parameter._version for name, parameter in copy.named_parameters()}
+    with seeds.borrowed(seed), torch.no_grad():  # modules of others draw from the global generator
+        for module in copy.modules():
+            reset = next((found for name in RESETS if callable(found := getattr(module, name, None))), None)
+            if reset is not None and not isinstance(module, DRAWN):
+                reset()
+    generator = torch.Generator().manual_seed(seed)
+    initialise(copy, generator)
+    fresh: dict[str, Tensor] = dict(copy.named_parameters())
+    for name, own in net.named_parameters():
+        # Both are asked: some write the numbers they had, and what is written through `.data` has no new version.
+        if fresh[name]._version == versions[name] and torch.equal(fresh[name], own):
+            fresh[name] = _alike(own.detach(), generator)
+    return trees.clone(fresh)
+
+
+def _alike(own: Tensor, generator: torch.Generator) -> Tensor:
+    """Normal numbers with the mean and the spread of a tensor."""
+    wide = own.double()
+    spread = float(wide.std(correction=0)) if own.numel() else 0.0
+    if spread == 0 and own.numel() > 1 and own.dim() > 1 and not bool(own.any()):
+        spread = EMBEDDING
+    drawn = torch.randn(own.shape, generator=generator, dtype=torch.float64).to(own.device)
+    return torch.empty_like(own).copy_(wide.mean() + spread * drawn)

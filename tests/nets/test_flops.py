@@ -1,0 +1,67 @@
+"""Multiply-adds against closed forms, of the products that torch's own counter takes for nothing too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from modebridge.nets.flops import flops
+
+PRODUCTS = {
+    "a matrix and a vector": (lambda m, v: m @ v, [(3, 4), (4,)], 12),
+    "a vector and a matrix": (lambda v, m: v @ m, [(4,), (4, 5)], 20),
+    "a batch of matrices and a vector": (lambda m, v: m @ v, [(2, 3, 4), (4,)], 24),
+    "a matrix and a vector, added": (torch.addmv, [(3,), (3, 4), (4,)], 12),
+    "a batch of products, summed": (torch.addbmm, [(3, 5), (2, 3, 4), (2, 4, 5)], 2 * 3 * 4 * 5),
+    "two vectors": (torch.dot, [(4,), (4,)], 4),
+    "two vectors, by vdot": (torch.vdot, [(4,), (4,)], 4),
+    "a linear layer of one vector": (F.linear, [(4,), (5, 4), (5,)], 20),
+    "bilinear": (F.bilinear, [(2, 3), (2, 4), (5, 3, 4), (5,)], 2 * 5 * 3 * 4),
+    "bilinear on more axes": (F.bilinear, [(2, 7, 3), (2, 7, 4), (5, 3, 4)], 14 * 5 * 3 * 4),
+    "few distances": (torch.cdist, [(2, 3, 4), (2, 5, 4)], 2 * 3 * 5 * 4),
+    "many distances": (torch.cdist, [(30, 4), (40, 4)], 30 * 40 * 4),
+    "distances of one and a batch": (torch.cdist, [(3, 4), (2, 5, 4)], 2 * 3 * 5 * 4),
+    "distances by another norm": (lambda a, b: torch.cdist(a, b, p=1.0), [(30, 4), (40, 4)], 30 * 40 * 4),
+    "distances to each other": (F.pdist, [(5, 4)], 10 * 4),
+    "einsum, matrices": (lambda a, b: torch.einsum("ij,jk->ik", a, b), [(3, 4), (4, 5)], 60),
+    "einsum, a matrix and a vector": (lambda a, b: torch.einsum("ij,j->i", a, b), [(3, 4), (4,)], 12),
+    "einsum, two vectors": (lambda a, b: torch.einsum("i,i->", a, b), [(4,), (4,)], 4),
+    "einsum, rows": (lambda a, b: torch.einsum("bi,bi->b", a, b), [(3, 4), (3, 4)], 12),
+    # In two steps: the weights with one side, and what comes out with the other.
+    "einsum, bilinear": (
+        lambda x, w, y: torch.einsum("bi,oij,bj->bo", x, w, y),
+        [(2, 3), (5, 3, 4), (2, 4)],
+        2 * 5 * 3 * 4 + 2 * 5 * 4,
+    ),
+}
+
+
+class _Calls(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors):
+        return self.function(*tensors)
+
+
+class _Looks(_Calls):
+    """Looks at its values, so that it must be counted on a real copy."""
+
+    def forward(self, *tensors):
+        assert all(float(tensor.sum()) > 0 for tensor in tensors)
+        return super().forward(*tensors)
+
+
+@pytest.mark.parametrize("kind", [_Calls, _Looks])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name, kind):
+    function, shapes, expected = PRODUCTS[name]
+    assert flops(kind(function), *[torch.rand(shape) for shape in shapes]) == expected
+
+
+def test_bilinear_layers_count_their_weights():
+    layer = nn.Bilinear(3, 4, 5)
+    assert flops(layer, torch.rand(1, 3), torch.rand(1, 4)) == layer.weight.numel()

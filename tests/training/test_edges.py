@@ -1,0 +1,241 @@
+"""The edges of training: a last batch of one image, networks that differ in training mode, weights that run away."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+import torch
+import torchvision.models
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from modebridge.curves import start_curve
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import cost
+from modebridge.modes import Mode
+from modebridge.training import Engine, TrainConfig, fit_bridge, fit_curve, fit_mode, plan_bridge
+from tests.scenarios import quick
+
+
+class Normed(nn.Module):
+    """Batch norm on vectors: nothing to learn from one image."""
+
+    def __init__(self, seed: int = 0, dropout: float = 0.0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.hidden = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(dropout), nn.ReLU())
+        self.head = nn.Linear(6, 3)
+        with torch.no_grad():
+            for parameter in (*self.hidden[0].parameters(), *self.head.parameters()):
+                parameter.normal_(0, 0.5, generator=generator)
+
+    def forward(self, x):
+        return self.head(self.hidden(x))
+
+
+def vectors(n: int) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.rand(n, 4, generator=generator), torch.arange(n) % 3)
+
+
+def listed(n: int, size: int = 4) -> list:
+    images, labels = vectors(n).tensors
+    return list(zip(images.split(size), labels.split(size), strict=True))
+
+
+LEFT_OUT = "A batch of 1 image in train is left out: batch norm needs at least 2"
+
+
+def test_a_last_batch_of_one_image_is_left_out():
+    with pytest.warns(UserWarning, match=LEFT_OUT):
+        got = fit_mode(Normed(), listed(9), config=quick(2))
+    assert got.id == fit_mode(Normed(), listed(9)[:2], config=quick(2)).id
+    with pytest.warns(UserWarning, match=LEFT_OUT):
+        got = fit_mode(Normed(), DataLoader(vectors(9), 4), config=quick(2))
+    assert got.id == fit_mode(Normed(), DataLoader(vectors(9), 4, drop_last=True), config=quick(2)).id
+    a, b = (Mode.from_module(Normed(seed)) for seed in (1, 2))
+    with pytest.warns(UserWarning, match=LEFT_OUT):
+        curve = fit_curve(Normed(), a, b, listed(9), config=quick(1))
+    assert curve.at(0.5).id == fit_curve(Normed(), a, b, listed(9)[:2], config=quick(1)).at(0.5).id
+    # A bridge that has no batch norm learns from every image; only the midpoint's statistics do without the last.
+    with pytest.warns(UserWarning, match=LEFT_OUT):
+        fit_bridge(Normed(), start_curve(Normed(), a, b), listed(9), config=quick(1))
+    own = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    with pytest.warns(UserWarning, match=LEFT_OUT):
+        bridge = fit_bridge(Normed(), curve, listed(9), body=own, mixup=0, config=quick(1))
+    other = fit_bridge(Normed(), curve, listed(9)[:2], body=own, mixup=0, config=quick(1))
+    assert torch.equal(bridge.body[0].weight, other.body[0].weight)
+
+
+def test_batches_of_one_image_are_refused_where_there_are_no_others():
+    with pytest.raises(ModebridgeError, match=r"at least 2 images for batch norm to learn from, but got 1; raise the"):
+        fit_mode(Normed(), DataLoader(vectors(5), 1), config=quick(1))
+
+
+def test_one_image_is_enough_where_it_has_many_places():
+    """Batch norm on maps learns from one image, and so does a network without it: their batches of one stay."""
+    torch.manual_seed(0)
+    for net in (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 3)), nn.Linear(4, 3)):
+        images = torch.rand(5, 1, 4, 4) if isinstance(net, nn.Sequential) else torch.rand(5, 4)
+        data = [(images[:4], torch.arange(4) % 3), (images[4:], torch.tensor([1]))]
+        assert fit_mode(net, data, config=quick(1)).id != fit_mode(net, data[:1], config=quick(1)).id
+
+
+def test_looking_ahead_draws_nothing():
+    """Not from torch's own generator, and from the loader's no more than one look at the first batch takes."""
+
+    class Looking(Normed):
+        def forward(self, x):  # at values, which the meta device does not have
+            return super().forward(x) if x.sum() > 0 else None
+
+    for net in (Normed(dropout=0.5), Looking(dropout=0.5)):
+        torch.manual_seed(3)
+        before = torch.get_rng_state()
+        fit_mode(net, listed(8), config=quick(0))
+        assert torch.equal(torch.get_rng_state(), before)
+    generator, same = (torch.Generator().manual_seed(4) for _ in range(2))
+    fit_mode(Normed(), DataLoader(vectors(8), 4, shuffle=True, generator=generator), config=quick(0))
+    next(iter(DataLoader(vectors(8), 4, shuffle=True, generator=same)))
+    assert torch.equal(generator.get_state(), same.get_state())
+
+
+class Auxiliary(nn.Module):
+    """In training mode the logits and those of a head on the way, which needs images of a certain size."""
+
+    def __init__(self, kind=tuple, window: int = 2) -> None:
+        super().__init__()
+        self.kind, self.window = kind, window
+        self.features = nn.Conv2d(1, 4, 3)
+        self.side = nn.Linear(4, 3)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.features(x).relu()
+        logits = self.head(x.mean((2, 3)))
+        if not self.training:
+            return logits
+        side = self.side(nn.functional.max_pool2d(x, self.window).mean((2, 3)))
+        return self.kind([logits, side]) if self.kind in (tuple, list) else self.kind(logits, side)
+
+
+def maps(n: int = 8, side: int = 6) -> list:
+    generator = torch.Generator().manual_seed(0)
+    return [(torch.rand(n, 1, side, side, generator=generator), torch.arange(n) % 3)]
+
+
+@pytest.mark.parametrize("kind", [tuple, list, torchvision.models.GoogLeNetOutputs])
+def test_the_main_logits_of_training_mode_are_learned_from(kind):
+    torch.manual_seed(0)
+    if kind is torchvision.models.GoogLeNetOutputs:
+        net = Auxiliary(lambda logits, side: kind(logits, side, side))
+    else:
+        net = Auxiliary(kind)
+    plain = copy.deepcopy(net)
+    plain.kind = lambda logits, side: logits
+    mode = fit_mode(net, maps(), config=quick(2))
+    assert mode.id == fit_mode(plain, maps(), config=quick(2)).id
+    assert torch.equal(mode.params["side.weight"], net.side.weight), "the other head has no part in the loss"
+    other = Mode({name: tensor + 0.1 for name, tensor in mode.params.items()}, {})
+    assert torch.isfinite(fit_curve(net, mode, other, maps(), config=quick(1)).pins[0]["head.weight"]).all()
+
+
+def test_training_mode_is_looked_at_before_training():
+    with pytest.raises(
+        ModebridgeError, match=r"run in training mode on images as in train, \(1, 6, 6\) of .*aux_logits"
+    ):
+        fit_mode(Auxiliary(window=9), maps(), config=quick(1))
+    with pytest.raises(ModebridgeError, match=r"first in training mode too, but got \(1, 3, 1, 1\)"):
+        fit_mode(Auxiliary(lambda logits, side: (logits[:, :, None, None], side)), maps(), config=quick(1))
+    with pytest.raises(ModebridgeError, match="but got NoneType; wrap it in a module that returns its logits"):
+        fit_mode(Auxiliary(lambda logits, side: None), maps(), config=quick(1))
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.ones(4, 3, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (x.to(self.mix.dtype) @ self.mix).real
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (nn.Sequential(nn.LazyLinear(3)), r"'0\.weight' waits for a first input .*; run one batch through"),
+        (nn.Sequential(nn.Linear(4, 3), nn.LazyBatchNorm1d()), r"'1\.weight' waits for a first input"),
+        (Complex(), r"real numbers, but 'mix' of Complex is torch\.complex64"),
+    ],
+)
+def test_parameters_that_are_not_numbers_yet_or_not_real(net, message):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own about lazy modules
+        for use in (Mode.from_module, lambda net: fit_mode(net, listed(8), config=quick(1))):
+            with pytest.raises(ModebridgeError, match=message):
+                use(net)
+        mode = Mode.from_module(nn.Linear(4, 3))
+        with pytest.raises(ModebridgeError, match=message):
+            fit_curve(net, mode, mode, listed(8), config=quick(1))
+
+
+@pytest.mark.parametrize("fit", ["mode", "curve", "bridge"])
+def test_training_that_runs_away_and_stays_finite_is_said(fit):
+    torch.manual_seed(0)
+    net, wild = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)), TrainConfig(epochs=3, lr=1e6)
+    a, b = (Mode.from_module(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))) for _ in range(2))
+    fits = {
+        "mode": lambda config: fit_mode(net, listed(8), config=config),
+        "curve": lambda config: fit_curve(net, a, b, listed(8), config=config),
+        "bridge": lambda config: fit_bridge(net, start_curve(net, a, b), listed(8), tap="1", config=config),
+    }
+    with pytest.warns(UserWarning, match=rf"of '{fit}' rose from .* ran away; lower the learning rate \(lr=1e\+06\)"):
+        fits[fit](wild)
+    fits[fit](quick(3))  # a warning would be an error here
+
+
+def test_a_loss_that_rises_above_a_guess_is_said():
+    """Flat at log K it may stay, as a network without any information does."""
+    blind = [(torch.zeros(6, 4), torch.arange(6) % 3)]
+    torch.manual_seed(0)
+    fit_mode(nn.Linear(4, 3), blind, config=quick(3))
+    with pytest.warns(UserWarning, match=r"rose from .*, where a uniform guess has 1\.1: training ran away"):
+        fit_mode(nn.Linear(4, 3), listed(8), config=TrainConfig(epochs=30, lr=1e6))
+    # Weights in front of batch norm can be of any length, and the loss does not show it.
+    net = Normed()
+    for frozen in (net.head, net.hidden[1]):
+        frozen.requires_grad_(False)
+    with pytest.warns(UserWarning, match=r"The weights of 'mode' became .* times as long, from .* ran away"):
+        fit_mode(net, listed(8), config=TrainConfig(epochs=2, lr=1e6))
+
+
+def test_devices_have_names():
+    assert Engine("cpu") == Engine(device="cpu") == Engine(torch.device("cpu")) == Engine()
+    assert replace(Engine("cpu"), bf16=True) == Engine("cpu", bf16=True)
+    with pytest.raises(ModebridgeError, match=r"to be 'cpu', 'cuda', 'cuda:1' or a torch\.device, but got 'gpu'"):
+        Engine("gpu")
+    with pytest.raises(ModebridgeError, match=r"torch sees none|GPUs of this machine"):
+        Engine(device="cuda:99")
+    with pytest.raises(FrozenInstanceError):
+        Engine().bf16 = True
+
+
+def test_reprs_are_short_and_say_what_matters():
+    a, b = (Mode.from_module(Normed(seed)) for seed in (1, 2))
+    curve = fit_curve(Normed(), a, b, listed(8), config=quick(1))
+    plan = plan_bridge(Normed(), curve, torch.rand(1, 4), budget=0.9, name="small")
+    # 4 -> 6 -> 3 with its norm; the budget of 0.9 * 42 multiply-adds pays for 4 * (6 + 3) of the bridge.
+    size, own = 6 * 5 + 12 + 21, 4 * (6 + 1) + 3 * (4 + 1)
+    assert repr(a) == f"Mode({size} parameters in 6 tensors of float32, 3 buffers)"
+    assert repr(curve) == f"BezierCurve(1 pin between modes of {size} parameters, statistics at r = 0.5)"
+    assert plan.bridge.parameter_share == own / size
+    costs = f"share={36 / 42:.2%} of the FLOPs and {own / size:.2%} of the parameters"
+    assert repr(plan) == f"BridgePlan(type I, tap=hidden, r=0.5, name=small, {costs}, target=the curve at r = 0.5)"
+    assert costs in repr(plan.bridge)
+    fast = BridgedEnsemble(Normed(), [a], [plan.bridge])
+    told = f"bridge(type I, tap=hidden, r=0.5, name=small, {costs})"
+    assert repr(fast) == f"BridgedEnsemble(1 mode of Normed, {told}, temperature=1)"
+    assert cost(fast, (4,)).relative_params == pytest.approx(1 + plan.bridge.parameter_share)
