@@ -312,7 +312,7 @@ def test_bad_bridges():
         ({"slim": -1, "tap": "layers.2"}, "at least one channel"),
         ({"source": "begin"}, "'start' or 'end', but got 'begin'"),
         ({"body": nn.Linear(3, 3)}, "to take features of"),
-        ({"body": nn.Sequential(nn.Flatten(), nn.Linear(256, 1))}, r"logits of \(batch, 3\), but got \(1, 1\)"),
+        ({"body": nn.Sequential(nn.Flatten(), nn.Linear(512, 1))}, r"logits of \(batch, 3\), but got \(1, 1\)"),
         ({"target": "teacher"}, "'curve', 'labels' or a Target"),
     ]:
         with pytest.raises(ModebridgeError, match=message):

@@ -198,7 +198,7 @@ def test_a_bridge_says_what_it_reached():
     assert scores.cost.relative_flops == pytest.approx(1 + bridge.share, abs=1e-12)
     # Without a budget it is counted too, and is the paper's body as before.
     paper = plan_bridge(net, curve, blobs(2).images).bridge
-    shape = (4, 8, 8)
+    shape = (8, 8, 8)
     assert paper.share == module_cost(paper.body, shape).flops / module_cost(net, (1, 8, 8)).flops
     assert paper.body.layers[0].conv1.bias is not None
 
@@ -223,10 +223,12 @@ def test_bad_budgets():
             fit_bridge(net, curve, loader(), budget=budget)
     with pytest.raises(ModebridgeError, match="got 1e-06 of the base's FLOPs; the smallest bridge there takes"):
         plan_bridge(net, curve, images, budget=1e-6)
-    own = nn.Sequential(nn.Flatten(), nn.Linear(256, 3))
-    assert plan_bridge(net, curve, images, body=own, budget=1.0).bridge.share == 768 / module_cost(net, (1, 8, 8)).flops
+    own = nn.Sequential(nn.Flatten(), nn.Linear(512, 3))
+    assert (
+        plan_bridge(net, curve, images, body=own, budget=1.0).bridge.share == 1536 / module_cost(net, (1, 8, 8)).flops
+    )
     with pytest.raises(
-        ModebridgeError, match=r"to take at most 0\.001 of the base's .* but got 768; give a smaller body"
+        ModebridgeError, match=r"to take at most 0\.001 of the base's .* but got 1,536; give a smaller body"
     ):
         plan_bridge(net, curve, images, body=own, budget=0.001)
 

@@ -128,7 +128,7 @@ def test_random_start_is_fresh_weights_and_seeded():
     net, (a, b) = tiny_net(), modes(2)
     one, same, other = (start_curve(net, a, b, pin_start="random", seed=s).pins[0] for s in (0, 0, 1))
     assert trees.fingerprint(one) == trees.fingerprint(same) != trees.fingerprint(other)
-    assert torch.equal(one["layers.0.1.gamma"], torch.ones(4))
+    assert torch.equal(one["layers.0.1.gamma"], torch.ones(8))
     assert float(one["head.weight"].std()) == pytest.approx(
         math.sqrt(2 / 3), rel=0.3
     )  # the paper's, not torch's default

@@ -170,17 +170,19 @@ def test_advice_puts_first_what_helps_most() -> None:
     assert _valid_nll(found, (*modes, rest[0])) == min(_valid_nll(found, (*modes, name)) for name in rest)
 
 
+@pytest.mark.filterwarnings("ignore:Expected validation data with wrong predictions")
 def test_advice_among_members_that_say_the_same() -> None:
-    """Untrained networks, all in a tie, and answers without a mistake, whose temperature is at its bound."""
+    """Untrained networks, all in a tie, and answers without a mistake, which no temperature can be fitted on."""
     found = many(5)
     flat = {name: torch.zeros_like(logits) for name, logits in found.valid.items()}
     tied = advise(replace(found, valid=flat), 2.0)
     assert len(tied.chosen.members) == len(tied.front) == 1
     assert tied.chosen.nll == pytest.approx(math.log(3))
     sure = {name: 20.0 * torch.nn.functional.one_hot(found.valid_labels, 3) for name in found.valid}
-    assert advise(replace(found, valid=sure), 2.0).chosen.nll == pytest.approx(0.0, abs=1e-9)
+    assert advise(replace(found, valid=sure), 2.0).chosen.nll == pytest.approx(2 * math.exp(-20), rel=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:Expected validation data with wrong predictions")
 def test_twenty_members_do_not_take_long() -> None:
     """Some thousands of combinations in about a second, where a greedy search took ten for some hundreds."""
     before = torch.get_num_threads()
@@ -193,6 +195,21 @@ def test_twenty_members_do_not_take_long() -> None:
     assert time.process_time() - clock < 15, "of a slow machine"
     assert advice.whole >= 1.2
     assert advice.looked_at > 1000
+
+
+@pytest.mark.filterwarnings("ignore:Expected validation data with wrong predictions")
+def test_the_search_calibrates_as_tables_do() -> None:
+    """Also where every prediction is right: the temperature stays 1, and a sharper member is no better for it."""
+    found = many(6, n=12)
+    sure = {
+        name: logits + 6.0 * torch.nn.functional.one_hot(found.valid_labels, 3) for name, logits in found.valid.items()
+    }
+    for answers in (found, replace(found, valid=sure)):
+        advice = advise(answers, 3.0)
+        for choice in advice.front:
+            assert choice.nll == pytest.approx(_valid_nll(answers, choice.members), abs=1e-9)
+        best = min(nll for _, nll, _ in all_choices(answers))
+        assert advice.front[-1].nll == pytest.approx(best, abs=1e-6)
 
 
 def _valid_nll(found: Answers, chosen: Sequence[str]) -> float:

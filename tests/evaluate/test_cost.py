@@ -222,7 +222,7 @@ def test_an_ensemble_is_its_combination(convention):
         Bridge(bodies[2], members[1:], tap),
     ]
     found = cost(BridgedEnsemble(net, members, bridges), (1, 8, 8), convention)
-    shape = (4, 8, 8)
+    shape = (8, 8, 8)
     fed = [(bodies[0], [shape]), (bodies[1], [shape] * 2), (bodies[2], [shape] * 2)]
     assert found == combination_cost(net, (1, 8, 8), 3, fed, convention)
     assert found.params == 3 * sum(p.numel() for p in net.parameters()) + sum(

@@ -269,7 +269,7 @@ def test_the_table_marks_the_choice_and_hides_the_inside_of_blocks():
     lines = str(seen).splitlines()
     assert lines[0] == f"ResNet: {seen.flops:,.0f} multiply-adds, 3 classes"
     assert [line.split()[1] for line in lines if line.startswith("->")] == ["layers.1"]
-    assert "4 x 8 x 8" in next(line for line in lines if "layers.1" in line)
+    assert "8 x 8 x 8" in next(line for line in lines if "layers.1" in line)
     assert not any("conv1" in line for line in lines)
     hidden = sum(tap.inner for tap in seen.taps)
     assert lines[-1] == f"{hidden} more inside blocks: table(every=True); 1 cannot be tapped: .refused says why"

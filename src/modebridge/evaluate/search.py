@@ -219,7 +219,8 @@ def _lowest(logs: Tensor, own: Tensor, start: float) -> tuple[list[float], float
     .. math:: f(\beta) = \mathrm{mean}_n [\log \sum_k e^{\beta l_{nk}} - \beta l_{n y_n}]
 
     is convex in beta = 1/T, with the mean and the variance of l under the tempered probabilities as derivatives. A step
-    that leaves the bracket of the root of f' is replaced by its geometric middle.
+    that leaves the bracket of the root of f' is replaced by its geometric middle. Tables that no temperature can be
+    fitted on keep T = 1, by `fit_temperature`'s own rule.
 
     Args:
         logs: (B, K, N) log probabilities, each column's largest being 0.
@@ -231,7 +232,7 @@ def _lowest(logs: Tensor, own: Tensor, start: float) -> tuple[list[float], float
     """
     beta = torch.full((len(logs),), start, dtype=torch.float64)
     low, high = torch.full_like(beta, 1 / BOUNDS[1]), torch.full_like(beta, 1 / BOUNDS[0])
-    value = torch.full_like(beta, inf)
+    value, total = torch.full_like(beta, inf), own
     for _ in range(60):
         power = (logs * beta.float().view(-1, 1, 1)).exp_()
         total = power.sum(dim=1)
@@ -249,4 +250,10 @@ def _lowest(logs: Tensor, own: Tensor, start: float) -> tuple[list[float], float
             value = value - torch.where(inside, 0.5 * slope.square() / bend, 0.0)
             break
         beta = step
+    confidence = total.double().reciprocal().mean(dim=1)  # of the largest class, whose power is 1
+    images = own.shape[1]
+    sure = (own == 0).all(dim=1) | ((beta > 1) & (confidence > (images + 1) / (images + 2)))
+    if bool(sure.any()):
+        plain = logs[sure].exp().sum(dim=1).log().double().mean(dim=1) - own[sure].double().mean(dim=1)
+        value[sure] = plain
     return value.tolist(), float(beta.log().mean().exp())

@@ -164,25 +164,34 @@ def invoke(module: nn.Module, inputs: Sequence[Inputs]) -> object:
     return module(*plain, **by_name)
 
 
-def on_copy(module: nn.Module, inputs: Sequence[Inputs], work: Callable[[nn.Module, Sequence[Inputs]], T]) -> T:
+def on_copy(
+    module: nn.Module,
+    inputs: Sequence[Inputs],
+    work: Callable[[nn.Module, Sequence[Inputs]], T],
+    *,
+    weightless: bool = True,
+) -> T:
     """Do something with a weightless copy of a module, or with a real one where the former cannot run.
 
     Args:
         module: never touched; neither are the inputs.
         inputs: handed to `work` on the copy's device; where they have no values (`zeros`), a real copy gets zeros.
         work: from the copy, in evaluation mode, and its inputs to anything; it may be called twice.
+        weightless: whether to try without weights first; for one small batch torch takes longer to get ready for that
+            than to compute it.
     """
     where = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     try:
         with torch.inference_mode(False), torch.no_grad(), plain_attention():
             try:
-                return work(
-                    _weightless(module), [each(partial(_moved, torch.device("meta")), given) for given in inputs]
-                )
+                if weightless:
+                    nowhere = torch.device("meta")
+                    return work(_weightless(module), [each(partial(_moved, nowhere), given) for given in inputs])
             except ModebridgeError:
                 raise
             except FAILED:  # a module that looks at its values, or holds tensors that are no buffers
-                return work(copy.deepcopy(module).eval(), [each(partial(_moved, where), given) for given in inputs])
+                pass
+            return work(copy.deepcopy(module).eval(), [each(partial(_moved, where), given) for given in inputs])
     except ModebridgeError:
         raise
     except FAILED as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -61,7 +60,7 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
     """How many images a batch must have to be learned from; refuses a network that cannot run in training mode.
 
     One is enough, unless batch norm would see a single value of a channel: then two in every process that has a batch
-    norm of its own. Nothing is computed where torch's meta device will do.
+    norm of its own.
 
     Args:
         module: a network that maps its inputs to logits, or a bridge's body.
@@ -70,12 +69,13 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
         norms_only: whether only batch norm goes to training mode, as for its statistics.
     """
     one = [each(lambda tensor: tensor[:1], given) for given in inputs]
-    answer = on_copy(module, one, partial(_in_training, norms_only=norms_only))
+    look = partial(_in_training, norms_only=norms_only)
+    answer = on_copy(module, one, look, weightless=False)
     least = 1
     if isinstance(answer, ValueError) and ONE_VALUE in str(answer):
         least = 2 * (engine.processes.size if engine.device.type == "cpu" else 1)
         two = [each(lambda tensor: torch.cat([tensor] * 2), given) for given in one]
-        answer = on_copy(module, two, partial(_in_training, norms_only=norms_only))
+        answer = on_copy(module, two, look, weightless=False)
     if isinstance(answer, Exception):
         raise ModebridgeError(
             f"Expected {type(module).__name__} to run in training mode on images as in train, {shapes_of(one[0])}, but "
@@ -106,14 +106,10 @@ def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool)
     """What a copy returns in training mode, or the error it raises there."""
     for part in bare.modules():
         part.training = not norms_only or isinstance(part, _NormBase)
-    meta = any(tensor.device.type == "meta" for given in inputs for tensor in named(given).values())
-    # Dropout of a real copy must not move the generator that everybody draws from.
-    with nullcontext() if meta else seeds.borrowed(0):
+    with seeds.borrowed(0):  # dropout must not move the generator that everybody draws from
         try:
             return invoke(bare, inputs)
         except FAILED as error:
-            if meta and ONE_VALUE not in str(error):
-                raise  # a real copy may do better
             return error
 
 
