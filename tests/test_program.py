@@ -159,14 +159,19 @@ def test_the_page_is_written_again(quick, folder):
     assert (out / "report.html").read_text() == page
 
 
+@pytest.mark.slow
+def test_a_study_as_data(quick, folder):
+    out, _ = folder
+    found = json.loads(invoke("study", "mode-choice", "--out", str(out), "--json").stdout)
+    assert found[0]["rows"][0]["name"] == "High"
+
+
 def test_a_study_from_the_command_line(quick, folder):
     out, _ = folder
     answer = invoke("study", "mode-choice", "--out", str(out))
     assert answer.exit_code == 0, answer.output
     assert "High + 2 bridges I" in answer.stdout
     assert "Study: mode-choice" in (out / "report.html").read_text()
-    found = json.loads(invoke("study", "mode-choice", "--out", str(out), "--json").stdout)
-    assert found[0]["rows"][0]["name"] == "High"
 
 
 def test_advice_by_every_price(quick, folder):
@@ -231,7 +236,6 @@ def test_given_modes_stay(quick, folder, tmp_path):
     meta = (there / "modes" / "0" / "meta.json").read_text()
     answer = invoke("run", "--out", str(there), "--json")
     assert json.loads(answer.stdout)["trained"] == []
-    assert invoke("study", "mode-choice", "--out", str(there)).exit_code == 0
     assert (there / "modes" / "0" / "meta.json").read_text() == meta
 
 

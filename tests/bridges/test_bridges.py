@@ -244,10 +244,11 @@ def test_validation_is_the_plain_kl_of_the_bridges_in_use(norm):
 
 
 def test_best_epoch_of_each_bridge():
-    _, net, ends, plans = joint()
+    _, net, ends, every = joint()
+    plans = {name: every[name] for name in list(every)[::4]}
     valid = loader(seed=1)
-    last = fit_bridges(net, plans, loader(), config=replace(quick(12), lr=0.3))
-    best = fit_bridges(net, plans, loader(), config=replace(quick(12), lr=0.3, keep="best"), valid=valid)
+    last = fit_bridges(net, plans, loader(), config=replace(quick(8), lr=0.3))
+    best = fit_bridges(net, plans, loader(), config=replace(quick(8), lr=0.3, keep="best"), valid=valid)
 
     def scores(bridges):
         targets = {name: plan.target for name, plan in plans.items()}

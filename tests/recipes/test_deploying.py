@@ -11,18 +11,17 @@ import torch
 from modebridge.deploy import ALL, OneModule
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import advise
-from modebridge.recipes import RunFolder, begin, gather, main_rows, read_answers, run_recipe, write_page
+from modebridge.recipes import gather, main_rows, read_answers, run_recipe, write_page
 from modebridge.recipes.deploying import ensemble_of, some_images
 from modebridge.recipes.elastic import elastic_lines, temperatures_of, threshold_for
-from tests.recipes.small import small
+from tests.recipes.small import finished, small
 
 NAMES = ["mode-0", "I-0-1-small", "labels-0-1-small"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = RunFolder(tmp_path_factory.mktemp("deploying") / "run")
-    begin(folder, small(), 0)
+    folder = finished(tmp_path_factory.mktemp("deploying") / "run")
     return folder, run_recipe(small(), folder=folder)
 
 

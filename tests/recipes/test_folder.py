@@ -19,6 +19,7 @@ from modebridge.recipes import RunFolder, begin, changed, engine_for, read_answe
 from modebridge.recipes.deploying import ensemble_of
 from modebridge.recipes.elsewhere import find_modes
 from modebridge.recipes.feeds import load_splits
+from tests.recipes.small import finished as finished_run
 from tests.recipes.small import small
 
 HOLD = """
@@ -63,10 +64,7 @@ def test_a_folder_belongs_to_one_recipe_and_seed(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    folder = RunFolder(tmp_path_factory.mktemp("finished") / "run")
-    run_recipe(small(), folder=folder)
-    begin(folder, small(), 0)
-    return folder
+    return finished_run(tmp_path_factory.mktemp("finished") / "run")
 
 
 def test_a_copy_goes_on_elsewhere_without_training(finished: RunFolder, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_what_depends_on_a_change_is_trained_again_and_nothing_else(alone, tmp_p
     assert artefacts(folder) == after
 
 
-@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_runs_end_at_the_same_bits(alone, tmp_path, times):
     chance = random.Random(0)
     folder, kills = tmp_path / "killed", 0

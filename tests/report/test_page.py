@@ -12,19 +12,17 @@ from pathlib import Path
 import pytest
 
 from modebridge.evaluate import Combined
-from modebridge.recipes import RunFolder, begin, gather, make_workshop, run_recipe, write_page
+from modebridge.recipes import RunFolder, gather, make_workshop, run_recipe, write_page
 from modebridge.report import Cell, Column, Row, StudyTable, TableRow, best_for_cost, cell_of, row_of
 from modebridge.studies import run_study, write_study
-from tests.recipes.small import small
+from tests.recipes.small import finished, small
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = RunFolder(tmp_path_factory.mktemp("page") / "run")
-    run_recipe(small(), folder=folder)
-    begin(folder, small(), 0)
+    folder = finished(tmp_path_factory.mktemp("page") / "run")
     write_study(run_study("correspondence", make_workshop(small(), folder=folder)), folder)
     return write_page(folder)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import Recipe, RunFolder, begin, find_recipe, make_workshop, run_recipe
+from modebridge.recipes import Recipe, RunFolder, find_recipe, make_workshop, run_recipe
 from modebridge.report import StudyPart
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.studies.sheet import Sheet, paper_numbers, runs
-from tests.recipes.small import small
+from tests.recipes.small import finished, small
 
 ROWS = {
     "type1": ["DE-1", "DE-1 + 1 bridges I small", "DE-1 + 2 bridges I medium", "DE-1 + 2 Bezier", "DE-3"],
@@ -29,13 +29,12 @@ ROWS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    found = RunFolder(tmp_path_factory.mktemp("studies"))
-    run_recipe(small(), folder=found)
-    begin(found, small(), 0)
-    return found
+    return finished(tmp_path_factory.mktemp("studies") / "run")
 
 
-@pytest.mark.parametrize("name", sorted(STUDIES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "r-ablation")) for name in sorted(STUDIES)]
+)
 def test_a_study_has_its_rows_and_files(folder: RunFolder, name: str) -> None:
     workshop = make_workshop(small(), folder=folder)
     part = run_study(name, workshop)

@@ -34,8 +34,10 @@ def cell_of(values: Sequence[float], paper: str = "") -> Cell:
 
     >>> cell_of([1.0, 3.0])
     Cell(mean=2.0, std=1.0, paper='')
+    >>> cell_of([float("inf"), float("-inf")])  # DEE beyond both ends of a reference that does not fall
+    Cell(mean=nan, std=None, paper='')
     """
-    mean = statistics.fmean(values)
+    mean = sum(values) / len(values) if any(map(math.isinf, values)) else statistics.fmean(values)
     return Cell(mean, statistics.pstdev(values) if len(values) > 1 and math.isfinite(mean) else None, paper)
 
 
