@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import modebridge
 from modebridge import ModebridgeError
-from modebridge.cli.app import app
+from modebridge.cli.app import app, main
 from modebridge.recipes import RECIPES, RunFolder, read_answers
 from tests.recipes.small import small
 
@@ -26,6 +26,15 @@ def program(*arguments, **environment):
         check=False,
         env={**os.environ, **environment},
     )
+
+
+def main_of(monkeypatch, capsys, *arguments):
+    """Exit code, stdout and stderr of the whole program, in this process: a new one takes seconds to start."""
+    monkeypatch.setattr(sys, "argv", ["modebridge", *arguments])
+    monkeypatch.setattr("modebridge.cli.terminal.leave", sys.exit)
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code, *capsys.readouterr()
 
 
 def invoke(*arguments):
@@ -72,16 +81,17 @@ def test_version():
         (("cost", "--set", "data.name=foo"), "to be a known data set, but got 'foo'"),
     ],
 )
-def test_a_users_mistake_is_one_sentence_and_no_trace(arguments, message, tmp_path):
+def test_a_users_mistake_is_one_sentence_and_no_trace(arguments, message, tmp_path, monkeypatch, capsys):
     out = ("--out", str(tmp_path / "run")) if arguments[0] in ("run", "study") else ()
-    answer = program(*arguments, *out)
-    assert answer.returncode == 2
-    assert message in answer.stderr.replace("\n", " ")
-    assert "Traceback" not in answer.stderr
-    assert answer.stdout == ""
+    code, stdout, stderr = main_of(monkeypatch, capsys, *arguments, *out)
+    assert code == 2
+    assert message in stderr.replace("\n", " ")
+    assert "Traceback" not in stderr
+    assert stdout == ""
 
 
 def test_a_wrong_option_is_explained_and_exits_with_2():
+    """As a process of its own, like the next two: there nothing but the program can catch an error."""
     answer = program("run", "--nonsense")
     assert answer.returncode == 2
     assert "--nonsense" in answer.stderr
@@ -217,6 +227,7 @@ def test_recipes_are_listed_at_once_and_estimated_where_asked(quick, monkeypatch
     assert "PFLOP" in invoke("recipes", "--estimate").stdout
 
 
+@pytest.mark.slow
 def test_a_study_keeps_to_the_folders_settings(folder, tmp_path):
     """Without a recipe on the command line a folder's own is used, and nothing is trained anew for another."""
     out, _ = folder
@@ -227,6 +238,7 @@ def test_a_study_keeps_to_the_folders_settings(folder, tmp_path):
     assert (out / "recipe.toml").read_text() == before
 
 
+@pytest.mark.slow
 def test_given_modes_stay(quick, folder, tmp_path):
     out, _ = folder
     there = tmp_path / "given"

@@ -17,12 +17,12 @@ from modebridge.evaluate import evaluate, surprisals
 from modebridge.recipes import Workshop, find_recipe, make_workshop, run_recipe
 from modebridge.recipes.digits import digits
 from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary, terminal_table
-from tests.recipes.small import small
+from tests.recipes.small import finished, small
 
 
 @pytest.fixture(scope="module")
-def result():
-    return run_recipe(small())
+def result(tmp_path_factory):
+    return run_recipe(small(), folder=finished(tmp_path_factory.mktemp("digits") / "run"))
 
 
 def test_every_row_is_there_and_costs_what_it_should(result):

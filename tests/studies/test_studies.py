@@ -33,7 +33,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "r-ablation")) for name in sorted(STUDIES)]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("r-ablation", "mode-choice")))
+        for name in sorted(STUDIES)
+    ],
 )
 def test_a_study_has_its_rows_and_files(folder: RunFolder, name: str) -> None:
     workshop = make_workshop(small(), folder=folder)

@@ -68,7 +68,7 @@ def fit_all_bridges(lives, checkpoints):
 @pytest.mark.parametrize("fit", [fit_all_modes, fit_all_curves, fit_all_bridges])
 def test_stopped_anywhere_it_ends_at_the_same_bits(fit, tmp_path):
     whole = fit(-1, None)
-    for lives in range(1, 4 * STEPS + 3, 2):
+    for lives in range(1, 4 * STEPS + 3, 4):
         checkpoints = Checkpoints(tmp_path / f"{lives}", every=0.0)
         try:
             ended = fit(lives, checkpoints)
