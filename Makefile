@@ -12,7 +12,8 @@ EXAMPLES := examples/two_checkpoints.py examples/timm_bridges.py examples/curve_
 demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 	$(BIN)/modebridge run
 
-test: $(VENV)/.dev lint types layers ## everything that guards main
+test: $(VENV)/.dev ## everything that guards main
+	$(MAKE) -j 2 lint types layers
 	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 test-slow: $(VENV)/.dev ## the tests that take longer than a few seconds

@@ -30,8 +30,13 @@ def dicts(n: int = 24) -> list[dict[str, object]]:
     ]
 
 
+CASES = [*((name, "I") for name in NETWORKS), ("plain module", "II"), ("timm vit_tiny", "II")]
+
+
+# timm's ResNet takes long, and torchvision's is the same to the library.
 @pytest.mark.parametrize(
-    ("name", "kind"), [*((name, "I") for name in NETWORKS), ("plain module", "II"), ("timm vit_tiny", "II")]
+    ("name", "kind"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] == "timm resnet18")) for case in CASES],
 )
 def test_from_two_checkpoints_to_scores(name, kind):
     net, train = made(name), pairs()

@@ -161,6 +161,7 @@ def test_the_second_time_nothing_is_trained(quick, folder):
     assert (out / "modes" / "0" / "meta.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_the_page_is_written_again(quick, folder):
     out, _ = folder
     page = (out / "report.html").read_text()

@@ -51,7 +51,13 @@ PLANTED = [(name, by) for name in (*NETWORKS, "Hugging Face style", "torchvision
 
 
 # Half of this regnet's last units are dead, and with them all that they hear: only weights tell them apart.
-@pytest.mark.parametrize(("name", "by"), [*PLANTED, ("timm regnet", "weights")])
+PLANTED.append(("timm regnet", "weights"))
+LONG = {("timm resnet18", "weights"), ("timm regnet", "weights")}
+
+
+@pytest.mark.parametrize(
+    ("name", "by"), [pytest.param(*case, marks=[pytest.mark.slow] * (case in LONG)) for case in PLANTED]
+)
 def test_a_planted_renumbering_is_found_exactly(name, by):
     net, groups = found(name)
     mode = Mode.from_module(net)

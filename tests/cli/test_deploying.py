@@ -15,9 +15,8 @@ from modebridge.cli.app import app
 from modebridge.cli.deploying import examples
 from modebridge.data import load_digits
 from modebridge.deploy import Deployed
-from modebridge.recipes import RECIPES
 from modebridge.recipes.digits import digits
-from tests.recipes.small import small
+from tests.recipes.small import finished
 
 
 def invoke(*arguments):
@@ -28,9 +27,7 @@ def invoke(*arguments):
 def made(tmp_path_factory):
     """A small run, a file exported from it, and images: grey, colour, of another size, and a bad one."""
     root = tmp_path_factory.mktemp("deploying")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(RECIPES, "digits", small)
-        assert invoke("run", "--out", root / "run").exit_code == 0
+    finished(root / "run")
     answer = invoke("export", root / "run", root / "fast.onnx", "--members", "mode-0, I-0-1-small, I-0-2-small")
     assert answer.exit_code == 0, answer.output
     pixels = np.random.default_rng(0).integers(0, 255, (8, 8), np.uint8)

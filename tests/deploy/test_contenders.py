@@ -85,6 +85,7 @@ def test_onnx_needs_a_folder(entered):
         race(entered[:1], SPEC.image, "onnx", [1], seconds=0.01)
 
 
+@pytest.mark.slow
 def test_a_file_is_timed_by_its_bridges(entered, tmp_path):
     whole = {one.name: one for one in entered}["DE-1 + 2 bridges I"].make()
     export(whole, tmp_path / "fast.onnx", torch.rand(1, *SPEC.image))

@@ -254,6 +254,7 @@ def test_any_module(tmp_path):
     assert done.meta["bridges"] == 0
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_int8_says_what_it_costs(tmp_path):
     own = ensemble(bases=1, ones=1, twos=0)
