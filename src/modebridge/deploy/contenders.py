@@ -80,6 +80,10 @@ class Result:
         return 100 * (self.ratio.median - self.flops)
 
 
+Shown: TypeAlias = Callable[[list[Result]], None]
+"""Gets the results of a batch size as soon as they are there."""
+
+
 def contenders(
     net: nn.Module, modes: Sequence[Mode], points: Sequence[Mode], type1: Sequence[Bridge], type2: Sequence[Bridge]
 ) -> list[Contender]:
@@ -151,9 +155,7 @@ def usable_ways(device: str, asked: Sequence[str] | None = None) -> tuple[list[W
             raise ModebridgeError(f"Expected ways to be of {', '.join(known)}, but got '{way}'; {near(way, known)}.")
     lacks: dict[Way, str] = {}
     if find_spec("onnxruntime") is None or find_spec("onnxscript") is None:
-        lacks["onnx"] = (
-            "Expected onnx and onnxruntime to be installed, but they are not; pip install 'modebridge[onnx]'."
-        )
+        lacks["onnx"] = "Expected onnx and onnxruntime to be installed, but got neither; install modebridge[onnx]."
     if device == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
         lacks["compiled"] = "Expected a C++ compiler for compiled networks, but found none; install g++."
     wanted = [way for way in known if not asked or way in asked]
@@ -175,7 +177,7 @@ def race(
     seconds: float = 2.0,
     folder: Path | None = None,
     told: Callable[[str], None] = lambda text: None,
-    shown: Callable[[list[Result]], None] = lambda results: None,
+    shown: Shown = lambda results: None,
 ) -> list[Result]:
     """Time contenders in one way at several batch sizes; those that the way does not know are left out.
 
@@ -260,11 +262,7 @@ def _exported(
 
 
 def race_file(
-    deployed: Deployed,
-    batches: Sequence[int],
-    *,
-    seconds: float = 2.0,
-    shown: Callable[[list[Result]], None] = lambda results: None,
+    deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.0, shown: Shown = lambda results: None
 ) -> list[Result]:
     """Time an exported file with none, one, ... all of its bridges; without bridges is the unit of the ratios.
 
@@ -290,8 +288,7 @@ def race_file(
     for batch in batches:
         images = torch.rand(batch, *meta["image"], generator=generator(0, "images")).numpy()
         names = {count: _named(bases, most if count is None else count) for count in counts}
-        calls = {names[count]: partial(deployed, images, bridges=count) for count in counts}
-        times = measure(calls, seconds)
+        times = measure({names[count]: partial(deployed, images, bridges=count) for count in counts}, seconds)
         unit = times[names[counts[0]]]
         fresh = [Result(n, "onnx", batch, times[n], ratio(times[n], unit), flops[count]) for count, n in names.items()]
         shown(fresh)

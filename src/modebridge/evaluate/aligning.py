@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import nn
 
@@ -37,12 +37,12 @@ class Alignment:
 
     mode: Mode
     by: By
-    matches: tuple[Match, ...]
+    matches: tuple[Match, ...] = field(repr=False)
     difference: float
     barrier_before: float | None
     barrier_after: float | None
-    stopped: tuple[tuple[str, str], ...]
-    matched: Matched
+    stopped: tuple[tuple[str, str], ...] = field(repr=False)
+    matched: Matched = field(repr=False)
 
     @property
     def quality_before(self) -> float:
