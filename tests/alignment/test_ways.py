@@ -321,3 +321,29 @@ def test_what_cannot_run_is_a_sentence():
     net = seeded(Auxiliary)
     with pytest.raises(ModebridgeError, match=r"Auxiliary to run on the images of data, but got \(3, 2, 2\)"):
         mb.align(net, Mode.from_module(net), Mode.from_module(net), [(torch.rand(4, 3, 2, 2), torch.zeros(4).long())])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("by", METHODS)
+def test_networks_that_work_in_place_on_their_images(by, dtype):
+    """Each network sees the images as they are, not what another one left of them; so does the caller."""
+
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(6, 9)
+            self.last = nn.Linear(9, 3)
+
+        def forward(self, x):
+            return self.last(self.first(x.sub_(0.6).mul_(-3.0)).relu())
+
+    net = seeded(InPlace).to(dtype)
+    data = [(x.to(dtype), labels) for x, labels in batches(0.1, 0.5)]
+    kept = [x.clone() for x, _ in data]
+    mode = Mode.from_module(net)
+    other = renumbered(mode, find_groups(net, kept[0].clone()))
+    result = mb.align(net, mode, other, data, by=by)
+    assert result.mode.id == mode.id
+    assert result.quality_after > 0.999
+    assert result.difference < 1e-6
+    assert all(torch.equal(x, before) for (x, _), before in zip(data, kept, strict=True))

@@ -78,7 +78,10 @@ def test_where_all_are_right_the_temperature_stays():
     table, labels = sampled(4000, 5, 3, sharpness=0.3, spread=6.0)
     right = table.argmax(dim=1) == labels
     assert 0.8 < right.double().mean() < 0.95
-    with pytest.warns(UserWarning, match=r"but all 50 predictions are right; the temperature stays 1: give more data"):
+    with pytest.warns(
+        UserWarning,
+        match=r"but in all 50 rows the true class is the most probable one; the temperature stays 1: give more data",
+    ):
         found = fit_temperature(table[right][:50], labels[right][:50])
     assert found == 1.0
     assert nll(scale(table, BOUNDS[0]), labels) > 1.5 * nll(table, labels), "what the lower bound would do"
@@ -100,7 +103,7 @@ def test_an_ensemble_warns_where_it_is_called_from():
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
     ensemble = BridgedEnsemble(net, [Mode.from_module(net)])
     images = torch.rand(20, 1, 2, 2, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), pytest.warns(UserWarning, match="all 20 predictions are right"):
+    with torch.no_grad(), pytest.warns(UserWarning, match="in all 20 rows the true class is"):
         ensemble.calibrate([(images, ensemble(images).argmax(dim=1))])
     assert ensemble.calibrated
     assert float(ensemble.temperature) == 1.0

@@ -107,6 +107,12 @@ def test_progress_counts_every_epoch():
     }
 
 
+def test_an_equivalent_beyond_the_reference_is_a_dash(result):
+    """DE-2 worse than DE-1 has no slope to go on with: `inf` is nothing to print."""
+    row = replace(result.rows[0], dee=float("-inf"))
+    assert markdown_table([row]).splitlines()[-1].endswith("| - |")
+
+
 def test_unknown_recipe_and_too_few_modes():
     with pytest.raises(ModebridgeError, match="near ones: digits"):
         find_recipe("digit")

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from modebridge.batches import shapes_of
+from modebridge.batches import each, shapes_of
 from modebridge.errors import ModebridgeError
 from modebridge.nets.flops import FAILED, plain_attention
 from modebridge.types import Inputs, Params
@@ -164,6 +164,7 @@ def one_pass(net: nn.Module, inputs: Inputs, state: Params | None = None) -> dic
         inputs: a tensor, or several by name.
         state: parameters and buffers by name to run at; None takes the module's own.
     """
+    inputs = each(Tensor.clone, inputs)  # the next network is to see the same images, though this one works in place
     plain, by_name = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), dict(inputs))
     try:
         with plain_attention():

@@ -73,7 +73,7 @@ def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
     probabilities = probabilities.detach()
     data = _Data(probabilities, labels)
     if data.all_right():
-        return _unfitted(f"all {len(labels)} predictions are right")
+        return _unfitted(f"in all {len(labels)} rows the true class is the most probable one")
     stride = len(labels) // FIRST
     # A guess may be at a bound, where the NLL is flat; the middle is the better place to start from then.
     guess = _sharpest(_Data(probabilities[::stride], labels[::stride]), 1.0)[0] if stride >= 4 else 1.0

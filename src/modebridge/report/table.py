@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich import box
@@ -24,7 +25,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.nll:.3f}",
         f"{row.ece:.3f}",
         f"{row.brier:.3f}",
-        f"{row.dee:.2f}",
+        f"{row.dee:.2f}" if math.isfinite(row.dee) else "-",
     )
 
 

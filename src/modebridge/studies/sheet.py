@@ -140,14 +140,16 @@ class Sheet:
         rows = []
         for name, sets, printed in self._plans:
             found = [score(members) for members in sets]
+            # One set of members in all runs is one measurement: it has no spread.
+            scores = found if len({frozenset(members) for members in sets}) > 1 else found[:1]
             equivalents = [dee(one.nll, references[min(run, len(references) - 1)]) for run, one in enumerate(found)]
             values = {
-                "FLOPs": [one.relative_flops for one in found],
-                "#Params": [one.relative_params for one in found],
-                "ACC": [100 * one.accuracy for one in found],
-                "NLL": [one.nll for one in found],
-                "ECE": [one.ece for one in found],
-                "BS": [one.brier for one in found],
+                "FLOPs": [one.relative_flops for one in scores],
+                "#Params": [one.relative_params for one in scores],
+                "ACC": [100 * one.accuracy for one in scores],
+                "NLL": [one.nll for one in scores],
+                "ECE": [one.ece for one in scores],
+                "BS": [one.brier for one in scores],
                 "DEE": equivalents,
             }
             beside = (paper or {}).get(printed, {})
