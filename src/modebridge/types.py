@@ -47,7 +47,10 @@ Draw: TypeAlias = Mapping[str, Tensor]
 """The random choices of one training step (the r of a curve, the lambdas of mixup), made outside the loss."""
 
 Progress: TypeAlias = Callable[[str, int, int, float], None]
-"""Told what is being done, how much of it is done, of how much, and at which rate (images per second, 0 if unknown)."""
+"""Told what is being done, how much of it is done, of how much, and at which rate (images per second, 0 if unknown).
+
+It may be called from several threads.
+"""
 
 Prepared: TypeAlias = Mapping[str, Tensor]
 """What a step needs beside the states: images, labels, draws, and whatever frozen networks said, by name."""

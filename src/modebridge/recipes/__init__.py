@@ -9,13 +9,13 @@ from modebridge.recipes.config import DataConfig, Recipe
 from modebridge.recipes.digits import digits
 from modebridge.recipes.folder import RunFolder, machine, write_whole
 from modebridge.recipes.gathering import find_recipe_of, gather, write_page
-from modebridge.recipes.maker import Progress
 from modebridge.recipes.members import Member, bridge, members_of, mode, point
 from modebridge.recipes.paper import cifar10, cifar10_short, cifar100, in1k, tin200, tin200_short
 from modebridge.recipes.pipeline import RunResult, begin, engine_for, make_workshop, run_recipe
 from modebridge.recipes.scoring import curve_warnings, main_rows
 from modebridge.recipes.settings import changed, from_file, from_toml, to_toml
 from modebridge.recipes.workshop import Workshop
+from modebridge.types import Progress
 
 __all__ = [
     "RECIPES",

@@ -15,11 +15,9 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.recipes.folder import RunFolder, key_of
 from modebridge.training import Checkpoints, Engine, Epoch, Report, TensorBoard, append_metrics, side_by_side
+from modebridge.types import Progress
 
-__all__ = ["Maker", "Progress", "Tensors"]
-
-Progress: TypeAlias = Callable[[str, int, int, float], None]
-"""Called with a stage, the epochs done in it, the epochs it has, and images a second; may come from several threads."""
+__all__ = ["Maker", "Tensors"]
 
 T = TypeVar("T")
 

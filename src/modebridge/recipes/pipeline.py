@@ -21,13 +21,13 @@ from modebridge.recipes.config import Recipe
 from modebridge.recipes.feeds import Feeds, load_splits
 from modebridge.recipes.folder import RunFolder, write_whole
 from modebridge.recipes.illustrations import illustrate
-from modebridge.recipes.maker import Progress
 from modebridge.recipes.members import members_of
 from modebridge.recipes.scoring import curve_warnings, main_rows
 from modebridge.recipes.settings import differences, from_toml, to_toml
 from modebridge.recipes.workshop import Workshop
 from modebridge.report import Row
 from modebridge.training import Engine
+from modebridge.types import Progress
 
 __all__ = ["RunResult", "begin", "engine_for", "make_workshop", "run_recipe"]
 

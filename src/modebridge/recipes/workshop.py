@@ -20,7 +20,7 @@ from modebridge.recipes.aligning import aligned_modes
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.feeds import Feeds
 from modebridge.recipes.folder import RunFolder, key_of
-from modebridge.recipes.maker import Maker, Progress, Tensors
+from modebridge.recipes.maker import Maker, Tensors
 from modebridge.recipes.members import Member
 from modebridge.training import (
     BridgePlan,
@@ -32,6 +32,7 @@ from modebridge.training import (
     fit_modes,
     plan_bridge,
 )
+from modebridge.types import Progress
 
 __all__ = ["Workshop"]
 
