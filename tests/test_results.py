@@ -38,6 +38,28 @@ def test_modes_of_cifar10_frn_load():
     assert [mode.id for mode in modes] == identities
 
 
+def test_rows_of_tin200_frn(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "holds"))
+    folder = ROOT / "results" / "tin200-frn"
+    lines = runpy.run_path(str(ROOT / "benchmarks" / "holds" / "rows.py"))["tables"](folder / "rows.safetensors")
+    assert len(lines) > 40
+    page, summary = (folder / "README.md").read_text(), (ROOT / "docs" / "results.md").read_text()
+    assert "\n".join(lines) in page
+    rows = {line.split(" | ")[0].lstrip("| "): [cell.strip() for cell in line.split("|")[1:-1]] for line in lines}
+    for members in (
+        "",
+        "I-0-1-small",
+        "I-0-1-medium",
+        "self-0-small",
+        "labels-0-1-small",
+        "mean-0-1-small",
+        "other-0-1-small",
+    ):
+        cells = rows[f"mode-0 + {members}" if members else "mode-0"]
+        assert f"| {cells[3]} |" in summary
+        assert cells[-1] in summary
+
+
 @pytest.mark.parametrize(
     ("members", "nll"),
     [
