@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["borrowed", "generator", "seed_for"]
+__all__ = ["borrowed", "cuda_generator", "generator", "seed_for"]
 
 _TURN = threading.RLock()
 
@@ -30,10 +30,14 @@ def generator(seed: int, *names: str | int) -> torch.Generator:
 
 
 @contextmanager
-def borrowed(seed: int) -> Iterator[Callable[[], bool]]:
-    """Torch's global CPU generator at a seed, then where it was: for modules of others, which draw from it.
+def borrowed(seed: int, device: torch.device | None = None) -> Iterator[Callable[[], bool]]:
+    """Torch's global generators at a seed, then where they were: for modules of others, which draw from them.
 
-    It is everybody's, so this is for one thread at a time. It gives a function that says whether anything was drawn.
+    They are everybody's, so this is for one thread at a time. It gives a function that says whether anything was drawn.
+
+    Args:
+        seed: where to put them.
+        device: whose generator is borrowed beside the CPU's; None for the CPU's alone.
 
     >>> before = torch.get_rng_state()
     >>> with borrowed(0) as drawn:
@@ -43,11 +47,27 @@ def borrowed(seed: int) -> Iterator[Callable[[], bool]]:
     True
     """
     with _TURN:
-        everybodys = torch.default_generator
-        before = everybodys.get_state()
-        everybodys.manual_seed(seed)
-        begin = everybodys.get_state()
+        everybodys = [torch.default_generator]
+        if device is not None and device.type == "cuda":
+            everybodys.append(cuda_generator(device))
+        before = [one.get_state() for one in everybodys]
+        for one in everybodys:
+            one.manual_seed(seed)
+        begin = [one.get_state() for one in everybodys]
+
+        def drawn() -> bool:
+            return any(not torch.equal(one.get_state(), at) for one, at in zip(everybodys, begin, strict=True))
+
         try:
-            yield lambda: not torch.equal(everybodys.get_state(), begin)
+            yield drawn
         finally:
-            everybodys.set_state(before)
+            for one, state in zip(everybodys, before, strict=True):
+                one.set_state(state)
+
+
+def cuda_generator(device: torch.device) -> torch.Generator:
+    """The generator that layers on a GPU draw from."""
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # before that there are none
+    index = torch.cuda.current_device() if device.index is None else device.index
+    found: torch.Generator = torch.cuda.default_generators[index]
+    return found

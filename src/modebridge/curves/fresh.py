@@ -31,7 +31,8 @@ def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
     """
     copy = skeleton(net)
     versions = {name: parameter._version for name, parameter in copy.named_parameters()}
-    with seeds.borrowed(seed), torch.no_grad():  # modules of others draw from the global generator
+    device = next((parameter.device for parameter in copy.parameters()), None)
+    with seeds.borrowed(seed, device), torch.no_grad():  # modules of others draw from the global generator
         for module in copy.modules():
             reset = next((found for name in RESETS if callable(found := getattr(module, name, None))), None)
             if reset is not None and not isinstance(module, DRAWN):

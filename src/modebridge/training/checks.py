@@ -106,7 +106,8 @@ def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool)
     """What a copy returns in training mode, or the error it raises there."""
     for part in bare.modules():
         part.training = not norms_only or isinstance(part, _NormBase)
-    with seeds.borrowed(0):  # dropout must not move the generator that everybody draws from
+    device = next((parameter.device for parameter in bare.parameters()), None)
+    with seeds.borrowed(0, device):  # dropout must not move the generator that everybody draws from
         try:
             return invoke(bare, inputs)
         except FAILED as error:
@@ -144,7 +145,7 @@ def classes_of(net: nn.Module, mode: Mode, images: Inputs, what: str) -> int:
     first = each(lambda tensor: tensor[:1].to(where), images)
     try:
         # A network that draws in evaluation mode too must not disturb the caller's generator by being looked at.
-        with seeds.borrowed(0):
+        with seeds.borrowed(0, where):
             logits = run(skeleton(net).to(where), mode.params, mode.buffers, first)
     except (RuntimeError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -58,36 +58,15 @@ class Noise:
         if not (look or self.draws):
             yield
             return
-        with seeds.borrowed(self._now) as drawn, self._on_device() as drawn_there:
+        with seeds.borrowed(self._now, self._device) as drawn:
             yield
             if look:
                 self._looked = self._place[0]
-                self.draws = self.draws or drawn() or drawn_there()
+                self.draws = self.draws or drawn()
 
     @property
     def _now(self) -> int:
         return seeds.seed_for(self._seed, "noise", *self._names, *self._place)
-
-    @property
-    def _default(self) -> torch.Generator:
-        """The generator that layers on our GPU draw from."""
-        index = self._device.index
-        found: torch.Generator = torch.cuda.default_generators[torch.cuda.current_device() if index is None else index]
-        return found
-
-    @contextmanager
-    def _on_device(self) -> Iterator[Callable[[], bool]]:
-        """The same as `seeds.borrowed` for the GPU's generator, where there is one."""
-        if self.state is None:
-            yield lambda: False
-            return
-        before = self._default.get_state()
-        self._default.manual_seed(self._now)
-        begin = self._default.get_state()
-        try:
-            yield lambda: not torch.equal(self._default.get_state(), begin)
-        finally:
-            self._default.set_state(before)
 
     @contextmanager
     def _lent(self) -> Iterator[None]:
@@ -95,9 +74,10 @@ class Noise:
         if self.state is None or not self.draws:
             yield
             return
-        own = self._default.graphsafe_get_state()
-        self._default.graphsafe_set_state(self.state)
+        everybodys = seeds.cuda_generator(self._device)
+        own = everybodys.graphsafe_get_state()
+        everybodys.graphsafe_set_state(self.state)
         try:
             yield
         finally:
-            self._default.graphsafe_set_state(own)
+            everybodys.graphsafe_set_state(own)

@@ -107,7 +107,7 @@ def _before_and_after(
 ) -> tuple[float, float]:
     """The loss of a member on one batch, before and after training, with the same draws."""
     draw = objective.draw(len(batch[1]), seeds.generator(task.seed, "outcome"))
-    with precision(engine.device, bf16=engine.bf16), seeds.borrowed(task.seed):
+    with precision(engine.device, bf16=engine.bf16), seeds.borrowed(task.seed, engine.device):
         prepared = objective.prepare(*engine.moved(batch, draw))[member]
         losses = []
         for state in (task.start[member], end):
