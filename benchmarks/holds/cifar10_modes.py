@@ -14,43 +14,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from common import Hold, logits_of_members, quiet, row
+from common import Hold, WholeBatches, cifar10_splits, logits_of_members, quiet, rounded, row
 from safetensors.torch import save_file
 
-from modebridge import Mode, fit_modes
-from modebridge.data import ImageSet, Loader, load_set
+from modebridge import fit_modes
+from modebridge.data import Loader
 from modebridge.evaluate import Answers, MemberCost
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import find_recipe
 from modebridge.training import Engine
-from modebridge.types import Batch
-
-
-class WholeBatches:
-    """A loader without the smaller batch at the end of an epoch."""
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[Batch]:
-        return (batch for batch in self._loader if len(batch[1]) == self._loader.batch_size)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch."""
-        self._loader.set_epoch(epoch)
-
-
-def rounded(mode: Mode) -> Mode:
-    """The mode with weights that half precision can hold."""
-    return Mode(
-        {name: tensor.half().float() for name, tensor in mode.params.items()},
-        {name: tensor.half().float() for name, tensor in mode.buffers.items()},
-    )
 
 
 def main() -> None:
@@ -73,16 +49,7 @@ def main() -> None:
     batch = 8 if given.tiny else recipe.data.batch_size
     if engine.device.type == "cuda":
         torch.backends.cudnn.benchmark = True
-    if given.data == "-":
-        generator = torch.Generator().manual_seed(0)
-        count = 20 if given.tiny else 45_000
-        images = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=generator)
-        some = ImageSet(images, torch.randint(10, (count,), generator=generator), 10)
-        splits = {"train": some, "valid": some.part(0, min(5000, count)), "test": some.part(0, min(5000, count))}
-    else:
-        read = load_set("cifar10", given.data)
-        splits = {"train": read.train, "valid": read.valid, "test": read.test}  # type: ignore[dict-item]
-    splits = {name: split.to(engine.device) for name, split in splits.items()}
+    splits = cifar10_splits(given.data, engine.device, 20 if given.tiny else 45_000)
     hold.say(f"read {len(splits['train'])} training images; {engine}")
     if given.rate is not None and given.rate.is_file():
         epoch_s = json.loads(given.rate.read_text())["modes"]["epoch_s"]

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from modebridge import Mode
 from modebridge.bridges import Bridge
+from modebridge.data import ImageSet, Loader, load_set
 from modebridge.evaluate import Answers
 from modebridge.nets import Tapped, skeleton
 from modebridge.training import Engine, Epoch
-from modebridge.types import Batches
+from modebridge.types import Batch, Batches
 
-__all__ = ["Hold", "logits_of_members", "quiet", "row"]
+__all__ = ["Hold", "WholeBatches", "cifar10_splits", "logits_of_members", "quiet", "rounded", "row"]
 
 
 def quiet() -> None:
@@ -116,3 +117,38 @@ def row(title: str, answers: Answers, members: tuple[str, ...]) -> str:
         f"| {title} | x{scores.relative_flops:.2f} | x{scores.relative_params:.2f} | {100 * scores.accuracy:.2f} | "
         f"{scores.nll:.4f} | {scores.ece:.4f} | {scores.brier:.4f} | {scores.temperature:.3f} |"
     )
+
+
+class WholeBatches:
+    """A loader without the smaller batch at the end of an epoch."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (batch for batch in self._loader if len(batch[1]) == self._loader.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to an epoch."""
+        self._loader.set_epoch(epoch)
+
+
+def rounded(mode: Mode) -> Mode:
+    """The mode with weights that half precision can hold."""
+    return Mode(
+        {name: tensor.half().float() for name, tensor in mode.params.items()},
+        {name: tensor.half().float() for name, tensor in mode.buffers.items()},
+    )
+
+
+def cifar10_splits(place: str, device: torch.device, drawn: int) -> dict[str, ImageSet]:
+    """The recipe's splits of CIFAR-10 from its folder; for "-" so many random training images instead."""
+    if place == "-":
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randint(256, (drawn, 3, 32, 32), dtype=torch.uint8, generator=generator)
+        some = ImageSet(images, torch.randint(10, (drawn,), generator=generator), 10)
+        splits = {"train": some, "valid": some.part(0, min(5000, drawn)), "test": some.part(0, min(5000, drawn))}
+    else:
+        read = load_set("cifar10", place)
+        splits = {"train": read.train, "valid": read.valid, "test": read.test}  # type: ignore[dict-item]
+    return {name: split.to(device) for name, split in splits.items()}
