@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from modebridge.errors import ModebridgeError
+from modebridge.nets.narrow import soundly
 from modebridge.nets.taps import Taps, without_taps
 from modebridge.nets.untouched import tracing, untouched
 from modebridge.types import Inputs, Params
@@ -163,7 +164,7 @@ class Tapped(nn.Module):
 
 def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping[str, Any] | None = None) -> Any:
     """What a module says at other parameters and buffers; torch puts them into the module itself for that time."""
-    with _one_at_a_time(net):
+    with _one_at_a_time(net), soundly(net, state):
         return functional_call(net, (dict(state),), inputs, dict(by_name or {}), strict=False)
 
 
