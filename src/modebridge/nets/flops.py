@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import copy
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
