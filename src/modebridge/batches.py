@@ -16,6 +16,7 @@ __all__ = [
     "check_batch",
     "check_images",
     "check_labels",
+    "check_type",
     "each",
     "first_batch",
     "go_to_epoch",
@@ -243,13 +244,18 @@ def _pair(item: Mapping[str, object], what: str) -> tuple[object, object]:
     return {name: value for name, value in item.items() if name != key}, item[key]
 
 
-def _check_input(tensor: Tensor, count: int, name: str, what: str) -> None:
+def check_type(tensor: Tensor, name: str, what: str) -> None:
+    """Refuse an input whose type says that it is not ready for a network."""
     # Whole numbers are tokens or masks; bytes are images that somebody forgot to scale.
     if (name == IMAGES and not tensor.is_floating_point()) or tensor.dtype == torch.uint8:
         raise ModebridgeError(
             f"Expected the {name} of {what} to be float tensors, but got {tensor.dtype}; divide uint8 images by 255 "
             "(whole numbers such as tokens come in dicts)."
         )
+
+
+def _check_input(tensor: Tensor, count: int, name: str, what: str) -> None:
+    check_type(tensor, name, what)
     if tensor.dim() == 0 or len(tensor) != count:
         got = len(tensor) if tensor.dim() else "one number"
         raise ModebridgeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from modebridge.errors import ModebridgeError
 from modebridge.nets import run, run_with_taps, skeleton, tap_names
+from modebridge.nets.flops import plain_attention
 from tests.scenarios import EXACT, Vectors, tiny_net
 
 
@@ -115,3 +117,23 @@ def test_logits_in_dicts_and_objects():
             run(Wrapped(wrap).eval(), {}, {}, x)
     # Auxiliary heads answer in training mode only, behind the main one.
     assert torch.equal(run(Wrapped(lambda x: (x, 2 * x)).train(), {}, {}, x), x)
+
+
+def test_threads_leave_torch_s_switches_as_they_were():
+    """The second goes in while the first is inside, and comes out after it."""
+    inside, left = threading.Event(), threading.Event()
+
+    def second():
+        with plain_attention():
+            inside.set()
+            left.wait(5)
+
+    with plain_attention():
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not inside.wait(0.2)
+    left.set()
+    thread.join()
+    assert inside.is_set()
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.backends.cuda.flash_sdp_enabled()

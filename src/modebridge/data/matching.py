@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from modebridge.data.places import Place, difference, join, some
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import tensors_of
 from modebridge.types import Params
@@ -24,6 +25,9 @@ _AVERAGED = {"ema", "swa", "averaged", "shadow"}
 """Words that mark averaged weights: state_dict_ema, model_ema, ema, ema_state_dict, params_ema, swa_model."""
 
 _DEPTH = 6
+
+_MOST = 200_000
+"""Containers that are looked into: a few kilobytes can name one list a million million times over."""
 
 
 def choose_state(
@@ -56,7 +60,7 @@ def choose_state(
     """
     found = _choose(raw, net, ema, prefix, ignore, what)
     if len(found) > 1:
-        places = _some([place.path for place in found])
+        places = some([place.path for place in found])
         raise ModebridgeError(
             f"Expected {what} to hold one {type(net).__name__}, but got {len(found)}, {places}; "
             "name one with prefix=, or take all with load_modes."
@@ -79,38 +83,6 @@ def choose_states(
     return [place.tensors for place in _choose(raw, net, ema, None, ignore, what)]
 
 
-@dataclass
-class _Place:
-    """A point in a checkpoint below which names of the network were found.
-
-    Args:
-        container: the keys down to the flat dict of tensors, with dots.
-        head: what all names in it begin with.
-        averaged: whether it looks like EMA or SWA weights.
-        tensors: what was found, by the network's own names.
-        extra: names below it that are not the network's.
-    """
-
-    container: str
-    head: str
-    averaged: bool
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    extra: list[str] = field(default_factory=list)
-
-    @property
-    def path(self) -> str:
-        return _join(self.container, self.head)
-
-    def missing(self, own: Params) -> list[str]:
-        return [name for name in own if name not in self.tensors]
-
-    def misshapen(self, own: Params) -> list[str]:
-        return [name for name, tensor in self.tensors.items() if tensor.shape != own[name].shape]
-
-    def fits(self, own: Params) -> bool:
-        return not self.extra and not self.missing(own) and not self.misshapen(own)
-
-
 def _choose(
     raw: Mapping[str, object],
     net: nn.Module,
@@ -118,15 +90,15 @@ def _choose(
     prefix: str | None,
     ignore: str | Sequence[str],
     what: str,
-) -> list[_Place]:
+) -> list[Place]:
     params, buffers, _ = tensors_of(net)
     own = {**params, **buffers}
     if not own:
         raise ModebridgeError(f"Expected {type(net).__name__} to have weights to load, but it has none; give another.")
-    containers = dict(_containers(raw))
+    containers = dict(_containers(raw, what))
     places = _places(containers, raw, _names(net))
     if prefix is not None:
-        allowed = {_join(container, _bare(prefix.rstrip("."))) for container in ("", *containers)}
+        allowed = {join(container, _bare(prefix.rstrip("."))) for container in ("", *containers)}
         inside = [place for place in places if place.path in allowed]
         if places and not inside:
             known = [place.path for place in sorted(places, key=lambda place: -len(place.tensors))]
@@ -139,13 +111,13 @@ def _choose(
     _complete(places, own, set(buffers))
     fitting = sorted((place for place in places if place.fits(own)), key=lambda place: natural(place.path))
     if not fitting:
-        raise ModebridgeError(_difference(places, own, containers, type(net).__name__, what))
+        raise ModebridgeError(difference(places, own, containers, type(net).__name__, what))
     averaged, plain = [p for p in fitting if p.averaged], [p for p in fitting if not p.averaged]
     if (ema is True and not averaged) or (ema is False and not plain):
         kind, other = ("averaged (EMA)", "others") if ema else ("other than averaged (EMA)", "averaged ones")
         raise ModebridgeError(
             f"Expected {what} to hold {kind} weights of {type(net).__name__}, but got only {other}, "
-            f"{_some([p.path for p in fitting])}; ema=None takes what there is."
+            f"{some([p.path for p in fitting])}; ema=None takes what there is."
         )
     return _distinct(plain if ema is False else averaged or plain)
 
@@ -153,7 +125,7 @@ def _choose(
 def _ignored(name: str, path: str, ignore: str | Sequence[str]) -> bool:
     """Whether a name below a place, alone or with the way to it, is one of the patterns or lies below one."""
     patterns = [pattern.rstrip(".") for pattern in ([ignore] if isinstance(ignore, str) else ignore)]
-    names = (name, _join(path, name))
+    names = (name, join(path, name))
     return any(fnmatchcase(one, p) or fnmatchcase(one, f"{p}.*") for one in names for p in patterns)
 
 
@@ -166,20 +138,30 @@ def _names(net: nn.Module) -> dict[str, str | None]:
     return names | {_bare(name): name for name in (*params, *buffers)}
 
 
-def _containers(raw: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, dict[str, Tensor]]]:
+def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
     """Every dict with tensors in it, with the keys that lead to it."""
-    items = raw.items() if isinstance(raw, Mapping) else enumerate(raw) if isinstance(raw, list | tuple) else ()
-    pairs: list[tuple[object, object]] = list(items)
-    tensors = {str(key): value for key, value in pairs if isinstance(value, Tensor)}
-    if tensors and isinstance(raw, Mapping):
-        yield path, tensors
-    for key, value in pairs if depth < _DEPTH else []:
-        yield from _containers(value, _join(path, str(key)), depth + 1)
+    waiting: list[tuple[Mapping[Any, object] | Sequence[object], str, int]] = [(raw, "", 0)]
+    seen = 1
+    while waiting:
+        found, path, depth = waiting.pop()
+        pairs = list(found.items() if isinstance(found, Mapping) else enumerate(found))
+        tensors = {str(key): value for key, value in pairs if isinstance(value, Tensor)}
+        if tensors and isinstance(found, Mapping):
+            yield path, tensors
+        inside = [(key, value) for key, value in pairs if isinstance(value, Mapping | list | tuple)]
+        seen += len(inside)
+        if seen > _MOST:
+            raise ModebridgeError(
+                f"Expected {what} to be a checkpoint, but got more than {_MOST:,} dicts and lists in it; "
+                "save the state dict alone, torch.save(net.state_dict(), file)."
+            )
+        if depth < _DEPTH:
+            waiting += [(value, join(path, str(key)), depth + 1) for key, value in reversed(inside)]
 
 
 def _places(
     containers: Mapping[str, Mapping[str, Tensor]], raw: Mapping[str, object], names: Mapping[str, str | None]
-) -> list[_Place]:
+) -> list[Place]:
     places = _places_of(containers, raw, names)
     columns = zip(*(name.split(".")[:-1] for name in names), strict=False)
     shared = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, columns)))
@@ -192,10 +174,10 @@ def _places(
 
 def _places_of(
     containers: Mapping[str, Mapping[str, Tensor]], raw: Mapping[str, object], names: Mapping[str, str | None]
-) -> list[_Place]:
-    places: list[_Place] = []
+) -> list[Place]:
+    places: list[Place] = []
     for container, tensors in containers.items():
-        here: dict[str, _Place] = {}
+        here: dict[str, Place] = {}
         parts = [(_bare(key).split("."), tensor) for key, tensor in tensors.items()]
         for words, tensor in parts:
             for cut in range(len(words)):
@@ -203,7 +185,7 @@ def _places_of(
                 own = names.get(tail)
                 if own is not None:
                     if head not in here:
-                        here[head] = _Place(container, head, _is_averaged(container, head, tensors, raw))
+                        here[head] = Place(container, head, _is_averaged(container, head, tensors, raw))
                     found = here[head].tensors
                     if own not in found or _bare(own).endswith(tail):
                         found[own] = tensor
@@ -216,19 +198,19 @@ def _places_of(
 
 
 def _is_averaged(container: str, head: str, tensors: Params, raw: Mapping[str, object]) -> bool:
-    if set(re.split("[^a-z]+", _join(container, head).lower())) & _AVERAGED:
+    if set(re.split("[^a-z]+", join(container, head).lower())) & _AVERAGED:
         return True
     # torch's AveragedModel, for EMA and SWA alike: a count beside the network.
     parent, _, last = head.rpartition(".")
-    if last == "module" and _join(parent, "n_averaged") in {_bare(key) for key in tensors}:
+    if last == "module" and join(parent, "n_averaged") in {_bare(key) for key in tensors}:
         return True
     # Lightning's WeightAveraging puts the average where the weights were, and these beside it.
     return container == "state_dict" and {"averaging_state", "current_model_state"} <= raw.keys()
 
 
-def _complete(places: Sequence[_Place], own: Params, buffers: set[str]) -> None:
+def _complete(places: Sequence[Place], own: Params, buffers: set[str]) -> None:
     """Add buffers that some formats leave out: counts of batches, and all of them in averages of parameters."""
-    plain: list[_Place] = []
+    plain: list[Place] = []
     for place in sorted(places, key=lambda place: place.averaged):
         if place.averaged and len(plain) == 1 and buffers.issuperset(place.missing(own)):
             place.tensors |= {name: plain[0].tensors[name] for name in place.missing(own)}
@@ -239,9 +221,9 @@ def _complete(places: Sequence[_Place], own: Params, buffers: set[str]) -> None:
             plain = _distinct([*plain, place])
 
 
-def _distinct(places: Sequence[_Place]) -> list[_Place]:
+def _distinct(places: Sequence[Place]) -> list[Place]:
     """One place for each network: a loss or a wrapper may name the same one again."""
-    kept: list[_Place] = []
+    kept: list[Place] = []
     for place in places:
         if not any(all(_equal(t, other.tensors[name]) for name, t in place.tensors.items()) for other in kept):
             kept.append(place)
@@ -252,33 +234,6 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and torch.equal(a, b)
 
 
-def _difference(places: Sequence[_Place], own: Params, containers: Mapping[str, Params], net: str, what: str) -> str:
-    """The sentence for a checkpoint that fits nowhere, about the place that comes nearest."""
-    if not places:
-        every = [_join(path, name) for path, tensors in containers.items() for name in tensors]
-        got = f"got {_some(every)}" if every else "it holds no tensor"
-        return f"Expected {what} to hold weights named as {net}'s, {_some(list(own))}, but {got}; check the network."
-    best = max(places, key=lambda place: (len(place.tensors), -len(place.path)))
-    missing, shapes = best.missing(own), best.misshapen(own)
-    begin = f"Expected {what} to fit {net}" + (f" below '{best.path}'" if best.path else "")
-    if missing or best.extra:
-        parts = [f"{_some(missing)} missing"] if missing else []
-        if missing and best.extra:
-            parts[0] += f" ({near(missing[0], best.extra, 3)})"
-        parts += [f"{_some(best.extra)} extra"] if best.extra else []
-        way_out = "" if missing or shapes else ", or leave them out by name with ignore="
-        return f"{begin}, but got {' and '.join(parts)}; use a network of the file's architecture{way_out}."
-    name = shapes[0]
-    first = f"'{name}' is {tuple(best.tensors[name].shape)} in the file and {tuple(own[name].shape)} in the network"
-    sizes = {(tuple(best.tensors[name].shape)[:1], tuple(own[name].shape)[:1]) for name in shapes}
-    if len(sizes) == 1 and all(best.tensors[name].shape[1:] == own[name].shape[1:] for name in shapes):
-        in_file, in_net = (size[0] if size else 0 for size in next(iter(sizes)))
-        way_out = f"build the network with {in_file} classes, or give a file of {in_net}"
-        return f"{begin}, but {first}: another number of classes; {way_out}."
-    more = f" (and {len(shapes) - 1} more differ)" if len(shapes) > 1 else ""
-    return f"{begin}, but {first}{more}; use a network of the file's architecture."
-
-
 def natural(name: str) -> list[int | str]:
     """A key that sorts 2 before 10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
@@ -286,12 +241,3 @@ def natural(name: str) -> list[int | str]:
 
 def _bare(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
-def _join(*parts: str) -> str:
-    return ".".join(part for part in parts if part)
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(f"'{name}'" if name else "the top" for name in names[:most]) + more

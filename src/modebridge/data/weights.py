@@ -7,7 +7,8 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ _ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar", ".index.
 _IN_FOLDERS = ("weights.safetensors", "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 """One network a folder: ours, and Hugging Face's."""
 
+ROOM = 8
+"""How often a compressed file may hold the network: weights, their average and the optimiser's two moments, in float64.
+
+Files of torch.save are not compressed; what is as large on the disk as in memory is read, however large.
+"""
+
 _CUT, _AGAIN = "one that is damaged or ends too early", "copy or download it again"
 _PLAIN = "save the state dict alone, torch.save(net.state_dict(), file), or use safetensors"
 
@@ -43,7 +50,8 @@ def load_mode(
     A torch file (a state dict, or a checkpoint of timm, Lightning, torch-uncertainty or a loop of one's own) or
     safetensors, also in shards (`*.index.json`). The network is found by its names, so containers such as `state_dict`
     and prefixes such as `module.` (DDP), `_orig_mod.` (compile) and `model.` (Lightning) need not be told. Half
-    precision is converted to the network's own.
+    precision is converted to the network's own; whole and complex numbers are no weights. A compressed file that would
+    unpack to more than its own size, and to more than eight times the network's, is refused before it is unpacked.
 
     Args:
         net: the network; its own weights are neither used nor changed.
@@ -64,7 +72,7 @@ def load_mode(
     True
     """
     file = Path(path)
-    state = choose_state(read_state(file), net, ema=ema, prefix=prefix, ignore=ignore, what=f"'{file}'")
+    state = choose_state(read_state(file, _room(net)), net, ema=ema, prefix=prefix, ignore=ignore, what=f"'{file}'")
     return _mode(net, state, file)
 
 
@@ -80,12 +88,18 @@ def load_modes(
         ema: see `load_mode`.
         ignore: see `load_mode`.
     """
-    files = weight_files(Path(path)) if Path(path).is_dir() else [Path(path)]
+    with _readable(Path(path)):
+        files = weight_files(Path(path)) if Path(path).is_dir() else [Path(path)]
     return [
         _mode(net, state, file)
         for file in files
-        for state in choose_states(read_state(file), net, ema=ema, ignore=ignore, what=f"'{file}'")
+        for state in choose_states(read_state(file, _room(net)), net, ema=ema, ignore=ignore, what=f"'{file}'")
     ]
+
+
+def _room(net: nn.Module) -> int:
+    """The bytes that a checkpoint of a network may need."""
+    return ROOM * sum(tensor.numel() * tensor.element_size() for tensor in (*net.parameters(), *net.buffers()))
 
 
 def _mode(net: nn.Module, state: Mapping[str, Tensor], file: Path) -> Mode:
@@ -113,7 +127,7 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(files, key=lambda file: natural(str(file)))
 
 
-def read_state(path: Path | str) -> dict[str, Any]:
+def read_state(path: Path | str, room: int = 0) -> dict[str, Any]:
     """What a file of weights holds: tensors by name, or dicts of them beside plain values.
 
     Only tensors, numbers (NumPy's too), strings, paths, argparse's Namespace and containers of them are read, by
@@ -122,15 +136,17 @@ def read_state(path: Path | str) -> dict[str, Any]:
     Args:
         path: a file of torch.save, of safetensors, or the index of such files in shards; its content counts, not its
             ending.
+        room: how many bytes a compressed file may unpack to; its own size is always enough.
     """
     file = Path(path)
-    if file.is_dir():
-        raise ModebridgeError(f"Expected '{file}' to be a file, but it is a folder; use load_modes for all in it.")
-    if not file.is_file():
-        raise ModebridgeError(f"Expected '{file}' to be a file of weights, but there is none; check the path.")
-    if file.name.endswith(".index.json"):
-        return _read_shards(file)
-    kind = _kind(file)
+    with _readable(file):
+        if file.is_dir():
+            raise ModebridgeError(f"Expected '{file}' to be a file, but it is a folder; use load_modes for all in it.")
+        if not file.is_file():
+            raise ModebridgeError(f"Expected '{file}' to be a file of weights, but there is none; check the path.")
+        if file.name.endswith(".index.json"):
+            return _read_shards(file, room)
+        kind = _kind(file, room)
     try:
         if kind == "safetensors":
             return dict(safetensors.torch.load_file(file))
@@ -150,12 +166,24 @@ def read_state(path: Path | str) -> dict[str, Any]:
     return {str(key): value for key, value in found.items()}
 
 
-def _kind(file: Path) -> str:
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """One sentence where the system does not let us look at a file."""
+    try:
+        yield
+    except OSError as error:
+        raise ModebridgeError(
+            f"Expected '{path}' to be readable, but got '{error.strerror or error}'; check the path and who "
+            "may read it."
+        ) from error
+
+
+def _kind(file: Path, room: int) -> str:
     """How a file is to be read, by its first bytes."""
     with file.open("rb") as stream:
         head = stream.read(24)
     if head[:4] == b"PK\x03\x04":  # torch.save since version 1.6
-        _check_archive(file)
+        _check_archive(file, room)
         return "torch"
     if head[:1] == b"\x80":  # and before
         return "torch"
@@ -168,17 +196,25 @@ def _kind(file: Path) -> str:
     raise ModebridgeError(f"Expected '{file}' to be a file of torch.save or safetensors, but got {got}; {way_out}.")
 
 
-def _check_archive(file: Path) -> None:
+def _check_archive(file: Path, room: int) -> None:
     """Refuse a zip archive that is not one of torch.save, or not all of it."""
     try:
         with zipfile.ZipFile(file) as archive:
             names = [name.split("/", 1)[-1] for name in archive.namelist()]
-    except (zipfile.BadZipFile, OSError) as error:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
         raise ModebridgeError(f"Expected '{file}' to be a whole file, but got {_CUT}; {_AGAIN}.") from error
     if any(name.startswith("code/") for name in names):
         got = "a TorchScript archive, whose code is not run"
         way_out = "save its weights alone, torch.save(torch.jit.load(file).state_dict(), other)"
     elif "data.pkl" in names:
+        packed = file.stat().st_size
+        if unpacked > max(packed, room):
+            limit = f"{max(packed, room):,} bytes, its own size or {ROOM} times the network's"
+            raise ModebridgeError(
+                f"Expected '{file}' to unpack to at most {limit}, but got {unpacked:,} bytes; "
+                "save the state dict alone with torch.save, which does not compress."
+            )
         return
     elif "archive_format" in names or "archive_version" in names:
         got, way_out = "an archive of torch.export", "save the state dict of the network that it was made from"
@@ -207,16 +243,21 @@ def _shards(index: Path) -> dict[str, str]:
     try:
         found = json.loads(index.read_text())["weight_map"]
         return {str(name): Path(file).name for name, file in found.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModebridgeError(
             f"Expected '{index}' to name the file of each tensor in its weight_map, but got {type(error).__name__}; "
             "save the network again."
         ) from error
 
 
-def _read_shards(index: Path) -> dict[str, Any]:
+def _read_shards(index: Path, room: int) -> dict[str, Any]:
     files = _shards(index)
-    parts = {file: read_state(index.with_name(file)) for file in sorted(set(files.values()))}
+    nested = [file for file in files.values() if file.endswith(".index.json")]
+    if nested:
+        raise ModebridgeError(
+            f"Expected '{index}' to name files of tensors, but got '{nested[0]}', an index; save the network again."
+        )
+    parts = {file: read_state(index.with_name(file), room) for file in sorted(set(files.values()))}
     lost = [name for name, file in files.items() if name not in parts[file]]
     if lost:
         raise ModebridgeError(

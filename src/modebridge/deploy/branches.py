@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -155,12 +156,15 @@ class Stacked:
 
         self._state = state
         self._bare = bare
+        # functional_call puts the weights into the module for the length of a pass.
+        self._turn = threading.Lock()
         self._run: Any = torch.compile(all_of_them, dynamic=False) if compiled else all_of_them
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """The probabilities (B, K) of images (B, ...) on our device and of our type."""
-        return untouched(self._bare, lambda own: self._run(self._state, own), images)  # type: ignore[no-any-return]
+        with self._turn:
+            return untouched(self._bare, lambda own: self._run(self._state, own), images)  # type: ignore[no-any-return]
 
 
 def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "inductor") -> list[str]:

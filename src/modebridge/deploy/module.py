@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,16 +14,16 @@ from modebridge.deploy.fold import fold
 from modebridge.deploy.grouping import Grouped, units
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble, probabilities_of, scale
-from modebridge.nets import Reading, call, check_tap, skeleton, untouched
+from modebridge.nets import Predictor, Taps, call, skeleton, untouched
 from modebridge.types import Inputs
 
 __all__ = ["BasePart", "OneModule", "Positional"]
 
 
-class OneModule(nn.Module):
+class OneModule(Predictor):
     """All members as one module that shares no state with the ensemble it came from.
 
-    The taps are read by hooks that are set once; what they read is kept by thread, so several threads may run it.
+    Several threads may run it, and `train()` leaves its networks in evaluation mode.
 
     Args:
         ensemble: the modes and bridges; it is copied.
@@ -109,7 +108,7 @@ class OneModule(nn.Module):
         )
 
 
-class BasePart(nn.Module):
+class BasePart(Predictor):
     """A base network that gives its logits and, in order, the features at its taps.
 
     Args:
@@ -121,24 +120,12 @@ class BasePart(nn.Module):
     def __init__(self, net: nn.Module, taps: Sequence[str], *, folded: bool = True) -> None:
         super().__init__()
         self.net = fold(skeleton(net), keep=taps) if folded else skeleton(net)
-        # By thread: a second thread in the same module must not see this one's features.
-        self._heard = _ByThread()
-        for tap in taps:
-            check_tap(self.net, tap).register_forward_hook(self._reader(tap))
-        self._taps = list(taps)
+        self._taps = Taps(self.net, taps)
 
     def forward(self, images: Inputs) -> tuple[Tensor, ...]:
         """Logits (B, K), then one feature a tap."""
-        heard: dict[str, Reading] = {}
-        self._heard.now = heard
-        logits = call(self.net, images)
-        return (logits, *[heard[tap].feature(tap) for tap in self._taps])
-
-    def _reader(self, tap: str) -> Any:
-        def read(module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
-            self._heard.now[tap] = Reading(output, tap)
-
-        return read
+        logits, features = self._taps.read(lambda: call(self.net, images))
+        return (logits, *features.values())
 
 
 class Positional(nn.Module):
@@ -158,12 +145,3 @@ class Positional(nn.Module):
         """What the module says."""
         given: Sequence[Inputs] = inputs if self._names is None else [dict(zip(self._names, inputs, strict=True))]
         return untouched(self.module, self.module, *given)
-
-
-class _ByThread(threading.local):
-    """A place of its own for every thread; a copy of a module starts with an empty one."""
-
-    now: dict[str, Reading]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _ByThread:
-        return _ByThread()

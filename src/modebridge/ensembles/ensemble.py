@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import check_batch, check_labels, shapes_of
+from modebridge.batches import check_batch, check_labels
 from modebridge.bridges import Bridge
+from modebridge.ensembles.asking import check_asked, check_logits, refusal, takes_tokens
 from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, probabilities_of, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import check_tap, run_with_taps, skeleton
+from modebridge.nets import Predictor, Taps, call, check_tap, skeleton
+from modebridge.nets.flops import FAILED
+from modebridge.nets.untouched import tracing
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgedEnsemble"]
 
 
-class BridgedEnsemble(nn.Module):
+class BridgedEnsemble(Predictor):
     """Modes and bridges as one module: probabilities out, each mode run once.
 
     With no bridges it is a deep ensemble; a point of a curve is a mode like any other (`curve.at(0.5)`).
+
+    It is for prediction: several threads may call it, and `train()`, also of a module that it is part of, leaves the
+    members in evaluation mode. Images are floats as the networks were trained on; whole numbers are refused, except
+    tokens. An image with NaN gets NaN, the others of its batch their own answers.
 
     Args:
         net: the base network.
@@ -65,6 +73,8 @@ class BridgedEnsemble(nn.Module):
             sorted({b.tap for b, reads in zip(bridges, self._reads, strict=True) if k in reads})
             for k in range(len(modes))
         ]
+        self._readers = [Taps(base, taps) for base, taps in zip(self.bases, self._taps, strict=True)]
+        self._tokens = takes_tokens(net)
         self.register_buffer("temperature", torch.ones(()))
         # A buffer, so that a saved ensemble remembers that its temperature was fitted.
         self.register_buffer("_fitted", torch.zeros((), dtype=torch.bool))
@@ -89,11 +99,28 @@ class BridgedEnsemble(nn.Module):
 
     def members(self, images: Inputs) -> Tensor:
         """The probabilities (M, B, K) of every member, in float32 at least: the modes, then the bridges."""
+        return self._asked(images, "a call")
+
+    def _asked(self, given: object, what: str) -> Tensor:
+        """The probabilities of every member; what they cannot be asked about is refused in a sentence."""
+        self.check_evaluating()
+        images = check_asked(given, self._tokens, what)
+        if tracing():
+            return self._run(images)
+        try:
+            return self._run(images)
+        except FAILED as error:
+            refused = refusal(error, images, self, what)
+            if refused is None:
+                raise
+            raise refused from error
+
+    def _run(self, images: Inputs) -> Tensor:
         logits: list[Tensor] = []
         features: dict[tuple[int, str], Tensor] = {}
-        for k, base in enumerate(self.bases):
-            out, found = run_with_taps(base, images, self._taps[k])
-            logits.append(out)
+        for k, (base, reader) in enumerate(zip(self.bases, self._readers, strict=True)):
+            out, found = reader.read(partial(call, base, images))
+            logits.append(check_logits(out, images))
             features.update({(k, tap): feature for tap, feature in found.items()})
         for bridge, reads in zip(self.bridges, self._reads, strict=True):
             assert isinstance(bridge, Bridge)
@@ -124,12 +151,6 @@ class BridgedEnsemble(nn.Module):
 
     def _answer(self, item: object) -> tuple[Tensor, Tensor]:
         images, labels = check_batch(item, "valid")
-        try:
-            probabilities = self.members(images).mean(dim=0)
-        except RuntimeError as error:
-            raise ModebridgeError(
-                f"Expected the ensemble to run on the images of valid, but got {shapes_of(images)} "
-                f"and '{str(error).splitlines()[0]}'; check their shape and type."
-            ) from error
+        probabilities = self._asked(images, "valid").mean(dim=0)
         check_labels(labels, probabilities.shape[-1], "valid")
         return probabilities, labels

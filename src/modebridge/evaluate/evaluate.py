@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import check_batch, shapes_of
+from modebridge.batches import check_batch
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
@@ -124,13 +124,7 @@ def evaluate(ensemble: BridgedEnsemble, data: Batches, *, intervals: bool = Fals
 
     def mean(images: Inputs) -> Tensor:
         seen[:] = seen or [images]
-        try:
-            return ensemble.members(images).mean(dim=0)
-        except RuntimeError as error:
-            raise ModebridgeError(
-                f"Expected the ensemble to run on the images of data, but got {shapes_of(images)} and "
-                f"'{str(error).splitlines()[0]}'; check their shape and type."
-            ) from error
+        return ensemble._asked(images, "data").mean(dim=0)
 
     with _evaluating(ensemble):
         plain, labels = predict(mean, data)

@@ -1,6 +1,6 @@
 """Step 1: a mode is one trained point in parameter space."""
 
-from modebridge.modes.mode import Mode, check_modes, tensors_of
+from modebridge.modes.mode import Mode, check_modes, tensors_of, unusual
 from modebridge.modes.objective import ModeObjective, error_rate
 from modebridge.modes.statistics import check_statistics, has_statistics, refresh_statistics
 
@@ -13,4 +13,5 @@ __all__ = [
     "has_statistics",
     "refresh_statistics",
     "tensors_of",
+    "unusual",
 ]

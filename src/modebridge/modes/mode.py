@@ -15,7 +15,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import skeleton
 from modebridge.types import Params
 
-__all__ = ["Mode", "check_modes", "tensors_of"]
+__all__ = ["Mode", "check_modes", "tensors_of", "unusual"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,14 @@ class Mode:
 
     @classmethod
     def from_state_dict(cls, net: nn.Module, state: Mapping[str, Tensor]) -> Mode:
-        """Copy a mode out of a state dict, which must fit `net` name by name and shape by shape."""
+        """Copy a mode out of a state dict, which must fit `net` name by name and shape by shape.
+
+        Floats are converted to the network's own type; other numbers are no weights, and refused where it has floats.
+        """
         own_params, own_buffers, aliases = tensors_of(net)
         given = {name: tensor for name, tensor in state.items() if name not in aliases and isinstance(tensor, Tensor)}
+        for name, tensor in given.items():
+            _check_numbers(name, tensor, own_params.get(name, own_buffers.get(name)))
         trees.check_same(
             [{**own_params, **own_buffers}, given], f"the checkpoint and {type(net).__name__}", types=False
         )
@@ -89,6 +94,43 @@ class Mode:
         """Refuse a network that this mode does not fit, by name and shape."""
         params, buffers, _ = tensors_of(net)
         trees.check_same([{**params, **buffers}, self.state], f"the mode and {type(net).__name__}")
+
+
+def unusual(tensor: Tensor) -> str | None:
+    """What a tensor is that is not simply a table of numbers; None for a plain one.
+
+    >>> unusual(torch.eye(2).to_sparse()), unusual(torch.eye(2))
+    ('a sparse tensor', None)
+    """
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.is_quantized:
+        return "a quantised tensor"
+    if tensor.layout != torch.strided:
+        return "a sparse tensor" if "sparse" in str(tensor.layout) else f"a tensor of layout {tensor.layout}"
+    if tensor.device.type == "meta":
+        return "a tensor without numbers (on the meta device)"
+    return None
+
+
+def _check_numbers(name: str, given: Tensor, own: Tensor | None) -> None:
+    """Refuse what `copy_` would turn into weights that nobody trained, or could not read at all."""
+    got, way_out = unusual(given), "save plain dense tensors, tensor.to_dense() or tensor.dequantize()"
+    if got is None and own is not None and own.shape == given.shape:
+        if own.is_floating_point() and not given.is_floating_point():
+            got, way_out = f"{given.dtype}", f"use the weights as they were trained, such as {own.dtype}"
+        elif given.is_complex() and not own.is_complex():
+            got, way_out = f"{given.dtype}", f"save it as {own.dtype}"
+        elif _claims_more(given) and not _claims_more(own):
+            got = f"{tuple(given.shape)} made of {given.untyped_storage().nbytes()} bytes"
+            way_out = "save a tensor that holds all its numbers, tensor.contiguous()"
+    if got is not None:
+        raise ModebridgeError(f"Expected '{name}' to be a tensor of a network's numbers, but got {got}; {way_out}.")
+
+
+def _claims_more(tensor: Tensor) -> bool:
+    """Whether a tensor shows some of its numbers again and again, as `expand` makes it."""
+    return tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
 
 
 def _like(own: Tensor, given: Tensor) -> Tensor:

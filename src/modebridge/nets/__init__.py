@@ -2,21 +2,12 @@
 
 from modebridge.nets.alike import alike
 from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, initialise
-from modebridge.nets.functional import (
-    Reading,
-    Tapped,
-    call,
-    check_tap,
-    feature_of,
-    logits_of,
-    run,
-    run_with_taps,
-    skeleton,
-    tap_names,
-)
+from modebridge.nets.functional import Tapped, call, logits_of, run, run_with_taps, skeleton
 from modebridge.nets.inspect import Inspection, Layout, Tap, inspect
 from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
+from modebridge.nets.predictor import Predictor
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
+from modebridge.nets.taps import Taps, check_tap, feature_of, tap_names
 from modebridge.nets.untouched import untouched
 
 __all__ = [
@@ -27,12 +18,13 @@ __all__ = [
     "Inspection",
     "Layout",
     "Norm",
-    "Reading",
+    "Predictor",
     "ResNet",
     "ResNetSpec",
     "SameConv2d",
     "Tap",
     "Tapped",
+    "Taps",
     "alike",
     "call",
     "check_tap",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -111,17 +112,21 @@ _UNCOUNTED: dict[Any, Callable[..., int]] = {
 }
 """Products that torch's own counter takes for nothing; in its units, two operations to a multiply-add."""
 
+_ATTENTION = threading.RLock()
+
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
     """Without fused attention, which in evaluation mode or on a CPU hides its matrix products from the counter."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+    # The switches are everybody's: of two threads that meet here, the last would put back what the first had set.
+    with _ATTENTION:
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH):
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def feature_shapes(net: nn.Module, image: Sequence[int] | Inputs, taps: Sequence[str]) -> dict[str, Shape]:

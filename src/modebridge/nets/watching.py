@@ -14,7 +14,8 @@ from torch.utils.hooks import RemovableHandle
 
 from modebridge.errors import ModebridgeError
 from modebridge.nets.flops import Shape, counting
-from modebridge.nets.functional import call, feature_of
+from modebridge.nets.functional import call
+from modebridge.nets.taps import feature_of
 from modebridge.types import Inputs
 
 __all__ = ["Seen", "Watched", "find_blocks", "watch"]

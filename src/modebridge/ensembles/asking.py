@@ -1,0 +1,99 @@
+"""What an ensemble is asked with: refused before it runs where it would be misread, explained where it did not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.batches import IMAGES, check_type
+from modebridge.errors import ModebridgeError
+from modebridge.types import Inputs
+
+__all__ = ["check_asked", "check_logits", "refusal", "takes_tokens"]
+
+TOKENS = (torch.int64, torch.int32)
+
+
+def takes_tokens(net: nn.Module) -> bool:
+    """Whether a network looks whole numbers up in a table, so that they may be its only input."""
+    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in net.modules())
+
+
+def check_asked(given: object, tokens: bool, what: str) -> Inputs:
+    """Refuse what is no tensor, and images that somebody forgot to scale; no number is looked at.
+
+    Args:
+        given: images, or tensors by name.
+        tokens: whether the network takes whole numbers as its one input.
+        what: where they came from.
+    """
+    if isinstance(given, Tensor):
+        if not (tokens and given.dtype in TOKENS):
+            check_type(given, IMAGES, what)
+        return given
+    if not isinstance(given, Mapping):
+        raise ModebridgeError(
+            f"Expected the images of {what} to be a tensor or a dict of tensors, but got {type(given).__name__}; "
+            "convert arrays with torch.from_numpy, and stack lists of images with torch.stack."
+        )
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise ModebridgeError(
+                f"Expected '{name}' of {what} to be a tensor, but got {type(tensor).__name__}; leave it out or convert "
+                "it."
+            )
+        check_type(tensor, str(name), what)
+    if not given:
+        raise ModebridgeError(f"Expected {what} to hold images, but got none; give a tensor, or several by name.")
+    return given
+
+
+def check_logits(logits: Tensor, given: Inputs) -> Tensor:
+    """Refuse logits that are not one row an image, as some networks give them for an image without a batch axis."""
+    if logits.dim() != 2:
+        raise ModebridgeError(
+            f"Expected the network's logits to be (batch, classes), but got {tuple(logits.shape)} for {_shapes(given)};"
+            " give a batch, images[None] for a single image."
+        )
+    return logits
+
+
+def refusal(error: Exception, given: Inputs, own: nn.Module, what: str) -> ModebridgeError | None:
+    """Why the networks did not run on their inputs, as one sentence; None where it was not for the inputs.
+
+    Args:
+        error: what they raised.
+        given: the inputs.
+        own: the ensemble.
+        what: where the inputs came from.
+    """
+    if isinstance(error, ModebridgeError | torch.OutOfMemoryError) or "CUDA error" in str(error):
+        return None
+    tensors = {IMAGES: given} if isinstance(given, Tensor) else given
+    weight = next((parameter for parameter in own.parameters() if parameter.is_floating_point()), None)
+    for name, tensor in tensors.items():
+        if weight is None:
+            break
+        if tensor.device != weight.device:
+            return ModebridgeError(
+                f"Expected the {name} of {what} to be on {weight.device}, where the ensemble is, but got "
+                f"{tensor.device}; move them, {name}.to('{weight.device}'), or the ensemble."
+            )
+        if tensor.is_floating_point() and tensor.dtype != weight.dtype:
+            return ModebridgeError(
+                f"Expected the {name} of {what} to be {weight.dtype}, as the ensemble's weights are, but got "
+                f"{tensor.dtype}; convert them, {name}.to({weight.dtype})."
+            )
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return ModebridgeError(
+        f"Expected the ensemble to run on the images of {what}, but got {_shapes(given)} and '{reason}'; check their "
+        "shape and type (one image alone is a batch too, images[None])."
+    )
+
+
+def _shapes(given: Inputs) -> str:
+    if isinstance(given, Tensor):
+        return f"{tuple(given.shape)} of {given.dtype}"
+    return ", ".join(f"{name} {_shapes(tensor)}" for name, tensor in given.items())
