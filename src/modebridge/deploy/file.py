@@ -16,7 +16,11 @@ from modebridge.deploy.seal import check_seal
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
-__all__ = ["Deployed"]
+__all__ = ["Deployed", "UncheckedFileWarning"]
+
+
+class UncheckedFileWarning(UserWarning):
+    """A file without a seal: whether it is as it was written nobody can say."""
 
 
 class Deployed:
@@ -68,6 +72,7 @@ class Deployed:
             warnings.warn(
                 f"'{place}' was written by an earlier modebridge, without the SHA-256 that would show damage; "
                 "export it again to have it checked.",
+                UncheckedFileWarning,
                 stacklevel=2,
             )
         return cls(runtime, place)

@@ -57,6 +57,10 @@ def _positive(value: Any) -> bool:
     return _number(value) and value > 0
 
 
+def _not_negative(value: Any) -> bool:
+    return _number(value) and value >= 0
+
+
 def _input(value: Any) -> bool:
     return isinstance(value, dict) and _shape(value.get("shape")) and value.get("type") in TYPES
 
@@ -107,9 +111,9 @@ RULES = {
     "temperature": _Rule("a positive number", _positive),
     "temperatures": _Rule("a list of positive numbers", _all(_positive, 1)),
     "first_temperature": _Rule("a positive number", _positive),
-    "threshold": _Rule("null or a number of at least 0", lambda value: value is None or value == 0 or _positive(value)),
+    "threshold": _Rule("null or a number of at least 0", lambda value: value is None or _not_negative(value)),
     "elastic": _Rule("true or false", _flag),
-    "outputs": _Rule(f"a list of {', '.join(OUTPUTS)}, the first and the last always", _outputs),
+    "outputs": _Rule(f"a list of {', '.join(OUTPUTS)} with probabilities and used", _outputs),
     "cost": _Rule("numbers by name, with a list of them for by_bridges", _cost),
     "scores": _Rule("an object", _object),
     "about": _Rule("text", _text),
