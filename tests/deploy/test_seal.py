@@ -9,8 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from modebridge.deploy import Deployed
-from modebridge.deploy.file import UncheckedFileWarning
+from modebridge.deploy import Deployed, UncheckedFileWarning
 from modebridge.deploy.seal import DIGITS, NAME, check_seal
 from modebridge.errors import ModebridgeError
 from tests.deploy.damage import papers_in, unsealed, with_papers

@@ -18,9 +18,8 @@ from rich.table import Table
 import modebridge.data
 from modebridge.cli.looking import existing
 from modebridge.cli.terminal import say, screen
-from modebridge.deploy import ALL, Answer, Deployed, Exported, export
+from modebridge.deploy import ALL, Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
-from modebridge.deploy.file import UncheckedFileWarning
 from modebridge.deploy.pictures import from_bytes
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import find_recipe_of, read_answers
