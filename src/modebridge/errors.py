@@ -6,9 +6,12 @@ Every message has the same shape: what was expected of which thing, what was got
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
-__all__ = ["ModebridgeError", "near"]
+__all__ = ["ModebridgeError", "first_line", "near"]
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ModebridgeError(ValueError):
@@ -28,3 +31,14 @@ def near(name: str, known: Iterable[str], most: int = 5) -> str:
         return "there are none"
     found = difflib.get_close_matches(name, names, n=most, cutoff=0.4) or names[:most]
     return "near ones: " + ", ".join(found)
+
+
+def first_line(error: BaseException, most: int = 200) -> str:
+    r"""What another library's exception says, short enough for a sentence; its type where it says nothing.
+
+    >>> first_line(RuntimeError("\n  shapes differ\nat line 3")), first_line(AssertionError())
+    ('shapes differ', 'AssertionError')
+    """
+    lines = (line.strip() for line in ANSI.sub("", str(error)).splitlines())
+    text = next((line for line in lines if line), type(error).__name__)
+    return text if len(text) <= most else f"{text[:most]}..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from modebridge.cli.deploying import examples
 from modebridge.data import load_digits
 from modebridge.deploy import Deployed
 from modebridge.recipes.digits import digits
+from tests.deploy.damage import unsealed
 from tests.recipes.small import finished
 
 
@@ -145,15 +147,65 @@ def test_a_file_for_an_average_cost(made):
     assert "members" in meta["outputs"]
 
 
-def test_exit_codes_of_the_installed_program(made):
+def test_what_is_named_but_cannot_be_read_is_left_out(made, tmp_path):
+    """A pipe would never end; a long name and a link to nowhere cannot be looked at."""
     root, _, _ = made
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "link.png").symlink_to("nowhere")
+    bad = [tmp_path / "pipe.png", tmp_path / "link.png", tmp_path / f"{'long' * 100}.png"]
+    answer = invoke("predict", root / "fast.onnx", *bad, root / "images" / "grey.png", tmp_path, "--json")
+    assert answer.exit_code == 1
+    assert [record["file"].rsplit("/", 1)[-1] for record in lines(answer)] == ["grey.png"]
+    for path in bad:
+        assert f"{path}: Expected a file or a folder, but " in answer.stderr
+    assert "5 of 6 could not be read" in answer.stderr
 
-    def code(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "modebridge", "predict", *[str(one) for one in arguments]],
-            capture_output=True,
-            check=False,
-        ).returncode
 
-    assert code(root / "fast.onnx", root / "images") == 1
-    assert code(root / "fast.onnx") == 2
+def test_a_file_of_an_earlier_version_is_noted(made, tmp_path):
+    root, _, _ = made
+    old = unsealed(root / "fast.onnx", tmp_path / "old.onnx")
+    answer = invoke("predict", old, root / "images" / "grey.png", "--json")
+    assert (answer.exit_code, len(lines(answer))) == (0, 1)
+    assert " ".join(answer.stderr.split()).startswith(f"Note: '{old}' was written by an earlier modebridge")
+
+
+def installed(*arguments, **options):
+    return subprocess.run(
+        [*arguments, sys.executable, "-m", "modebridge", "predict", *[str(one) for one in options.pop("told")]],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def test_the_installed_program(made, tmp_path):
+    """An image that may not be read is left out; exit code 1; ONNX Runtime leaves nothing in the user's home."""
+    root, _, _ = made
+    closed = tmp_path / "closed.png"
+    closed.write_bytes((root / "images" / "grey.png").read_bytes())
+    closed.chmod(0)
+    # Who may read everything gives up that right first.
+    as_others = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    home = tmp_path / "home"
+    home.mkdir()
+    places = {name: str(home) for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")}
+    own = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = installed(*as_others, told=[root / "fast.onnx", closed, root / "images" / "grey.png"], env=own | places)
+    assert done.returncode == 1, done.stderr
+    assert f"{closed}: Expected a file that can be read, but got 'Permission denied'" in done.stderr
+    assert "1 of 2 could not be read" in done.stderr
+    assert "grey.png" in done.stdout.replace("\n", "")
+    assert list(home.rglob("*")) == []
+
+
+def test_a_wrong_command_of_the_installed_program(made, tmp_path):
+    """Exit code 2, one sentence, nothing else."""
+    root, _, _ = made
+    data = bytearray((root / "fast.onnx").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "bad.onnx").write_bytes(data)
+    done = installed(told=[tmp_path / "bad.onnx", root / "images"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"modebridge: Expected '{tmp_path / 'bad.onnx'}' to be as modebridge wrote it, but")
+    assert done.stderr.count("\n") == 1

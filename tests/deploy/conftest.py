@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from modebridge.deploy import Temperatures, export
-from tests.deploy.scenes import ensemble, images
+from tests.deploy.scenes import ensemble, images, tied
 
 FITTED = Temperatures(0.8, (1.0, 1.1, 1.2, 1.3))
 
@@ -35,3 +35,21 @@ def package(own, tmp_path_factory):
     """The same as a .pt2 archive."""
     path = tmp_path_factory.mktemp("package") / "fast.pt2"
     return export(own, path, images(2), members=True, temperatures=FITTED)
+
+
+@pytest.fixture(scope="session")
+def little_onnx(tmp_path_factory):
+    """Ten classes, a mode and a bridge in 20 kB: to be damaged many times."""
+    return export(tied(), tmp_path_factory.mktemp("little") / "fast.onnx", images(2), members=True).path
+
+
+@pytest.fixture(scope="session")
+def little_pt2(tmp_path_factory):
+    """The same as a .pt2 archive."""
+    return export(tied(), tmp_path_factory.mktemp("little") / "fast.pt2", images(2), members=True).path
+
+
+@pytest.fixture(params=["little_onnx", "little_pt2"])
+def source(request):
+    """An exported file of either format."""
+    return request.getfixturevalue(request.param)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
+from modebridge.bridges.bodies import VectorBody
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.modes import Mode
 from tests.scenarios import tiny_net
@@ -43,6 +44,20 @@ def ensemble(norm: str = "bn", bases: int = 2, ones: int = 2, twos: int = 1) -> 
     found = BridgedEnsemble(net, modes, bridges)
     found.temperature.fill_(1.3)
     return found
+
+
+def tied() -> BridgedEnsemble:
+    """An untrained network: the first mode's answers differ by rounding alone, the bridge's do not."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)).eval()
+    net[3].weight.data.mul_(1e-7)
+    mode = Mode.from_module(net)
+    body = VectorBody(8, 4, 10, torch.Generator().manual_seed(0))
+    for layer in body.modules():
+        if isinstance(layer, nn.Linear):
+            layer.weight.data.mul_(6)
+    return BridgedEnsemble(net, [mode], [Bridge(body, [mode], "2")])
 
 
 def images(count: int, seed: int = 0) -> torch.Tensor:

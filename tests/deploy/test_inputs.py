@@ -137,6 +137,7 @@ def test_what_a_file_of_tokens_does_not_take(done, tmp_path):
         ({**good, "input_ids": torch.rand(2, LENGTH)}, "Expected input_ids as int64, but got float32"),
         ({**good, "input_ids": torch.ones(2, 4).long()}, r"input_ids of shape \(B, 6\), but got \(2, 4\); pad or cut"),
         ({**good, "input_ids": torch.ones(3, LENGTH).long()}, "as many rows of every input, but got 2, 3"),
+        ({**good, "input_ids": torch.full((2, LENGTH), WORDS)}, f"Expected '{done.path}' to run on these inputs, but"),
     ):
         with pytest.raises(ModebridgeError, match=words):
             file(wrong)

@@ -9,28 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge.bridges import Bridge
-from modebridge.bridges.bodies import VectorBody
 from modebridge.deploy import OneModule, Temperatures, export
 from modebridge.deploy.parity import largest_difference, probe
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from tests.deploy.scenes import images
-
-
-def tied() -> BridgedEnsemble:
-    """An untrained network: the first mode's answers differ by rounding alone, the bridge's do not."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)).eval()
-    net[3].weight.data.mul_(1e-7)
-    mode = Mode.from_module(net)
-    body = VectorBody(8, 4, 10, torch.Generator().manual_seed(0))
-    for layer in body.modules():
-        if isinstance(layer, nn.Linear):
-            layer.weight.data.mul_(6)
-    return BridgedEnsemble(net, [mode], [Bridge(body, [mode], "2")])
+from tests.deploy.scenes import images, tied
 
 
 def test_equal_confidences_are_no_reason_to_refuse(tmp_path):

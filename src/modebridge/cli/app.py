@@ -193,7 +193,9 @@ def export(
 @app.command()
 def predict(
     file: Annotated[Path, typer.Argument(help="Written by `modebridge export`.", metavar="FILE")],
-    images: Annotated[list[Path] | None, typer.Argument(help="Files, or folders of them.", metavar="IMAGES...")] = None,
+    images: Annotated[
+        list[Path] | None, typer.Argument(readable=False, help="Files, or folders of them.", metavar="IMAGES...")
+    ] = None,
     examples: Annotated[
         bool, typer.Option("--examples", help="The three digits that come with the package, for files of the demo.")
     ] = False,

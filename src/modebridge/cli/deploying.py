@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from rich.table import Table
 import modebridge.data
 from modebridge.cli.looking import existing
 from modebridge.cli.terminal import say, screen
-from modebridge.deploy import ALL, Answer, Deployed, Exported, export
+from modebridge.deploy import ALL, Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
 from modebridge.deploy.pictures import from_bytes
 from modebridge.errors import ModebridgeError
@@ -27,6 +30,7 @@ __all__ = ["examples", "export_run", "predict_files"]
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 BATCH = 64
+NO_PLACE = "Expected a file or a folder"
 
 
 def export_run(
@@ -106,7 +110,7 @@ def predict_files(
             "Expected images to be named, but got none; name files or folders, or add --examples for the three digits "
             "that come with the package."
         )
-    deployed = Deployed.load(file)
+    deployed = _opened(file)
     shape, classes = deployed.image_shape(), deployed.meta["classes"]
     bad = 0
     rows: list[dict[str, Any]] = []
@@ -128,8 +132,10 @@ def predict_files(
         if wrong is None:
             try:
                 waiting.append((path, from_bytes(path.read_bytes(), shape)))
-            except (ModebridgeError, OSError) as error:
+            except ModebridgeError as error:
                 wrong = str(error)
+            except OSError as error:
+                wrong = f"Expected a file that can be read, but got '{error.strerror}'; check its permissions."
             except ImportError as error:
                 raise ModebridgeError(
                     "Expected Pillow to read image files, but it is not installed; pip install 'modebridge[images]'."
@@ -148,6 +154,17 @@ def predict_files(
         raise typer.Exit(1)
 
 
+def _opened(file: Path) -> Deployed:
+    """The file; that an old one cannot be checked is said in a line."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UncheckedFileWarning)
+        deployed = Deployed.load(file)
+    for one in found:
+        say(f"Note: {one.message}", style="yellow")
+    return deployed
+
+
 def examples() -> list[Path]:
     """The digits that come with the package, each named for what it shows."""
     return sorted((Path(modebridge.data.__file__).parent / "examples").glob("*.png"))
@@ -156,13 +173,34 @@ def examples() -> list[Path]:
 def _found(paths: Sequence[Path]) -> Iterator[tuple[Path, str | None]]:
     """Every file, folders looked through; with a sentence where there is nothing to read."""
     for path in paths:
-        if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
-            yield from ((file, None) for file in inside)
-            if not inside:
-                yield path, "Expected images in this folder, but it has none; name the files themselves."
-        else:
-            yield path, None if path.is_file() else "Expected a file or a folder, but there is none; check the name."
+        wrong = _wrong(path)
+        if wrong is not None or not path.is_dir():
+            yield path, wrong
+            continue
+        closed: list[OSError] = []
+        inside = [
+            Path(folder) / name
+            for folder, _, names in os.walk(path, onerror=closed.append)
+            for name in names
+            if Path(name).suffix.lower() in ENDINGS
+        ]
+        for error in closed:
+            yield Path(error.filename), f"Expected a folder, but got '{error.strerror}'; check its permissions."
+        yield from ((file, _wrong(file)) for file in sorted(inside))
+        if not inside and not closed:
+            yield path, "Expected images in this folder, but it has none; name the files themselves."
+
+
+def _wrong(path: Path) -> str | None:
+    """Why there is neither a file nor a folder to be looked at."""
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        return f"{NO_PLACE}, but there is none; check the name."
+    except (OSError, ValueError) as error:
+        return f"{NO_PLACE}, but got '{getattr(error, 'strerror', error)}'; check the name and its permissions."
+    # Reading a pipe or a device might never end.
+    return None if stat.S_ISREG(kind) or stat.S_ISDIR(kind) else f"{NO_PLACE}, but it is neither; check the name."
 
 
 def _record(path: Path, answer: Answer[Any], k: int, classes: Sequence[str]) -> dict[str, Any]:

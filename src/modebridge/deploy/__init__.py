@@ -3,7 +3,7 @@
 from modebridge.deploy.answer import ALL, Answer
 from modebridge.deploy.elastic import TradeOff, choose_threshold, gated, trade_off
 from modebridge.deploy.export import Exported, export
-from modebridge.deploy.file import Deployed
+from modebridge.deploy.file import Deployed, UncheckedFileWarning
 from modebridge.deploy.module import OneModule
 from modebridge.deploy.quantise import Int8Cost
 from modebridge.deploy.temperatures import Temperatures, fit_temperatures
@@ -17,6 +17,7 @@ __all__ = [
     "OneModule",
     "Temperatures",
     "TradeOff",
+    "UncheckedFileWarning",
     "choose_threshold",
     "export",
     "fit_temperatures",

@@ -15,22 +15,18 @@ from modebridge import trees
 from modebridge.batches import IMAGES, shapes_of, some_of
 from modebridge.bridges import Bridge
 from modebridge.deploy.inputs import InputSpec, specs_of
+from modebridge.deploy.papers import FORMAT
+from modebridge.deploy.seal import SEAL
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.evaluate.cost import combination_cost, feature_shapes
 from modebridge.modes import Mode
 from modebridge.nets import call
 from modebridge.nets.flops import FAILED
 from modebridge.types import Inputs
 
-__all__ = ["FORMAT", "KEY", "describe"]
-
-FORMAT = 2
-"""Goes up when a reader of the old files could not read the new ones; 2 has inputs by name."""
-
-KEY = "modebridge"
-"""Under which the JSON lies in a file."""
+__all__ = ["describe"]
 
 
 def describe(
@@ -68,6 +64,7 @@ def describe(
     return {
         # Readers of 0.1 know of one input, `images`; its files stay theirs.
         "format": 1 if image is not None and IMAGES in specs else FORMAT,
+        "seal": SEAL,
         "about": about or "",
         "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "classes": labels,
@@ -98,10 +95,9 @@ def _classes(ensemble: BridgedEnsemble, example: Inputs) -> int:
         with torch.no_grad():
             return int(call(base, some_of(example, slice(1))).shape[-1])
     except FAILED as error:
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise ModebridgeError(
             f"Expected {type(base).__name__} to run on one row of the example, {shapes_of(example)}, "
-            f"but got '{reason}'; check its shape and type, and that the network takes batches of any size."
+            f"but got '{first_line(error)}'; check its shape and type, and that the network takes batches of any size."
         ) from error
 
 

@@ -19,6 +19,7 @@ from modebridge.deploy.file import Deployed
 from modebridge.deploy.inputs import check_example, specs_of
 from modebridge.deploy.module import OneModule
 from modebridge.deploy.onnx import needs_onnx
+from modebridge.deploy.papers import written_papers
 from modebridge.deploy.parity import MARGIN, expected, largest_difference, probe
 from modebridge.deploy.quantise import Int8Cost, compare
 from modebridge.deploy.temperatures import Temperatures, fit_temperatures
@@ -128,6 +129,8 @@ def export(
     meta |= {"threshold": threshold, "elastic": elastic, "precision": "fp32" if int8 is None else "int8", "aot": aot}
     extras = {"members": members, "entropy": uncertainty, "mutual_information": uncertainty}
     meta["outputs"] = ["probabilities", *[name for name, wanted in extras.items() if wanted], "used"]
+    # What no reader would take is refused before the long part, under the name that the user gave.
+    written_papers(meta, place)
     wishes = Wishes(
         inputs=specs,
         classes=len(meta["classes"]),

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 
 from modebridge.batches import each
 from modebridge.deploy.module import BasePart, OneModule, Positional
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
 __all__ = ["in_order", "quiet", "refusal", "two_of"]
@@ -30,8 +30,6 @@ LOGGERS = (
     "torch.fx.experimental.symbolic_shapes",
     "torch._dynamo",
 )
-
-ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def two_of(inputs: Inputs) -> Inputs:
@@ -136,13 +134,9 @@ def _reason(chain: list[BaseException], place: _Place | None) -> tuple[str, str]
     missing = re.findall(r"No ONNX function found for .*?op='([^']+)'", "\n".join(map(str, chain)))
     if missing:
         return f"the operation {missing[-1]} without a counterpart in ONNX", "write it with others, or export to .pt2"
-    text = next((text for error in reversed(chain) if (text := _first_line(error))), type(chain[0]).__name__)
+    text = next((first_line(error) for error in reversed(chain) if str(error).strip()), type(chain[0]).__name__)
     operation = f" at {place.operation}" if place and place.operation else ""
     return f"'{text}'{operation}", "write that part of its forward pass in operations that can be exported"
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in ANSI.sub("", str(error)).splitlines() if line.strip()), "")
 
 
 def _users(wrapped: Positional) -> list[nn.Module]:

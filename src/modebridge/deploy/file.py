@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import stat
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from modebridge.batches import size_of
-from modebridge.deploy.about import FORMAT, KEY
-from modebridge.deploy.answer import Answer, check_bridges, staged, uncertainty
-from modebridge.deploy.exporting import in_order
+from modebridge.deploy.answer import Answer, check_bridges
 from modebridge.deploy.inputs import Array, Arrays, checked, specs_in
-from modebridge.deploy.onnx import needs_onnx
-from modebridge.deploy.temperatures import Temperatures
-from modebridge.ensembles import scale
-from modebridge.errors import ModebridgeError
+from modebridge.deploy.runtimes import OnnxFile, PackageFile, Runtime
+from modebridge.deploy.seal import check_seal
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
-__all__ = ["Deployed"]
+__all__ = ["Deployed", "UncheckedFileWarning"]
 
 
-class _Runtime(Protocol):
-    """What runs a file."""
-
-    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        """The outputs by name; a threshold of None is the file's own."""
-        ...
+class UncheckedFileWarning(UserWarning):
+    """A file without a seal: whether it is as it was written nobody can say."""
 
 
 class Deployed:
@@ -40,11 +29,11 @@ class Deployed:
     >>> # file = Deployed.load("fast.onnx"); file(images).probabilities
     """
 
-    def __init__(self, runtime: _Runtime, meta: dict[str, Any], path: Path) -> None:
+    def __init__(self, runtime: Runtime, path: Path) -> None:
         self._runtime = runtime
-        self.meta = meta
+        self.meta = runtime.meta
         self.path = path
-        self._specs = specs_in(meta)
+        self._specs = specs_in(runtime.meta)
 
     def image_shape(self) -> tuple[int, int, int]:
         """(C, H, W) of a file that takes images; one that takes anything else is refused."""
@@ -52,7 +41,7 @@ class Deployed:
         if shape is None or len(shape) != 3:
             takes = ", ".join(f"{name} {one.shape} of {one.type}" for name, one in self._specs.items())
             raise ModebridgeError(
-                f"Expected a file that takes images (C, H, W), but '{self.path.name}' takes {takes}; "
+                f"Expected a file that takes images (C, H, W), but '{self.path}' takes {takes}; "
                 "ask it in Python, with Deployed.load."
             )
         return (shape[0], shape[1], shape[2])
@@ -66,24 +55,27 @@ class Deployed:
             threads: CPU threads of one call; None takes the runtime's choice (of .pt2 files torch's).
         """
         place = Path(path)
-        if not place.is_file():
-            raise ModebridgeError(f"Expected '{place}' to be a file, but there is none; make it: modebridge export.")
-        if place.suffix == ".onnx":
-            runtime: Any = _Onnx(place, threads)
-        elif place.suffix == ".pt2":
-            runtime = _Package(place)
-        else:
-            raise ModebridgeError(f"Expected a file ending in .onnx or .pt2, but got '{place.name}'.")
-        meta: dict[str, Any] = runtime.meta
-        if not meta:
+        _check_there(place)
+        if place.suffix not in (".onnx", ".pt2"):
             raise ModebridgeError(
-                f"Expected '{place}' to be written by modebridge, but it has no metadata of it; export it again."
+                f"Expected a file ending in .onnx or .pt2, but got '{place}'; make one: modebridge export."
             )
-        if meta["format"] > FORMAT:
+        try:
+            sealed = check_seal(place)
+        except OSError as error:
             raise ModebridgeError(
-                f"Expected a file of format {FORMAT} or older, but got {meta['format']}; install a newer modebridge."
+                f"Expected to read '{place}', but got '{error.strerror}'; check the file's permissions."
+            ) from error
+        onnx = place.suffix == ".onnx"
+        runtime: Runtime = OnnxFile(place, threads, sealed) if onnx else PackageFile(place, sealed)
+        if not sealed:
+            warnings.warn(
+                f"'{place}' was written by an earlier modebridge, without the SHA-256 that would show damage; "
+                "export it again to have it checked.",
+                UncheckedFileWarning,
+                stacklevel=2,
             )
-        return cls(runtime, meta, place)
+        return cls(runtime, place)
 
     def __call__(
         self, images: Arrays | Inputs, *, bridges: int | None = None, threshold: float | None = None
@@ -105,7 +97,7 @@ class Deployed:
             raise ModebridgeError(f"Expected threshold to be a number of at least 0, but got {threshold}; 2 asks all.")
         count = check_bridges(bridges, self.meta["bridges"])
         # Runtimes differ in what they do with a batch of none: its answer is known.
-        found = self._runtime.run(tables, count, threshold) if len(next(iter(tables.values()))) else self._nothing()
+        found = self._ran(tables, count, threshold) if len(next(iter(tables.values()))) else self._nothing()
         return Answer(
             found["probabilities"],
             found.get("members"),
@@ -113,6 +105,23 @@ class Deployed:
             found.get("mutual_information"),
             found["used"],
         )
+
+    def _ran(self, tables: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
+        try:
+            found = self._runtime.run(tables, bridges, threshold)
+        except Exception as error:
+            # A runtime has exceptions of its own for tokens out of range, no memory, or a graph that does not fit.
+            raise ModebridgeError(
+                f"Expected '{self.path}' to run on these inputs, but got '{first_line(error)}'; check their values, "
+                "or export it again."
+            ) from error
+        shape, classes = found["probabilities"].shape, self.meta["classes"]
+        if shape[1:] != (len(classes),):
+            raise ModebridgeError(
+                f"Expected '{self.path}' to give probabilities of its {len(classes)} classes, but got shape {shape}; "
+                "export it again."
+            )
+        return found
 
     def _nothing(self) -> dict[str, Array]:
         classes, members = len(self.meta["classes"]), len(self.meta["members"])
@@ -123,83 +132,15 @@ class Deployed:
         }
 
 
-class _Onnx:
-    """A session of ONNX Runtime on the CPU."""
-
-    def __init__(self, path: Path, threads: int | None) -> None:
-        needs_onnx("onnxruntime")
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        # Threads that wait for the next call by spinning take the cores from whatever runs between two calls.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        if threads is not None:
-            options.intra_op_num_threads = threads
-        try:
-            self.session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            # ONNX Runtime has an exception class of its own for every kind of bad file.
-            raise ModebridgeError(
-                f"Expected '{path}' to be an ONNX file, but got '{str(error).splitlines()[0]}'; get it again."
-            ) from error
-        self.meta: dict[str, Any] = json.loads(self.session.get_modelmeta().custom_metadata_map.get(KEY, "{}"))
-        self._names = [output.name for output in self.session.get_outputs()]
-
-    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        feed = dict(inputs)
-        if self.meta["elastic"]:
-            feed["bridges"] = np.array(bridges, np.int64)
-            if threshold is not None:
-                feed["threshold"] = np.array(threshold, np.float32)
-        return dict(zip(self._names, self.session.run(None, feed), strict=True))
-
-
-class _Package:
-    """The programs of a .pt2 archive, run as far as they are needed."""
-
-    def __init__(self, path: Path) -> None:
-        try:
-            from torch.export.pt2_archive._package import load_pt2
-
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = load_pt2(str(path))
-        except Exception as error:
-            raise ModebridgeError(
-                f"Expected '{path}' to be a .pt2 archive, but got '{str(error).splitlines()[0]}'; get it again."
-            ) from error
-        self.meta: dict[str, Any] = json.loads(found.extra_files.get(KEY, "{}"))
-        programs: dict[str, Any] = {name: program.module() for name, program in found.exported_programs.items()}
-        self.programs: dict[str, Any] = programs | dict(found.aoti_runners)
-        self.plan: dict[str, Any] = self.meta.pop("plan", {})
-
-    @torch.no_grad()
-    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        batch = {name: torch.from_numpy(table) for name, table in inputs.items()}
-        if not self.meta["elastic"]:
-            members = self.programs["model"](*batch.values())
-            used = torch.full((size_of(batch),), len(members))
-            answer = scale(members.mean(dim=0), self.meta["temperature"])
-            return self._tables(Answer(answer, members.transpose(0, 1), *uncertainty(answer, members, used), used))
-        # In plain memory order, in which the programs were made: a compiled one takes it on trust.
-        reads = self.plan["reads"]
-        return self._tables(
-            staged(
-                batch,
-                lambda k, some: self.programs[f"base{k}"](*in_order(some)),
-                lambda found: [
-                    self.programs[f"bridge{j}"](*[found[k, tap].contiguous() for k, tap in reads[j]])
-                    for j in range(bridges)
-                ],
-                taps=self.plan["taps"],
-                members=len(self.meta["members"]),
-                temperatures=Temperatures(self.meta["first_temperature"], tuple(self.meta["temperatures"])),
-                count=bridges,
-                threshold=self.meta["threshold"] if threshold is None else threshold,
-            )
-        )
-
-    def _tables(self, answer: Answer[Tensor]) -> dict[str, Array]:
-        found = answer._asdict()
-        return {name: found[name].numpy() for name in self.meta["outputs"]}
+def _check_there(place: Path) -> None:
+    try:
+        kind = place.stat().st_mode
+    except FileNotFoundError as error:
+        raise ModebridgeError(
+            f"Expected '{place}' to be a file, but there is none; make it: modebridge export."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ModebridgeError(f"Expected '{place}' to be a file, but got '{first_line(error)}'; check it.") from error
+    if not stat.S_ISREG(kind):
+        what = "a folder" if stat.S_ISDIR(kind) else "something else"
+        raise ModebridgeError(f"Expected '{place}' to be a file, but it is {what}; name a file of modebridge export.")

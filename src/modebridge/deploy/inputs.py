@@ -14,14 +14,28 @@ from modebridge.batches import IMAGES, LABELS, inputs_of
 from modebridge.errors import ModebridgeError, near
 from modebridge.types import Inputs
 
-__all__ = ["Array", "Arrays", "InputSpec", "arrays_of", "check_example", "checked", "names_of", "specs_in", "specs_of"]
+__all__ = [
+    "OUTPUTS",
+    "TYPES",
+    "Array",
+    "Arrays",
+    "InputSpec",
+    "arrays_of",
+    "check_example",
+    "checked",
+    "names_of",
+    "specs_in",
+    "specs_of",
+]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 Arrays: TypeAlias = Array | Mapping[str, Array]
 """`Inputs` in NumPy."""
 
-RESERVED = ("bridges", "threshold", "probabilities", "members", "entropy", "mutual_information", "used")
+OUTPUTS = ("probabilities", "members", "entropy", "mutual_information", "used")
+
+RESERVED = ("bridges", "threshold", *OUTPUTS)
 """Names that a file gives to other things."""
 
 TYPES = ("float32", "int64", "int32", "bool")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Sequence
 
 import torch
@@ -61,15 +62,23 @@ def _exported(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str] 
 
 
 def needs_onnx(*names: str) -> None:
-    """Say what to install where a package is not there, or does not load; by default all that writing needs."""
+    """Say what to install where a package is not there, or does not load; by default all that writing needs.
+
+    ONNX Runtime is loaded nowhere before this, with its telemetry off: from 1.31 on it writes a device id and events to
+    the user's cache as soon as it is loaded, and sends them.
+    """
     names = names or ("onnx", "onnxscript", "onnxruntime")
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         # All are looked for before the first is loaded, which takes seconds.
         missing = [name for name in names if importlib.util.find_spec(name) is None]
         if missing:
             raise ImportError(f"no {', '.join(missing)}")
         for name in names:
-            importlib.import_module(name)
+            module = importlib.import_module(name)
+            if name == "onnxruntime":
+                # Where the caller had loaded it before, this is the most that can be done.
+                module.disable_telemetry_events()
     except ImportError as error:
         raise ModebridgeError(
             f"Expected {', '.join(names)} for .onnx files, but got '{error}'; pip install 'modebridge[onnx]'."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,14 @@ from typing import Any, TypeAlias
 import torch
 
 from modebridge.batches import some_of
-from modebridge.deploy.about import KEY
 from modebridge.deploy.graph import Layout, compose
 from modebridge.deploy.inputs import InputSpec
 from modebridge.deploy.module import OneModule
 from modebridge.deploy.onnx import part_models
 from modebridge.deploy.packages import make_package
+from modebridge.deploy.papers import KEY, written_papers
 from modebridge.deploy.quantise import quantised
+from modebridge.deploy.seal import seal_archive, write_sealed_onnx
 from modebridge.deploy.temperatures import Temperatures
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
@@ -75,8 +75,8 @@ def write_onnx(one: OneModule, example: Inputs, wishes: Wishes, meta: Mapping[st
     onnx.checker.check_model(model)
 
     def seal(papers: Mapping[str, Any]) -> None:
-        onnx.helper.set_model_props(model, {KEY: json.dumps(papers)})
-        onnx.save(model, path)
+        onnx.helper.set_model_props(model, {KEY: written_papers(papers, path)})
+        write_sealed_onnx(path, model.SerializeToString())
 
     seal(meta)
     return seal
@@ -88,7 +88,8 @@ def write_package(one: OneModule, example: Inputs, wishes: Wishes, meta: Mapping
     pack = make_package(one, example, elastic=wishes.elastic, aot=wishes.aot)
 
     def seal(final: Mapping[str, Any]) -> None:
-        pack(path, {KEY: json.dumps({**final, "plan": plan})})
+        pack(path, {KEY: written_papers({**final, "plan": plan}, path)})
+        seal_archive(path)
 
     seal(meta)
     return seal

@@ -1,0 +1,176 @@
+"""What runs a file: ONNX Runtime, or torch for the programs of a .pt2 archive; each checks what it is given to run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from modebridge.batches import size_of
+from modebridge.deploy.answer import Answer, staged, uncertainty
+from modebridge.deploy.exporting import in_order
+from modebridge.deploy.inputs import Array, specs_in
+from modebridge.deploy.onnx import needs_onnx
+from modebridge.deploy.papers import KEY, read_papers
+from modebridge.deploy.temperatures import Temperatures
+from modebridge.ensembles import scale
+from modebridge.errors import ModebridgeError, first_line
+
+__all__ = ["OnnxFile", "PackageFile", "Runtime"]
+
+KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)", "int32": "tensor(int32)", "bool": "tensor(bool)"}
+"""ONNX Runtime's names of types."""
+
+
+class Runtime(Protocol):
+    """What runs a file, and the file's papers."""
+
+    meta: dict[str, Any]
+
+    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
+        """The outputs by name; a threshold of None is the file's own."""
+        ...
+
+
+class OnnxFile:
+    """A session of ONNX Runtime on the CPU.
+
+    Args:
+        path: of the file.
+        threads: of one call; None takes the runtime's choice.
+        sealed: whether the file's seal was there, and held.
+    """
+
+    def __init__(self, path: Path, threads: int | None, sealed: bool) -> None:
+        needs_onnx("onnxruntime")
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        # Nothing of its own on standard error: what it says is in its exceptions.
+        options.log_severity_level = 4
+        # Threads that wait for the next call by spinning take the cores from whatever runs between two calls.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        try:
+            self.session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            text = self.session.get_modelmeta().custom_metadata_map.get(KEY)
+            # An input with a default is an "overridable initializer".
+            inputs = [*self.session.get_inputs(), *self.session.get_overridable_initializers()]
+            outputs = self.session.get_outputs()
+            graph = {one.name: (one.type, one.shape[1:]) for one in (*inputs, *outputs)}
+        except Exception as error:
+            # ONNX Runtime has an exception class of its own for every kind of bad file; names need not be UTF-8.
+            raise ModebridgeError(
+                f"Expected '{path}' to be an ONNX file, but got '{first_line(error)}'; get it again."
+            ) from error
+        self.meta = read_papers(text, path, sealed=sealed)
+        _check_graph(graph, self.meta, path)
+        self._names = [one.name for one in outputs]
+
+    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
+        """See `Runtime`."""
+        feed = dict(inputs)
+        if self.meta["elastic"]:
+            feed["bridges"] = np.array(bridges, np.int64)
+            if threshold is not None:
+                feed["threshold"] = np.array(threshold, np.float32)
+        return dict(zip(self._names, self.session.run(None, feed), strict=True))
+
+
+def _check_graph(found: Mapping[str, tuple[str, Any]], papers: Mapping[str, Any], path: Path) -> None:
+    """Refuse a graph that takes or gives something else than its papers say.
+
+    Args:
+        found: type and shape, without the batch, of every input and output.
+        papers: of the file.
+        path: of the file.
+    """
+    classes, members = len(papers["classes"]), len(papers["members"])
+    shapes = {"probabilities": [classes], "members": [members, classes]}
+    wanted = {name: (KINDS[one.type], list(one.shape)) for name, one in specs_in(papers).items()}
+    if papers["elastic"]:
+        wanted |= {"bridges": (KINDS["int64"], []), "threshold": (KINDS["float32"], [])}
+    for name in papers["outputs"]:
+        wanted[name] = KINDS["int64" if name == "used" else "float32"], shapes.get(name, [])
+    for name in {**wanted, **found}:
+        if wanted.get(name) != found.get(name):
+            says, has = ("{} {}".format(*where[name]) if name in where else "none" for where in (wanted, found))
+            raise ModebridgeError(
+                f"Expected '{name}' in the graph of '{path}' to be {says}, as its metadata says, but got {has}; "
+                "export it again."
+            )
+
+
+class PackageFile:
+    """The programs of a .pt2 archive, run as far as they are needed.
+
+    Args:
+        path: of the file.
+        sealed: whether the file's seal was there, and held.
+    """
+
+    def __init__(self, path: Path, sealed: bool) -> None:
+        try:
+            from torch.export.pt2_archive._package import PT2ArchiveReader, load_pt2
+
+            with PT2ArchiveReader(str(path)) as archive:
+                own = f"extra/{KEY}"
+                text = archive.read_string(own) if own in archive.get_file_names() else None
+            # Before the programs are loaded, which are code: those of another tool never are.
+            self.meta = read_papers(text, path, sealed=sealed)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = load_pt2(str(path))
+                programs: dict[str, Any] = {name: one.module() for name, one in found.exported_programs.items()}
+        except ModebridgeError:
+            raise
+        except Exception as error:
+            raise ModebridgeError(
+                f"Expected '{path}' to be a .pt2 archive, but got '{first_line(error)}'; get it again."
+            ) from error
+        self.programs: dict[str, Any] = programs | dict(found.aoti_runners)
+        self.plan: dict[str, Any] = self.meta.pop("plan", {})
+        parts = [f"base{k}" for k in range(self.meta["bases"])] + [f"bridge{j}" for j in range(self.meta["bridges"])]
+        wanted = ["model"] if not self.meta["elastic"] else parts if self.plan else ["plan"]
+        lacking = [name for name in wanted if name not in self.programs]
+        if lacking:
+            raise ModebridgeError(
+                f"Expected '{path}' to hold what its metadata names, but '{lacking[0]}' is missing; export it again."
+            )
+
+    @torch.no_grad()
+    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
+        """See `Runtime`."""
+        batch = {name: torch.from_numpy(table) for name, table in inputs.items()}
+        if not self.meta["elastic"]:
+            members = self.programs["model"](*batch.values())
+            used = torch.full((size_of(batch),), len(members))
+            answer = scale(members.mean(dim=0), self.meta["temperature"])
+            return self._tables(Answer(answer, members.transpose(0, 1), *uncertainty(answer, members, used), used))
+        # In plain memory order, in which the programs were made: a compiled one takes it on trust.
+        reads = self.plan["reads"]
+        return self._tables(
+            staged(
+                batch,
+                lambda k, some: self.programs[f"base{k}"](*in_order(some)),
+                lambda found: [
+                    self.programs[f"bridge{j}"](*[found[k, tap].contiguous() for k, tap in reads[j]])
+                    for j in range(bridges)
+                ],
+                taps=self.plan["taps"],
+                members=len(self.meta["members"]),
+                temperatures=Temperatures(self.meta["first_temperature"], tuple(self.meta["temperatures"])),
+                count=bridges,
+                threshold=self.meta["threshold"] if threshold is None else threshold,
+            )
+        )
+
+    def _tables(self, answer: Answer[Tensor]) -> dict[str, Array]:
+        found = answer._asdict()
+        return {name: found[name].numpy() for name in self.meta["outputs"]}
