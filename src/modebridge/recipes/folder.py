@@ -18,17 +18,16 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
+from modebridge.recipes.artefacts import FILES, read_artefact, stamp_of
 from modebridge.recipes.manifest import MANIFEST, RECIPE, LooseFiles, write_whole
 from modebridge.recipes.metrics import MetricsFiles
-from modebridge.recipes.sealing import FORMAT, Damage, plain, read_bytes, seal_of, sealed, unsealed
+from modebridge.recipes.sealing import FORMAT, Damage, plain, seal_of, sealed
 from modebridge.training import Checkpoints
 
 __all__ = ["KINDS", "RunFolder", "key_of", "machine"]
 
 KINDS = ("modes", "aligned", "curves", "bridges", "logits", "profiles", "samples")
 """Of artefacts, in the order in which they are made."""
-
-_FILES = ("meta.json", "weights.safetensors")
 
 
 class RunFolder:
@@ -140,29 +139,19 @@ class RunFolder:
 
     def _whole(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The rule by which every artefact is read; those of version 0.1 have no seal, only a hash of their tensors."""
-        notes, weights = (self.path / place / name for name in ("meta.json", "weights.safetensors"))
+        notes, weights = (self.path / place / name for name in FILES)
         if not os.path.lexists(notes) and not os.path.lexists(weights):
             return {}, {}
-        stamp = _stamp(notes, weights)
-        meta = unsealed(read_bytes(notes))
+        stamp = stamp_of(notes, weights)
+        tensors, meta = read_artefact(self.path / place, known=self._stamps.get(place) == stamp)
         if "seal" in meta and meta.get("artefact") != place:
             raise Damage(f"it is a copy of {meta.get('artefact')}")
-        if not os.path.lexists(weights):
-            raise Damage("weights.safetensors is missing")
-        try:
-            tensors = safetensors.torch.load_file(weights)
-            if self._stamps.get(place) != stamp and meta.get("hash") != trees.fingerprint(tensors):
-                raise Damage("weights.safetensors does not fit its hash")
-        except Damage:
-            raise
-        except Exception as error:  # a broken file raises whatever its reader stumbles over
-            raise Damage("weights.safetensors cannot be read") from error
         self._stamps[place] = stamp
         return tensors, meta
 
     def names(self, kind: str) -> list[str]:
         """The artefacts of a kind that are there, whole or not."""
-        return sorted({place.parent.name for place in (self.path / kind).glob("*/*") if place.name in _FILES})
+        return sorted({place.parent.name for place in (self.path / kind).glob("*/*") if place.name in FILES})
 
     def keep(self, kind: str, name: str, key: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
         """Write an artefact beside the others, then put it in its place."""
@@ -216,6 +205,8 @@ class RunFolder:
         given = [place for place in self.damage if place.startswith("modes/") and self.files.was_given(place[6:])]
         said = [
             f"{place} is damaged ({reason}): it is not used, and made again where this run needs it."
+            if self._way_out(place).startswith("modebridge run")
+            else self._left_out(place, reason)
             for place, reason in self.damage.items()
             if place not in given  # nothing here can make those again: whoever needs them refuses
         ]
@@ -223,8 +214,24 @@ class RunFolder:
         return said
 
     def left_out(self) -> list[str]:
-        """What was found not to be whole, a sentence each."""
-        return [f"{place} is damaged ({reason}) and is left out." for place, reason in self.damage.items()]
+        """What was found not to be whole and was not used, a sentence each."""
+        return [self._left_out(place, reason) for place, reason in self.damage.items()]
+
+    def _left_out(self, place: str, reason: str) -> str:
+        way_out = self._way_out(place)
+        return f"{place} is damaged ({reason}) and is left out{'; make it again: ' if way_out else '.'}{way_out}"
+
+    def _way_out(self, place: str) -> str:
+        """What makes a part of the folder again; empty where nothing does."""
+        kind, _, rest = place.partition("/")
+        verbs = {
+            "studies": f"modebridge study {rest.partition('/')[0]} --out {self.path}",
+            "times.json": f"modebridge advise {self.path} --by time",
+            "bench": f"modebridge bench {self.path}",
+            "metrics": "",
+        }
+        given = kind == "modes" and self.files.was_given(rest)
+        return "" if given else verbs.get(kind, f"modebridge run --out {self.path}")
 
     def checkpoints(self, kind: str, name: str, key: str) -> Checkpoints:
         """Where the training of an artefact saves itself; another key has other files."""
@@ -261,12 +268,3 @@ def machine() -> dict[str, str]:
 
 def _writable(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
-
-
-def _stamp(*files: Path) -> tuple[object, ...]:
-    """By which a file is known to be the one that was looked at; unlike any other where it cannot be looked at."""
-    try:
-        found = [file.stat() for file in files]
-    except OSError:
-        return (object(),)
-    return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in found)

@@ -120,13 +120,17 @@ class Maker:
 
     def keep(self, kind: str, name: str, key: str, tensors: Tensors, notes: Mapping[str, Any]) -> None:
         """Keep an artefact; of one that is there already, the notes are brought up to date."""
+        there = self.find(kind, name, key) is not None
         if self.folder is None:
-            self._memory[f"{kind}/{name}", key] = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        elif self.find(kind, name, key) is None:
+            if not there:
+                self._memory[f"{kind}/{name}", key] = {
+                    name: tensor.detach().clone() for name, tensor in tensors.items()
+                }
+        elif there:
+            self.folder.annotate(kind, name, notes)
+        else:
             self._check_writable(kind, name)
             self.folder.keep(kind, name, key, tensors, notes)
-        elif self.folder.writes:
-            self.folder.annotate(kind, name, notes)
 
     def _check_writable(self, kind: str, name: str) -> None:
         if self.folder is not None and self.folder.read_only:

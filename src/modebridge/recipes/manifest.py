@@ -54,7 +54,7 @@ class LooseFiles:
         """The manifest; None in a folder of version 0.1, which has none, and where it is damaged, which is noted."""
         file = self.path / MANIFEST
         try:
-            record = unsealed(read_bytes(file), MANIFEST, old=False)
+            record = unsealed(file, old=False)
             found = Manifest(record["files"], record["given"], record["recipes"])
         except (Damage, KeyError) as damage:
             if not os.path.lexists(file) and not self._has_seals():
@@ -258,7 +258,9 @@ def write_whole(path: Path, text: str, work: Path | None = None) -> None:
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
-        raise ModebridgeError(f"Expected to write '{path}', but got '{error}'; make room, or make it writable, then try again.") from error
+        raise ModebridgeError(
+            f"Expected to write '{path}', but got '{error}'; make room, or make it writable, then try again."
+        ) from error
 
 
 def _folder(path: Path) -> ModebridgeError:

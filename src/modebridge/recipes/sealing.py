@@ -23,22 +23,22 @@ class Damage(Exception):  # noqa: N818 - a finding about a file, caught where fi
 def sealed(record: Mapping[str, Any]) -> str:
     """A record as JSON, with the seal that `unsealed` asks for.
 
-    >>> unsealed(sealed({"flops": 1.5}).encode())["flops"]
-    1.5
+    >>> json.loads(sealed({"flops": 1.5}))["format"]
+    2
     """
     whole = {**record, "format": FORMAT}
     return json.dumps({**whole, "seal": seal_of(whole)}, indent=1)
 
 
-def unsealed(data: bytes, name: str = "meta.json", *, old: bool = True) -> dict[str, Any]:
+def unsealed(file: Path, *, old: bool = True) -> dict[str, Any]:
     """The record in a file, if it is to the last value the one that was written.
 
     Args:
-        data: the bytes of the file.
-        name: how a sentence calls it.
+        file: of one record as JSON.
         old: whether a record of version 0.1, which has neither format nor seal, is taken as it is. One that has lost
             either of the two by damage still has the other, and so is not mistaken for an old one.
     """
+    data, name = read_bytes(file), file.name
     try:
         record = json.loads(data.decode())
     except (ValueError, RecursionError):
@@ -51,7 +51,7 @@ def unsealed(data: bytes, name: str = "meta.json", *, old: bool = True) -> dict[
         raise Damage(f"{name} does not fit its seal")
     if record.get("format") != FORMAT:
         raise ModebridgeError(
-            f"Expected {name} to be of format {FORMAT}, but got {record.get('format')!r}; it was written by another "
+            f"Expected '{file}' to be of format {FORMAT}, but got {record.get('format')!r}; it was written by another "
             "version of modebridge, so use that one or choose another folder."
         )
     return record
