@@ -174,6 +174,8 @@ def report_run(path: Path) -> None:
     folder = existing(path)
     with folder.alone(), naming_damage(folder):
         screen().print(f"Report: {write_page(folder)}", soft_wrap=True, markup=False)
+        for sentence in missing_members(folder, find_recipe_of(folder)[0], read_answers(folder)):
+            say(sentence, style="yellow")
 
 
 def advise_run(path: Path, budget: float, by: str, as_json: bool) -> None:

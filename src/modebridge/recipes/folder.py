@@ -19,7 +19,7 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.errors import ModebridgeError
 from modebridge.recipes.artefacts import FILES, read_artefact, stamp_of
-from modebridge.recipes.manifest import MANIFEST, RECIPE, LooseFiles, write_whole
+from modebridge.recipes.manifest import MANIFEST, RECIPE, LooseFiles, writable, write_whole
 from modebridge.recipes.metrics import MetricsFiles
 from modebridge.recipes.sealing import FORMAT, Damage, plain, seal_of, sealed
 from modebridge.training import Checkpoints
@@ -50,7 +50,7 @@ class RunFolder:
         """What was found not to be whole and therefore was not used: the reason by its place in the folder."""
         self.files = LooseFiles(self.path, self.damage)
         self.metrics = MetricsFiles(self.path / "metrics", self.damage)
-        self.read_only = writes and self.path.is_dir() and not _writable(self.path)
+        self.read_only = writes and self.path.is_dir() and not writable(self.path)
         self.writes = writes and not self.read_only
         self._every = every
         self._stamps: dict[str, tuple[object, ...]] = {}
@@ -264,7 +264,3 @@ def machine() -> dict[str, str]:
         "python": platform.python_version(),
         "machine": f"{gpu + ', ' if gpu else ''}{os.cpu_count()} cores, {platform.machine()}",
     }
-
-
-def _writable(path: Path) -> bool:
-    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)

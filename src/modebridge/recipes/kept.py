@@ -111,7 +111,8 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
     if before is not None and (before[0].name, before[1]) != (recipe.name, seed):
         raise ModebridgeError(
             f"Expected '{folder.path}' to be a folder for recipe {recipe.name}, seed {seed}, but it holds "
-            f"{before[0].name}, seed {before[1]}; choose another with --out."
+            f"{before[0].name}, seed {before[1]}{f' ({RECIPE} {kept.change})' if kept.change else ''}; choose another with "
+            "--out."
         )
     said: list[str] = []
     if kept.change or kept.wrong:

@@ -12,7 +12,7 @@ from pathlib import Path
 from modebridge.errors import ModebridgeError
 from modebridge.recipes.sealing import Damage, digest, read_bytes, sealed, unsealed
 
-__all__ = ["MANIFEST", "RECIPE", "LooseFiles", "Manifest", "write_whole"]
+__all__ = ["MANIFEST", "RECIPE", "LooseFiles", "Manifest", "writable", "write_whole"]
 
 MANIFEST, RECIPE = "manifest.json", "recipe.toml"
 _PLACES = (RECIPE, "results.json", "results.md", "report.html", "elastic.json", "times.json", "bench/*.*")
@@ -108,6 +108,12 @@ class LooseFiles:
             manifest = self.manifest()
             fresh = {name: digest(text) for name, text in files.items()}
             there = {name: self._hash(name) for name in files}
+            changed = [name for name in files if there[name] != fresh[name]]
+            if changed and not writable(self.path):
+                raise ModebridgeError(
+                    f"Expected '{self.path}' to be writable, because {changed[0]} is to be written, but it is "
+                    "read-only; copy it, or make it writable."
+                )
             if manifest is not None and any(manifest.files.get(name) != [own] for name, own in fresh.items()):
                 for name, own in fresh.items():
                     known = there[name] in manifest.files.get(name, []) and there[name] != own
@@ -237,6 +243,11 @@ class LooseFiles:
             if b'"seal"' in data or b'"format"' in data:
                 return True
         return False
+
+
+def writable(path: Path) -> bool:
+    """Whether files can be made in a folder."""
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def write_whole(path: Path, text: str, work: Path | None = None) -> None:
