@@ -109,10 +109,10 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
     kept = _look(folder)
     before = kept.made or kept.now
     if before is not None and (before[0].name, before[1]) != (recipe.name, seed):
+        since = f" ({RECIPE} {kept.change})" if kept.change else ""
         raise ModebridgeError(
             f"Expected '{folder.path}' to be a folder for recipe {recipe.name}, seed {seed}, but it holds "
-            f"{before[0].name}, seed {before[1]}{f' ({RECIPE} {kept.change})' if kept.change else ''}; choose another with "
-            "--out."
+            f"{before[0].name}, seed {before[1]}{since}; choose another with --out."
         )
     said: list[str] = []
     if kept.change or kept.wrong:
