@@ -9,8 +9,8 @@ import pytest
 
 from modebridge.data import load_modes
 from modebridge.nets import ResNet, spec_of
-from modebridge.recipes.answering import read_answers
 from modebridge.recipes.folder import RunFolder
+from modebridge.recipes.reading import read_answers
 
 ROOT = Path(__file__).parents[1]
 

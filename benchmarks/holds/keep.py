@@ -9,7 +9,6 @@ HOLD has a file per mode, mode-K.safetensors with the logits of both splits and 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from pathlib import Path
 
@@ -43,10 +42,8 @@ def main() -> None:
     (given.out / "weights").mkdir(exist_ok=True)
 
     def keep(name: str, key: str, tensors: dict[str, torch.Tensor], **notes: object) -> None:
-        folder.keep("logits", name, key, tensors, notes)
-        file = given.out / "logits" / name / "meta.json"
-        meta = json.loads(file.read_text()) | {"torch": given.torch, "machine": given.machine}
-        file.write_text(json.dumps(meta | {"note": "rounded to half precision"}, indent=1))
+        made = {"torch": given.torch, "machine": given.machine, "note": "rounded to half precision"}
+        folder.keep("logits", name, key, tensors, notes | made)
 
     labels = {"valid": splits.valid.labels, "test": splits.test.labels}
     for file in sorted(given.hold.glob("mode-*.safetensors")):
@@ -64,7 +61,7 @@ def main() -> None:
             scored_on=feeds.scored_on,
         )
     keep("labels", key_of("labels", feeds.scored_on), labels, scored_on=feeds.scored_on)
-    (given.out / "recipe.toml").write_text(to_toml(recipe, 0))
+    folder.files.write({"recipe.toml": to_toml(recipe, 0)})
     shutil.copyfile(given.hold / "main.log", given.out / "log.txt")
     shutil.rmtree(given.out / ".work")
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from modebridge.recipes import Recipe, RunFolder, run_recipe
+from modebridge.recipes import Recipe, RunFolder, begin, run_recipe
 from modebridge.recipes.digits import digits
-from modebridge.recipes.pipeline import begin
 
 
 def small() -> Recipe:

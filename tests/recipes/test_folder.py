@@ -55,7 +55,8 @@ def test_a_folder_belongs_to_one_recipe_and_seed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert begin(folder, small(), 0) == []
     assert begin(folder, small(), 0) == []
-    assert begin(folder, changed(small(), ["mode.epochs=3"]), 0) == ["mode.epochs 2 -> 3"]
+    (said,) = begin(folder, changed(small(), ["mode.epochs=3"]), 0)
+    assert said.startswith("Changed since the last run in this folder: mode.epochs 2 -> 3.")
     with pytest.raises(ModebridgeError, match="holds digits, seed 0; choose another"):
         begin(folder, small(), 1)
     with pytest.raises(ModebridgeError, match="for recipe other"):

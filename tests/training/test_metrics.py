@@ -19,6 +19,7 @@ from modebridge.training import (
     append_metrics,
     fit_mode,
     fit_modes,
+    parse_metrics,
     read_metrics,
 )
 from tests.scenarios import EXACT, loader, quick, tiny_net
@@ -50,6 +51,35 @@ def test_lines_cut_off_and_epochs_done_twice(tmp_path: Path) -> None:
         append_metrics(path, epoch)
     path.write_text(path.read_text() + '{"number": 3, "tot')
     assert read_metrics(path) == [again, second]
+
+
+def test_every_bit_of_a_line_is_summed(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    epochs = [Epoch(n, 2, 0.1, {"mode": 0.25 * n}, {"mode": 1.5}, 60, 0.5) for n in (1, 2)]
+    for epoch in epochs:
+        append_metrics(path, epoch)
+    data = path.read_bytes()
+    first = data.index(b"\n")
+    for bit in range(8 * first):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        found, damaged = parse_metrics(bytes(changed))
+        # 1e-1 and 1E-1 are the same number; a new end of a line makes two damaged ones of one.
+        assert found == epochs or (found == epochs[1:] and damaged in ([1], [1, 2]))
+    assert parse_metrics(data[: first + 9]) == (epochs[:1], [2])
+    # A line that a kill has cut off makes room for the epoch that is done again.
+    path.write_bytes(data[: first + 9])
+    append_metrics(path, epochs[1])
+    assert path.read_bytes() == data
+
+
+def test_lines_that_are_no_epochs_are_left_out() -> None:
+    lines = ['{"number": "1", "total": 2, "lr": 0.1, "losses": {}}', "[1]", '"sum"', "3", "{}", "[" * 100_000, ""]
+    lines += ['{"number": 1, "total": 2, "lr": 0.1, "losses": {"mode": "low"}}']
+    lines += ['{"number": 1, "total": 2, "lr": 0.1, "losses": {"mode": 2.0}}']  # as version 0.1 wrote them
+    found, damaged = parse_metrics("\n".join(lines).encode())
+    assert found == [Epoch(1, 2, 0.1, {"mode": 2.0})]
+    assert damaged == list(range(1, 9))
 
 
 def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from modebridge.cli.terminal import say, screen
 from modebridge.deploy.contenders import Contender, Result, Way, race, race_file, usable_ways
 from modebridge.deploy.file import Deployed
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import find_recipe_of, read_recipe, write_whole
+from modebridge.recipes import RunFolder, find_recipe_of, read_recipe
 from modebridge.recipes.benching import contenders_for, surroundings
 
 __all__ = ["bench"]
@@ -71,7 +72,8 @@ def bench(
         progress = _Progress(about, [rows] * len(sizes), seconds, quiet=as_json)
         _end(race_file(deployed, sizes, seconds=seconds, shown=progress), about, as_json, None)
         return
-    chosen_recipe = find_recipe_of(existing(target))[0] if target is not None else read_recipe(str(recipe))[0]
+    folder = existing(target) if target is not None else None
+    chosen_recipe = find_recipe_of(folder)[0] if folder is not None else read_recipe(str(recipe))[0]
     entered, image = contenders_for(chosen_recipe)
     about = {
         "what": f"networks of {target or 'recipe ' + str(recipe)}, weights drawn (time does not depend on them)",
@@ -82,11 +84,11 @@ def bench(
     for sentence in lacking:
         say(sentence, style="yellow")
     rows_of = [sum(not (one.stacked and way == "onnx") for one in entered) for way in chosen for _ in sizes]
-    file = target / "bench" / f"{kind}{'-bf16' if bf16 else ''}.json" if target is not None else None
-    if file is not None and not overwrite:
-        _keep_fuller(file, sum(rows_of))
+    place = _Place(folder, f"bench/{kind}{'-bf16' if bf16 else ''}") if folder is not None else None
+    if place is not None and not overwrite:
+        _keep_fuller(place, sum(rows_of))
     progress = _Progress(about, rows_of, seconds, quiet=as_json)
-    _end(_races(entered, image, chosen, sizes, kind, bf16, seconds, progress), about, as_json, file)
+    _end(_races(entered, image, chosen, sizes, kind, bf16, seconds, progress), about, as_json, place)
 
 
 def _warn_if_busy(load: float | None) -> None:
@@ -99,11 +101,26 @@ def _warn_if_busy(load: float | None) -> None:
         )
 
 
-def _keep_fuller(file: Path, rows: int) -> None:
-    """Refuse to put a small table in the place of a large one, before anything is timed."""
+@dataclass(frozen=True)
+class _Place:
+    """Where the times of a run folder go: the name of the file in it, without its ending."""
+
+    folder: RunFolder
+    name: str
+
+
+def _keep_fuller(place: _Place, rows: int) -> None:
+    """Refuse to put a small table in the place of a large one, or of a damaged one, before anything is timed."""
+    name = f"{place.name}.json"
+    file, text = place.folder.path / name, place.folder.files.text(name)
+    if name in place.folder.damage:
+        raise ModebridgeError(
+            f"Expected '{file}' to be whole, but it is damaged ({place.folder.damage[name]}); add --overwrite to "
+            "replace it, or leave it alone with --recipe."
+        )
     try:
-        there = len(json.loads(file.read_text())["rows"])
-    except (OSError, ValueError, KeyError, TypeError):
+        there = len(json.loads(text or "{}")["rows"])
+    except (ValueError, KeyError, TypeError):
         return
     if there > rows:
         raise ModebridgeError(
@@ -172,20 +189,20 @@ def _races(
     return results
 
 
-def _end(results: Sequence[Result], about: Mapping[str, Any], as_json: bool, file: Path | None) -> None:
+def _end(results: Sequence[Result], about: Mapping[str, Any], as_json: bool, place: _Place | None) -> None:
     """Write what is to be written; the tables have been shown."""
     record = {**about, "rows": [row_of(result) for result in results]}
-    if file is not None:
-        write_whole(file, json.dumps(record, indent=1))
-        write_whole(file.with_suffix(".md"), markdown(results, about))
+    if place is not None:
+        texts = {".json": json.dumps(record, indent=1), ".md": markdown(results, about)}
+        place.folder.files.write({place.name + ending: text for ending, text in texts.items()})
     console = screen()
     if as_json:
         console.print_json(json.dumps(record))
         return
     for sentence in goals(results):
         console.print(sentence, markup=False)
-    if file is not None:
-        console.print(f"Written: {file.parent}", soft_wrap=True, markup=False)
+    if place is not None:
+        console.print(f"Written: {(place.folder.path / place.name).parent}", soft_wrap=True, markup=False)
 
 
 def _chosen(entered: Sequence[Contender], only: str | None) -> list[Contender]:

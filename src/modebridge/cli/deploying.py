@@ -16,7 +16,7 @@ from rich import box
 from rich.table import Table
 
 import modebridge.data
-from modebridge.cli.looking import existing
+from modebridge.cli.looking import existing, naming_damage
 from modebridge.cli.terminal import say, screen
 from modebridge.deploy import ALL, Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
@@ -54,8 +54,9 @@ def export_run(
     # Before anything is read: that takes long, and would be for nothing.
     check_format(file, int8=int8, aot=aot)
     folder = existing(path)
-    ensemble, notes = ensemble_of(folder, members or None)
-    recipe, seed = find_recipe_of(folder)
+    with naming_damage(folder):
+        ensemble, notes = ensemble_of(folder, members or None)
+        recipe, seed = find_recipe_of(folder)
     calibration, labelled = some_images(recipe, data, seed) if int8 else (None, None)
     threshold = None
     if average_cost is not None:

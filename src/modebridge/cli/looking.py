@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,15 @@ from modebridge.recipes import (
     find_recipe_of,
     machine,
     members_of,
+    missing_members,
     mode,
     read_answers,
     write_page,
-    write_whole,
 )
 from modebridge.recipes.costs import spec_for
 from modebridge.recipes.estimate import member_times, seconds_here, work_of
 
-__all__ = ["advise_run", "existing", "list_recipes", "report_run", "show_cost", "span"]
+__all__ = ["advise_run", "existing", "list_recipes", "naming_damage", "report_run", "show_cost", "span"]
 
 NEEDS = {
     "digits": "none",
@@ -171,15 +172,21 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
 def report_run(path: Path) -> None:
     """Write the page of a run folder again and say where it is."""
     folder = existing(path)
-    with folder.alone():
+    with folder.alone(), naming_damage(folder):
         screen().print(f"Report: {write_page(folder)}", soft_wrap=True, markup=False)
+        for sentence in missing_members(folder, find_recipe_of(folder)[0], read_answers(folder)):
+            say(sentence, style="yellow")
 
 
 def advise_run(path: Path, budget: float, by: str, as_json: bool) -> None:
     """The best combination under a budget, what it scores on the test split, and the front."""
     folder = existing(path)
-    recipe, _ = find_recipe_of(folder)
-    answers = read_answers(folder)
+    with naming_damage(folder):
+        recipe, _ = find_recipe_of(folder)
+        answers = read_answers(folder)
+    missing = missing_members(folder, recipe, answers)
+    for sentence in missing:
+        say(sentence, style="yellow")
     advice = advise(answers, budget, _prices(answers, recipe, by, folder))
     chosen = advice.chosen
     # After the choice, and only of what was chosen: the lowest of many validation scores flatters itself.
@@ -189,6 +196,7 @@ def advise_run(path: Path, budget: float, by: str, as_json: bool) -> None:
         whole = advice.whole if math.isfinite(advice.whole) else None
         test = {"nll": tested.nll, "nll_interval": tested.nll_interval, "accuracy": tested.accuracy}
         record = {**asdict(advice), "whole": whole, "exact": advice.whole >= budget, "test": test}
+        record["left_out"] = [*folder.left_out(), *missing]
         screen().print_json(json.dumps(record))
         return
     console = screen()
@@ -241,14 +249,24 @@ def _prices(answers: Answers, recipe: Recipe, by: str, folder: RunFolder) -> dic
         raise ModebridgeError(f"Expected --by to be flops, params or time, but got '{by}'; choose one.")
     say("Timing every member on this machine ...")
     times = member_times(recipe, list(answers.costs))
-    write_whole(folder.path / "times.json", json.dumps({"relative": times, "batch": 64, **machine()}, indent=1))
+    folder.files.write({"times.json": json.dumps({"relative": times, "batch": 64, **machine()}, indent=1)})
     return times
 
 
 def existing(path: Path) -> RunFolder:
     """The run folder at a path, to read and, where that is allowed, to write."""
-    if not (path / "recipe.toml").is_file():
+    if not any((path / name).exists() for name in ("recipe.toml", "manifest.json")):
         raise ModebridgeError(
             f"Expected '{path}' to be a run folder, but it has no recipe.toml; make one: modebridge run --out {path}"
         )
-    return RunFolder(path, writes=os.access(path, os.W_OK))
+    return RunFolder(path)
+
+
+@contextmanager
+def naming_damage(folder: RunFolder) -> Iterator[None]:
+    """Name what is not whole in a folder and therefore was left out, whether the rest was enough or not."""
+    try:
+        yield
+    finally:
+        for sentence in folder.left_out():
+            say(sentence, style="yellow")

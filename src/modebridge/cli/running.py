@@ -28,9 +28,9 @@ from modebridge.recipes import (
     machine,
     make_workshop,
     read_recipe,
+    recipe_to_go_on_with,
     run_recipe,
     write_page,
-    write_whole,
 )
 from modebridge.recipes.costs import spec_for
 from modebridge.recipes.elsewhere import find_modes
@@ -43,10 +43,10 @@ __all__ = ["chosen", "default_folder", "run", "study"]
 
 def chosen(recipe: str | None, settings: Sequence[str], seed: int | None, out: Path | None) -> tuple[Recipe, int]:
     """The recipe and seed that a user asks for: by name or file, else those of the run folder, else the demo's."""
-    if recipe is None and out is not None and (out / "recipe.toml").is_file():
-        recipe = str(out / "recipe.toml")
-        say(f"Settings of {recipe}")
-    found, own_seed = read_recipe(recipe or "digits")
+    kept = recipe_to_go_on_with(out) if recipe is None and out is not None else None
+    if kept is not None:
+        say(f"Settings of {kept[2]}")
+    found, own_seed = kept[:2] if kept is not None else read_recipe(recipe or "digits")
     return changed(found, settings), seed if seed is not None else own_seed or 0
 
 
@@ -94,13 +94,17 @@ def run(
                 boards=boards,
             )
         record = _record(result, folder)
-        page = _write(result, record, folder) if first_process() else folder.path / "report.html"
+        page = folder.path / "report.html"
+        if folder.writes:
+            _write(result, record, folder)
+        elif folder.read_only:
+            say("The folder is read-only: results and report are left as they are.", style="yellow")
     if not result.trained:
         say(f"Nothing was to be trained: everything was there ({time.perf_counter() - start:.1f} s).")
     if as_json:
         console.print_json(json.dumps(record))
         return
-    for warning in result.warnings:
+    for warning in record["warnings"]:
         console.print(f"Note: {warning}", style="yellow", markup=False)
     title = f"Test split, {len(result.splits.test)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
     console.print(terminal_table(result.rows, title))
@@ -157,9 +161,8 @@ def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> It
 
     with folder.alone(waiting):
         try:
-            changes = begin(folder, recipe, seed)
-            if changes:
-                say("Changed since the last run in this folder: " + "; ".join(changes), style="yellow")
+            for sentence in begin(folder, recipe, seed):
+                say(sentence, style="yellow")
             # All processes look into the folder in the same state.
             engine.processes.wait()
             yield
@@ -181,27 +184,29 @@ def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
         "recipe": result.recipe.name,
         "seed": result.seed,
         "rows": as_dicts(result.rows),
-        "warnings": list(result.warnings),
+        "warnings": [*result.warnings, *folder.left_out()],
         "summary": summary(result.rows),
         "trained": list(result.trained),
-        "seconds": dict(result.seconds) if result.trained else _seconds_before(folder),
+        "seconds": dict(result.seconds) if result.trained else _before(folder).get("seconds", {}),
         **machine(),
     }
 
 
-def _seconds_before(folder: RunFolder) -> dict[str, float]:
-    """How long things took when they were trained, which a run that trained nothing does not know."""
+def _before(folder: RunFolder) -> dict[str, Any]:
+    """What the last run wrote down."""
     try:
-        before = json.loads((folder.path / "results.json").read_text())
-        return dict(before["seconds"])
-    except (OSError, ValueError, KeyError):
+        return dict(json.loads(folder.files.text("results.json") or "{}"))
+    except (ValueError, TypeError):
         return {}
 
 
-def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> Path:
-    write_whole(folder.path / "results.json", json.dumps(record, indent=1))
-    text = [markdown_table(result.rows), *result.warnings, summary(result.rows)]
-    write_whole(folder.path / "results.md", "\n\n".join(text) + "\n")
-    place = write_page(folder, result.rows)
+def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> None:
+    text = [markdown_table(result.rows), *record["warnings"], summary(result.rows)]
+    folder.files.write({"results.md": "\n\n".join(text) + "\n"})
+    before, now = _before(folder), json.loads(json.dumps(record))
+    said = ("recipe", "seed", "rows", "warnings", "summary")
+    # When and where it was made stays, where nothing was.
+    if record["trained"] or any(before.get(key) != now[key] for key in said):
+        folder.files.write({"results.json": json.dumps(record, indent=1)})
+    write_page(folder, result.rows)
     folder.tidy()
-    return place

@@ -4,14 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes.answering import answers_of, read_answers
+from modebridge.recipes.answering import answers_of
 from modebridge.recipes.config import DataConfig, Recipe
 from modebridge.recipes.digits import digits
-from modebridge.recipes.folder import RunFolder, machine, write_whole
-from modebridge.recipes.gathering import find_recipe_of, gather, write_page
+from modebridge.recipes.folder import RunFolder, machine
+from modebridge.recipes.gathering import gather, write_page
+from modebridge.recipes.kept import begin, find_recipe_of, recipe_to_go_on_with
 from modebridge.recipes.members import Member, bridge, members_of, mode, point
 from modebridge.recipes.paper import cifar10, cifar10_short, cifar100, in1k, tin200, tin200_short
-from modebridge.recipes.pipeline import RunResult, begin, engine_for, make_workshop, run_recipe
+from modebridge.recipes.pipeline import RunResult, engine_for, make_workshop, run_recipe
+from modebridge.recipes.reading import missing_members, read_answers
 from modebridge.recipes.scoring import curve_warnings, main_rows
 from modebridge.recipes.settings import changed, from_file, from_toml, to_toml
 from modebridge.recipes.workshop import Workshop
@@ -40,14 +42,15 @@ __all__ = [
     "main_rows",
     "make_workshop",
     "members_of",
+    "missing_members",
     "mode",
     "point",
     "read_answers",
     "read_recipe",
+    "recipe_to_go_on_with",
     "run_recipe",
     "to_toml",
     "write_page",
-    "write_whole",
 ]
 
 RECIPES: dict[str, Callable[[], Recipe]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,18 +11,16 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.bridges import Bridge
-from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, MemberCost, accuracy, nll
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, skeleton
 from modebridge.recipes.costs import kind_of_body, part_cost
-from modebridge.recipes.folder import RunFolder, key_of
+from modebridge.recipes.folder import key_of
 from modebridge.recipes.members import Member, mode
-from modebridge.recipes.settings import from_toml
 from modebridge.recipes.workshop import Workshop
 from modebridge.types import Batches
 
-__all__ = ["answers_of", "read_answers"]
+__all__ = ["answers_of"]
 
 
 def answers_of(workshop: Workshop, members: Sequence[Member]) -> Answers:
@@ -51,8 +48,9 @@ def answers_of(workshop: Workshop, members: Sequence[Member]) -> Answers:
     splits = workshop.feeds.splits
     labels = {"valid": splits.valid.labels.cpu(), "test": splits.test.labels.cpu()}
     said = _ask(workshop, missing, networks, bridges) if missing else {}
-    for member in missing:
-        cost = costs[member.name]
+    found |= said
+    for member in wanted:
+        cost, tensors = costs[member.name], found[member.name] or {}
         notes: dict[str, Any] = {
             "flops": cost.flops,
             "params": cost.params,
@@ -60,14 +58,15 @@ def answers_of(workshop: Workshop, members: Sequence[Member]) -> Answers:
             "id": ids[member.name],
             "scored_on": scored_on,
             # What it was made from, so that a reader can tell when a mode has been replaced since.
-            "parents": {mode(k).name: modes[k].id for k in (member.i, member.j) if k >= 0 and member.kind != "mode"},
-            "scores": _scores(said[member.name], labels),
+            "parents": {mode(k).name: modes[k].id for k in member.parents},
         }
-        workshop.maker.keep("logits", member.name, keys[member.name], said[member.name], notes)
+        if member.name in said:
+            notes["scores"] = _scores(tensors, labels)
+        # Of answers that were there the notes are written again where they are not these.
+        workshop.maker.keep("logits", member.name, keys[member.name], tensors, notes)
     # Last, so that labels are there only where answers are.
     workshop.maker.keep("logits", "labels", key_of("labels", scored_on), labels, {"scored_on": scored_on})
     workshop.engine.processes.wait()
-    found |= said
     return Answers(
         valid={member.name: (found[member.name] or {})["valid"] for member in wanted},
         test={member.name: (found[member.name] or {})["test"] for member in wanted},
@@ -84,46 +83,6 @@ def _scores(said: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[st
         table = logits.double().softmax(dim=-1)
         found |= {f"{split}_accuracy": accuracy(table, labels[split]), f"{split}_nll": nll(table, labels[split])}
     return found
-
-
-def read_answers(folder: RunFolder) -> Answers:
-    """What the members of a run folder said, without its data set and without running anything.
-
-    Members that do not belong to the present run are left out: damaged ones, those asked about other images, those made
-    from modes that have been replaced, and those of modes that the recipe no longer has.
-    """
-    labels, noted = folder.read("logits", "labels")
-    found: dict[str, tuple[Mapping[str, Tensor], Mapping[str, Any]]] = {}
-    for name in folder.names("logits"):
-        tensors, meta = folder.read("logits", name)
-        whole = tensors and meta.get("hash", "") == trees.fingerprint(tensors)
-        if whole and name != "labels" and meta.get("scored_on") == noted.get("scored_on"):
-            found[name] = (tensors, meta)
-    ids = {name: meta["id"] for name, (_, meta) in found.items()}
-    file = folder.path / "recipe.toml"
-    modes = from_toml(file.read_text(), str(file))[0].modes if file.is_file() else sys.maxsize
-    for name in list(found):
-        member, parents = Member.parse(name), found[name][1].get("parents", {})
-        if max(member.i, member.j) >= modes or any(ids.get(parent) != own for parent, own in parents.items()):
-            del found[name]
-    if not labels or mode(0).name not in found:
-        raise ModebridgeError(
-            f"Expected '{folder.path}' to hold a finished run, but it has no answers of its members; run it first: "
-            f"modebridge run{' ' + str(file) if file.is_file() else ''} --out {folder.path}"
-        )
-    # Modes first, then curves, then bridges, as tables list them.
-    kinds = ("mode", "curve", "I", "II", "labels")
-    order = sorted(found, key=lambda name: (kinds.index(Member.parse(name).kind), name))
-    return Answers(
-        valid={name: trees.wide(found[name][0]["valid"]) for name in order},
-        test={name: trees.wide(found[name][0]["test"]) for name in order},
-        valid_labels=labels["valid"].long(),
-        test_labels=labels["test"].long(),
-        costs={
-            name: MemberCost(found[name][1]["flops"], found[name][1]["params"], tuple(found[name][1]["reads"]))
-            for name in order
-        },
-    )
 
 
 @torch.no_grad()

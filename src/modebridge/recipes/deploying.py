@@ -18,14 +18,14 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import Answers, advise
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, skeleton
-from modebridge.recipes.answering import read_answers
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.costs import kind_of_body, spec_for
 from modebridge.recipes.elastic import temperatures_of
 from modebridge.recipes.feeds import Feeds, load_splits
 from modebridge.recipes.folder import RunFolder, key_of
-from modebridge.recipes.gathering import find_recipe_of
+from modebridge.recipes.kept import find_recipe_of
 from modebridge.recipes.members import Member
+from modebridge.recipes.reading import read_answers
 
 __all__ = ["ensemble_of", "some_images"]
 
@@ -106,10 +106,17 @@ def _mode(run: RunFolder, net: ResNet, member: Member) -> Mode:
     # Aligned modes are what a run asks and bridges, where it aligns them.
     for kind in ("aligned", "modes"):
         tensors, _ = run.read(kind, str(member.i))
-        found = Mode.from_state_dict(net, tensors) if tensors else None
+        found = _fitting(net, tensors)
         if found is not None and found.id == run.meta("logits", member.name).get("id"):
             return found
-    raise _other(run, member)
+    raise _other(run, member, [f"aligned/{member.i}", f"modes/{member.i}"])
+
+
+def _fitting(net: ResNet, tensors: dict[str, Tensor]) -> Mode | None:
+    try:
+        return Mode.from_state_dict(net, tensors) if tensors else None
+    except ModebridgeError:  # of another network, by hand: as good as missing
+        return None
 
 
 def _bridge(run: RunFolder, recipe: Recipe, net: ResNet, member: Member, modes: dict[int, Mode]) -> Bridge:
@@ -120,18 +127,22 @@ def _bridge(run: RunFolder, recipe: Recipe, net: ResNet, member: Member, modes: 
     # In the order of memory that training leaves, which files do not know of: answers are hashed by content alone.
     bridge = skeleton(made)
     assert isinstance(bridge, Bridge)
-    if not tensors or tensors.keys() != bridge.state_dict().keys():
-        raise _other(run, member)
+    shapes = {key: tensor.shape for key, tensor in bridge.state_dict().items()}
+    if {key: tensor.shape for key, tensor in tensors.items()} != shapes:
+        raise _other(run, member, [f"bridges/{member.name}"])
     bridge.load_state_dict(tensors)
     if key_of(trees.fingerprint(bridge.state_dict()), bridge.reads) != run.meta("logits", member.name).get("id"):
-        raise _other(run, member)
+        raise _other(run, member, [f"bridges/{member.name}"])
     return bridge
 
 
-def _other(run: RunFolder, member: Member) -> ModebridgeError:
+def _other(run: RunFolder, member: Member, places: Sequence[str]) -> ModebridgeError:
+    reasons = [f"{place}: {run.damage[place]}" for place in places if place in run.damage]
+    said = f" ({'; '.join(reasons)})" if reasons else ""
     return ModebridgeError(
         f"Expected the weights of {member.name} in '{run.path}' to be those whose answers are kept, but they are "
-        f"missing or have changed; finish the run: modebridge run --out {run.path}."
+        f"missing or have changed{said}; finish the run: modebridge run --out "
+        f"{run.path}."
     )
 
 

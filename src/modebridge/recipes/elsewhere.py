@@ -9,6 +9,8 @@ from torch import nn
 from modebridge.data.weights import load_modes
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
+from modebridge.recipes.artefacts import read_artefact
+from modebridge.recipes.sealing import Damage
 
 __all__ = ["find_modes"]
 
@@ -22,6 +24,8 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
     """
     if not place.exists():
         raise ModebridgeError(f"Expected '{place}' to be a folder with the weights of modes, but there is none.")
+    for notes in sorted(place.glob("*/meta.json")):
+        _check(notes.parent)
     found = load_modes(net, place)
     if len(found) < 2:
         raise ModebridgeError(
@@ -30,3 +34,14 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
     if len({mode.id for mode in found}) < len(found):
         raise ModebridgeError("Expected the modes to differ, but two files hold the same weights; give each once.")
     return found
+
+
+def _check(folder: Path) -> None:
+    """Refuse a damaged mode of another run: its weights may well load."""
+    try:
+        read_artefact(folder)
+    except Damage as damage:
+        raise ModebridgeError(
+            f"Expected '{folder}' to be a mode of a run, but it is damaged ({damage}); make it again by that run, or "
+            "copy it again."
+        ) from None

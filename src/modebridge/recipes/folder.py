@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import platform
 import shutil
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import safetensors.torch
 import torch
@@ -19,16 +18,25 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
+from modebridge.recipes.artefacts import FILES, read_artefact, stamp_of
+from modebridge.recipes.manifest import MANIFEST, RECIPE, LooseFiles, writable, write_whole
+from modebridge.recipes.metrics import MetricsFiles
+from modebridge.recipes.sealing import FORMAT, Damage, plain, seal_of, sealed
 from modebridge.training import Checkpoints
 
-__all__ = ["RunFolder", "key_of", "machine", "write_whole"]
+__all__ = ["KINDS", "RunFolder", "key_of", "machine"]
+
+KINDS = ("modes", "aligned", "curves", "bridges", "logits", "profiles", "samples")
+"""Of artefacts, in the order in which they are made."""
 
 
 class RunFolder:
-    """Keeps trained tensors under RUN/KIND/NAME and gives them back when they were made from the same things.
+    """The only reader and writer of a run folder; what it gives back is verified, and what is not whole is noted.
 
-    An artefact is `weights.safetensors` and `meta.json` (key, own hash, what it was made from, seconds, machine). It
-    appears by rename. Work under way is saved in RUN/.work, so that a run killed anywhere goes on.
+    An artefact, RUN/KIND/NAME, is `weights.safetensors` and `meta.json`: key, hash of the tensors, what it was made
+    from, seconds, machine, its own place, and a seal over all of it. It appears by rename. Other files are verified by
+    RUN/manifest.json (see `files`), epochs in RUN/metrics by sums of their own (see `metrics`). Work under way is saved
+    in RUN/.work, so that a run killed anywhere goes on.
 
     Args:
         path: the folder; made where it does not exist.
@@ -38,11 +46,18 @@ class RunFolder:
 
     def __init__(self, path: Path | str, every: float = 10.0, *, writes: bool = True) -> None:
         self.path = Path(path)
-        self.writes = writes
+        self.damage: dict[str, str] = {}
+        """What was found not to be whole and therefore was not used: the reason by its place in the folder."""
+        self.files = LooseFiles(self.path, self.damage)
+        self.metrics = MetricsFiles(self.path / "metrics", self.damage)
+        self.read_only = writes and self.path.is_dir() and not writable(self.path)
+        self.writes = writes and not self.read_only
         self._every = every
+        self._stamps: dict[str, tuple[object, ...]] = {}
+        """Of artefacts that were verified, so that they are not hashed twice."""
         self._made: list[Path] = []
         """The folders that were not there before, the innermost last."""
-        if not writes and self.path.is_dir():
+        if not self.writes and self.path.is_dir():
             return
         try:
             whole = self.path.absolute()
@@ -63,7 +78,7 @@ class RunFolder:
         if not self.writes:
             yield
             return
-        with (self.path / ".work" / "lock").open("a") as file:
+        with self._lock_file() as file:
             try:
                 import fcntl
             except ImportError:  # no such locks on Windows: one run a folder is then up to the user
@@ -79,12 +94,23 @@ class RunFolder:
                 (self.path / ".work").mkdir(parents=True, exist_ok=True)
             yield
 
+    @contextmanager
+    def _lock_file(self) -> Iterator[IO[str]]:
+        try:
+            file = (self.path / ".work" / "lock").open("a")
+        except OSError as error:
+            raise ModebridgeError(
+                f"Expected '{self.path}' to be a folder to write to, but got '{error}'; choose another."
+            ) from error
+        with file:
+            yield file
+
     def undo(self) -> None:
         """After a failure: remove the folder if it was made for this run and nothing has been made in it."""
         if not self.writes or self.path.absolute() not in self._made:
             return
         held = {place.relative_to(self.path).as_posix() for place in self.path.rglob("*")}
-        if held <= {"recipe.toml", ".work", ".work/lock"}:
+        if held <= {RECIPE, MANIFEST, ".work", ".work/lock"}:
             shutil.rmtree(self.path, ignore_errors=True)
             for place in reversed(self._made[:-1]):
                 try:
@@ -94,53 +120,118 @@ class RunFolder:
 
     def find(self, kind: str, name: str, key: str) -> dict[str, Tensor] | None:
         """The tensors of an artefact made with this very key; None where there is none, or a damaged one."""
-        if self.meta(kind, name).get("key") != key:
-            return None
         tensors, meta = self.read(kind, name)
-        return tensors if meta.get("hash") == trees.fingerprint(tensors) else None
+        return tensors if meta.get("key") == key else None
 
     def meta(self, kind: str, name: str) -> dict[str, Any]:
-        """The notes of an artefact; empty where there is none."""
-        try:
-            found: dict[str, Any] = json.loads((self.path / kind / name / "meta.json").read_text())
-            return found
-        except (OSError, ValueError):
-            return {}
+        """The notes of an artefact; empty where there is none that is whole."""
+        return self.read(kind, name)[1]
 
     def read(self, kind: str, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and notes of an artefact, whatever it was made from; empty where there is none."""
+        """The tensors and notes of an artefact, whatever it was made from; empty where there is none that is whole."""
+        place = f"{kind}/{name}"
+        self.damage.pop(place, None)
         try:
-            tensors = safetensors.torch.load_file(self.path / kind / name / "weights.safetensors")
-        except (OSError, ValueError, safetensors.SafetensorError):
+            return self._whole(place)
+        except Damage as damage:
+            self.damage[place] = str(damage)
             return {}, {}
-        return tensors, self.meta(kind, name)
+
+    def _whole(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The rule by which every artefact is read; those of version 0.1 have no seal, only a hash of their tensors."""
+        notes, weights = (self.path / place / name for name in FILES)
+        if not os.path.lexists(notes) and not os.path.lexists(weights):
+            return {}, {}
+        stamp = stamp_of(notes, weights)
+        tensors, meta = read_artefact(self.path / place, known=self._stamps.get(place) == stamp)
+        if "seal" in meta and meta.get("artefact") != place:
+            raise Damage(f"it is a copy of {meta.get('artefact')}")
+        self._stamps[place] = stamp
+        return tensors, meta
 
     def names(self, kind: str) -> list[str]:
-        """The artefacts of a kind that are there."""
-        return sorted(place.parent.name for place in (self.path / kind).glob("*/meta.json"))
+        """The artefacts of a kind that are there, whole or not."""
+        return sorted({place.parent.name for place in (self.path / kind).glob("*/*") if place.name in FILES})
 
     def keep(self, kind: str, name: str, key: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
         """Write an artefact beside the others, then put it in its place."""
         if not self.writes:
             return
+        self.files.begin()
         scratch, place = self.path / ".work" / f"{kind}-{name}.new", self.path / kind / name
+        old = scratch.with_suffix(".old")
         own = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-        meta = {"key": key, "hash": trees.fingerprint(own), **notes, **machine()}
+        meta = {"artefact": f"{kind}/{name}", "key": key, "hash": trees.fingerprint(own), **machine(), **notes}
         try:
-            shutil.rmtree(scratch, ignore_errors=True)
+            for rest in (scratch, old):
+                shutil.rmtree(rest, ignore_errors=True)
             scratch.mkdir()
             (scratch / "weights.safetensors").write_bytes(safetensors.torch.save(own))
-            (scratch / "meta.json").write_text(json.dumps(meta, indent=1))
+            (scratch / "meta.json").write_text(sealed(meta))
             for file in scratch.iterdir():
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
             place.parent.mkdir(exist_ok=True)
-            shutil.rmtree(place, ignore_errors=True)
+            if os.path.lexists(place):
+                place.replace(old)
             scratch.replace(place)
+            shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
             raise ModebridgeError(
                 f"Expected to write '{place}', but got '{error}'; make room, then start the run again."
             ) from error
+        self.damage.pop(f"{kind}/{name}", None)
+
+    def annotate(self, kind: str, name: str, notes: Mapping[str, Any]) -> None:
+        """Bring the notes of an artefact up to date, and seal one of version 0.1; written where that changes it."""
+        meta = self.meta(kind, name)
+        now = {**meta, **plain(notes), "artefact": f"{kind}/{name}"}
+        if meta and self.writes and seal_of({**now, "format": FORMAT}) != meta.get("seal"):
+            write_whole(self.path / kind / name / "meta.json", sealed(now), self.path / ".work")
+
+    def mend(self) -> list[str]:
+        """Before a run: look at everything, seal what version 0.1 has left, write a damaged manifest again.
+
+        Returns:
+            What is not whole, a sentence each.
+        """
+        self.files.begin()
+        self.files.check()
+        for kind in KINDS:
+            for name in self.names(kind):
+                self.annotate(kind, name, {})
+            for name in self.metrics.names(kind):
+                self.metrics.read(kind, name)
+        given = [place for place in self.damage if place.startswith("modes/") and self.files.was_given(place[6:])]
+        said = [
+            f"{place} is damaged ({reason}): it is not used, and made again where this run needs it."
+            if self._way_out(place).startswith("modebridge run")
+            else self._left_out(place, reason)
+            for place, reason in self.damage.items()
+            if place not in given  # nothing here can make those again: whoever needs them refuses
+        ]
+        self.files.mend()
+        return said
+
+    def left_out(self) -> list[str]:
+        """What was found not to be whole and was not used, a sentence each."""
+        return [self._left_out(place, reason) for place, reason in self.damage.items()]
+
+    def _left_out(self, place: str, reason: str) -> str:
+        way_out = self._way_out(place)
+        return f"{place} is damaged ({reason}) and is left out{'; make it again: ' if way_out else '.'}{way_out}"
+
+    def _way_out(self, place: str) -> str:
+        """What makes a part of the folder again; empty where nothing does."""
+        kind, _, rest = place.partition("/")
+        verbs = {
+            "studies": f"modebridge study {rest.partition('/')[0]} --out {self.path}",
+            "times.json": f"modebridge advise {self.path} --by time",
+            "bench": f"modebridge bench {self.path}",
+            "metrics": "",
+        }
+        given = kind == "modes" and self.files.was_given(rest)
+        return "" if given else verbs.get(kind, f"modebridge run --out {self.path}")
 
     def checkpoints(self, kind: str, name: str, key: str) -> Checkpoints:
         """Where the training of an artefact saves itself; another key has other files."""
@@ -173,14 +264,3 @@ def machine() -> dict[str, str]:
         "python": platform.python_version(),
         "machine": f"{gpu + ', ' if gpu else ''}{os.cpu_count()} cores, {platform.machine()}",
     }
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole or not at all."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(path.name + ".new")
-        scratch.write_text(text)
-        scratch.replace(path)
-    except OSError as error:
-        raise ModebridgeError(f"Expected to write '{path}', but got '{error}'; make room, then try again.") from error

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from modebridge.data.sets import CLASS_NAMES
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, CurvePoint
-from modebridge.recipes.answering import read_answers
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.elastic import elastic_lines
-from modebridge.recipes.folder import RunFolder, write_whole
+from modebridge.recipes.folder import RunFolder
+from modebridge.recipes.kept import find_recipe_of
 from modebridge.recipes.members import bridge, mode, point
+from modebridge.recipes.reading import missing_members, read_answers
 from modebridge.recipes.scoring import curve_warnings, main_rows
-from modebridge.recipes.settings import from_toml
+from modebridge.recipes.settings import to_toml
 from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
-from modebridge.training import Epoch, read_metrics
+from modebridge.training import Epoch
 
-__all__ = ["find_recipe_of", "gather", "write_page"]
-
-
-def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
-    """The recipe and seed that a run folder was made with."""
-    file = folder.path / "recipe.toml"
-    if not file.is_file():
-        raise ModebridgeError(
-            f"Expected '{folder.path}' to be a run folder, but it has no recipe.toml; "
-            f"make one: modebridge run --out {folder.path}"
-        )
-    return from_toml(file.read_text(), str(file))
+__all__ = ["gather", "write_page"]
 
 
 def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
@@ -44,18 +36,20 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
     """
     recipe, seed = find_recipe_of(folder)
     answers = read_answers(folder)
-    rows = main_rows(recipe, answers) if rows is None else rows
-    results = _json(folder.path / "results.json")
+    rows = _rows(folder, recipe, answers) if rows is None else rows
+    left = [row for row in rows if not set(row.members) <= set(answers.test)]
+    rows = [row for row in rows if row not in left]
+    results = _json(folder, "results.json")
     i, j = recipe.curves()[0]
     samples, _ = folder.read("samples", f"{i}-{j}")
     reader = bridge("I", i, j, recipe.sizes[0]).name
     classes = answers.test[mode(0).name].shape[-1]
-    return PageData(
+    shown = samples and {reader, point(i, j).name, mode(i).name, mode(j).name} <= set(answers.test)
+    data = PageData(
         title=f"{recipe.name}, seed {seed}",
         about=recipe.about,
         summary=summary(rows),
         rows=rows,
-        warnings=curve_warnings(recipe, answers),
         answers=answers,
         classes=CLASS_NAMES.get(recipe.data.name, [str(k) for k in range(classes)]),
         profiles=_read_profiles(folder, recipe),
@@ -66,14 +60,25 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
             point(i, j).name,
             reader,
         )
-        if samples and reader in answers.test
+        if shown and _fits(samples, answers)
         else None,
         metrics=_metrics(folder),
         studies=_studies(folder),
         provenance=_provenance(folder, recipe, seed, results),
-        recipe=(folder.path / "recipe.toml").read_text(),
+        recipe=folder.files.recipe()[0] or to_toml(recipe, seed),
         times=_times(folder, answers, rows),
         elastic=elastic_lines(answers, rows),
+        warnings=(),
+    )
+    # Last, when everything has been read.
+    return replace(
+        data,
+        warnings=[
+            *curve_warnings(recipe, answers),
+            *missing_members(folder, recipe, answers),
+            *(f"The row {row.name} is left out: not all of its members are there." for row in left),
+            *folder.left_out(),
+        ],
     )
 
 
@@ -82,55 +87,85 @@ def write_page(folder: RunFolder, rows: Sequence[Row] | None = None) -> Path:
 
     The trade-off curves go to RUN/elastic.json too.
     """
-    place = folder.path / "report.html"
     data = gather(folder, rows)
     lines = {name: [asdict(point) for point in points] for name, points in data.elastic.items()}
-    write_whole(folder.path / "elastic.json", json.dumps(lines, indent=1))
-    write_whole(place, page(data))
-    return place
+    folder.files.write({"elastic.json": json.dumps(lines, indent=1), "report.html": page(data)})
+    return folder.path / "report.html"
+
+
+def _rows(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[Row]:
+    try:
+        return main_rows(recipe, answers)
+    except ModebridgeError as error:
+        raise ModebridgeError(" ".join([str(error), *folder.left_out()])) from error
+
+
+def _fits(samples: Mapping[str, Tensor], answers: Answers) -> bool:
+    """Whether these are images of the test split; a file made by hand may hold anything."""
+    images, numbers = samples.get("images"), samples.get("numbers")
+    if images is None or numbers is None or images.ndim != 4 or numbers.shape != images.shape[:1]:
+        return False
+    return bool(len(numbers)) and int(numbers.min()) >= 0 and int(numbers.max()) < len(answers.test_labels)
 
 
 def _times(folder: RunFolder, answers: Answers, rows: Sequence[Row]) -> dict[str, float]:
     """Measured times by member, where all that the table needs were measured."""
-    found: dict[str, float] = _json(folder.path / "times.json").get("relative", {})
+    found = _numbers(_json(folder, "times.json").get("relative"))
     used = {name for row in rows for name in row.members}
     used |= {read for name in used for read in answers.costs[name].reads}
     return found if used <= set(found) else {}
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(folder: RunFolder, name: str) -> dict[str, Any]:
+    text = folder.files.text(name)
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    except (OSError, ValueError):
+        found = json.loads(text) if text is not None else {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        folder.damage[name] = "it is no JSON object"
         return {}
+    return found
+
+
+def _numbers(found: object) -> dict[str, float]:
+    """Numbers by name, out of JSON of which nothing is known."""
+    items = found.items() if isinstance(found, Mapping) else ()
+    return {str(name): float(value) for name, value in items if isinstance(value, int | float)}
 
 
 def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
     found = {}
     for i, j in recipe.curves():
-        tensors, _ = folder.read("profiles", f"{i}-{j}")
-        if tensors:
-            found[f"{i}-{j}"] = [CurvePoint(*row) for row in tensors["points"].tolist()]
+        points = folder.read("profiles", f"{i}-{j}")[0].get("points")
+        if points is not None and points.ndim == 2 and points.shape[1] == 3:
+            found[f"{i}-{j}"] = [CurvePoint(*row) for row in points.tolist()]
     return found
 
 
 def _metrics(folder: RunFolder) -> dict[str, dict[str, Sequence[Epoch]]]:
-    return {
-        kind: {file.stem: read_metrics(file) for file in sorted((folder.path / "metrics" / kind).glob("*.jsonl"))}
+    found = {
+        kind: {name: folder.metrics.read(kind, name) for name in folder.metrics.names(kind)}
         for kind in ("modes", "curves", "bridges")
     }
+    return {kind: {name: epochs for name, epochs in files.items() if epochs} for kind, files in found.items()}
 
 
 def _studies(folder: RunFolder) -> list[StudyPart]:
     parts = []
-    for file in sorted((folder.path / "studies").glob("*/table.json")):
-        data = _json(file)
-        if data:
-            drawn = file.with_name("figure.svg")
-            figure = drawn.read_text() if drawn.is_file() else ""
+    for name in folder.files.studies():
+        place = f"studies/{name}/table.json"
+        data = _json(folder, place)
+        figure = folder.files.text(f"studies/{name}/figure.svg") or ""
+        if not data:
+            continue
+        try:
             tables = tuple(StudyTable.from_dict(table) for table in data["tables"])
-            parts.append(StudyPart(data["name"], data["about"], tables, figure))
+            for table in tables:
+                table.markdown()  # a table that cannot be written down cannot be shown
+            parts.append(StudyPart(str(data["name"]), str(data["about"]), tables, figure))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            folder.damage[place] = "it is no table of a study"
     return parts
 
 
@@ -139,17 +174,19 @@ def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[s
     for key in ("made", "machine", "modebridge", "torch", "python"):
         if key in results:
             found[key] = str(results[key])
-    timed = _json(folder.path / "times.json")
+    timed = _json(folder, "times.json")
     if timed:
-        found["times measured on"] = f"{timed.get('machine', '')}, {timed.get('made', '')}, batches of {timed['batch']}"
-    if results.get("seconds"):
-        found["seconds"] = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in results["seconds"].items())
+        parts = [timed.get("machine", ""), timed.get("made", ""), f"batches of {timed.get('batch', '?')}"]
+        found["times measured on"] = ", ".join(map(str, parts))
+    seconds = _numbers(results.get("seconds"))
+    if seconds:
+        found["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in seconds.items())
     for kind in ("modes", "aligned", "curves", "bridges"):
         hashes = []
         for name in folder.names(kind):
             meta = folder.meta(kind, name)
             said = f" ({meta['said']})" if "said" in meta else ""
-            hashes.append(f"{name} {str(meta.get('hash', ''))[:12]}{said}")
+            hashes += [f"{name} {str(meta['hash'])[:12]}{said}"] if meta else []
         if hashes:
             found[kind] = ", ".join(hashes)
     return found

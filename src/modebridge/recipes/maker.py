@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
 from modebridge.recipes.folder import RunFolder, key_of
-from modebridge.training import Checkpoints, Engine, Epoch, Report, TensorBoard, append_metrics, side_by_side
+from modebridge.training import Checkpoints, Engine, Epoch, Report, TensorBoard, side_by_side
 from modebridge.types import Progress
 
 __all__ = ["Maker", "Tensors"]
@@ -67,6 +66,8 @@ class Maker:
         keys = {name: key_of(kind, name, sorted(part.items())) for name, part in parts.items()}
         found = {name: self.find(kind, name, key) for name, key in keys.items()}
         missing = [name for name in parts if found[name] is None]
+        for name in missing[:1]:
+            self._check_writable(kind, name)
         groups = [missing[k : k + together] for k in range(0, len(missing), together)]
         count = _Count(self._progress, kind, len(missing) * epochs)
 
@@ -118,11 +119,25 @@ class Maker:
         return self._memory.get(place)
 
     def keep(self, kind: str, name: str, key: str, tensors: Tensors, notes: Mapping[str, Any]) -> None:
-        """Keep an artefact, unless it is there already."""
+        """Keep an artefact; of one that is there already, the notes are brought up to date."""
+        there = self.find(kind, name, key) is not None
         if self.folder is None:
-            self._memory[f"{kind}/{name}", key] = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-        elif self.find(kind, name, key) is None:
+            if not there:
+                self._memory[f"{kind}/{name}", key] = {
+                    name: tensor.detach().clone() for name, tensor in tensors.items()
+                }
+        elif there:
+            self.folder.annotate(kind, name, notes)
+        else:
+            self._check_writable(kind, name)
             self.folder.keep(kind, name, key, tensors, notes)
+
+    def _check_writable(self, kind: str, name: str) -> None:
+        if self.folder is not None and self.folder.read_only:
+            raise ModebridgeError(
+                f"Expected '{self.folder.path}' to be writable, because {kind} {name} is not there and is to "
+                "be made, but it is read-only; copy it, or choose another folder with --out."
+            )
 
     def _checkpoints(self, kind: str, group: list[str], keys: Mapping[str, str]) -> Checkpoints | None:
         if self.folder is None:
@@ -131,7 +146,7 @@ class Maker:
         checkpoints = self.folder.checkpoints(kind, name, key_of(self.engine.way, *(keys[name] for name in group)))
         if self.folder.writes and not checkpoints.path.exists():
             for artefact in group:  # the curves of an artefact that is trained anew begin anew
-                self._metrics(kind, artefact).unlink(missing_ok=True)
+                self.folder.metrics.forget(kind, artefact)
         return checkpoints
 
     def _report(self, kind: str, group: list[str], count: _Count, epoch: Epoch) -> None:
@@ -144,16 +159,12 @@ class Maker:
                 label = next(key for key in epoch.losses if key.startswith(f"{k}/"))
             scores = {"valid": epoch.scores[label]} if label in epoch.scores else {}
             own = replace(epoch, losses={"train": epoch.losses[label]}, scores=scores)
-            append_metrics(self._metrics(kind, name), own)
+            self.folder.metrics.add(kind, name, own)
             if self._boards is not None:
                 place = f"{kind}/{name}"
                 if place not in self._boards:
                     self._boards[place] = TensorBoard(self.folder.path / "tensorboard" / kind / name)
                 self._boards[place](own)
-
-    def _metrics(self, kind: str, name: str) -> Path:
-        assert self.folder is not None
-        return self.folder.path / "metrics" / kind / f"{name}.jsonl"
 
 
 class _Count:

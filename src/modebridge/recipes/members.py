@@ -66,6 +66,15 @@ class Member:
         return {"I": (self.i,), "labels": (self.i,), "II": self.pair}.get(self.kind, ())
 
     @property
+    def parents(self) -> tuple[int, ...]:
+        """The modes that it is made from; the control sees no curve, so its other end is but a name.
+
+        >>> Member("I", 0, 1, "small").parents, Member("labels", 0, 1, "small").parents
+        ((0, 1), (0,))
+        """
+        return {"mode": (), "labels": (self.i,)}.get(self.kind, self.pair)
+
+    @property
     def is_bridge(self) -> bool:
         """Whether it is one of the small networks."""
         return self.kind in ("I", "II", "labels")

@@ -19,17 +19,16 @@ from modebridge.nets import ResNet, spec_of
 from modebridge.recipes.answering import answers_of
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.feeds import Feeds, load_splits
-from modebridge.recipes.folder import RunFolder, write_whole
+from modebridge.recipes.folder import RunFolder
 from modebridge.recipes.illustrations import illustrate
 from modebridge.recipes.members import members_of
 from modebridge.recipes.scoring import curve_warnings, main_rows
-from modebridge.recipes.settings import differences, from_toml, to_toml
 from modebridge.recipes.workshop import Workshop
 from modebridge.report import Row
 from modebridge.training import Engine
 from modebridge.types import Progress
 
-__all__ = ["RunResult", "begin", "engine_for", "make_workshop", "run_recipe"]
+__all__ = ["RunResult", "engine_for", "make_workshop", "run_recipe"]
 
 
 @dataclass(frozen=True)
@@ -65,27 +64,6 @@ def engine_for(recipe: Recipe, device: str = "auto") -> Engine:
     if device == "cuda" and not torch.cuda.is_available():
         return Engine(torch.device("cuda"))  # says what is wrong
     return Engine.best()
-
-
-def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
-    """Write down what a folder is made with; refuse a folder of something else.
-
-    Returns:
-        What has changed since the last run in it, in words.
-    """
-    file = folder.path / "recipe.toml"
-    changes: list[str] = []
-    if file.is_file():
-        before, seed_before = from_toml(file.read_text(), str(file))
-        if (before.name, seed_before) != (recipe.name, seed):
-            raise ModebridgeError(
-                f"Expected '{folder.path}' to be a folder for recipe {recipe.name}, seed {seed}, but it holds "
-                f"{before.name}, seed {seed_before}; choose another with --out."
-            )
-        changes = differences(before, recipe)
-    if folder.writes and (changes or not file.is_file()):
-        write_whole(file, to_toml(recipe, seed))
-    return changes
 
 
 def make_workshop(

@@ -14,6 +14,7 @@ from modebridge import seeds
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve
 from modebridge.data import ImageSet
+from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, skeleton, spec_of
 from modebridge.recipes.aligning import aligned_modes
@@ -126,19 +127,27 @@ class Workshop:
             if k in self._given:
                 found[k] = self._given[k]
                 self.maker.keep("modes", str(k), key_of("given", found[k].id), found[k].state, {"from": "elsewhere"})
+        folder = self.maker.folder
+        if folder is not None and folder.writes:
+            folder.files.give({str(k): found[k].id for k in numbers if k in self._given})
         self._modes |= found
         return {k: self._modes[k] for k in asked}
 
     def _kept_from_elsewhere(self, numbers: Sequence[int]) -> dict[int, Mode]:
-        """Modes that an earlier run in this folder was given: they stay what they are."""
+        """Modes that an earlier run in this folder was given: they stay what they are, and cannot be made again."""
         found: dict[int, Mode] = {}
         folder = self.maker.folder
         for k in numbers if folder is not None else ():
             assert folder is not None
-            meta = folder.meta("modes", str(k))
-            tensors = folder.find("modes", str(k), meta["key"]) if meta.get("from") == "elsewhere" else None
-            if tensors is not None:
+            tensors, meta = folder.read("modes", str(k))
+            if meta.get("from") == "elsewhere":
                 found[k] = Mode.from_state_dict(self.net, tensors)
+            elif folder.files.was_given(str(k)):
+                reason = "another is in its place" if meta else folder.damage.get(f"modes/{k}", "it is missing")
+                raise ModebridgeError(
+                    f"Expected '{folder.path / 'modes' / str(k)}' to be the mode that the run was given, but {reason}; "
+                    "it was not trained here and cannot be made again, so give it again with --modes."
+                )
         return found
 
     def curves(self, pairs: Sequence[Pair]) -> dict[Pair, BezierCurve]:

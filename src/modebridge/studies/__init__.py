@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes import RunFolder, Workshop, write_whole
+from modebridge.recipes import RunFolder, Workshop
 from modebridge.report import StudyPart
 from modebridge.studies.curves import correspondence_study, r_ablation, r_position
 from modebridge.studies.tables import bridge_size, mode_choice, type1, type2, type_mix
@@ -34,10 +34,14 @@ def run_study(name: str, workshop: Workshop) -> StudyPart:
 
 def write_study(part: StudyPart, folder: RunFolder) -> Path:
     """Write a study to RUN/studies/NAME: table.md, table.json, table.tex, figure.svg; returns the folder."""
-    place = folder.path / "studies" / part.name
+    place = f"studies/{part.name}"
     data = {"name": part.name, "about": part.about, "tables": [table.as_dict() for table in part.tables]}
-    write_whole(place / "table.json", json.dumps(data, indent=1))
-    write_whole(place / "table.md", "\n".join(table.markdown() for table in part.tables))
-    write_whole(place / "table.tex", "\n".join(table.latex() for table in part.tables))
-    write_whole(place / "figure.svg", part.figure)
-    return place
+    folder.files.write(
+        {
+            f"{place}/table.json": json.dumps(data, indent=1),
+            f"{place}/table.md": "\n".join(table.markdown() for table in part.tables),
+            f"{place}/table.tex": "\n".join(table.latex() for table in part.tables),
+            f"{place}/figure.svg": part.figure,
+        }
+    )
+    return folder.path / place

@@ -6,7 +6,7 @@ from modebridge.training.engine import Engine
 from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
 from modebridge.training.fit_bridges import BridgePlan, fit_bridge, fit_bridges, plan_bridge
 from modebridge.training.loop import Task, train
-from modebridge.training.metrics import Epoch, Report, TensorBoard, append_metrics, read_metrics
+from modebridge.training.metrics import Epoch, Report, TensorBoard, append_metrics, parse_metrics, read_metrics
 from modebridge.training.parallel import side_by_side
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "fit_curves",
     "fit_mode",
     "fit_modes",
+    "parse_metrics",
     "plan_bridge",
     "read_metrics",
     "side_by_side",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["Epoch", "Report", "TensorBoard", "append_metrics", "read_metrics"]
+__all__ = ["Epoch", "Report", "TensorBoard", "append_metrics", "parse_metrics", "read_metrics"]
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,13 @@ Report: TypeAlias = Callable[[Epoch], None]
 
 
 def append_metrics(path: Path, epoch: Epoch) -> None:
-    """Add an epoch to a file of one JSON object a line."""
+    """Add an epoch to a file of one JSON object a line, each with a sum of its own."""
+    record = asdict(epoch)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps(asdict(epoch)) + "\n")
+        with path.open("a+b") as file:
+            file.truncate(_whole_lines(file))  # a kill has cut off the last one, and its epoch was done again
+            file.write(json.dumps({**record, "sum": _sum(record)}).encode() + b"\n")
     except OSError as error:
         raise ModebridgeError(
             f"Expected to write '{path}', but got '{error}'; make room, then start again: nothing trained is lost."
@@ -63,14 +67,48 @@ def append_metrics(path: Path, epoch: Epoch) -> None:
 
 def read_metrics(path: Path) -> list[Epoch]:
     """The epochs of such a file in order; of one that was done again after a stop, the last."""
+    return parse_metrics(path.read_bytes())[0] if path.is_file() else []
+
+
+def parse_metrics(data: bytes) -> tuple[list[Epoch], list[int]]:
+    """The epochs in the bytes of such a file, and the numbers of the lines that are damaged, counted from 1."""
     found: dict[int, Epoch] = {}
-    for line in path.read_text().splitlines() if path.is_file() else []:
-        try:
-            record: dict[str, Any] = json.loads(line)
-            found[record["number"]] = Epoch(**record)
-        except (ValueError, KeyError, TypeError):
-            continue  # cut off by a kill; the epoch was done again
-    return [found[number] for number in sorted(found)]
+    damaged: list[int] = []
+    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else [], start=1):
+        epoch = _epoch(line)
+        if epoch is None:
+            damaged.append(number)
+        else:
+            found[epoch.number] = epoch
+    return [found[number] for number in sorted(found)], damaged
+
+
+def _epoch(line: bytes) -> Epoch | None:
+    try:
+        record = json.loads(line.decode())
+        # Lines of version 0.1 have no sum; one that has lost its name is an argument that an epoch does not take.
+        if "sum" in record and record.pop("sum") != _sum(record):
+            return None
+        epoch = Epoch(**record)
+        numbers = [epoch.number, epoch.total, epoch.images, epoch.lr, epoch.seconds]
+        numbers += [*epoch.losses.values(), *epoch.scores.values()]
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    return epoch if all(isinstance(value, int | float) for value in numbers) else None
+
+
+def _sum(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _whole_lines(file: BinaryIO) -> int:
+    """How long a file is up to its last end of a line."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - 1, 0))
+    if file.read(1) in (b"", b"\n"):
+        return size
+    file.seek(0)
+    return file.read().rfind(b"\n") + 1
 
 
 class TensorBoard:

@@ -1,0 +1,153 @@
+"""What the members of a run folder said, read again without its data set and without running anything."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from modebridge import trees
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import Answers, MemberCost
+from modebridge.recipes.config import Recipe
+from modebridge.recipes.folder import RunFolder
+from modebridge.recipes.kept import known_recipe_of
+from modebridge.recipes.manifest import RECIPE
+from modebridge.recipes.members import Member, members_of, mode
+from modebridge.recipes.sealing import Damage
+
+__all__ = ["missing_members", "read_answers"]
+
+_KINDS = ("mode", "curve", "I", "II", "labels")
+"""As tables list them."""
+
+
+@dataclass(frozen=True)
+class _Said:
+    """The answers of a member, with what was noted of them."""
+
+    member: Member
+    valid: Tensor
+    test: Tensor
+    cost: MemberCost
+    id: str
+    parents: Mapping[str, str]
+
+
+def read_answers(folder: RunFolder) -> Answers:
+    """What the members of a run folder said.
+
+    Members that do not belong to the present run are left out: those asked about other images, those made from modes
+    that have been replaced, and those of modes that the recipe no longer has. So are damaged ones, and those that read
+    a mode that is left out; `folder.damage` has these, `missing_members` those that the recipe has and are not there.
+    """
+    labels, noted = folder.read("logits", "labels")
+    recipe = known_recipe_of(folder)
+    if labels:
+        try:
+            _check_labels(labels)
+        except Damage as damage:
+            folder.damage["logits/labels"] = str(damage)
+    if not labels or "logits/labels" in folder.damage:
+        raise _unfinished(folder, "labels")
+    found: dict[str, _Said] = {}
+    for name in folder.names("logits"):
+        tensors, meta = folder.read("logits", name)
+        if name == "labels" or not tensors or meta.get("scored_on") != noted.get("scored_on"):
+            continue
+        try:
+            found[name] = _said(name, tensors, meta, labels)
+        except Damage as damage:
+            folder.damage[f"logits/{name}"] = str(damage)
+    first = mode(0).name
+    classes = found[first].test.shape[1] if first in found else 0
+    _same_classes(folder, found, classes)
+    modes = recipe[0].modes if recipe is not None else sys.maxsize
+    ids = {name: said.id for name, said in found.items()}
+    for name, said in list(found.items()):
+        replaced = any(ids.get(parent) != own for parent, own in said.parents.items())
+        unread = any(read not in found for read in said.cost.reads)
+        if replaced or unread or max(said.member.i, said.member.j) >= modes:
+            del found[name]
+    if first not in found:
+        raise _unfinished(folder, first)
+    most = max(int(labels[split].max()) for split in ("valid", "test"))
+    if most >= classes:
+        folder.damage["logits/labels"] = f"there is a label {most}, but the members know classes to {classes - 1}"
+        raise _unfinished(folder, "labels")
+    order = sorted(found, key=lambda name: (_KINDS.index(found[name].member.kind), name))
+    return Answers(
+        valid={name: found[name].valid for name in order},
+        test={name: found[name].test for name in order},
+        valid_labels=labels["valid"].long(),
+        test_labels=labels["test"].long(),
+        costs={name: found[name].cost for name in order},
+    )
+
+
+def missing_members(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[str]:
+    """The members of a recipe that have no answers in a folder, nor any that are damaged, in a sentence."""
+    names = [member.name for member in members_of(recipe)]
+    names = [name for name in names if name not in answers.test and f"logits/{name}" not in folder.damage]
+    if not names:
+        return []
+    return [
+        f"Left out for want of answers that belong to this run: {', '.join(names)}; make them: "
+        f"modebridge run --out {folder.path}"
+    ]
+
+
+def _said(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], labels: Mapping[str, Tensor]) -> _Said:
+    """The answers of a member, if they are what they must be: files can also be made by hand."""
+    try:
+        member = Member.parse(name)
+    except ModebridgeError:
+        raise Damage("it is not named as a member is") from None
+    for split in ("valid", "test"):
+        logits, wanted = tensors.get(split), labels[split]
+        if logits is None or logits.ndim != 2 or not logits.is_floating_point() or len(logits) != len(wanted):
+            got = "none" if logits is None else f"{logits.dtype} of {tuple(logits.shape)}"
+            raise Damage(f"Expected {len(wanted)} rows of {split} logits, one a label, but got {got}")
+    flops, params, reads = meta.get("flops"), meta.get("params"), meta.get("reads")
+    own, parents = meta.get("id"), meta.get("parents", {})
+    if not isinstance(flops, int | float) or not isinstance(params, int) or min(flops, params) <= 0:
+        raise Damage("meta.json lacks its cost")
+    if not isinstance(reads, list) or not isinstance(own, str) or not isinstance(parents, dict):
+        raise Damage("meta.json lacks what it reads or is made from")
+    cost = MemberCost(flops, params, tuple(str(read) for read in reads))
+    return _Said(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, own, parents)
+
+
+def _check_labels(labels: Mapping[str, Tensor]) -> None:
+    for split in ("valid", "test"):
+        found = labels.get(split)
+        if found is None or found.ndim != 1 or found.is_floating_point() or found.is_complex() or not len(found):
+            got = "none" if found is None else f"{found.dtype} of {tuple(found.shape)}"
+            raise Damage(f"Expected whole numbers for {split} labels, one an image, but got {got}")
+        if int(found.min()) < 0:
+            raise Damage(f"Expected {split} labels from 0, but got {int(found.min())}")
+
+
+def _same_classes(folder: RunFolder, found: dict[str, _Said], classes: int) -> None:
+    for name, said in list(found.items()):
+        for logits in (said.valid, said.test):
+            if logits.shape[1] != classes and name in found:
+                folder.damage[f"logits/{name}"] = f"Expected {classes} classes, as mode-0, but got {logits.shape[1]}"
+                del found[name]
+
+
+def _unfinished(folder: RunFolder, name: str) -> ModebridgeError:
+    reason = folder.damage.get(f"logits/{name}")
+    file = folder.path / RECIPE
+    run = f"modebridge run{' ' + str(file) if file.is_file() else ''} --out {folder.path}"
+    if reason:
+        return ModebridgeError(
+            f"Expected '{folder.path / 'logits' / name}' to be whole, but it is damaged ({reason}); make it again: "
+            f"{run}"
+        )
+    return ModebridgeError(
+        f"Expected '{folder.path}' to hold a finished run, but it has no answers of its members; run it first: {run}"
+    )
