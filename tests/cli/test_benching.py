@@ -90,7 +90,7 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
         (["--recipe", "digits", "--device", "cpu", "--ways", "graphs"], "Expected ways to be of"),
         (["--recipe", "digits", "--device", "cpu", "--only", "DE-9"], "Expected --only to be of DE-1"),
         (["--recipe", "digits", "--seconds", "0"], "Expected --seconds to be above 0"),
-        (["--recipe", "digits", "--threads", "0"], "Expected --threads to be at least 1"),
+        (["--recipe", "digits", "--threads", "0"], "Expected --threads to be between 1 and 4096"),
         (["--recipe", "digits", "--device", "cpu", "--bf16"], "Expected --bf16 on a CUDA device"),
         (["--recipe", "nothing"], "Expected a known recipe"),
     ],

@@ -14,7 +14,7 @@ from rich.table import Table
 
 import modebridge.data
 from modebridge.cli.looking import existing
-from modebridge.cli.terminal import say, screen
+from modebridge.cli.terminal import put, say, screen
 from modebridge.deploy import ALL, Answer, Deployed, Exported, export
 from modebridge.deploy.export import check_format
 from modebridge.deploy.pictures import from_bytes
@@ -119,7 +119,7 @@ def predict_files(
                 record = _record(path, answer, k, classes)
                 rows.append(record)
                 if as_json:
-                    typer.echo(json.dumps(record))
+                    put(json.dumps(record))
             waiting.clear()
 
     # Refused before the first image is read, not at the first full batch.
@@ -137,7 +137,7 @@ def predict_files(
         if wrong is not None:
             bad += 1
             # Not folded at the width of a screen: a program may read it.
-            typer.echo(f"{path}: {wrong}", err=True)
+            say(f"{path}: {wrong}", fold=False)
         if len(waiting) == BATCH:
             ask()
     ask()

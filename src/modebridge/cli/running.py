@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +20,13 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
 from modebridge.nets import ResNet
 from modebridge.recipes import (
+    ReadOnlyFolder,
     Recipe,
     RunFolder,
     RunResult,
     begin,
     changed,
+    check_recipe,
     engine_for,
     machine,
     make_workshop,
@@ -46,13 +49,23 @@ def chosen(recipe: str | None, settings: Sequence[str], seed: int | None, out: P
     if recipe is None and out is not None and (out / "recipe.toml").is_file():
         recipe = str(out / "recipe.toml")
         say(f"Settings of {recipe}")
-    found, own_seed = read_recipe(recipe or "digits")
-    return changed(found, settings), seed if seed is not None else own_seed or 0
+    found, own_seed = read_recipe("digits" if recipe is None else recipe)
+    found = changed(found, settings)
+    check_recipe(found)
+    return found, seed if seed is not None else own_seed or 0
 
 
 def default_folder(recipe: Recipe, seed: int) -> Path:
     """Where a run goes that is not told where."""
     return Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
+
+
+def _folder(path: Path) -> RunFolder:
+    """A run folder to work in; one that is there and may not be written is good for all that is in it."""
+    if (path / "recipe.toml").is_file() and not os.access(path, os.W_OK):
+        say(f"'{path}' is read-only: nothing is written to it.", style="yellow")
+        return ReadOnlyFolder(path)
+    return RunFolder(path, writes=first_process())
 
 
 def run(
@@ -76,7 +89,7 @@ def run(
         given = find_modes(ResNet(spec_for(recipe), torch.Generator().manual_seed(0)), modes)
         recipe = changed(recipe, [f"modes={len(given)}"])
     engine = _quiet(engine_for(recipe, device))
-    folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
+    folder = _folder(out or default_folder(recipe, seed))
     console = screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {folder.path}")
@@ -94,20 +107,21 @@ def run(
                 boards=boards,
             )
         record = _record(result, folder)
-        page = _write(result, record, folder) if first_process() else folder.path / "report.html"
+        page = _write(result, record, folder) if folder.writes else folder.path / "report.html"
     if not result.trained:
         say(f"Nothing was to be trained: everything was there ({time.perf_counter() - start:.1f} s).")
     if as_json:
-        console.print_json(json.dumps(record))
+        console.print_data(record)
         return
     for warning in result.warnings:
-        console.print(f"Note: {warning}", style="yellow", markup=False)
+        console.print(f"Note: {warning}", style="yellow")
     title = f"Test split, {len(result.splits.test)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
     console.print(terminal_table(result.rows, title))
-    console.print(summary(result.rows), markup=False)
+    console.print(summary(result.rows))
     seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
     console.print(f"Time: {seconds}; {engine.device.type}, {torch.get_num_threads()} cores, torch {torch.__version__}.")
-    console.print(f"Report: {page}", soft_wrap=True, markup=False)
+    if page.is_file():
+        console.print(f"Report: {page}", soft_wrap=True)
 
 
 def study(
@@ -126,26 +140,26 @@ def study(
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
     recipe, seed = chosen(recipe_name, settings, seed, out)
     engine = _quiet(engine_for(recipe, device))
-    folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
+    folder = _folder(out or default_folder(recipe, seed))
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine):
         with progress_bars() as tell:
             workshop = make_workshop(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell)
             part = run_study(name, workshop)
-        if first_process():
+        if folder.writes:
             place = write_study(part, folder)
             if (folder.path / "report.html").is_file():
                 write_page(folder)
     console = screen()
     if as_json:
-        console.print_json(json.dumps([table.as_dict() for table in part.tables]))
+        console.print_data([table.as_dict() for table in part.tables])
         return
     for table in part.tables:
         console.print(study_table(table, spread=console.width >= 110))
         for note in table.notes:
             console.print(note, style="dim")
-    if first_process():
-        console.print(f"Written: {place}", soft_wrap=True, markup=False)
+    if folder.writes:
+        console.print(f"Written: {place}", soft_wrap=True)
 
 
 @contextmanager
@@ -163,6 +177,13 @@ def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> It
             # All processes look into the folder in the same state.
             engine.processes.wait()
             yield
+        except KeyboardInterrupt:
+            folder.undo()
+            raise KeyboardInterrupt(
+                f"; what is trained is kept in '{folder.path}', and the same command goes on from there"
+                if folder.path.is_dir()
+                else "; nothing had been trained yet"
+            ) from None
         except BaseException:
             folder.undo()
             raise
@@ -192,9 +213,9 @@ def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
 def _seconds_before(folder: RunFolder) -> dict[str, float]:
     """How long things took when they were trained, which a run that trained nothing does not know."""
     try:
-        before = json.loads((folder.path / "results.json").read_text())
-        return dict(before["seconds"])
-    except (OSError, ValueError, KeyError):
+        before = json.loads((folder.path / "results.json").read_text(encoding="utf-8"))
+        return {str(stage): float(seconds) for stage, seconds in before["seconds"].items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}
 
 

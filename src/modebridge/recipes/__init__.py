@@ -5,6 +5,7 @@ from pathlib import Path
 
 from modebridge.errors import ModebridgeError, near
 from modebridge.recipes.answering import answers_of, read_answers
+from modebridge.recipes.checking import check_recipe
 from modebridge.recipes.config import DataConfig, Recipe
 from modebridge.recipes.digits import digits
 from modebridge.recipes.folder import RunFolder, machine, write_whole
@@ -12,6 +13,7 @@ from modebridge.recipes.gathering import find_recipe_of, gather, write_page
 from modebridge.recipes.members import Member, bridge, members_of, mode, point
 from modebridge.recipes.paper import cifar10, cifar10_short, cifar100, in1k, tin200, tin200_short
 from modebridge.recipes.pipeline import RunResult, begin, engine_for, make_workshop, run_recipe
+from modebridge.recipes.readonly import ReadOnlyFolder
 from modebridge.recipes.scoring import curve_warnings, main_rows
 from modebridge.recipes.settings import changed, from_file, from_toml, to_toml
 from modebridge.recipes.workshop import Workshop
@@ -22,6 +24,7 @@ __all__ = [
     "DataConfig",
     "Member",
     "Progress",
+    "ReadOnlyFolder",
     "Recipe",
     "RunFolder",
     "RunResult",
@@ -30,6 +33,7 @@ __all__ = [
     "begin",
     "bridge",
     "changed",
+    "check_recipe",
     "curve_warnings",
     "engine_for",
     "find_recipe",
@@ -76,7 +80,10 @@ def find_recipe(name: str) -> Recipe:
 
 
 def read_recipe(name: str) -> tuple[Recipe, int | None]:
-    """A recipe by name or from a user's file (.toml or .py), and the seed where the file has one."""
+    """A recipe by name or from a user's file (.toml or .py), and the seed where the file has one.
+
+    A .py file is a program, and is executed.
+    """
     if name.endswith((".toml", ".py")):
         return from_file(Path(name))
     return find_recipe(name), None

@@ -19,7 +19,7 @@ from modebridge.nets import Tapped, skeleton
 from modebridge.recipes.costs import kind_of_body, part_cost
 from modebridge.recipes.folder import RunFolder, key_of
 from modebridge.recipes.members import Member, mode
-from modebridge.recipes.settings import from_toml
+from modebridge.recipes.settings import read_toml
 from modebridge.recipes.workshop import Workshop
 from modebridge.types import Batches
 
@@ -101,7 +101,7 @@ def read_answers(folder: RunFolder) -> Answers:
             found[name] = (tensors, meta)
     ids = {name: meta["id"] for name, (_, meta) in found.items()}
     file = folder.path / "recipe.toml"
-    modes = from_toml(file.read_text(), str(file))[0].modes if file.is_file() else sys.maxsize
+    modes = read_toml(file)[0].modes if file.is_file() else sys.maxsize
     for name in list(found):
         member, parents = Member.parse(name), found[name][1].get("parents", {})
         if max(member.i, member.j) >= modes or any(ids.get(parent) != own for parent, own in parents.items()):

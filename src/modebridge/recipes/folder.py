@@ -63,7 +63,7 @@ class RunFolder:
         if not self.writes:
             yield
             return
-        with (self.path / ".work" / "lock").open("a") as file:
+        with (self.path / ".work" / "lock").open("a", encoding="utf-8") as file:
             try:
                 import fcntl
             except ImportError:  # no such locks on Windows: one run a folder is then up to the user
@@ -102,7 +102,7 @@ class RunFolder:
     def meta(self, kind: str, name: str) -> dict[str, Any]:
         """The notes of an artefact; empty where there is none."""
         try:
-            found: dict[str, Any] = json.loads((self.path / kind / name / "meta.json").read_text())
+            found: dict[str, Any] = json.loads((self.path / kind / name / "meta.json").read_text(encoding="utf-8"))
             return found
         except (OSError, ValueError):
             return {}
@@ -130,7 +130,7 @@ class RunFolder:
             shutil.rmtree(scratch, ignore_errors=True)
             scratch.mkdir()
             (scratch / "weights.safetensors").write_bytes(safetensors.torch.save(own))
-            (scratch / "meta.json").write_text(json.dumps(meta, indent=1))
+            (scratch / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
             for file in scratch.iterdir():
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
@@ -180,7 +180,7 @@ def write_whole(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_name(path.name + ".new")
-        scratch.write_text(text)
+        scratch.write_text(text, encoding="utf-8")
         scratch.replace(path)
     except OSError as error:
         raise ModebridgeError(f"Expected to write '{path}', but got '{error}'; make room, then try again.") from error

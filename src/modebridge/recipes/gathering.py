@@ -17,7 +17,7 @@ from modebridge.recipes.elastic import elastic_lines
 from modebridge.recipes.folder import RunFolder, write_whole
 from modebridge.recipes.members import bridge, mode, point
 from modebridge.recipes.scoring import curve_warnings, main_rows
-from modebridge.recipes.settings import from_toml
+from modebridge.recipes.settings import read_toml
 from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
 from modebridge.training import Epoch, read_metrics
 
@@ -32,7 +32,7 @@ def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
             f"Expected '{folder.path}' to be a run folder, but it has no recipe.toml; "
             f"make one: modebridge run --out {folder.path}"
         )
-    return from_toml(file.read_text(), str(file))
+    return read_toml(file)
 
 
 def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
@@ -71,7 +71,7 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
         metrics=_metrics(folder),
         studies=_studies(folder),
         provenance=_provenance(folder, recipe, seed, results),
-        recipe=(folder.path / "recipe.toml").read_text(),
+        recipe=(folder.path / "recipe.toml").read_text(encoding="utf-8"),
         times=_times(folder, answers, rows),
         elastic=elastic_lines(answers, rows),
     )
@@ -100,7 +100,7 @@ def _times(folder: RunFolder, answers: Answers, rows: Sequence[Row]) -> dict[str
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
     except (OSError, ValueError):
         return {}
@@ -128,7 +128,7 @@ def _studies(folder: RunFolder) -> list[StudyPart]:
         data = _json(file)
         if data:
             drawn = file.with_name("figure.svg")
-            figure = drawn.read_text() if drawn.is_file() else ""
+            figure = drawn.read_text(encoding="utf-8") if drawn.is_file() else ""
             tables = tuple(StudyTable.from_dict(table) for table in data["tables"])
             parts.append(StudyPart(data["name"], data["about"], tables, figure))
     return parts

@@ -17,13 +17,14 @@ from modebridge.evaluate import Answers
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes.answering import answers_of
+from modebridge.recipes.checking import check_recipe
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.feeds import Feeds, load_splits
 from modebridge.recipes.folder import RunFolder, write_whole
 from modebridge.recipes.illustrations import illustrate
 from modebridge.recipes.members import members_of
 from modebridge.recipes.scoring import curve_warnings, main_rows
-from modebridge.recipes.settings import differences, from_toml, to_toml
+from modebridge.recipes.settings import differences, read_toml, to_toml
 from modebridge.recipes.workshop import Workshop
 from modebridge.report import Row
 from modebridge.training import Engine
@@ -76,7 +77,7 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
     file = folder.path / "recipe.toml"
     changes: list[str] = []
     if file.is_file():
-        before, seed_before = from_toml(file.read_text(), str(file))
+        before, seed_before = read_toml(file)
         if (before.name, seed_before) != (recipe.name, seed):
             raise ModebridgeError(
                 f"Expected '{folder.path}' to be a folder for recipe {recipe.name}, seed {seed}, but it holds "
@@ -100,6 +101,7 @@ def make_workshop(
     boards: bool = False,
 ) -> Workshop:
     """A workshop for a recipe, its images read and split. The arguments are those of `run_recipe`."""
+    check_recipe(recipe)
     engine = engine or engine_for(recipe)
     splits = load_splits(recipe.data, data)
     size = spec_of(recipe.net, recipe.norm, splits.train.classes).image[-1]

@@ -93,7 +93,7 @@ def page(data: PageData) -> str:
     """The page as HTML."""
     import jinja2
 
-    text = resources.files("modebridge.report").joinpath("templates/page.html.j2").read_text()
+    text = resources.files("modebridge.report").joinpath("templates/page.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     figures = {
         "cost": cost_figure(data.rows),

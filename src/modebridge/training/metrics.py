@@ -53,7 +53,7 @@ def append_metrics(path: Path, epoch: Epoch) -> None:
     """Add an epoch to a file of one JSON object a line."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(epoch)) + "\n")
     except OSError as error:
         raise ModebridgeError(
@@ -64,7 +64,7 @@ def append_metrics(path: Path, epoch: Epoch) -> None:
 def read_metrics(path: Path) -> list[Epoch]:
     """The epochs of such a file in order; of one that was done again after a stop, the last."""
     found: dict[int, Epoch] = {}
-    for line in path.read_text().splitlines() if path.is_file() else []:
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
         try:
             record: dict[str, Any] = json.loads(line)
             found[record["number"]] = Epoch(**record)
