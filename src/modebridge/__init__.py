@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 import types
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # instead of importing typing: what is imported here is imported before Ctrl-C is ours
 if TYPE_CHECKING:
+    from typing import Any
+
     # Where a function is called like its file, from that file: mypy takes it for the file elsewhere.
     from modebridge.bridges import Bridge
     from modebridge.curves import BezierCurve, Polychain

@@ -68,7 +68,7 @@ def test_one_setting_changes_and_no_other(setting: str, key: str, value: object)
         ("modes", "to be key=value"),
         ("modes=1", "at least 2 modes"),
         ("mode.lr=-1", "lr to be a number of at least 0"),
-        ("data.batch_size=0", "data.batch_size to be at least 1"),
+        ("data.batch_size=0", "data.batch_size to be between 1 and"),
     ],
 )
 def test_a_wrong_setting_is_one_clear_sentence(setting: str, message: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
-from types import FrameType
-from typing import IO
+
+TYPE_CHECKING = False  # as in modebridge/__init__.py: nothing is imported here that need not be
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = ["Interrupts", "goodbye", "main"]
 
@@ -41,10 +42,9 @@ class Interrupts:
 
     def install(self) -> None:
         """From now on."""
-        # Not from another thread, nor where the caller has ignored Ctrl-C for good (nohup, a shell's background).
-        with contextlib.suppress(ValueError):
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                signal.signal(signal.SIGINT, self._interrupt)
+        # Not where the caller has Ctrl-C ignored (a shell's background).
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, _: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:  # a forked worker: its parent speaks
@@ -61,8 +61,10 @@ def goodbye(more: str = "") -> None:
     if os.environ.get("RANK", "0") == "0":
         # The cursor comes back, which a bar of progress had hidden; past Python's buffers, whose locks may be held.
         cursor = "\x1b[?25h" if os.isatty(2) else ""
-        with contextlib.suppress(OSError):
+        try:  # noqa: SIM105 - contextlib is not worth its import here
             os.write(2, f"{cursor}modebridge: stopped{more}.\n".encode(errors="backslashreplace"))
+        except OSError:  # nobody listens
+            pass
     os._exit(STOPPED)
 
 
@@ -82,10 +84,6 @@ def _open_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
     for stream in (sys.stdout, sys.stderr):
-        _any_text(stream)
-
-
-def _any_text(stream: IO[str] | None) -> None:
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")

@@ -102,12 +102,13 @@ class Recipe:
     device: Literal["auto", "cpu"] = "auto"
 
     def __post_init__(self) -> None:
-        _plain("name", self.name, 100)
-        if "/" in self.name or "\\" in self.name or self.name.strip(". ") == "":
+        whole = self.name.isprintable() and len(self.name) <= 100 and self.name.strip(". ")
+        if not whole or "/" in self.name or "\\" in self.name:
             raise ModebridgeError(
-                f"Expected name to be fit for a folder, but got '{self.name}'; use letters and digits."
+                f"Expected name to be fit for a folder, but got {self.name[:50]!r}; use up to 100 letters and digits."
             )
-        _plain("about", self.about, 1000)
+        if len(self.about) > 1000 or not _is_text(self.about):
+            raise ModebridgeError(f"Expected about to be a line of text, but got {self.about[:50]!r}; shorten it.")
         if self.modes < 2:
             raise ModebridgeError(
                 f"Expected a recipe to have at least 2 modes, but got {self.modes}; a curve needs two ends."
@@ -157,8 +158,10 @@ def _within(name: str, value: float, least: float, most: float) -> None:
         raise ModebridgeError(f"Expected {name} to be between {least:,} and {most:,}, but got {got}; change it.")
 
 
-def _plain(name: str, text: str, most: int) -> None:
-    if not (text.isprintable() and len(text) <= most):
-        raise ModebridgeError(
-            f"Expected {name} to be a line of at most {most:,} printable characters, but got {text[:50]!r}; change it."
-        )
+def _is_text(text: str) -> bool:
+    """Whether a file can hold it: halves of characters, as from a name that is no UTF-8, are none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
