@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ CLOSED = 141
 """Nobody reads standard output any more, as after `| head -1`: 128 and the number of SIGPIPE."""
 
 DEBUG = "MODEBRIDGE_DEBUG"
+HERE = Path(__file__).parents[1]
 
 WAYS_OUT = {
     errno.EACCES: "choose another place, or ask for the right to use this one",
@@ -81,8 +81,6 @@ def _verb(words: list[str]) -> int:
     command = typer.main.get_command(app)
     with command.make_context("modebridge", words) as context:
         command.invoke(context)
-    if sys.stdout is not None:
-        sys.stdout.flush()
     return 0
 
 
@@ -90,6 +88,12 @@ def _code_of(error: BaseException, words: Sequence[str]) -> int:
     """Say what is to be said of an error; its exit code."""
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
+    unwritten = error.__cause__ if isinstance(error, terminal.OutputError) else _stdout_error(error)
+    if isinstance(unwritten, BrokenPipeError):
+        return CLOSED
+    if isinstance(unwritten, OSError):
+        why = f"but got '{unwritten.strerror}'; send them elsewhere"
+        return _said(f"Expected to write the results to standard output, {why}.", PARTLY)
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else PARTLY if error.code else 0
     if isinstance(error, typer.Abort):
@@ -103,12 +107,6 @@ def _code_of(error: BaseException, words: Sequence[str]) -> int:
             for line in told.getvalue().splitlines():
                 terminal.say(line, fold=False)
         return int(wrong)
-    unwritten = error.__cause__ if isinstance(error, terminal.OutputError) else _stdout_error(error)
-    if isinstance(unwritten, BrokenPipeError):
-        return CLOSED
-    if isinstance(unwritten, OSError):
-        why = f"but got '{unwritten.strerror}'; send them elsewhere"
-        return _said(f"Expected to write the results to standard output, {why}.", PARTLY)
     if isinstance(error, OSError):
         return _said(_about_file(error), MISTAKE)
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "can't allocate mem" in str(error):
@@ -122,13 +120,13 @@ def _said(sentence: str, code: int) -> int:
     return code
 
 
-def _stdout_error(error: BaseException) -> OSError | None:
-    """What is wrong with standard output, where that may be what an error without a file's name is about."""
-    if isinstance(error, OSError) and error.filename is None and sys.stdout is not None:
-        try:
-            sys.stdout.flush()  # what could not be written is still there, and fails again
-        except OSError as failed:
-            return failed
+def _stdout_error(error: BaseException) -> BaseException | None:
+    """What was wrong with standard output where typer wrote there itself, as for --help: no verb was at work then."""
+    if isinstance(error, SystemExit):  # rich's answer to a closed pipe
+        error = error.__context__ or error
+    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(HERE))]
+    if isinstance(error, OSError) and error.filename is None and all(one.filename == __file__ for one in ours):
+        return error
     return None
 
 
@@ -140,9 +138,8 @@ def _about_file(error: OSError) -> str:
 
 
 def _about_bug(error: BaseException, words: Sequence[str]) -> str:
-    here = Path(__file__).parents[1]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if here in Path(frame.filename).parents]
-    where = f" ({Path(frames[-1].filename).relative_to(here)}, line {frames[-1].lineno})" if frames else ""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if HERE in Path(frame.filename).parents]
+    where = f" ({Path(frames[-1].filename).relative_to(HERE)}, line {frames[-1].lineno})" if frames else ""
     verb = next((word for word in words if not word.startswith("-")), "")
     paths = [word.partition("=")[2] if word.startswith("-") else word for word in words if word != verb]
     given = next((f" on '{path}'" for path in paths if path and os.path.lexists(path)), "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -18,15 +20,14 @@ def fitting(table: Table, console: Console) -> RenderableType:
     """The table where it fits the console, else a list: a row's name, and its other cells by their columns' names."""
     if _needs(table, console) <= console.width:
         return table
-    columns = [(_text(column.header, console), list(column.cells)) for column in table.columns]
-    parts: list[RenderableType] = [Text(console.render_str(table.title).plain)] if isinstance(table.title, str) else []
-    for k, row in enumerate(table.rows):
-        style = row.style or ""
-        first, *others = [(head, _text(cells[k], console)) for head, cells in columns]
-        named = [f"{head} {cell.plain}".strip() for head, cell in others if cell.plain]
-        parts.append(Text(first[1].plain, style=style, overflow="fold"))
-        parts.append(Padding(Text(", ".join(named), style=style, overflow="fold"), (0, 0, 0, 2)))
-    return Group(*parts)
+    columns = [[_text(cell, console) for cell in (column.header, *column.cells)] for column in table.columns]
+    heads, *rows = zip(*columns, strict=True)
+    lines = [Text(_text(table.title, console))] if table.title else []
+    for drawn, row in zip(table.rows, rows, strict=True):
+        named = [f"{head} {cell}".strip() for head, cell in zip(heads[1:], row[1:], strict=True) if cell]
+        style = drawn.style or ""
+        lines += [Text(text, style, overflow="fold") for text in (row[0], *_filled(named, console.width)) if text]
+    return Group(*lines)
 
 
 def _needs(table: Table, console: Console) -> int:
@@ -36,9 +37,21 @@ def _needs(table: Table, console: Console) -> int:
         widths = [Measurement.get(console, console.options, cell) for cell in (column.header, *column.cells)]
         widest = max(width.maximum for width in widths)
         needed += widest if column.no_wrap else min(widest, FOLDED)
-    # As our tables are drawn: one space to the right of every column but the last, collapsed with the next one's left.
-    return needed + len(table.columns) - 1
+    # As our tables are drawn: two spaces between columns, one at either end.
+    return needed + 2 * len(table.columns)
 
 
-def _text(cell: RenderableType, console: Console) -> Text:
-    return cell if isinstance(cell, Text) else console.render_str(str(cell))
+def _filled(items: Sequence[str], width: int) -> list[str]:
+    """Items in indented lines, none broken that fits one."""
+    lines: list[str] = []
+    for k, item in enumerate(items):
+        ended = item if k == len(items) - 1 else f"{item},"
+        if lines and cell_len(lines[-1]) + 1 + cell_len(ended) <= width:
+            lines[-1] += f" {ended}"
+        else:
+            lines.append(f"  {ended}")
+    return lines
+
+
+def _text(cell: RenderableType | None, console: Console) -> str:
+    return cell.plain if isinstance(cell, Text) else console.render_str(str(cell)).plain
