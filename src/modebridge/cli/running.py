@@ -37,6 +37,7 @@ from modebridge.recipes import (
 )
 from modebridge.recipes.costs import spec_for
 from modebridge.recipes.elsewhere import find_modes
+from modebridge.recipes.extras import read_json, stages_of
 from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
@@ -212,11 +213,7 @@ def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
 
 def _seconds_before(folder: RunFolder) -> dict[str, float]:
     """How long things took when they were trained, which a run that trained nothing does not know."""
-    try:
-        before = json.loads((folder.path / "results.json").read_text(encoding="utf-8"))
-        return {str(stage): float(seconds) for stage, seconds in before["seconds"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return {}
+    return stages_of(read_json(folder.path / "results.json"))
 
 
 def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> Path:

@@ -44,6 +44,7 @@ __all__ = [
     "visible",
 ]
 
+NARROWEST = 20
 Tell = Callable[[str, int, int, float], None]
 
 
@@ -74,6 +75,8 @@ class Screen(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, quiet=not first_process(), highlight=False, markup=False, emoji=False)
+        if self.width < NARROWEST:  # COLUMNS=0 would print nothing at all
+            self.width = NARROWEST
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Every string that is printed, alone or in a table, comes here."""

@@ -14,12 +14,12 @@ from modebridge.evaluate import Answers, CurvePoint
 from modebridge.recipes.answering import read_answers
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.elastic import elastic_lines
+from modebridge.recipes.extras import read_json, read_metrics_of, read_studies, read_times, stages_of
 from modebridge.recipes.folder import RunFolder, write_whole
 from modebridge.recipes.members import bridge, mode, point
 from modebridge.recipes.scoring import curve_warnings, main_rows
 from modebridge.recipes.settings import read_toml
-from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
-from modebridge.training import Epoch, read_metrics
+from modebridge.report import PageData, Row, Samples, page, summary
 
 __all__ = ["find_recipe_of", "gather", "write_page"]
 
@@ -45,7 +45,10 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
     recipe, seed = find_recipe_of(folder)
     answers = read_answers(folder)
     rows = main_rows(recipe, answers) if rows is None else rows
-    results = _json(folder.path / "results.json")
+    results = read_json(folder.path / "results.json")
+    studies, lost = read_studies(folder.path)
+    used = {name for row in rows for name in row.members}
+    used |= {read for name in used for read in answers.costs[name].reads}
     i, j = recipe.curves()[0]
     samples, _ = folder.read("samples", f"{i}-{j}")
     reader = bridge("I", i, j, recipe.sizes[0]).name
@@ -55,7 +58,7 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
         about=recipe.about,
         summary=summary(rows),
         rows=rows,
-        warnings=curve_warnings(recipe, answers),
+        warnings=[*curve_warnings(recipe, answers), *lost],
         answers=answers,
         classes=CLASS_NAMES.get(recipe.data.name, [str(k) for k in range(classes)]),
         profiles=_read_profiles(folder, recipe),
@@ -68,11 +71,11 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
         )
         if samples and reader in answers.test
         else None,
-        metrics=_metrics(folder),
-        studies=_studies(folder),
+        metrics=read_metrics_of(folder.path),
+        studies=studies,
         provenance=_provenance(folder, recipe, seed, results),
         recipe=(folder.path / "recipe.toml").read_text(encoding="utf-8"),
-        times=_times(folder, answers, rows),
+        times=read_times(folder.path, used),
         elastic=elastic_lines(answers, rows),
     )
 
@@ -90,22 +93,6 @@ def write_page(folder: RunFolder, rows: Sequence[Row] | None = None) -> Path:
     return place
 
 
-def _times(folder: RunFolder, answers: Answers, rows: Sequence[Row]) -> dict[str, float]:
-    """Measured times by member, where all that the table needs were measured."""
-    found: dict[str, float] = _json(folder.path / "times.json").get("relative", {})
-    used = {name for row in rows for name in row.members}
-    used |= {read for name in used for read in answers.costs[name].reads}
-    return found if used <= set(found) else {}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return found
-    except (OSError, ValueError):
-        return {}
-
-
 def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
     found = {}
     for i, j in recipe.curves():
@@ -115,35 +102,18 @@ def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoi
     return found
 
 
-def _metrics(folder: RunFolder) -> dict[str, dict[str, Sequence[Epoch]]]:
-    return {
-        kind: {file.stem: read_metrics(file) for file in sorted((folder.path / "metrics" / kind).glob("*.jsonl"))}
-        for kind in ("modes", "curves", "bridges")
-    }
-
-
-def _studies(folder: RunFolder) -> list[StudyPart]:
-    parts = []
-    for file in sorted((folder.path / "studies").glob("*/table.json")):
-        data = _json(file)
-        if data:
-            drawn = file.with_name("figure.svg")
-            figure = drawn.read_text(encoding="utf-8") if drawn.is_file() else ""
-            tables = tuple(StudyTable.from_dict(table) for table in data["tables"])
-            parts.append(StudyPart(data["name"], data["about"], tables, figure))
-    return parts
-
-
 def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[str, Any]) -> dict[str, str]:
     found = {"recipe": f"{recipe.name}: {recipe.about}", "seed": str(seed)}
     for key in ("made", "machine", "modebridge", "torch", "python"):
         if key in results:
             found[key] = str(results[key])
-    timed = _json(folder.path / "times.json")
+    timed = read_json(folder.path / "times.json")
     if timed:
-        found["times measured on"] = f"{timed.get('machine', '')}, {timed.get('made', '')}, batches of {timed['batch']}"
-    if results.get("seconds"):
-        found["seconds"] = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in results["seconds"].items())
+        where = ", ".join(str(timed.get(key, "")) for key in ("machine", "made"))
+        found["times measured on"] = f"{where}, batches of {timed.get('batch', '')}"
+    stages = stages_of(results)
+    if stages:
+        found["seconds"] = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in stages.items())
     for kind in ("modes", "aligned", "curves", "bridges"):
         hashes = []
         for name in folder.names(kind):

@@ -64,13 +64,26 @@ def append_metrics(path: Path, epoch: Epoch) -> None:
 def read_metrics(path: Path) -> list[Epoch]:
     """The epochs of such a file in order; of one that was done again after a stop, the last."""
     found: dict[int, Epoch] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            record: dict[str, Any] = json.loads(line)
-            found[record["number"]] = Epoch(**record)
-        except (ValueError, KeyError, TypeError):
-            continue  # cut off by a kill; the epoch was done again
+    for line in path.read_bytes().decode("utf-8", "replace").splitlines() if path.is_file() else []:
+        epoch = _epoch(line)
+        if epoch is not None:
+            found[epoch.number] = epoch
     return [found[number] for number in sorted(found)]
+
+
+def _epoch(line: str) -> Epoch | None:
+    """None for a line that was cut off by a kill (the epoch was done again), or damaged."""
+    try:
+        record: dict[str, Any] = json.loads(line)
+        for name in ("losses", "scores"):
+            record[name] = {str(key): float(value) for key, value in record[name].items()}
+        for name in ("lr", "seconds"):
+            record[name] = float(record[name])
+        for name in ("number", "total", "images"):
+            record[name] = int(record[name])
+        return Epoch(**record)
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
 
 
 class TensorBoard:
