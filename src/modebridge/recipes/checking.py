@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from modebridge.bridges import last_blocks_tap
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, near
+from modebridge.nets.resnet import SPECS
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.costs import spec_for
 
@@ -15,6 +16,10 @@ IMAGES = {"digits": (1, 8, 8), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32)}
 
 def check_recipe(recipe: Recipe) -> None:
     """Refuse a recipe whose network, images and bridges do not go together."""
+    if recipe.net not in SPECS:
+        raise ModebridgeError(
+            f"Expected net to be a known network, but got '{recipe.net[:80]}'; {near(recipe.net[:80], SPECS)}."
+        )
     spec = spec_for(recipe)
     image = IMAGES.get(recipe.data.name, spec.image)
     if image[0] != spec.image[0]:

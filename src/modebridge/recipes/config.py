@@ -117,7 +117,7 @@ class Recipe:
         for size in self.sizes:
             if size not in ("small", "medium"):
                 raise ModebridgeError(
-                    f"Expected sizes to be of 'small' and 'medium', but got '{size}'; choose of the two."
+                    f"Expected sizes to be of 'small' and 'medium', but got '{size[:80]}'; choose of the two."
                 )
         if not self.sizes:
             raise ModebridgeError("Expected at least one size of bridges, but got none; give sizes=small.")

@@ -1,4 +1,4 @@
-"""What a run folder holds beside its artefacts: metrics, measured times, studies. Damaged ones are left out, by name."""
+"""What a run folder holds beside its artefacts: metrics, measured times, studies; damaged ones are left out by name."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from modebridge.data.sets import CLASS_NAMES
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, CurvePoint
+from modebridge.evaluate import CurvePoint
 from modebridge.recipes.answering import read_answers
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.elastic import elastic_lines
