@@ -207,6 +207,7 @@ def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_
         ("data.noise=nan", "data.noise to be between 0 and 1,000"),
         ("modes=1000000", "modes to be between 2 and 100"),
         ("mode.epochs=10000000", "at most 1,000,000"),
+        (f"bridge.seed={2**63}", "Expected seed to be a whole number up to"),
         ("net=cifar10", "Expected net to take images of 1 channels"),
         ("net=resnet", "Expected net to be a known network"),
         ("name=../../x", "fit for a folder"),

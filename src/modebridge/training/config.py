@@ -12,6 +12,8 @@ __all__ = ["TrainConfig"]
 
 MOST = 10**6
 """Of epochs and of every rate."""
+SEEDS = 2**62
+"""Torch's generators take 64 bits; some of a run's are a few above this one."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class TrainConfig:
                     f"Expected {name} to be a {'number' if isinstance(least, float) else 'whole number'} of at least "
                     f"{least:g} and at most {MOST:,}, but got {str(value)[:50]}; change it."
                 )
+        if not (isinstance(self.seed, int) and abs(self.seed) <= SEEDS):
+            raise ModebridgeError(
+                f"Expected seed to be a whole number up to {SEEDS:,}, but got {str(self.seed)[:50]}; change it."
+            )
         if self.average_from > self.epochs:
             raise ModebridgeError(
                 f"Expected average_from to be at most the {self.epochs} epochs, but got {self.average_from}; lower it."
