@@ -92,6 +92,7 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
         (["--recipe", "digits", "--batch", "0"], "Expected --batch to be numbers from 1"),
         (["--recipe", "digits", "--batch", "a"], "Expected --batch to be numbers from 1"),
         (["--recipe", "digits", "--batch", ","], "Expected --batch to be numbers from 1"),
+        (["--recipe", "digits", "--batch", "9" * 20], "Expected --batch to be numbers from 1 to 1,000,000"),
         (["--recipe", "digits", "--device", "tpu"], "Expected --device to be auto, cpu or cuda"),
         (["--recipe", "digits", "--device", "cpu", "--ways", "graphs"], "Expected ways to be of"),
         (["--recipe", "digits", "--device", "cpu", "--only", "DE-9"], "Expected --only to be of DE-1"),

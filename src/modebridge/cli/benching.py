@@ -28,6 +28,8 @@ __all__ = ["bench"]
 BUSY = 0.25
 """The load a core, before the start, from which the machine counts as busy."""
 DAY = 86400.0
+LARGEST = 10**6
+"""Images a call."""
 THREADS = 4096
 
 
@@ -218,8 +220,10 @@ def _sizes(text: str) -> list[int]:
         sizes = [int(part) for part in listed("--batch", text) or []]
     except ValueError:  # ours, where there is nothing, is one too
         sizes = []
-    if not sizes or min(sizes) < 1:
-        raise ModebridgeError(f"Expected --batch to be numbers from 1 as 1,8,64, but got '{text}'; give some.")
+    if not sizes or min(sizes) < 1 or max(sizes) > LARGEST:
+        raise ModebridgeError(
+            f"Expected --batch to be numbers from 1 to {LARGEST:,} as 1,8,64, but got '{text[:80]}'; give some."
+        )
     return list(dict.fromkeys(sizes))
 
 

@@ -139,7 +139,7 @@ def listed(option: str, text: str | None) -> list[str] | None:
         return None
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names:
-        raise ModebridgeError(f"Expected {option} to name something, but got '{text}'; leave it out for all.")
+        raise ModebridgeError(f"Expected {option} to name something, but got '{text}'; leave it out, or name some.")
     return names
 
 
