@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 import modebridge
 from modebridge import ModebridgeError
-from modebridge.cli.app import app, main
+from modebridge.cli.app import app
+from modebridge.cli.boundary import run_program
+from modebridge.cli.start import Interrupts
 from modebridge.recipes import RECIPES, RunFolder, read_answers
 from tests.recipes.small import small
 
@@ -30,10 +32,9 @@ def program(*arguments, **environment):
 
 def main_of(monkeypatch, capsys, *arguments):
     """Exit code, stdout and stderr of the whole program, in this process: a new one takes seconds to start."""
-    monkeypatch.setattr(sys, "argv", ["modebridge", *arguments])
     monkeypatch.setattr("modebridge.cli.terminal.leave", sys.exit)
     with pytest.raises(SystemExit) as left:
-        main()
+        run_program(arguments, Interrupts())
     return left.value.code, *capsys.readouterr()
 
 

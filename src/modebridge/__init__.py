@@ -3,26 +3,40 @@
 Train (or bring) modes, connect two by a curve, learn a bridge that predicts the middle of the curve, and average.
 """
 
-from modebridge.bridges import Bridge
-from modebridge.curves import BezierCurve, Polychain
-from modebridge.data import load_mode, load_modes
-from modebridge.deploy import Deployed, export
-from modebridge.ensembles import BridgedEnsemble
-from modebridge.errors import ModebridgeError
-from modebridge.evaluate import align, cost, evaluate
-from modebridge.modes import Mode
-from modebridge.nets import inspect
-from modebridge.training import (
-    Engine,
-    TrainConfig,
-    fit_bridge,
-    fit_bridges,
-    fit_curve,
-    fit_curves,
-    fit_mode,
-    fit_modes,
-    plan_bridge,
-)
+from __future__ import annotations
+
+import sys
+import types
+from importlib import import_module
+
+TYPE_CHECKING = False  # instead of importing typing: what is imported here is imported before Ctrl-C is ours
+if TYPE_CHECKING:
+    from typing import Any
+
+    # Where a function is called like its file, from that file: mypy takes it for the file elsewhere.
+    from modebridge.bridges import Bridge
+    from modebridge.curves import BezierCurve, Polychain
+    from modebridge.data import load_mode, load_modes
+    from modebridge.deploy import Deployed
+    from modebridge.deploy.export import export
+    from modebridge.ensembles import BridgedEnsemble
+    from modebridge.errors import ModebridgeError
+    from modebridge.evaluate import align
+    from modebridge.evaluate.cost import cost
+    from modebridge.evaluate.evaluate import evaluate
+    from modebridge.modes import Mode
+    from modebridge.nets.inspect import inspect
+    from modebridge.training import (
+        Engine,
+        TrainConfig,
+        fit_bridge,
+        fit_curve,
+        fit_curves,
+        fit_mode,
+        fit_modes,
+        plan_bridge,
+    )
+    from modebridge.training.fit_bridges import fit_bridges
 
 __version__ = "0.1.0"
 
@@ -52,3 +66,55 @@ __all__ = [
     "load_modes",
     "plan_bridge",
 ]
+
+_NAMES = {
+    "bridges": ("Bridge",),
+    "curves": ("BezierCurve", "Polychain"),
+    "data": ("load_mode", "load_modes"),
+    "deploy": ("Deployed", "export"),
+    "ensembles": ("BridgedEnsemble",),
+    "errors": ("ModebridgeError",),
+    "evaluate": ("align", "cost"),
+    "modes": ("Mode",),
+    "nets": ("inspect",),
+    "training": (
+        *("Engine", "TrainConfig", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
+        *("fit_mode", "fit_modes", "plan_bridge"),
+    ),
+}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+
+
+class _Package(types.ModuleType):
+    """This package: its names come when they are first asked for.
+
+    Importing torch takes seconds, and the program must be able to answer `--help` and Ctrl-C before that.
+    """
+
+    @property
+    def evaluate(self) -> Any:
+        """The function; a property, because importing the folder of the same name would put that in its place."""
+        return import_module("modebridge.evaluate").evaluate
+
+    @evaluate.setter
+    def evaluate(self, folder: types.ModuleType) -> None:
+        """What `import modebridge.evaluate` does at its end."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _HOMES:
+            value = getattr(import_module(f"modebridge.{_HOMES[name]}"), name)
+            setattr(self, name, value)
+            return value
+        if not name.startswith("_"):
+            try:
+                return import_module(f"modebridge.{name}")
+            except ModuleNotFoundError as error:
+                if error.name != f"modebridge.{name}":
+                    raise
+        raise AttributeError(f"module 'modebridge' has no attribute '{name}'")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

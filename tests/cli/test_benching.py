@@ -77,6 +77,12 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
     rows = json.loads(result.stdout)["rows"]
     assert [row["name"] for row in rows] == ["DE-1", "DE-1 + 1 bridge"]
     assert [path.name for path in tmp_path.iterdir()] == ["fast.onnx"]
+    for words, said in (
+        (("--ways", "magic"), "ways to be of eager, compiled, onnx, but got 'magic'"),
+        (("--ways", "onnx"), "which runs whole and in one way"),
+        (("--only", "DE-1"), "which runs whole and in one way"),
+    ):
+        assert said in refused(str(tmp_path / "fast.onnx"), "--device", "cpu", *words)
 
 
 @pytest.mark.parametrize(
@@ -86,13 +92,21 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
         (["--recipe", "digits", "--batch", "0"], "Expected --batch to be numbers from 1"),
         (["--recipe", "digits", "--batch", "a"], "Expected --batch to be numbers from 1"),
         (["--recipe", "digits", "--batch", ","], "Expected --batch to be numbers from 1"),
+        (["--recipe", "digits", "--batch", "9" * 20], "Expected --batch to be numbers from 1 to 1,000,000"),
         (["--recipe", "digits", "--device", "tpu"], "Expected --device to be auto, cpu or cuda"),
         (["--recipe", "digits", "--device", "cpu", "--ways", "graphs"], "Expected ways to be of"),
         (["--recipe", "digits", "--device", "cpu", "--only", "DE-9"], "Expected --only to be of DE-1"),
         (["--recipe", "digits", "--seconds", "0"], "Expected --seconds to be above 0"),
-        (["--recipe", "digits", "--threads", "0"], "Expected --threads to be at least 1"),
+        (["--recipe", "digits", "--threads", "0"], "Expected --threads to be between 1 and 4096"),
         (["--recipe", "digits", "--device", "cpu", "--bf16"], "Expected --bf16 on a CUDA device"),
         (["--recipe", "nothing"], "Expected a known recipe"),
+        (
+            ["--recipe", "digits", "--device", "cpu", "--ways", "magic"],
+            "ways to be of eager, compiled, onnx, but got 'm",
+        ),
+        (["--recipe", "digits", "--device", "cpu", "--ways", ""], "Expected --ways to name something"),
+        (["--recipe", "digits", "--device", "cpu", "--only", ","], "Expected --only to name something"),
+        (["--recipe", "digits", "--seconds", "nan"], "Expected --seconds to be above 0"),
     ],
 )
 def test_mistakes_are_a_sentence(arguments, said):

@@ -15,12 +15,14 @@ from modebridge.recipes import (
     Member,
     bridge,
     changed,
+    check_recipe,
     find_recipe,
     from_toml,
     members_of,
     read_recipe,
     to_toml,
 )
+from modebridge.recipes.digits import digits
 from modebridge.recipes.estimate import work_of
 from modebridge.recipes.settings import differences, keys_of
 
@@ -68,7 +70,7 @@ def test_one_setting_changes_and_no_other(setting: str, key: str, value: object)
         ("modes", "to be key=value"),
         ("modes=1", "at least 2 modes"),
         ("mode.lr=-1", "lr to be a number of at least 0"),
-        ("data.batch_size=0", "data.batch_size to be at least 1"),
+        ("data.batch_size=0", "data.batch_size to be between 1 and"),
     ],
 )
 def test_a_wrong_setting_is_one_clear_sentence(setting: str, message: str) -> None:
@@ -161,3 +163,95 @@ def test_members_of_recipes() -> None:
     assert {"mode-2", "curve-1-2", "I-2-1-small", "II-0-2-medium", "labels-0-1-small"} <= set(names)
     with pytest.raises(ModebridgeError, match="such as mode-0"):
         Member.parse("mode")
+
+
+EXTREMES = (
+    "0",
+    "-1",
+    "1e-9",
+    "1e300",
+    "nan",
+    "inf",
+    "-inf",
+    "",
+    "9" * 30,
+    "9" * 5000,
+    "x" * 5000,
+    "\x1b[31m",
+    "\udcff",
+)
+
+
+def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_written():
+    """Before anything is read or trained; what is accepted survives the run folder's file."""
+    recipe = digits()
+    sentences = []
+    for setting in (f"{key}={value}" for key in keys_of(recipe) for value in EXTREMES):
+        try:
+            found = changed(recipe, [setting])
+            check_recipe(found)
+        except ModebridgeError as error:
+            sentences.append(str(error))
+        else:
+            assert from_toml(to_toml(found, 0).encode().decode(), "x")[0] == found
+    assert len(sentences) > 400
+    assert max(map(len, sentences)) < 400
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("small=1e-9", "Expected small to be between 0.1 and 64"),
+        ("medium=65", "Expected medium to be between 0.1 and 64"),
+        ("data.pad=1000000", "Expected data.pad to be at most the 8 pixels"),
+        ("data.noise=nan", "data.noise to be between 0 and 1,000"),
+        ("modes=1000000", "modes to be between 2 and 100"),
+        ("mode.epochs=10000000", "at most 1,000,000"),
+        (f"bridge.seed={2**63}", "Expected seed to be a whole number up to"),
+        ("net=cifar10", "Expected net to take images of 1 channels"),
+        ("net=resnet", "Expected net to be a known network"),
+        ("name=../../x", "fit for a folder"),
+        ("sizes=small,small", "Expected sizes to name each size once"),
+    ],
+)
+def test_choices_that_do_not_go_together(setting, message):
+    with pytest.raises(ModebridgeError, match=message):
+        check_recipe(changed(digits(), [setting]))
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"# \xff", "text in UTF-8, but byte 2 is not"),
+        ("modes = 3".encode("utf-16"), "text in UTF-8"),
+        (b"a = " + b"[" * 10_000, "nested too deeply"),
+        (b"a = " + b"{a=" * 3000, "nested too deeply"),
+        (b"modes = " + b"9" * 10_000, "to be TOML"),
+        (b"seed = 'x'", "Expected seed in .* to be a whole number, but got 'x'"),
+        (b"seed = true", "to be a whole number"),
+        (b"seed = nan", "to be a whole number"),
+        (b"modes = {a = 1}", "Expected modes to be a single value"),
+        (b"norm = ['bn']", "Expected norm to be a single value"),
+        (b"#" * 2_000_000, "larger than 1,000,000 bytes"),
+        (b"\0", "to be TOML"),
+        (b"a." * 3000 + b"a = 1", "Expected the settings of a recipe"),
+    ],
+)
+def test_a_hostile_file_is_a_sentence(tmp_path, raw, message):
+    file = tmp_path / "recipe.toml"
+    file.write_bytes(raw)
+    with pytest.raises(ModebridgeError, match=message):
+        read_recipe(str(file))
+
+
+def test_a_file_of_windows_is_read(tmp_path):
+    file = tmp_path / "recipe.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + to_toml(digits(), 3).replace("\n", "\r\n").encode())
+    assert read_recipe(str(file)) == (digits(), 3)
+
+
+def test_a_program_that_ends_itself(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("raise SystemExit(0)")
+    with pytest.raises(ModebridgeError, match="got SystemExit"):
+        read_recipe(str(file))

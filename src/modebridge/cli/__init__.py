@@ -1,5 +1,5 @@
 """The command line: one verb per thing a person wants."""
 
-from modebridge.cli.app import main
+from modebridge.cli.start import main
 
 __all__ = ["main"]

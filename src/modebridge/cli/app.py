@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-__all__ = ["app", "main"]
+from modebridge.cli.options import (
+    Data,
+    Device,
+    Exported,
+    Folder,
+    Images,
+    Json,
+    Modes,
+    NewFile,
+    Out,
+    Page,
+    RecipeName,
+    Seed,
+    Settings,
+    Target,
+)
+
+__all__ = ["app"]
 
 app = typer.Typer(
     help="Most of a deep ensemble's accuracy and calibration at nearly the cost of one forward pass.",
@@ -20,31 +34,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-RecipeName = Annotated[
-    str | None,
-    typer.Argument(
-        help="A name of `modebridge recipes`, or your own file (.toml, .py); else that of the run folder, else digits."
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Replace a setting, as `mode.epochs=3`; may be given again.", metavar="KEY=VALUE"),
-]
-Seed = Annotated[int | None, typer.Option(help="Of every random choice; 0 unless the recipe's file says otherwise.")]
-Data = Annotated[Path | None, typer.Option(help="The data set's official files; else MODEBRIDGE_DATA, else ./data.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Json = Annotated[bool, typer.Option("--json", help="Results as JSON on standard output.")]
-Out = Annotated[Path | None, typer.Option(help="The run folder; runs/RECIPE by default.")]
-
 
 @app.callback(invoke_without_command=True)
 def _modebridge(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the trace of an error; also after the verb, or by MODEBRIDGE_DEBUG=1.")
+    ] = False,
 ) -> None:
+    # `debug` is read by the boundary, before anything can go wrong; it stands here for --help.
     if version:
         from modebridge import __version__
+        from modebridge.cli.terminal import put
 
-        typer.echo(__version__)
+        put(__version__)
         raise typer.Exit
 
 
@@ -55,7 +58,7 @@ def run(
     settings: Settings = None,
     seed: Seed = None,
     data: Data = None,
-    modes: Annotated[Path | None, typer.Option(help="Use these trained modes: a folder of checkpoints.")] = None,
+    modes: Modes = None,
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write RUN/tensorboard too (an extra).")] = False,
     as_json: Json = False,
@@ -64,7 +67,7 @@ def run(
 
     Without a recipe it runs `digits`: hand-written digits carried in the package, no download, a minute or two on two
     cores. What is in the run folder is not trained again; a run that was stopped goes on. Started by `torchrun` it
-    shares the work among processes.
+    shares the work among processes. A recipe of your own that is a Python file is executed, as any program.
 
     Examples: `modebridge run`, `modebridge run cifar10-short --data ~/cifar --out runs/c10`,
     `modebridge run digits --set modes=3 --set norm=frn`.
@@ -132,16 +135,19 @@ def cost(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")]) -> None:
+def report(
+    folder: Folder,
+    out: Page = None,
+) -> None:
     """Write the page of a run folder again; needs neither the data set nor a GPU."""
     from modebridge.cli import looking
 
-    looking.report_run(folder)
+    looking.report_run(folder, out)
 
 
 @app.command()
 def advise(
-    folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")],
+    folder: Folder,
     budget: Annotated[float, typer.Option(help="What a forward pass may cost, in networks.")] = 1.2,
     by: Annotated[str, typer.Option(help="flops, params, or time (measured on this machine).")] = "flops",
     as_json: Json = False,
@@ -154,8 +160,8 @@ def advise(
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(help="A run folder.", metavar="DIR")],
-    file: Annotated[Path, typer.Argument(help="To be written: .onnx, or .pt2 for torch.export.", metavar="FILE")],
+    folder: Folder,
+    file: NewFile,
     members: Annotated[
         str | None, typer.Option(help="As `mode-0,I-0-1-small`; what `advise` says for x1.2 by default.")
     ] = None,
@@ -175,11 +181,12 @@ def export(
     `modebridge export runs/digits fast.onnx --members mode-0,I-0-1-small --average-cost 1.05`.
     """
     from modebridge.cli import deploying
+    from modebridge.cli.terminal import listed
 
     deploying.export_run(
         folder,
         file,
-        members=[name.strip() for name in members.split(",") if name.strip()] if members else [],
+        members=listed("--members", members) or [],
         per_member=per_member,
         plain=plain,
         grouped=grouped,
@@ -192,10 +199,8 @@ def export(
 
 @app.command()
 def predict(
-    file: Annotated[Path, typer.Argument(help="Written by `modebridge export`.", metavar="FILE")],
-    images: Annotated[
-        list[Path] | None, typer.Argument(readable=False, help="Files, or folders of them.", metavar="IMAGES...")
-    ] = None,
+    file: Exported,
+    images: Images = None,
     examples: Annotated[
         bool, typer.Option("--examples", help="The three digits that come with the package, for files of the demo.")
     ] = False,
@@ -217,7 +222,7 @@ def predict(
 
 @app.command()
 def bench(
-    target: Annotated[Path | None, typer.Argument(help="A run folder or an exported file.", metavar="DIR|FILE")] = None,
+    target: Target = None,
     recipe: Annotated[str | None, typer.Option(help="The networks of a recipe, untrained: time is the same.")] = None,
     batch: Annotated[str, typer.Option(help="Images a call.")] = "1,8,64,256",
     device: Device = "auto",
@@ -257,7 +262,7 @@ def bench(
 
 @app.command()
 def serve(
-    file: Annotated[Path, typer.Argument(help="Made by `modebridge export`.", metavar="FILE")],
+    file: Exported,
     host: Annotated[str, typer.Option(help="127.0.0.1 answers this machine alone, 0.0.0.0 everyone.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Where to listen.")] = 8000,
     batch: Annotated[int, typer.Option(help="The most images that run together.")] = 32,
@@ -271,30 +276,3 @@ def serve(
     from modebridge.cli import serving
 
     serving.serve_file(file, host=host, port=port, batch=batch, timeout_ms=timeout_ms, max_mb=max_mb)
-
-
-def main() -> None:
-    """Run the program; a user's mistake is one sentence on stderr and exit code 2, never a stack trace."""
-    from modebridge.cli.terminal import leave
-    from modebridge.errors import ModebridgeError
-
-    try:
-        code = app(standalone_mode=False)
-    except ModebridgeError as error:
-        Console(stderr=True).print(f"modebridge: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        leave(2)
-    except KeyboardInterrupt:
-        # At once: a plain exit would wait for the networks that are being trained on other threads.
-        Console(stderr=True).print("modebridge: stopped; the same command goes on from here.")
-        os._exit(130)
-    except typer.Abort:
-        leave(1)
-    except Exception as error:
-        # Typer's own words for a wrong option or argument, and its exit codes.
-        show, wrong = getattr(error, "show", None), getattr(error, "exit_code", None)
-        if not callable(show) or wrong is None:
-            raise
-        show()
-        leave(int(wrong))
-    # What a verb said by typer.Exit: 1 where a part of the work could not be done.
-    leave(code if isinstance(code, int) else 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from modebridge.cli.looking import _table
+from modebridge.cli.looking import plain_table
 from modebridge.deploy.contenders import Result
 
 __all__ = ["about_line", "goals", "markdown", "row_of", "table_of"]
@@ -21,7 +21,7 @@ def table_of(results: Sequence[Result]) -> Table:
     """The table of one way and batch size."""
     one = results[0]
     columns = ("ms", "quartiles", "images/s", "time", "quartiles", "FLOPs", "points")
-    table = _table(f"{one.way}, batch {one.batch}", *columns)
+    table = plain_table(f"{one.way}, batch {one.batch}", *columns)
     for result in results:
         table.add_row(*_cells(result))
     return table

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import tempfile
 import time
@@ -18,17 +17,21 @@ import torch
 
 from modebridge.cli.bench_tables import about_line, goals, markdown, row_of, table_of
 from modebridge.cli.looking import existing, span
-from modebridge.cli.terminal import say, screen
+from modebridge.cli.terminal import listed, say, screen
 from modebridge.deploy.contenders import Contender, Result, Way, race, race_file, usable_ways
 from modebridge.deploy.file import Deployed
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import RunFolder, find_recipe_of, read_recipe
+from modebridge.recipes import RunFolder, check_recipe, find_recipe_of, read_recipe
 from modebridge.recipes.benching import contenders_for, surroundings
 
 __all__ = ["bench"]
 
 BUSY = 0.25
 """The load a core, before the start, from which the machine counts as busy."""
+DAY = 86400.0
+LARGEST = 10**6
+"""Images a call."""
+THREADS = 4096
 
 
 def bench(
@@ -55,17 +58,26 @@ def bench(
     kind = _device(device)
     if bf16 and kind == "cpu":
         raise ModebridgeError("Expected --bf16 on a CUDA device, but got the CPU; leave it out.")
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise ModebridgeError(f"Expected --seconds to be above 0, but got {seconds}; 2 is a good start.")
+    if not 0 < seconds <= DAY:
+        raise ModebridgeError(f"Expected --seconds to be above 0 and at most a day, but got {seconds}; try 2.")
     if threads is not None:
-        if threads < 1:
-            raise ModebridgeError(f"Expected --threads to be at least 1, but got {threads}; leave it out for all.")
+        if not 1 <= threads <= THREADS:
+            raise ModebridgeError(
+                f"Expected --threads to be between 1 and {THREADS}, but got {threads}; leave it out for all."
+            )
         torch.set_num_threads(threads)
+    names = listed("--only", only)
+    chosen, lacking = usable_ways(kind, listed("--ways", ways))
     about = surroundings(kind, bf16=bf16)
     _warn_if_busy(about["load"])
     if target is not None and target.is_file():
         if kind != "cpu":
             raise ModebridgeError("Expected exported files to be timed on the CPU, but got cuda; use --device cpu.")
+        if ways is not None or only is not None:
+            raise ModebridgeError(
+                f"Expected --ways and --only with the networks of a run folder or recipe, but got the file '{target}', "
+                "which runs whole and in one way; leave them out."
+            )
         deployed = Deployed.load(target)
         about = {"what": target.name, **about}
         rows = int(deployed.meta["bridges"]) + 1 if deployed.meta["elastic"] else 1
@@ -74,17 +86,20 @@ def bench(
         return
     folder = existing(target) if target is not None else None
     chosen_recipe = find_recipe_of(folder)[0] if folder is not None else read_recipe(str(recipe))[0]
+    check_recipe(chosen_recipe)
     entered, image = contenders_for(chosen_recipe)
     about = {
         "what": f"networks of {target or 'recipe ' + str(recipe)}, weights drawn (time does not depend on them)",
         **about,
     }
-    entered = _chosen(entered, only)
-    chosen, lacking = usable_ways(kind, _split(ways) if ways else None)
+    entered = _chosen(entered, names)
     for sentence in lacking:
         say(sentence, style="yellow")
     rows_of = [sum(not (one.stacked and way == "onnx") for one in entered) for way in chosen for _ in sizes]
     place = _Place(folder, f"bench/{kind}{'-bf16' if bf16 else ''}") if folder is not None else None
+    if folder is not None and not folder.writes:
+        say(f"'{folder.path}' is read-only: the tables are shown and not written.", style="yellow")
+        place = None
     if place is not None and not overwrite:
         _keep_fuller(place, sum(rows_of))
     progress = _Progress(about, rows_of, seconds, quiet=as_json)
@@ -149,7 +164,7 @@ class _Progress:
         if not self._quiet:
             console = screen()
             console.print(table_of(results))
-            console.print(about_line(self._about), style="dim", markup=False)
+            console.print(about_line(self._about), style="dim")
         self._done += 1
         rest, done = sum(self._rows[self._done :]), sum(self._rows[: self._done])
         if rest:
@@ -197,19 +212,18 @@ def _end(results: Sequence[Result], about: Mapping[str, Any], as_json: bool, pla
         place.folder.files.write({place.name + ending: text for ending, text in texts.items()})
     console = screen()
     if as_json:
-        console.print_json(json.dumps(record))
+        console.print_data(record)
         return
     for sentence in goals(results):
-        console.print(sentence, markup=False)
+        console.print(sentence)
     if place is not None:
-        console.print(f"Written: {(place.folder.path / place.name).parent}", soft_wrap=True, markup=False)
+        console.print(f"Written: {(place.folder.path / place.name).parent}", soft_wrap=True)
 
 
-def _chosen(entered: Sequence[Contender], only: str | None) -> list[Contender]:
+def _chosen(entered: Sequence[Contender], names: Sequence[str] | None) -> list[Contender]:
     """One network, the unit, and those that the user names."""
-    if only is None:
+    if names is None:
         return list(entered)
-    names = _split(only)
     known = [one.name for one in entered]
     for name in names:
         if name not in known:
@@ -217,17 +231,15 @@ def _chosen(entered: Sequence[Contender], only: str | None) -> list[Contender]:
     return [one for k, one in enumerate(entered) if k == 0 or one.name in names]
 
 
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
 def _sizes(text: str) -> list[int]:
     try:
-        sizes = [int(part) for part in _split(text)]
-    except ValueError:
+        sizes = [int(part) for part in listed("--batch", text) or []]
+    except ValueError:  # ours, where there is nothing, is one too
         sizes = []
-    if not sizes or min(sizes) < 1:
-        raise ModebridgeError(f"Expected --batch to be numbers from 1 as 1,8,64, but got '{text}'; give some.")
+    if not sizes or min(sizes) < 1 or max(sizes) > LARGEST:
+        raise ModebridgeError(
+            f"Expected --batch to be numbers from 1 to {LARGEST:,} as 1,8,64, but got '{text[:80]}'; give some."
+        )
     return list(dict.fromkeys(sizes))
 
 

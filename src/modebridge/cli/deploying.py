@@ -17,7 +17,7 @@ from rich.table import Table
 
 import modebridge.data
 from modebridge.cli.looking import existing, naming_damage
-from modebridge.cli.terminal import say, screen
+from modebridge.cli.terminal import put, say, screen
 from modebridge.deploy import ALL, Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
 from modebridge.deploy.pictures import from_bytes
@@ -124,7 +124,7 @@ def predict_files(
                 record = _record(path, answer, k, classes)
                 rows.append(record)
                 if as_json:
-                    typer.echo(json.dumps(record))
+                    put(json.dumps(record))
             waiting.clear()
 
     # Refused before the first image is read, not at the first full batch.
@@ -144,7 +144,7 @@ def predict_files(
         if wrong is not None:
             bad += 1
             # Not folded at the width of a screen: a program may read it.
-            typer.echo(f"{path}: {wrong}", err=True)
+            say(f"{path}: {wrong}", fold=False)
         if len(waiting) == BATCH:
             ask()
     ask()

@@ -24,6 +24,7 @@ from modebridge.recipes import (
     Recipe,
     RunFolder,
     find_recipe_of,
+    gather,
     machine,
     members_of,
     missing_members,
@@ -33,8 +34,19 @@ from modebridge.recipes import (
 )
 from modebridge.recipes.costs import spec_for
 from modebridge.recipes.estimate import member_times, seconds_here, work_of
+from modebridge.recipes.manifest import write_whole
+from modebridge.report import page
 
-__all__ = ["advise_run", "existing", "list_recipes", "naming_damage", "report_run", "show_cost", "span"]
+__all__ = [
+    "advise_run",
+    "existing",
+    "list_recipes",
+    "naming_damage",
+    "plain_table",
+    "report_run",
+    "show_cost",
+    "span",
+]
 
 NEEDS = {
     "digits": "none",
@@ -45,7 +57,7 @@ NEEDS = {
 }
 
 
-def _table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
+def plain_table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
     """A table that fits 80 columns; `text` are the columns of words, which may be folded, the others are numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for k, column in enumerate(columns):
@@ -75,10 +87,10 @@ def list_recipes(*, estimate: bool, as_json: bool) -> None:
         for record, recipe in zip(records, recipes, strict=True):
             record |= {"petaflop": 2 * work_of(recipe).total / 1e15, "seconds": seconds[recipe.name]}
     if as_json:
-        screen().print_json(json.dumps(records))
+        screen().print_data(records)
         return
     more = ["PFLOP", "here"] if estimate else []
-    table = _table("recipe", "modes", "curves", "bridges", *more, "data needed", text=(0, 4 + len(more)))
+    table = plain_table("recipe", "modes", "curves", "bridges", *more, "data needed", text=(0, 4 + len(more)))
     for record in records:
         cells = [str(record[key]) for key in ("modes", "curves", "bridges")]
         if estimate:
@@ -151,10 +163,10 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
                 record |= {"relative_flops": flops, "relative_params": params}
         records.append(record)
     if as_json:
-        screen().print_json(json.dumps(records))
+        screen().print_data(records)
         return
-    extra = ["FLOPs\\[P]", "params\\[P]"] if paper else []
-    table = _table(f"{recipe.name} {recipe.norm}", "M MACs", "M params", "FLOPs", "params", *extra)
+    extra = ["FLOPs[P]", "params[P]"] if paper else []
+    table = plain_table(f"{recipe.name} {recipe.norm}", "M MACs", "M params", "FLOPs", "params", *extra)
     for record in records:
         cells = [f"{record['flops'] / 1e6:,.1f}", f"{record['params'] / 1e6:,.2f}"]
         cells += [f"x{record['relative_flops']:.3f}", f"x{record['relative_params']:.3f}"]
@@ -165,15 +177,24 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     console.print(table)
     said = "FLOPs and params in units of one network, truly counted (convolutions and matrix products)."
     if paper:
-        said += " \\[P]: as the paper counts, elementwise work too, bridges' parameters divided by three networks."
+        said += " [P]: as the paper counts, elementwise work too, bridges' parameters divided by three networks."
     console.print(said)
 
 
-def report_run(path: Path) -> None:
-    """Write the page of a run folder again and say where it is."""
+def report_run(path: Path, out: Path | None) -> None:
+    """Write the page of a run folder again, there or elsewhere, and say where it is."""
     folder = existing(path)
+    if out is None and not folder.writes:
+        raise ModebridgeError(
+            f"Expected to write the page to '{path}', but the folder is read-only; choose a place with --out FILE."
+        )
     with folder.alone(), naming_damage(folder):
-        screen().print(f"Report: {write_page(folder)}", soft_wrap=True, markup=False)
+        if out is None:
+            out = write_page(folder)
+        else:
+            out = out / "report.html" if out.is_dir() else out
+            write_whole(out, page(gather(folder)))
+        screen().print(f"Report: {out}", soft_wrap=True)
         for sentence in missing_members(folder, find_recipe_of(folder)[0], read_answers(folder)):
             say(sentence, style="yellow")
 
@@ -197,11 +218,11 @@ def advise_run(path: Path, budget: float, by: str, as_json: bool) -> None:
         test = {"nll": tested.nll, "nll_interval": tested.nll_interval, "accuracy": tested.accuracy}
         record = {**asdict(advice), "whole": whole, "exact": advice.whole >= budget, "test": test}
         record["left_out"] = [*folder.left_out(), *missing]
-        screen().print_json(json.dumps(record))
+        screen().print_data(record)
         return
     console = screen()
     unit = {"flops": "FLOPs", "params": "params", "time": "time"}[by]
-    table = _table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
+    table = plain_table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
     for choice in advice.front:
         mark = "*" if choice == chosen else ""
         cells = (f"x{choice.cost:.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
@@ -249,7 +270,10 @@ def _prices(answers: Answers, recipe: Recipe, by: str, folder: RunFolder) -> dic
         raise ModebridgeError(f"Expected --by to be flops, params or time, but got '{by}'; choose one.")
     say("Timing every member on this machine ...")
     times = member_times(recipe, list(answers.costs))
-    folder.files.write({"times.json": json.dumps({"relative": times, "batch": 64, **machine()}, indent=1)})
+    if folder.writes:
+        folder.files.write({"times.json": json.dumps({"relative": times, "batch": 64, **machine()}, indent=1)})
+    else:
+        say(f"'{folder.path}' is read-only: these times are not kept for its page.", style="yellow")
     return times
 
 

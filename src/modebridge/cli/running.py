@@ -24,6 +24,7 @@ from modebridge.recipes import (
     RunResult,
     begin,
     changed,
+    check_recipe,
     engine_for,
     machine,
     make_workshop,
@@ -46,8 +47,10 @@ def chosen(recipe: str | None, settings: Sequence[str], seed: int | None, out: P
     kept = recipe_to_go_on_with(out) if recipe is None and out is not None else None
     if kept is not None:
         say(f"Settings of {kept[2]}")
-    found, own_seed = kept[:2] if kept is not None else read_recipe(recipe or "digits")
-    return changed(found, settings), seed if seed is not None else own_seed or 0
+    found, own_seed = kept[:2] if kept is not None else read_recipe("digits" if recipe is None else recipe)
+    found = changed(found, settings)
+    check_recipe(found)
+    return found, seed if seed is not None else own_seed or 0
 
 
 def default_folder(recipe: Recipe, seed: int) -> Path:
@@ -102,16 +105,17 @@ def run(
     if not result.trained:
         say(f"Nothing was to be trained: everything was there ({time.perf_counter() - start:.1f} s).")
     if as_json:
-        console.print_json(json.dumps(record))
+        console.print_data(record)
         return
     for warning in record["warnings"]:
-        console.print(f"Note: {warning}", style="yellow", markup=False)
+        console.print(f"Note: {warning}", style="yellow")
     title = f"Test split, {len(result.splits.test)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
     console.print(terminal_table(result.rows, title))
-    console.print(summary(result.rows), markup=False)
+    console.print(summary(result.rows))
     seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
     console.print(f"Time: {seconds}; {engine.device.type}, {torch.get_num_threads()} cores, torch {torch.__version__}.")
-    console.print(f"Report: {page}", soft_wrap=True, markup=False)
+    if page.is_file():
+        console.print(f"Report: {page}", soft_wrap=True)
 
 
 def study(
@@ -136,20 +140,20 @@ def study(
         with progress_bars() as tell:
             workshop = make_workshop(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell)
             part = run_study(name, workshop)
-        if first_process():
+        if folder.writes:
             place = write_study(part, folder)
             if (folder.path / "report.html").is_file():
                 write_page(folder)
     console = screen()
     if as_json:
-        console.print_json(json.dumps([table.as_dict() for table in part.tables]))
+        console.print_data([table.as_dict() for table in part.tables])
         return
     for table in part.tables:
         console.print(study_table(table, spread=console.width >= 110))
         for note in table.notes:
             console.print(note, style="dim")
-    if first_process():
-        console.print(f"Written: {place}", soft_wrap=True, markup=False)
+    if folder.writes:
+        console.print(f"Written: {place}", soft_wrap=True)
 
 
 @contextmanager
@@ -166,6 +170,13 @@ def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> It
             # All processes look into the folder in the same state.
             engine.processes.wait()
             yield
+        except KeyboardInterrupt:
+            folder.undo()
+            raise KeyboardInterrupt(
+                f"; what is trained is kept in '{folder.path}', and the same command goes on from there"
+                if folder.path.is_dir()
+                else "; nothing had been trained yet"
+            ) from None
         except BaseException:
             folder.undo()
             raise

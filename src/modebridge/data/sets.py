@@ -41,9 +41,9 @@ def tiny_imagenet(folder: Path | str) -> tuple[ImageFiles, ImageFiles]:
             raise ModebridgeError(
                 f"Expected Tiny ImageNet in '{folder}', but got no '{file.name}'; give the folder tiny-imagenet-200."
             )
-    classes = sorted(names.read_text().split())
+    classes = sorted(names.read_text(encoding="utf-8").split())
     number = {name: label for label, name in enumerate(classes)}
-    rows = [line.split("\t")[:2] for line in notes.read_text().splitlines() if line]
+    rows = [line.split("\t")[:2] for line in notes.read_text(encoding="utf-8").splitlines() if line]
     paths = tuple(str(where / "val" / "images" / file) for file, _ in rows)
     labels = torch.tensor([number[name] for _, name in rows])
     return find_images(where / "train", classes), ImageFiles(paths, labels, len(classes))

@@ -241,7 +241,7 @@ def _refusal(error: Exception, kind: str) -> tuple[str, str]:
 def _shards(index: Path) -> dict[str, str]:
     """The file that each tensor of a network in shards is in."""
     try:
-        found = json.loads(index.read_text())["weight_map"]
+        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return {str(name): Path(file).name for name, file in found.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModebridgeError(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from modebridge.errors import ModebridgeError, near
 from modebridge.recipes.answering import answers_of
+from modebridge.recipes.checking import check_recipe
 from modebridge.recipes.config import DataConfig, Recipe
 from modebridge.recipes.digits import digits
 from modebridge.recipes.folder import RunFolder, machine
@@ -32,6 +33,7 @@ __all__ = [
     "begin",
     "bridge",
     "changed",
+    "check_recipe",
     "curve_warnings",
     "engine_for",
     "find_recipe",
@@ -79,7 +81,10 @@ def find_recipe(name: str) -> Recipe:
 
 
 def read_recipe(name: str) -> tuple[Recipe, int | None]:
-    """A recipe by name or from a user's file (.toml or .py), and the seed where the file has one."""
+    """A recipe by name or from a user's file (.toml or .py), and the seed where the file has one.
+
+    A .py file is a program, and is executed.
+    """
     if name.endswith((".toml", ".py")):
         return from_file(Path(name))
     return find_recipe(name), None

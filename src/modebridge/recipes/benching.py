@@ -46,7 +46,7 @@ def surroundings(device: str, *, bf16: bool = False) -> dict[str, Any]:
 def _processor() -> str:
     """The name of the processor, where the system tells it."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()

@@ -12,6 +12,11 @@ from modebridge.training import TrainConfig
 
 __all__ = ["DataConfig", "Recipe"]
 
+IMAGES = 10**9
+"""More than any data set has."""
+MODES = 100
+"""More would be no ensemble that anybody trains; their pairs alone are thousands of curves."""
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -40,18 +45,10 @@ class DataConfig:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, least in {
-            "batch_size": 1,
-            "bridge_batch_size": 0,
-            "train": 0,
-            "valid": 0,
-            "test": 0,
-            "pad": 0,
-        }.items():
-            if getattr(self, name) < least:
-                raise ModebridgeError(
-                    f"Expected data.{name} to be at least {least}, but got {getattr(self, name)}; raise it."
-                )
+        _within("data.batch_size", self.batch_size, 1, IMAGES)
+        for name in ("bridge_batch_size", "train", "valid", "test", "pad"):
+            _within(f"data.{name}", getattr(self, name), 0, IMAGES)
+        _within("data.noise", self.noise, 0, 1000)
 
 
 @dataclass(frozen=True)
@@ -105,22 +102,34 @@ class Recipe:
     device: Literal["auto", "cpu"] = "auto"
 
     def __post_init__(self) -> None:
+        whole = self.name.isprintable() and len(self.name) <= 100 and self.name.strip(". ")
+        if not whole or "/" in self.name or "\\" in self.name:
+            raise ModebridgeError(
+                f"Expected name to be fit for a folder, but got {self.name[:50]!r}; use up to 100 letters and digits."
+            )
+        if len(self.about) > 1000 or not _is_text(self.about):
+            raise ModebridgeError(f"Expected about to be a line of text, but got {self.about[:50]!r}; shorten it.")
         if self.modes < 2:
             raise ModebridgeError(
                 f"Expected a recipe to have at least 2 modes, but got {self.modes}; a curve needs two ends."
             )
+        _within("modes", self.modes, 2, MODES)
         for size in self.sizes:
             if size not in ("small", "medium"):
                 raise ModebridgeError(
-                    f"Expected sizes to be of 'small' and 'medium', but got '{size}'; choose of the two."
+                    f"Expected sizes to be of 'small' and 'medium', but got '{size[:80]}'; choose of the two."
                 )
         if not self.sizes:
             raise ModebridgeError("Expected at least one size of bridges, but got none; give sizes=small.")
         for name in ("small", "medium"):
             if not getattr(self, name) > 0:
                 raise ModebridgeError(f"Expected {name} to be above 0, but got {getattr(self, name)}; 2 halves widths.")
-        if self.together < 1:
-            raise ModebridgeError(f"Expected together to be at least 1, but got {self.together}; raise it.")
+        if len(set(self.sizes)) < len(self.sizes):
+            raise ModebridgeError(
+                f"Expected sizes to name each size once, but got {', '.join(self.sizes)}; shorten it."
+            )
+        _within("together", self.together, 1, MODES)
+        _within("mixup", self.mixup, 0, 1000)
 
     def curves(self) -> list[tuple[int, int]]:
         """The pairs of modes that get a curve, the lower number first.
@@ -141,3 +150,18 @@ class Recipe:
         if size in ("small", "medium"):
             return float(getattr(self, size))
         return float(size.removeprefix("slim"))
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        got = str(value)[:50]
+        raise ModebridgeError(f"Expected {name} to be between {least:,} and {most:,}, but got {got}; change it.")
+
+
+def _is_text(text: str) -> bool:
+    """Whether a file can hold it: halves of characters, as from a name that is no UTF-8, are none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -22,7 +22,7 @@ def classes_of(recipe: Recipe) -> int:
     """How many classes the recipe's data set has, without reading it."""
     if recipe.data.name not in CLASSES:
         raise ModebridgeError(
-            f"Expected data.name to be a known data set, but got '{recipe.data.name}'; "
+            f"Expected data.name to be a known data set, but got '{recipe.data.name[:80]}'; "
             f"{near(recipe.data.name, CLASSES)}."
         )
     return CLASSES[recipe.data.name]

@@ -17,6 +17,7 @@ from modebridge.evaluate import Answers
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes.answering import answers_of
+from modebridge.recipes.checking import check_recipe
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.feeds import Feeds, load_splits
 from modebridge.recipes.folder import RunFolder
@@ -78,6 +79,7 @@ def make_workshop(
     boards: bool = False,
 ) -> Workshop:
     """A workshop for a recipe, its images read and split. The arguments are those of `run_recipe`."""
+    check_recipe(recipe)
     engine = engine or engine_for(recipe)
     splits = load_splits(recipe.data, data)
     size = spec_of(recipe.net, recipe.norm, splits.train.classes).image[-1]

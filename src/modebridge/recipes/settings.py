@@ -15,9 +15,12 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from modebridge.errors import ModebridgeError, near
 from modebridge.recipes.config import Recipe
 
-__all__ = ["changed", "differences", "from_file", "from_toml", "keys_of", "to_toml"]
+__all__ = ["changed", "differences", "from_file", "from_toml", "keys_of", "read_toml", "to_toml"]
 
 T = TypeVar("T")
+
+LARGEST = 1_000_000
+"""Bytes of a recipe's file."""
 
 
 def keys_of(record: object, prefix: str = "") -> dict[str, Any]:
@@ -45,7 +48,9 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
-            raise ModebridgeError(f"Expected --set to be key=value, but got '{setting}'; write for example modes=3.")
+            raise ModebridgeError(
+                f"Expected --set to be key=value, but got '{_short(setting)}'; write for example modes=3."
+            )
         wanted[key.strip()] = text.strip()
     # All at once, so that settings that depend on each other may come in any order.
     return _with(recipe, wanted, recipe) if wanted else recipe
@@ -61,7 +66,7 @@ def _with(record: T, wanted: Mapping[str, str], whole: Recipe, before: str = "")
         if name not in hints or bool(dot) != is_dataclass(hints[name]):
             below = [key for key in known if key.startswith(f"{before}{path}.")]
             hint = f"set one of {', '.join(below)}" if below else near(before + path, known)
-            raise ModebridgeError(f"Expected a setting of the recipe, but got '{before}{path}'; {hint}.")
+            raise ModebridgeError(f"Expected a setting of the recipe, but got '{_short(before + path)}'; {hint}.")
         if dot:
             inner.setdefault(name, {})[rest] = text
         else:
@@ -75,8 +80,10 @@ def _read(text: object, kind: Any, key: str) -> Any:
     """A value of a type, from the text of a user or from TOML."""
 
     def wrong(expected: str) -> ModebridgeError:
-        return ModebridgeError(f"Expected {key} to be {expected}, but got '{text}'; change the value.")
+        return ModebridgeError(f"Expected {key} to be {expected}, but got '{_short(text)}'; change the value.")
 
+    if isinstance(text, dict) or (isinstance(text, list) and get_origin(kind) is not tuple):
+        raise wrong("a single value")
     if get_origin(kind) is Literal:
         if text not in get_args(kind):
             raise wrong("one of " + ", ".join(map(str, get_args(kind))))
@@ -131,10 +138,43 @@ def from_toml(text: str, where: str) -> tuple[Recipe, int]:
     """A recipe and its seed, from what `to_toml` wrote or a person did; unknown keys are refused."""
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ModebridgeError(
+            f"Expected '{where}' to be a recipe, but it is nested too deeply to be one; mend it."
+        ) from None
+    except ValueError as error:  # not TOML, or a number of thousands of digits
         raise ModebridgeError(f"Expected '{where}' to be TOML, but got '{error}'; mend it.") from None
     seed = found.pop("seed", 0)
-    return _build(Recipe, found, "", where), int(seed)
+    if type(seed) is not int:
+        raise ModebridgeError(
+            f"Expected seed in '{where}' to be a whole number, but got '{_short(seed)}'; change the value."
+        )
+    return _build(Recipe, found, "", where), seed
+
+
+def read_toml(file: Path) -> tuple[Recipe, int]:
+    """`from_toml` of a file."""
+    with file.open("rb") as stream:
+        raw = stream.read(LARGEST + 1)
+    if len(raw) > LARGEST:
+        raise ModebridgeError(
+            f"Expected '{file}' to be a recipe, but it is larger than {LARGEST:,} bytes; check the path."
+        )
+    try:
+        return from_toml(raw.decode("utf-8-sig"), str(file))
+    except UnicodeDecodeError as error:
+        raise ModebridgeError(
+            f"Expected '{file}' to be text in UTF-8, but byte {error.start} is not; save it as UTF-8."
+        ) from None
+
+
+def _short(value: object, most: int = 80) -> str:
+    """A value for a sentence, however long or deep it is."""
+    try:
+        text = str(value)
+    except (RecursionError, ValueError):
+        return type(value).__name__
+    return text if len(text) <= most else text[:most] + " ..."
 
 
 def _build(kind: type[T], found: Mapping[str, Any], before: str, where: str) -> T:
@@ -142,7 +182,8 @@ def _build(kind: type[T], found: Mapping[str, Any], before: str, where: str) -> 
     for name in found:
         if name not in hints:
             raise ModebridgeError(
-                f"Expected the settings of a recipe in '{where}', but got '{before}{name}'; {near(name, hints)}."
+                f"Expected the settings of a recipe in '{where}', but got '{_short(before + name)}'; "
+                f"{near(name, hints)}."
             )
     values: dict[str, Any] = {}
     for name, hint in hints.items():
@@ -151,7 +192,8 @@ def _build(kind: type[T], found: Mapping[str, Any], before: str, where: str) -> 
         if is_dataclass(hint):
             if not isinstance(found[name], Mapping):
                 raise ModebridgeError(
-                    f"Expected [{name}] in '{where}' to be a table of settings, but got '{found[name]}'; write one."
+                    f"Expected [{name}] in '{where}' to be a table of settings, but got "
+                    f"'{_short(found[name])}'; write one."
                 )
             values[name] = _build(typing.cast("type[Any]", hint), found[name], f"{name}.", where)
         else:
@@ -170,12 +212,13 @@ def from_file(path: Path) -> tuple[Recipe, int | None]:
     """A recipe from a user's file, and its seed where the file has one.
 
     Args:
-        path: `recipe.toml`, or a Python file with a function `recipe()` that returns a Recipe.
+        path: `recipe.toml`, or a Python file with a function `recipe()` that returns a Recipe. The latter is executed,
+            with all that it says and all rights of the user: only give one that you trust.
     """
     if not path.is_file():
         raise ModebridgeError(f"Expected a recipe in '{path}', but there is no such file; check the path.")
     if path.suffix == ".toml":
-        return from_toml(path.read_text(), str(path))
+        return read_toml(path)
     spec = importlib.util.spec_from_file_location("modebridge_own_recipe", path)
     if spec is None or spec.loader is None or path.suffix != ".py":
         raise ModebridgeError(f"Expected a .toml or .py file, but got '{path}'; write a recipe as one of the two.")
@@ -186,7 +229,7 @@ def from_file(path: Path) -> tuple[Recipe, int | None]:
         made = make() if callable(make) else None
     except ModebridgeError:
         raise
-    except Exception as error:  # it is a user's program: anything can be wrong with it
+    except (Exception, SystemExit) as error:  # it is a user's program: anything can be wrong with it
         raise ModebridgeError(
             f"Expected '{path}' to run, but got {type(error).__name__}: '{error}'; mend it."
         ) from error

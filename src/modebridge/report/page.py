@@ -22,6 +22,7 @@ from modebridge.report.figures import (
     training_figure,
 )
 from modebridge.report.rows import Row
+from modebridge.report.svg import clean_svg
 from modebridge.report.tables import StudyTable
 from modebridge.training import Epoch
 
@@ -93,8 +94,9 @@ def page(data: PageData) -> str:
     """The page as HTML."""
     import jinja2
 
-    text = resources.files("modebridge.report").joinpath("templates/page.html.j2").read_text()
+    text = resources.files("modebridge.report").joinpath("templates/page.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["clean_svg"] = clean_svg
     figures = {
         "cost": cost_figure(data.rows),
         "time": cost_figure(data.rows, _row_times(data)) if data.times else "",

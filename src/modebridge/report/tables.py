@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from modebridge.errors import ModebridgeError
+
 __all__ = ["Cell", "Column", "StudyTable", "TableRow", "cell_of"]
 
 
@@ -123,17 +125,34 @@ class StudyTable:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StudyTable:
-        """From what `as_dict` gave."""
+        """From what `as_dict` gave; anything else is refused."""
+
+        def number(value: Any) -> float:
+            return math.nan if value is None else float(value)
 
         def cell(record: Mapping[str, Any]) -> Cell:
-            return Cell(math.nan if record["mean"] is None else record["mean"], record["std"], record["paper"])
+            std = None if record["std"] is None else float(record["std"])
+            return Cell(number(record["mean"]), std, str(record["paper"]))
 
-        return cls(
-            data["title"],
-            tuple(Column(**column) for column in data["columns"]),
-            tuple(TableRow(r["name"], {key: cell(value) for key, value in r["cells"].items()}) for r in data["rows"]),
-            tuple(data["notes"]),
-        )
+        def column(record: Mapping[str, Any]) -> Column:
+            if not 0 <= record["digits"] <= 20 or record["better"] not in ("up", "down", ""):
+                raise ValueError(record)
+            return Column(str(record["name"]), int(record["digits"]), record["better"])
+
+        try:
+            return cls(
+                str(data["title"]),
+                tuple(column(record) for record in data["columns"]),
+                tuple(
+                    TableRow(str(row["name"]), {str(key): cell(value) for key, value in row["cells"].items()})
+                    for row in data["rows"]
+                ),
+                tuple(str(note) for note in data["notes"]),
+            )
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise ModebridgeError(
+                f"Expected the table of a study, but got '{type(error).__name__}: {error}'; make the study again."
+            ) from error
 
     def text(
         self,

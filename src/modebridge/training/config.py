@@ -10,6 +10,11 @@ from modebridge.errors import ModebridgeError
 
 __all__ = ["TrainConfig"]
 
+MOST = 10**6
+"""Of epochs and of every rate."""
+SEEDS = 2**62
+"""Torch's generators take 64 bits; some of a run's are a few above this one."""
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -50,11 +55,16 @@ class TrainConfig:
         ):
             value = getattr(self, name)
             whole = isinstance(value, int) or name in ("lr", "momentum", "weight_decay")
-            if not (isinstance(value, int | float) and whole and math.isfinite(value) and value >= least):
+            # Not above MOST, so that neither nan nor inf is, nor a number that no float holds.
+            if not (isinstance(value, int | float) and whole and least <= value <= MOST):
                 raise ModebridgeError(
                     f"Expected {name} to be a {'number' if isinstance(least, float) else 'whole number'} of at least "
-                    f"{least:g}, but got {value}; change it."
+                    f"{least:g} and at most {MOST:,}, but got {str(value)[:50]}; change it."
                 )
+        if not (isinstance(self.seed, int) and abs(self.seed) <= SEEDS):
+            raise ModebridgeError(
+                f"Expected seed to be a whole number up to {SEEDS:,}, but got {str(self.seed)[:50]}; change it."
+            )
         if self.average_from > self.epochs:
             raise ModebridgeError(
                 f"Expected average_from to be at most the {self.epochs} epochs, but got {self.average_from}; lower it."

@@ -1,0 +1,155 @@
+"""Where every error of the program ends: one sentence on standard error, and an exit code that says of what kind."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from modebridge.cli import terminal
+from modebridge.cli.app import app
+from modebridge.cli.start import Interrupts, goodbye
+from modebridge.errors import ModebridgeError
+
+__all__ = ["BUG", "CLOSED", "MISTAKE", "PARTLY", "run_program"]
+
+PARTLY = 1
+"""A part of the work could not be done; it has been said which."""
+MISTAKE = 2
+"""Something a user can mend: an argument, a file, a full disk."""
+BUG = 70
+"""Something nobody has thought of; EX_SOFTWARE of sysexits.h."""
+CLOSED = 141
+"""Nobody reads standard output any more, as after `| head -1`: 128 and the number of SIGPIPE."""
+
+DEBUG = "MODEBRIDGE_DEBUG"
+HERE = Path(__file__).parents[1]
+
+WAYS_OUT = {
+    errno.EACCES: "choose another place, or ask for the right to use this one",
+    errno.EPERM: "choose another place, or ask for the right to use this one",
+    errno.EROFS: "choose another place",
+    errno.ENOSPC: "make room, then try again",
+    errno.EDQUOT: "make room, then try again",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close other programs, then try again",
+    errno.EIO: "check the disk",
+}
+
+
+def run_program(arguments: Sequence[str], interrupts: Interrupts) -> None:
+    """Run a verb and end the process with one of the codes above.
+
+    Args:
+        arguments: of the command line, without the program's name.
+        interrupts: what Ctrl-C does.
+    """
+    debug, words = _without_debug(arguments)
+    try:
+        interrupts.caught = True
+        code = _verb(words)
+        interrupts.caught = False
+    except BaseException as error:
+        interrupts.caught = False
+        if interrupts.raised or isinstance(error, KeyboardInterrupt):
+            # Some library may have made another error of it.
+            said = error.args[:1] if isinstance(error, KeyboardInterrupt) else ()
+            goodbye(terminal.visible("".join(map(str, said))))
+        if debug and not isinstance(error, typer.Exit | SystemExit):
+            traceback.print_exception(error)
+        code = _code_of(error, words)
+    terminal.leave(code)
+
+
+def _without_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether traces are wanted; the option may stand anywhere, since it comes to mind last."""
+    words = list(arguments)
+    ours = words[: words.index("--")] if "--" in words else words
+    wanted = "--debug" in ours or os.environ.get(DEBUG, "") not in ("", "0")
+    return wanted, [word for word in ours if word != "--debug"] + words[len(ours) :]
+
+
+def _verb(words: list[str]) -> int:
+    # Not by calling `app`: typer would make exit codes of Ctrl-C and of a closed pipe before we see them.
+    command = typer.main.get_command(app)
+    with command.make_context("modebridge", words) as context:
+        command.invoke(context)
+    return 0
+
+
+def _code_of(error: BaseException, words: Sequence[str]) -> int:
+    """Say what is to be said of an error; its exit code."""
+    if isinstance(error, typer.Exit):
+        return int(error.exit_code)
+    unwritten = error.__cause__ if isinstance(error, terminal.OutputError) else _stdout_error(error)
+    if isinstance(unwritten, BrokenPipeError):
+        return CLOSED
+    if isinstance(unwritten, OSError):
+        why = f"but got '{unwritten.strerror}'; send them elsewhere"
+        return _said(f"Expected to write the results to standard output, {why}.", PARTLY)
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else PARTLY if error.code else 0
+    if isinstance(error, typer.Abort):
+        return PARTLY
+    if isinstance(error, ModebridgeError):
+        return _said(str(error), MISTAKE)
+    show, wrong = getattr(error, "show", None), getattr(error, "exit_code", None)
+    if callable(show) and wrong is not None:  # typer's own words for a wrong option or argument
+        with io.StringIO() as told:
+            show(file=told)
+            for line in told.getvalue().splitlines():
+                terminal.say(line, fold=False)
+        return int(wrong)
+    if isinstance(error, OSError):
+        return _said(_about_file(error), MISTAKE)
+    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "can't allocate mem" in str(error):
+        way = "choose smaller batches, networks or images"
+        return _said(f"Expected enough memory, but got '{_first_line(error)}'; {way}.", MISTAKE)
+    return _said(_about_bug(error, words), BUG)
+
+
+def _said(sentence: str, code: int) -> int:
+    terminal.say(f"modebridge: {sentence}", style="red", fold=False)
+    return code
+
+
+def _stdout_error(error: BaseException) -> BaseException | None:
+    """What was wrong with standard output where typer wrote there itself, as for --help: no verb was at work then."""
+    if isinstance(error, SystemExit):  # rich's answer to a closed pipe
+        error = error.__context__ or error
+    ours = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(HERE))]
+    if isinstance(error, OSError) and error.filename is None and all(one.filename == __file__ for one in ours):
+        return error
+    return None
+
+
+def _about_file(error: OSError) -> str:
+    files = " and ".join(f"'{os.fsdecode(one)}'" for one in (error.filename, error.filename2) if one is not None)
+    what = f"to read or write {files}" if files else "all files to be readable and writable"
+    way = WAYS_OUT.get(error.errno or 0, "check the path" if files else "run again with --debug to see which")
+    return f"Expected {what}, but got '{error.strerror or _first_line(error)}'; {way}."
+
+
+def _about_bug(error: BaseException, words: Sequence[str]) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if HERE in Path(frame.filename).parents]
+    where = f" ({Path(frames[-1].filename).relative_to(HERE)}, line {frames[-1].lineno})" if frames else ""
+    verb = next((word for word in words if not word.startswith("-")), "")
+    paths = [word.partition("=")[2] if word.startswith("-") else word for word in words if word != verb]
+    given = next((f" on '{path}'" for path in paths if path and os.path.lexists(path)), "")
+    got = f"{type(error).__name__}: '{_first_line(error)}'{where}"
+    return (
+        f"Expected `modebridge {verb}`{given} to end well, but got {got}; "
+        "this is a mistake of the program: run again with --debug for the trace, and report it."
+    )
+
+
+def _first_line(error: BaseException, most: int = 300) -> str:
+    line = next(iter(str(error).strip().splitlines()), "")
+    return line if len(line) <= most else line[:most] + " ..."

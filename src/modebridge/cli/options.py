@@ -1,0 +1,69 @@
+"""The arguments and options that verbs share, and all that are paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "Data",
+    "Device",
+    "Exported",
+    "Folder",
+    "Images",
+    "Json",
+    "Modes",
+    "NewFile",
+    "Out",
+    "Page",
+    "RecipeName",
+    "Seed",
+    "Settings",
+    "Target",
+    "path",
+]
+
+
+def path(text: str) -> Path:
+    """A path that a user gives; an empty one would be the current folder."""
+    if not text:
+        raise typer.BadParameter("Expected a path, but got an empty one; name a place, or leave it out.")
+    return Path(text)
+
+
+RecipeName = Annotated[
+    str | None,
+    typer.Argument(
+        help="A name of `modebridge recipes`, or your own file (.toml; .py, which is executed: only run one that you "
+        "trust); else that of the run folder, else digits."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Replace a setting, as `mode.epochs=3`; may be given again.", metavar="KEY=VALUE"),
+]
+Seed = Annotated[int | None, typer.Option(help="Of every random choice; 0 unless the recipe's file says otherwise.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(parser=path, metavar="DIR", help="The data set's official files; else MODEBRIDGE_DATA, else ./data."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Json = Annotated[bool, typer.Option("--json", help="Results as JSON on standard output.")]
+Out = Annotated[Path | None, typer.Option(parser=path, metavar="DIR", help="The run folder; runs/RECIPE by default.")]
+Folder = Annotated[Path, typer.Argument(parser=path, help="A run folder.", metavar="DIR")]
+NewFile = Annotated[
+    Path, typer.Argument(parser=path, metavar="FILE", help="To be written: .onnx, or .pt2 for torch.export.")
+]
+Exported = Annotated[Path, typer.Argument(parser=path, metavar="FILE", help="Made by `modebridge export`.")]
+Images = Annotated[
+    list[Path] | None, typer.Argument(parser=path, metavar="IMAGES...", help="Files, or folders of them.")
+]
+Target = Annotated[
+    Path | None, typer.Argument(parser=path, metavar="DIR|FILE", help="A run folder or an exported file.")
+]
+Modes = Annotated[
+    Path | None, typer.Option(parser=path, metavar="DIR", help="Use these trained modes: a folder of checkpoints.")
+]
+Page = Annotated[Path | None, typer.Option(parser=path, metavar="FILE", help="The page; DIR/report.html by default.")]

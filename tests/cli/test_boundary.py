@@ -1,0 +1,306 @@
+"""Whatever goes wrong ends in one sentence: errors, Ctrl-C at any moment, streams that cannot be written."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import modebridge
+from modebridge.cli import looking, terminal
+from modebridge.cli.boundary import BUG, CLOSED, MISTAKE, PARTLY, run_program
+from modebridge.cli.start import STOPPED, Interrupts
+
+SOURCE = Path(modebridge.__file__).parents[1]
+STARTS = {
+    "module": ["-m", "modebridge"],
+    # What pip writes for [project.scripts].
+    "script": ["-c", "import sys; from modebridge.cli import main; sys.argv[0] = 'modebridge'; sys.exit(main())"],
+}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Exit code, stdout and stderr of the program, in this process."""
+
+    def run(*arguments):
+        monkeypatch.setattr(terminal, "leave", sys.exit)
+        with pytest.raises(SystemExit) as left:
+            run_program([str(one) for one in arguments], Interrupts())
+        return left.value.code, *capsys.readouterr()
+
+    return run
+
+
+def start(*arguments, way="module", path="", **options):
+    places = os.pathsep.join([*([str(path)] if path else []), str(SOURCE)])
+    environment = {**os.environ, "PYTHONPATH": places, **options.pop("environment", {})}
+    command = [sys.executable, *STARTS[way], *map(str, arguments)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, **options)
+
+
+def fail_with(monkeypatch, error):
+    def fail(**_):
+        raise error
+
+    monkeypatch.setattr(looking, "list_recipes", fail)
+
+
+def test_a_bug_is_a_sentence_and_the_trace_is_for_who_asks(run, monkeypatch, tmp_path):
+    fail_with(monkeypatch, KeyError("labels-0-1-small\x1b[31m"))
+    code, out, err = run("recipes")
+    assert (code, out) == (BUG, "")
+    assert err.count("\n") == 1
+    assert "`modebridge recipes`" in err
+    assert "KeyError" in err
+    assert "labels-0-1-small" in err
+    assert "--debug" in err
+    assert "\x1b[31m" not in err
+    for words in (("--debug", "recipes"), ("recipes", "--debug")):
+        code, _, err = run(*words)
+        assert code == BUG
+        assert "Traceback" in err
+        assert "in fail" in err
+    monkeypatch.setenv("MODEBRIDGE_DEBUG", "1")
+    assert "Traceback" in run("recipes")[2]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (PermissionError(13, "Permission denied", "/a/[b]"), MISTAKE, "to read or write '/a/[b]', but got 'Permission"),
+        (OSError(36, "File name too long", "x"), MISTAKE, "choose a shorter name"),
+        (OSError(28, "No space left on device", "a", None, "b"), MISTAKE, "'a' and 'b', but got 'No space left"),
+        (OSError("odd"), MISTAKE, "but got 'odd'; run again with --debug"),
+        (MemoryError(), MISTAKE, "Expected enough memory"),
+        (RecursionError("deep\nlines"), BUG, "RecursionError: 'deep' ("),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), BUG, "UnicodeDecodeError"),
+        (SystemExit(3), 3, ""),
+    ],
+)
+def test_every_error_has_its_sentence_and_code(run, monkeypatch, error, code, said):
+    fail_with(monkeypatch, error)
+    found, out, err = run("recipes")
+    assert (found, out) == (code, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_the_path_that_a_bug_was_met_on(run, monkeypatch, tmp_path):
+    def fail(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(looking, "report_run", fail)
+    assert f" on '{tmp_path}'" in run("report", tmp_path)[2]
+
+
+def test_user_text_is_neither_markup_nor_a_command_to_the_terminal(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    for name in ("a[/b]", "[red]x", ":smile:", "\x1b[31mx", "a\nb", "\x9b31m", "\u202eevil", "\udcff"):
+        shown = terminal.visible(name)
+        assert shown.isprintable()
+        for words in (("report", name), ("cost", f"--{name}")):
+            code, _, err = run(*words)
+            assert code == MISTAKE
+            assert shown in err or words[0] == "cost"  # typer has its own way to write them
+            assert not set(err.replace("\n", "")) & {"\x1b", "\x9b", "\u202e", "\udcff"}
+    screen = terminal.screen()
+    with screen.capture() as shown:
+        table = looking.plain_table("[bold]image", "n")
+        table.title = "[/title]"
+        table.add_row("a[/b].png", ":smile:")
+        screen.print(table)
+    assert all(text in shown.get() for text in ("[bold]image", "[/title]", "a[/b].png", ":smile:"))
+
+
+def test_data_is_ascii_and_whole(capsys):
+    data = {"name": "\u00fc \x1b[31m \u202e \udcff" * 50}
+    terminal.screen().print_data(data)
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert "\x1b" not in out
+    assert json.loads(out) == data
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--out", ""),
+        ("run", "--data", ""),
+        ("run", "--modes", ""),
+        ("report", ""),
+        ("report", ".", "--out", ""),
+        ("export", "x", ""),
+        ("predict", "x", ""),
+        ("bench", ""),
+        ("serve", ""),
+        ("run", ""),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(run, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(*words)
+    assert code == MISTAKE
+    assert "empty one" in err or "got ''" in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("width", [40, 20, 0])
+def test_a_narrow_screen_cuts_nothing_off(run, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    screen = terminal.screen()
+    table = looking.plain_table("cifar100 frn", "M MACs", "M params", "FLOPs[P]")
+    table.title = "A title"
+    table.add_row("one bridge I medium", "1,072.1", "7.43", "x1.000")
+    with screen.capture() as shown:
+        screen.print(table)
+    said = (run("recipes")[1] + shown.get()).splitlines()
+    assert all(len(line) <= max(width, 20) for line in said)
+    words = {
+        "cifar10-short-bn",
+        "  data needed",
+        "A title",
+        "one bridge I medium",
+        "  M MACs 1,072.1,",
+        "FLOPs[P] x1.000",
+    }
+    assert all(any(word in line for line in said) for word in words - ({"  data needed"} if width < 40 else set()))
+
+
+def test_a_table_that_fits_stays_a_table(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert " recipe            modes  curves  bridges  data needed" in run("recipes")[1]
+
+
+BUSY = """
+import sys, time
+print("importing", file=sys.stderr, flush=True)
+try:
+    time.sleep(60)
+except BaseException as error:  # as libraries do that turn what they meet into something of their own
+    raise ImportError("not torch") from error
+"""
+
+
+@pytest.mark.parametrize("way", STARTS)
+@pytest.mark.parametrize("times", [1, 3])
+def test_ctrl_c_while_torch_is_imported(tmp_path, way, times):
+    """A stand-in for torch that takes as long as we like: the signal comes at a known moment of a real process."""
+    (tmp_path / "torch.py").write_text(BUSY)
+    with start("report", "run", way=way, path=tmp_path) as process:
+        assert process.stderr.readline() == b"importing\n"
+        for _ in range(times):
+            process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b"modebridge: stopped.\n"
+    assert process.returncode == STOPPED
+
+
+@pytest.mark.parametrize("new", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_ctrl_c_in_a_run_says_how_to_go_on(tmp_path, new):
+    """The run waits, at a known moment, in a recipe of its own until it is stopped."""
+    (tmp_path / "small.py").write_text(
+        "from tests.recipes.small import small\n"
+        "from modebridge.recipes import pipeline\n"
+        "import sys, time\n"
+        "def wait(*_, **__):\n"
+        "    print('at work', file=sys.stderr, flush=True)\n"
+        "    time.sleep(60)\n"
+        "pipeline.make_workshop = wait\n"
+        "recipe = small\n"
+    )
+    out = tmp_path / "out"
+    if not new:
+        out.mkdir()
+    with start("run", tmp_path / "small.py", "--out", out, path=Path(__file__).parents[2]) as process:
+        while process.stderr.readline() != b"at work\n":
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        err = process.stderr.read().decode()
+    assert process.returncode == STOPPED
+    assert err.startswith("modebridge: stopped; ")
+    assert ("nothing had been trained yet" if new else f"kept in '{out}'") in err
+    assert err.count("\n") == 1
+    assert out.exists() != new, "a folder that was made for nothing goes again"
+
+
+def test_what_another_error_makes_of_ctrl_c_is_still_ctrl_c(monkeypatch):
+    """A library may catch KeyboardInterrupt and raise its own."""
+    ended = []
+    monkeypatch.setattr("modebridge.cli.boundary.goodbye", lambda more="": ended.append(more) or sys.exit(STOPPED))
+    interrupts = Interrupts()
+
+    def fail(**_):
+        try:
+            interrupts._interrupt(signal.SIGINT, None)
+        except KeyboardInterrupt as error:
+            raise RuntimeError from error
+
+    monkeypatch.setattr(looking, "list_recipes", fail)
+    with pytest.raises(SystemExit):
+        run_program(["recipes"], interrupts)
+    assert ended == [""]
+
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+@needs_full
+@pytest.mark.parametrize("word", ["--version", "--help"])
+def test_a_full_standard_output(word):
+    with Path("/dev/full").open("w") as full, start(word, stdout=full) as process:
+        err = process.stderr.read().decode()
+    assert process.returncode == PARTLY
+    assert "Expected to write the results to standard output, but got 'No space left on device'" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["--version", "--help"])
+def test_a_pipe_that_nobody_reads(word):
+    read, write = os.pipe()
+    os.close(read)
+    with start(word, stdout=write) as process:
+        os.close(write)
+        assert process.stderr.read() == b""
+    assert process.returncode == CLOSED
+
+
+def full_stream():
+    """Nothing is kept back, to fail again when it is closed."""
+    return io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True)
+
+
+@needs_full
+def test_results_that_cannot_be_written(run, monkeypatch):
+    """The same in a verb, whose tables and data take other ways out."""
+    with full_stream() as full:
+        for words in (("recipes",), ("recipes", "--json"), ("--version",)):
+            monkeypatch.setattr(sys, "stdout", full)
+            code, _, err = run(*words)
+            assert code == PARTLY
+            assert "standard output" in err
+
+
+@needs_full
+def test_words_about_the_work_that_cannot_be_written_do_not_stop_it(monkeypatch):
+    with full_stream() as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        terminal.say("unheard")
+        monkeypatch.setattr(sys, "stderr", None)
+        terminal.say("unheard")
+
+
+def test_any_locale(tmp_path):
+    """Names that are no text, and signs that the locale has not, in the plainest of locales."""
+    name = os.fsdecode(b"\xff\xc3\xbc[red]")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    with start("--debug", f"--{name}", environment=plain, stdout=subprocess.DEVNULL) as process:
+        err = process.stderr.read()
+    assert process.returncode == MISTAKE
+    assert b"UnicodeEncodeError" not in err
+    assert rb"\udcff" in err

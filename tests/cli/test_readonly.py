@@ -1,0 +1,84 @@
+"""A finished run folder that may not be written is good for everything that only reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from modebridge import ModebridgeError
+from modebridge.cli.app import app
+from tests.recipes.small import finished
+
+NOBODY = 65534
+
+
+@contextmanager
+def as_nobody():
+    """The rights of the superuser put aside: they know no read-only folders."""
+    if not hasattr(os, "setresuid"):
+        pytest.skip("no rights of users here")
+    before = os.getresuid()
+    if before[1] == 0:
+        os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(*before)
+
+
+@pytest.fixture(scope="module")
+def folder():
+    with tempfile.TemporaryDirectory() as root:
+        place = Path(root) / "run"
+        finished(place)
+        Path(root).chmod(0o755)
+        inside = [place, *place.rglob("*")]
+        for one in inside:
+            one.chmod(0o555 if one.is_dir() else 0o444)
+        yield place
+        for one in inside:
+            one.chmod(0o755)
+
+
+def invoke(*arguments):
+    with as_nobody():
+        return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def test_reading_verbs(folder):
+    answer = invoke("advise", folder, "--json")
+    assert answer.exit_code == 0, answer.output
+    answer = invoke("run", "--out", folder, "--json")
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["trained"] == []
+    assert "is read-only: nothing is written to it" in " ".join(answer.stderr.split())
+
+
+def test_the_page_cannot_go_there(folder):
+    answer = invoke("report", folder)
+    assert isinstance(answer.exception, ModebridgeError)
+    assert "--out FILE" in str(answer.exception)
+
+
+@pytest.mark.slow
+def test_the_page_goes_elsewhere(folder):
+    with tempfile.TemporaryDirectory() as other:
+        Path(other).chmod(0o777)
+        answer = invoke("report", folder, "--out", Path(other) / "mine.html")
+        assert answer.exit_code == 0, answer.output
+        assert "DE-1 + 1 bridge I" in (Path(other) / "mine.html").read_text()
+    assert not (folder / "report.html").exists()
+
+
+def test_what_is_missing_is_refused_before_it_is_trained(folder):
+    for words in (("--set", "mode.epochs=3"), ("--set", "curve.epochs=2")):
+        answer = invoke("run", "--out", folder, *words)
+        assert isinstance(answer.exception, ModebridgeError)
+        assert "the folder is read-only; copy it" in str(answer.exception)
+        assert "epochs done" not in answer.stderr
