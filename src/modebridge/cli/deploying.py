@@ -17,7 +17,7 @@ from modebridge.cli.looking import existing
 from modebridge.cli.terminal import say, screen
 from modebridge.deploy import ALL, Answer, Deployed, Exported, export
 from modebridge.deploy.export import check_format
-from modebridge.deploy.pictures import from_bytes
+from modebridge.deploy.pictures import MAX_MEGAPIXELS, from_path
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import find_recipe_of, read_answers
 from modebridge.recipes.deploying import ensemble_of, some_images
@@ -98,7 +98,13 @@ def _tell(done: Exported) -> None:
 
 
 def predict_files(
-    file: Path, images: Sequence[Path], *, bridges: int | None, threshold: float | None, as_json: bool
+    file: Path,
+    images: Sequence[Path],
+    *,
+    bridges: int | None,
+    threshold: float | None,
+    as_json: bool,
+    megapixels: float = MAX_MEGAPIXELS,
 ) -> None:
     """Ask a file about image files; bad ones are named on stderr and left out."""
     if not images:
@@ -127,7 +133,7 @@ def predict_files(
     for path, wrong in _found(images):
         if wrong is None:
             try:
-                waiting.append((path, from_bytes(path.read_bytes(), shape)))
+                waiting.append((path, from_path(path, shape, max_megapixels=megapixels)))
             except (ModebridgeError, OSError) as error:
                 wrong = str(error)
             except ImportError as error:

@@ -1,0 +1,107 @@
+"""HTTP connections that cannot be held open; only `server` imports this."""
+
+import asyncio
+import json
+from contextlib import nullcontext
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["LATE", "Connection", "HttpServer"]
+
+LATE = "modebridge.late"
+"""In the scope of a request: it did not arrive in time, and was told so."""
+
+
+class Connection(H11Protocol):
+    """A connection whose requests have to arrive whole, and whose answers have to be taken, within some seconds.
+
+    Uvicorn limits neither: a client that sends nothing, a header a minute or half a body would stay for ever. (Of its
+    two parsers this is the one that limits the size of headers.)
+    """
+
+    seconds = 30.0
+    _timer: asyncio.TimerHandle | None = None
+    _begun = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to count."""
+        super().connection_made(transport)
+        self._count()
+
+    def data_received(self, data: bytes) -> None:
+        """Count from the first byte of a request to its last."""
+        if self._timer is None:
+            self._count()
+        self._begun = True
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.more_body:
+            self._stop_counting()
+
+    def on_response_complete(self) -> None:
+        """Count for a next request, a part of which was there already."""
+        super().on_response_complete()
+        if self.cycle.more_body and self._timer is None:
+            self._count()
+            self._begun = True
+
+    def pause_writing(self) -> None:
+        """The client does not take what it asked for."""
+        super().pause_writing()
+        self._count()
+
+    def resume_writing(self) -> None:
+        """It does."""
+        super().resume_writing()
+        self._stop_counting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing to count any more."""
+        self._stop_counting()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """Before the server ends: whole requests are answered, nobody waits for the rest of others."""
+        if self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete:
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def _count(self) -> None:
+        self._stop_counting()
+        self._timer = self.loop.call_later(self.seconds, self._late)
+
+    def _stop_counting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._begun = None, False
+
+    def _late(self) -> None:
+        self._timer = None
+        if self.flow.write_paused:
+            self.transport.abort()
+            return
+        unread = self.cycle is not None and self.cycle.more_body
+        answered = unread and self.cycle.response_started
+        if unread and not answered:
+            self.cycle.scope[LATE] = True  # type: ignore[literal-required]
+        # Not to a connection that never said anything: a browser may have opened it just in case.
+        if self._begun and not answered:
+            self.transport.write(_too_late(self.seconds))
+        self.transport.close()
+
+
+def _too_late(seconds: float) -> bytes:
+    said = f"Expected the whole request within {seconds:g} s, but got a part of it; send it faster."
+    body = json.dumps({"detail": said}).encode()
+    head = "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+class HttpServer(uvicorn.Server):
+    """Uvicorn without its own signal handlers: it would end with the signal once more, as a stack trace."""
+
+    def capture_signals(self) -> Any:
+        """See `serving.Stop`."""
+        return nullcontext()
