@@ -155,7 +155,7 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         self._died = True
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(HTTPException(503, "The worker process ended; the server is about to end too."))
+                future.set_exception(_no_worker())
         self._end()
 
     def _end(self) -> None:
@@ -176,6 +176,8 @@ class Server(litserve.LitServer):  # type: ignore[misc]
             loop = asyncio.get_running_loop()
             async with asyncio.timeout(self.config.queue_seconds):
                 pixels = await loop.run_in_executor(self._decoders, self._pixels, kind, data)
+                if self._died:
+                    raise _no_worker()
                 future = self._waiting[uid] = loop.create_future()
                 self._outbox.put((0, uid, time.monotonic(), pixels))
                 handed_over = True
@@ -210,6 +212,10 @@ class Server(litserve.LitServer):  # type: ignore[misc]
             raise HTTPException(413 if isinstance(error, TooManyPixelsError) else 400, str(error)) from error
 
 
+def _no_worker() -> HTTPException:
+    return HTTPException(503, "Expected a worker process to run the image, but it has ended; so does the server now.")
+
+
 class _Metered:
     """Counts every answer on its way out."""
 
@@ -230,7 +236,9 @@ class _Metered:
                 size = int(sizes[0]) if sizes else None
             await send(message)
 
+        self.metrics.in_progress += 1
         try:
             await self.app(scope, receive, counting)
         finally:
+            self.metrics.in_progress -= 1
             self.metrics.add(code, time.perf_counter() - begin, size)
