@@ -7,6 +7,7 @@ from pathlib import Path
 
 from modebridge.cli.terminal import say
 from modebridge.deploy.serving import ServeConfig, check_config, serve
+from modebridge.errors import ModebridgeError
 
 __all__ = ["ServeConfig", "serve_file"]
 
@@ -17,5 +18,9 @@ def serve_file(path: Path, config: ServeConfig) -> None:
     address = f"http://{config.host}:{config.port}"
     say(f"Serving {path} at {address}/predict (also /health, /info, /metrics); Ctrl-C stops it.")
     # While it serves Ctrl-C is its own matter; once it has ended, another has nothing left to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    serve(path, config)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        serve(path, config)
+    except ModebridgeError:
+        signal.signal(signal.SIGINT, before)
+        raise

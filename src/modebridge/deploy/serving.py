@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import socket
@@ -59,7 +60,8 @@ def serve(path: Path | str, config: ServeConfig | None = None) -> None:
     `POST /predict` takes one image: an image file as the body or in a form, or JSON with "image" as base64 of an image
     file or as nested lists (C, H, W) in [0, 1]. It answers with JSON: class, probabilities, entropy.
     `GET /health`, `GET /info` (what the file says of itself) and `GET /metrics` (Prometheus) are there too. A request
-    that cannot be answered gets one sentence: 400 for a bad image, 413 for one too large.
+    that cannot be answered gets one sentence: 400 for a bad image, 413 for one too large. The worker is a process
+    of its own that imports the calling script: call this under `if __name__ == "__main__":`.
 
     Args:
         path: made by `modebridge export`.
@@ -130,15 +132,15 @@ def check_config(config: ServeConfig) -> None:
         raise ModebridgeError(f"Expected port to be from 1024 to 65535, but got {config.port}; choose another.")
     if config.batch < 1:
         raise ModebridgeError(f"Expected batch to be at least 1, but got {config.batch}; 1 means no batching.")
+    for name, start in (("max_mb", 10), ("max_megapixels", 25), ("queue_seconds", 30), ("read_seconds", 30)):
+        value = getattr(config, name)
+        if not 0 < value < math.inf:
+            raise ModebridgeError(f"Expected {name} to be above 0, but got {value}; {start} is a good start.")
     if not 0 <= config.timeout_ms <= 1000 * config.queue_seconds:
         raise ModebridgeError(
             f"Expected timeout_ms to be from 0 to {1000 * config.queue_seconds:g}, but got {config.timeout_ms}; "
             "2 is a good start."
         )
-    for name, start in (("max_mb", 10), ("max_megapixels", 25), ("queue_seconds", 30), ("read_seconds", 30)):
-        value = getattr(config, name)
-        if not value > 0:
-            raise ModebridgeError(f"Expected {name} to be above 0, but got {value}; {start} is a good start.")
     _listen(config).close()
 
 
