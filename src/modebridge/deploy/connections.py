@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from contextlib import nullcontext
+import socket
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import uvicorn
@@ -12,6 +13,8 @@ __all__ = ["LATE", "Connection", "HttpServer"]
 
 LATE = "modebridge.late"
 """In the scope of a request: it did not arrive in time, and was told so."""
+GRACE = 0.5
+"""Seconds in which new connections have to begin a request when the server is told to end."""
 
 
 class Connection(H11Protocol):
@@ -100,8 +103,42 @@ def _too_late(seconds: float) -> bytes:
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn without its own signal handlers: it would end with the signal once more, as a stack trace."""
+    """Uvicorn that loses no request when it is told to end.
+
+    It leaves signals to `serving.Stop`: its own handlers end with the signal once more, as a stack trace.
+    """
 
     def capture_signals(self) -> Any:
-        """See `serving.Stop`."""
+        """None."""
         return nullcontext()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take in who has connected, close the port, read what was sent; then as uvicorn does it, answer and close."""
+        loop = asyncio.get_running_loop()
+        found: list[socket.socket] = []
+        for listener in sockets or []:
+            listener.setblocking(False)
+            # Connections that the system has accepted would be reset with the port.
+            with suppress(OSError):
+                while True:
+                    found.append(listener.accept()[0])
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for one in found:
+            one.setblocking(False)
+            await loop.connect_accepted_socket(self._connection, one)
+        end = loop.time() + GRACE
+        # One turn at least, for what has come on connections that were kept.
+        await asyncio.sleep(0.05)
+        while loop.time() < end and any(one.cycle is None for one in self._connections()):
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
+
+    def _connection(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        return kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)  # type: ignore[no-any-return]
+
+    def _connections(self) -> list[Connection]:
+        return [one for one in self.server_state.connections if isinstance(one, Connection)]
