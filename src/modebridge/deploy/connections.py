@@ -6,6 +6,7 @@ import socket
 from contextlib import nullcontext, suppress
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -13,8 +14,8 @@ __all__ = ["LATE", "Connection", "HttpServer"]
 
 LATE = "modebridge.late"
 """In the scope of a request: it did not arrive in time, and was told so."""
-GRACE = 0.5
-"""Seconds in which new connections have to begin a request when the server is told to end."""
+GRACE = 1.0
+"""Seconds in which requests have to arrive that were on their way when the server was told to end."""
 
 
 class Connection(H11Protocol):
@@ -39,7 +40,7 @@ class Connection(H11Protocol):
             self._count()
         self._begun = True
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.more_body:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._stop_counting()
 
     def on_response_complete(self) -> None:
@@ -66,7 +67,7 @@ class Connection(H11Protocol):
 
     def shutdown(self) -> None:
         """Before the server ends: whole requests are answered, nobody waits for the rest of others."""
-        if self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete:
+        if self.cycle is not None and _arriving(self):
             self.transport.close()
         else:
             super().shutdown()
@@ -132,7 +133,7 @@ class HttpServer(uvicorn.Server):
         end = loop.time() + GRACE
         # One turn at least, for what has come on connections that were kept.
         await asyncio.sleep(0.05)
-        while loop.time() < end and any(one.cycle is None for one in self._connections()):
+        while loop.time() < end and any(map(_arriving, self.server_state.connections)):
             await asyncio.sleep(0.02)
         await super().shutdown(sockets)
 
@@ -140,5 +141,7 @@ class HttpServer(uvicorn.Server):
         kind: Any = self.config.http_protocol_class
         return kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)  # type: ignore[no-any-return]
 
-    def _connections(self) -> list[Connection]:
-        return [one for one in self.server_state.connections if isinstance(one, Connection)]
+
+def _arriving(one: Any) -> bool:
+    """Whether a connection has not said all that it was opened for."""
+    return one.cycle is None or (one.cycle.more_body and not one.cycle.response_complete)

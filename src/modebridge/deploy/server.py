@@ -25,7 +25,7 @@ from fastapi.responses import PlainTextResponse
 from litserve.utils import LitAPIStatus, WorkerSetupStatus
 from numpy.typing import NDArray
 
-from modebridge.deploy.body import body_of
+from modebridge.deploy.body import Room, body_of
 from modebridge.deploy.connections import Connection, HttpServer
 from modebridge.deploy.file import Deployed
 from modebridge.deploy.metrics import Metrics
@@ -39,7 +39,9 @@ __all__ = ["Server"]
 MOST = 1000
 """Requests at a time. Each holds memory, also while a worker that hangs does not take it."""
 DECODERS = 4
-"""Images that are unpacked at a time: of the largest allowed ones each takes up to 200 MB."""
+"""Images that are unpacked at a time: of the largest allowed ones each takes about 200 MB."""
+MOST_BYTES = 500_000_000
+"""Of all requests together, before their images are unpacked."""
 
 
 class Server(litserve.LitServer):  # type: ignore[misc]
@@ -56,7 +58,7 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         deployed = Deployed.load(path)
         self.config, self.image = config, deployed.image_shape()
         self._waiting: dict[str, asyncio.Future[Any]] = {}
-        self._busy = 0
+        self._busy, self._room = 0, Room(max(MOST_BYTES, config.max_bytes))
         self._died = False
         super().__init__(
             Api(path, deployed.meta, config),
@@ -172,10 +174,14 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         self._busy += 1
         uid, handed_over = str(uuid.uuid4()), False
         try:
-            kind, data = await body_of(request, self.config.max_bytes)
             loop = asyncio.get_running_loop()
-            async with asyncio.timeout(self.config.queue_seconds):
-                pixels = await loop.run_in_executor(self._decoders, self._pixels, kind, data)
+            with self._room.share() as share:
+                kind, data = await body_of(request, self.config.max_bytes, share)
+                end = loop.time() + self.config.queue_seconds
+                async with asyncio.timeout_at(end):
+                    pixels = await loop.run_in_executor(self._decoders, self._pixels, kind, data)
+            del data
+            async with asyncio.timeout_at(end):
                 if self._died:
                     raise _no_worker()
                 future = self._waiting[uid] = loop.create_future()
