@@ -103,6 +103,13 @@ def workers_of(pid):
     return [one for one in psutil.Process(pid).children() if "spawn_main" in " ".join(one.cmdline())]
 
 
+def most_memory(pid):
+    """The most bytes that a process ever had; nothing where there is no /proc."""
+    status = Path(f"/proc/{pid}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return sum(int(line.split()[1]) * 1024 for line in lines if "VmHWM" in line)
+
+
 def eventually(look, seconds=60.0, end=bool):
     """What is seen once it is there."""
     limit = time.monotonic() + seconds

@@ -13,7 +13,6 @@ import socket
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psutil
 import pytest
@@ -22,7 +21,7 @@ from PIL import Image
 
 from modebridge import BridgedEnsemble, Mode
 from modebridge.deploy.export import export
-from tests.deploy.servers import Nursery, Server, ask, counts, eventually
+from tests.deploy.servers import Nursery, Server, ask, counts, eventually, most_memory
 
 pytest.importorskip("litserve", reason="the extra `serve`")
 from fastapi import HTTPException
@@ -248,13 +247,6 @@ def test_kill_9_leaves_nobody_behind(shared):
     os.kill(shared.pid, signal.SIGKILL)
     assert shared.ended() == -signal.SIGKILL
     assert refused(shared)
-
-
-def most_memory(pid):
-    """The most bytes that a process ever had; nothing where there is no /proc."""
-    status = Path(f"/proc/{pid}/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    return sum(int(line.split()[1]) * 1024 for line in lines if "VmHWM" in line)
 
 
 def code(status):
