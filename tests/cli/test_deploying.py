@@ -73,6 +73,15 @@ def test_good_images_are_answered_and_bad_ones_named(made):
     assert found["colour.PNG"]["probabilities"] == pytest.approx(grey["probabilities"], abs=1e-6)
 
 
+def test_images_with_too_many_pixels_are_left_out(made):
+    root, _, _ = made
+    images = (root / "images" / "grey.png", root / "images" / "large.jpg")
+    answer = invoke("predict", root / "fast.onnx", *images, "--json", "--max-megapixels", "0.0003")
+    assert answer.exit_code == 1
+    assert [record["file"] for record in lines(answer)] == [str(images[0])]
+    assert "large.jpg: Expected an image of at most 0.0003 megapixels, but got 20 x 30 pixels" in answer.stderr
+
+
 def test_the_table_and_fewer_bridges(made, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     root, _, _ = made

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from modebridge import ModebridgeError
-from modebridge.deploy import pictures
-from modebridge.deploy.pictures import from_base64, from_bytes, from_lists
+from modebridge.deploy.pictures import TooManyPixelsError, from_base64, from_bytes, from_lists, from_path
 
 COLOUR = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
 
@@ -51,10 +52,46 @@ def test_what_is_no_image_is_a_sentence(data):
         from_bytes(data, (3, 4, 6))
 
 
-def test_more_pixels_than_fit_are_not_unpacked(monkeypatch):
-    monkeypatch.setattr(pictures, "MOST_PIXELS", 23)
-    with pytest.raises(ModebridgeError, match="at most 23 pixels, but got 6 x 4"):
-        from_bytes(png(COLOUR), (3, 4, 6))
+def test_more_pixels_than_fit_are_not_unpacked(tmp_path):
+    file = tmp_path / "large.png"
+    file.write_bytes(png(COLOUR))
+    ways = [(from_bytes, png(COLOUR)), (from_base64, base64.b64encode(png(COLOUR)).decode()), (from_path, file)]
+    for read, given in ways:
+        assert read(given, (3, 4, 6), max_megapixels=24e-6).shape == (3, 4, 6)
+        with pytest.raises(TooManyPixelsError, match=r"at most 2\.3e-05 megapixels, but got 6 x 4 pixels"):
+            read(given, (3, 4, 6), max_megapixels=23e-6)
+
+
+def test_pixels_that_hide_inside_are_not_unpacked():
+    # An icon of 8 x 8 pixels, by its own account, whose picture is larger: Pillow unpacks it to have a look.
+    inside = png(np.zeros((300, 300, 3), np.uint8))
+    icon = struct.pack("<HHHBBBBHHII", 0, 1, 1, 8, 8, 0, 0, 1, 24, len(inside), 22) + inside
+    with pytest.raises(ModebridgeError, match="Expected an image file"):
+        from_bytes(icon, (1, 8, 8))
+    # A TIFF of 8 x 8 pixels in the corner of a large tile.
+    side, tile = 300, zlib.compress(bytes(300 * 300))
+    tags = {256: 8, 257: 8, 258: 8, 259: 8, 262: 1, 277: 1, 322: side, 323: side, 324: 8, 325: len(tile)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    tiff = b"II*\0" + struct.pack("<I", 8 + len(tile)) + tile + struct.pack("<H", len(tags)) + entries + bytes(4)
+    assert from_bytes(tiff, (1, 8, 8)).shape == (1, 8, 8)
+    with pytest.raises(TooManyPixelsError, match="but got 300 x 300 pixels"):
+        from_bytes(tiff, (1, 8, 8), max_megapixels=0.08)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
+def test_every_mode_is_read_as_pillow_converts_it(mode):
+    # With a turn that the camera wrote down, and without.
+    for turn in (1, 6):
+        exif, buffer = Image.Exif(), io.BytesIO()
+        exif[0x0112] = turn
+        picture = Image.fromarray(COLOUR).convert(mode)
+        picture.save(buffer, "TIFF", exif=exif)
+        for shape, target in (((1, 4, 6), "L"), ((3, 4, 6), "RGB")):
+            whole = Image.open(io.BytesIO(buffer.getvalue()))
+            expected = ImageOps.exif_transpose(whole).convert(target).resize((6, 4), Image.Resampling.BILINEAR)
+            found = from_bytes(buffer.getvalue(), shape)
+            table = np.asarray(expected, dtype=np.float32) / 255.0
+            np.testing.assert_array_equal(found, table[None] if target == "L" else table.transpose(2, 0, 1))
 
 
 def test_channels_that_files_do_not_have():

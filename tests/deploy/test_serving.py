@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import base64
-import http.client
+import contextlib
 import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -27,6 +26,7 @@ from modebridge.deploy.load import check_distinct, load_server
 from modebridge.deploy.pictures import from_bytes
 from modebridge.deploy.serving import ServeConfig, check_config
 from modebridge.nets import resnet
+from tests.deploy.servers import ask, counts, eventually, free_port, gone, workers_of
 
 pytest.importorskip("litserve", reason="the extra `serve`")
 SHAPE = (1, 8, 8)
@@ -67,57 +67,38 @@ def url(exported):
     options = ["--port", str(port), "--batch", "8", "--timeout-ms", "5", "--max-mb", "0.05"]
     command = [sys.executable, "-m", "modebridge", "serve", str(exported), *options]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    found = f"http://127.0.0.1:{port}"
     try:
-        wait_until_well(port, process)
-        yield f"http://127.0.0.1:{port}"
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=30)
-        # It ends when asked to, with all of its processes, and without a stack trace.
-        assert b"Traceback" not in errors
-        assert gone(process.pid)
+        eventually(lambda: process.poll() is not None or well(found))
+        yield found
+        check_end(process, found)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def gone(group):
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
-    return False
+def check_end(process, url):
+    """It ends when asked to, with all of its processes, without a word; a request that was there has its answer."""
+    (worker,) = workers_of(process.pid)
+    worker.suspend()
+    with ThreadPoolExecutor(1) as clients:
+        asked = clients.submit(ask, url, FILES[3])
+        eventually(lambda: counts(url)["modebridge_requests_in_progress"] == 1)
+        # Ctrl-C in its terminal; systemd sends SIGTERM to all of them too.
+        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGTERM)
+        worker.resume()
+        assert asked.result()[0] == 200
+    out, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert (out, errors.split()[-3:]) == (b"", [b"Ctrl-C", b"stops", b"it."])
+    eventually(lambda: gone(process.pid))
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def wait_until_well(port, process):
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        assert process.poll() is None, process.stderr.read().decode()
-        try:
-            if ask(f"http://127.0.0.1:{port}", path="/health", method="GET")[0] == 200:
-                return
-        except OSError:
-            time.sleep(0.1)
-    pytest.fail("the server did not start")
-
-
-def ask(url, body=None, kind="application/octet-stream", path="/predict", method="POST"):
-    link = http.client.HTTPConnection(urlsplit(url).hostname, urlsplit(url).port, timeout=30)
-    try:
-        link.request(method, path, body, {"Content-Type": kind} if body is not None else {})
-        answer = link.getresponse()
-        return answer.status, answer.read()
-    finally:
-        link.close()
+def well(url):
+    with contextlib.suppress(OSError):
+        return ask(url, path="/health", method="GET")[0] == 200
 
 
 def said(answer):
@@ -212,13 +193,6 @@ print(json.dumps(codes))
 """
 
 
-def counts(url):
-    status, body = ask(url, path="/metrics", method="GET")
-    assert status == 200
-    lines = [line for line in body.decode().splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
-
-
 def test_the_file_tells_about_itself(url):
     answer = said(ask(url, path="/info", method="GET"))
     assert answer["model"]["classes"] == CLASSES
@@ -249,6 +223,10 @@ def test_a_server_that_is_not_there_loses_requests(expected):
         ({"batch": 0}, "Expected batch to be at least 1"),
         ({"timeout_ms": -1.0}, "Expected timeout_ms"),
         ({"max_mb": 0.0}, "Expected max_mb to be above 0"),
+        ({"max_megapixels": 0.0}, "Expected max_megapixels to be above 0"),
+        ({"max_mb": float("inf")}, "Expected max_mb to be above 0, but got inf"),
+        ({"queue_seconds": float("nan")}, "Expected queue_seconds to be above 0"),
+        ({"read_seconds": 0.0}, "Expected read_seconds to be above 0"),
     ],
 )
 def test_settings_that_cannot_be(change, said):

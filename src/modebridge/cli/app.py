@@ -208,6 +208,7 @@ def predict(
     threshold: Annotated[
         float | None, typer.Option(help="Surer images get the first network alone; 2 asks all members.", metavar="T")
     ] = None,
+    megapixels: Annotated[float, typer.Option("--max-megapixels", help="Larger images are not unpacked.")] = 25.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line an image on standard output.")] = False,
 ) -> None:
     """Say what is on images, from an exported file; images that cannot be read are named and left out (exit code 1).
@@ -217,7 +218,7 @@ def predict(
     from modebridge.cli import deploying
 
     asked = [*(images or []), *(deploying.examples() if examples else [])]
-    deploying.predict_files(file, asked, bridges=bridges, threshold=threshold, as_json=as_json)
+    deploying.predict_files(file, asked, bridges=bridges, threshold=threshold, megapixels=megapixels, as_json=as_json)
 
 
 @app.command()
@@ -268,6 +269,7 @@ def serve(
     batch: Annotated[int, typer.Option(help="The most images that run together.")] = 32,
     timeout_ms: Annotated[float, typer.Option(help="How long the first image of a batch waits for others.")] = 2.0,
     max_mb: Annotated[float, typer.Option(help="The largest request, in MB.")] = 10.0,
+    megapixels: Annotated[float, typer.Option("--max-megapixels", help="Larger images are not unpacked.")] = 25.0,
 ) -> None:
     """Serve an exported file over HTTP until stopped: POST an image to /predict; /health, /info, /metrics.
 
@@ -275,4 +277,4 @@ def serve(
     """
     from modebridge.cli import serving
 
-    serving.serve_file(file, host=host, port=port, batch=batch, timeout_ms=timeout_ms, max_mb=max_mb)
+    serving.serve_file(file, serving.ServeConfig(host, port, batch, timeout_ms, max_mb, max_megapixels=megapixels))

@@ -20,7 +20,7 @@ from modebridge.cli.looking import existing, naming_damage
 from modebridge.cli.terminal import put, say, screen
 from modebridge.deploy import ALL, Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
-from modebridge.deploy.pictures import from_bytes
+from modebridge.deploy.pictures import MAX_MEGAPIXELS, from_path
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import find_recipe_of, read_answers
 from modebridge.recipes.deploying import ensemble_of, some_images
@@ -103,7 +103,13 @@ def _tell(done: Exported) -> None:
 
 
 def predict_files(
-    file: Path, images: Sequence[Path], *, bridges: int | None, threshold: float | None, as_json: bool
+    file: Path,
+    images: Sequence[Path],
+    *,
+    bridges: int | None,
+    threshold: float | None,
+    as_json: bool,
+    megapixels: float = MAX_MEGAPIXELS,
 ) -> None:
     """Ask a file about image files; bad ones are named on stderr and left out."""
     if not images:
@@ -132,7 +138,7 @@ def predict_files(
     for path, wrong in _found(images):
         if wrong is None:
             try:
-                waiting.append((path, from_bytes(path.read_bytes(), shape)))
+                waiting.append((path, from_path(path, shape, max_megapixels=megapixels)))
             except ModebridgeError as error:
                 wrong = str(error)
             except OSError as error:

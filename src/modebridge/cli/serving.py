@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from modebridge.cli.terminal import say
 from modebridge.deploy.serving import ServeConfig, check_config, serve
+from modebridge.errors import ModebridgeError
 
-__all__ = ["serve_file"]
+__all__ = ["ServeConfig", "serve_file"]
 
 
-def serve_file(path: Path, *, host: str, port: int, batch: int, timeout_ms: float, max_mb: float) -> None:
+def serve_file(path: Path, config: ServeConfig) -> None:
     """Say where, then serve."""
-    config = ServeConfig(host, port, batch, timeout_ms, max_mb)
     check_config(config)
-    say(f"Serving {path} at http://{host}:{port}/predict (also /health, /info, /metrics); Ctrl-C stops it.")
-    serve(path, config)
+    address = f"http://{config.host}:{config.port}"
+    say(f"Serving {path} at {address}/predict (also /health, /info, /metrics); Ctrl-C stops it.")
+    # While it serves Ctrl-C is its own matter; once it has ended, another has nothing left to stop.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        serve(path, config)
+    except ModebridgeError:
+        signal.signal(signal.SIGINT, before)
+        raise

@@ -24,6 +24,7 @@ class Metrics:
     """
 
     def __init__(self) -> None:
+        self.in_progress = 0
         self._codes: Counter[int] = Counter()
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._seconds = 0.0
@@ -49,6 +50,9 @@ class Metrics:
             "# HELP modebridge_requests_total Answered requests by HTTP status.",
             "# TYPE modebridge_requests_total counter",
             *[f'modebridge_requests_total{{code="{code}"}} {n}' for code, n in sorted(self._codes.items())],
+            "# HELP modebridge_requests_in_progress Requests that have begun to arrive and are not answered yet.",
+            "# TYPE modebridge_requests_in_progress gauge",
+            f"modebridge_requests_in_progress {self.in_progress}",
             "# HELP modebridge_errors_total Requests that were answered with an error.",
             "# TYPE modebridge_errors_total counter",
             f"modebridge_errors_total {sum(n for code, n in self._codes.items() if code >= 400)}",

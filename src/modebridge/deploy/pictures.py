@@ -7,25 +7,48 @@ import binascii
 import io
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["from_base64", "from_bytes", "from_lists"]
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
 
-MOST_PIXELS = 50_000_000
+__all__ = ["MAX_MEGAPIXELS", "TooManyPixelsError", "from_base64", "from_bytes", "from_lists", "from_path"]
+
+MAX_MEGAPIXELS = 25.0
 """A file of a few kB can unpack to gigabytes; one with more pixels than this is not unpacked."""
 
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Those whose header tells the size. Pillow knows more, some of which unpack a picture that hides inside, or run it."""
 
-def from_bytes(data: bytes, shape: Sequence[int]) -> NDArray[np.float32]:
+
+class TooManyPixelsError(ModebridgeError):
+    """An image that would unpack to more pixels than allowed."""
+
+
+def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX_MEGAPIXELS) -> NDArray[np.float32]:
     """Read an image file, in grey or colour as asked for, resized where its size is another (Pillow, bilinear).
 
     Args:
-        data: the file's bytes, in any format that Pillow reads.
+        data: the file's bytes, in one of `FORMATS`.
         shape: (C, H, W), C being 1 or 3.
+        max_megapixels: a larger image is refused before it is unpacked.
     """
+    return _read(io.BytesIO(data), f"{len(data)} bytes", shape, max_megapixels)
+
+
+def from_path(path: Path, shape: Sequence[int], *, max_megapixels: float = MAX_MEGAPIXELS) -> NDArray[np.float32]:
+    """Read an image file from disk; see `from_bytes`."""
+    with path.open("rb") as file:
+        return _read(file, f"{path.stat().st_size} bytes", shape, max_megapixels)
+
+
+def _read(file: IO[bytes], size: str, shape: Sequence[int], max_megapixels: float) -> NDArray[np.float32]:
     from PIL import Image, ImageOps
 
     channels, height, width = shape
@@ -34,44 +57,58 @@ def from_bytes(data: bytes, shape: Sequence[int]) -> NDArray[np.float32]:
             f"Expected images of 1 or 3 channels to be read from files, but this network takes {channels}; "
             "send nested lists."
         )
+    mode = "L" if channels == 1 else "RGB"
     try:
         with warnings.catch_warnings():
             # Pillow's own remark about large images; ours is below.
             warnings.simplefilter("ignore")
-            picture: Image.Image = Image.open(io.BytesIO(data))
-        if picture.width * picture.height > MOST_PIXELS:
-            raise ModebridgeError(
-                f"Expected an image of at most {MOST_PIXELS} pixels, but got {picture.width} x {picture.height}; "
-                "send a smaller one."
-            )
+            picture: Picture = Image.open(file, formats=FORMATS)
+        _check_pixels(picture, max_megapixels)
         if picture.mode == "F" or picture.mode.startswith("I"):
             # Pillow would cut off everything above 255.
             raise ModebridgeError(
                 f"Expected an image of 8 bits a channel, but got mode '{picture.mode}'; convert it first."
             )
-        # As cameras mean it, not as their sensors lie.
-        picture = ImageOps.exif_transpose(picture).convert("L" if channels == 1 else "RGB")
+        # As cameras mean it, not as their sensors lie. In place, and converted only if need be: every copy counts.
+        ImageOps.exif_transpose(picture, in_place=True)
+        if picture.mode != mode:
+            picture = picture.convert(mode)
         if picture.size != (width, height):
             picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+        pixels = np.asarray(picture, dtype=np.float32) / 255.0
     except ModebridgeError:
         raise
     # Damaged files raise more than OSError: SyntaxError, struct.error, EOFError and others come out of plugins.
     except Exception as error:
         raise ModebridgeError(
-            f"Expected an image file, but got {len(data)} bytes that cannot be read as one; send PNG or JPEG."
+            f"Expected an image file, but got {size} that cannot be read as one; send PNG or JPEG."
         ) from error
-    pixels = np.asarray(picture, dtype=np.float32) / 255.0
     return np.ascontiguousarray(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1))
 
 
-def from_base64(text: str, shape: Sequence[int]) -> NDArray[np.float32]:
+def _check_pixels(picture: Picture, max_megapixels: float) -> None:
+    """Refuse an image by its header, before anything is unpacked."""
+    from PIL import TiffImagePlugin
+
+    width, height = picture.size
+    if isinstance(picture, TiffImagePlugin.TiffImageFile):
+        # A tile is unpacked whole, however little of it lies inside the image.
+        width = max(width, int(picture.tag_v2.get(TiffImagePlugin.TILEWIDTH, 0)))
+        height = max(height, int(picture.tag_v2.get(TiffImagePlugin.TILELENGTH, 0)))
+    if width * height > max_megapixels * 1e6:
+        raise TooManyPixelsError(
+            f"Expected an image of at most {max_megapixels:g} megapixels, but got {width} x {height} pixels; "
+            "make it smaller, or raise max_megapixels."
+        )
+
+
+def from_base64(text: str, shape: Sequence[int], *, max_megapixels: float = MAX_MEGAPIXELS) -> NDArray[np.float32]:
     """Read an image file that was written in base64."""
     try:
-        return from_bytes(base64.b64decode(text, validate=True), shape)
+        data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        if isinstance(error, ModebridgeError):
-            raise
         raise ModebridgeError("Expected image to be base64, but it is not; encode the bytes of a file.") from error
+    return from_bytes(data, shape, max_megapixels=max_megapixels)
 
 
 def from_lists(values: object, shape: Sequence[int]) -> NDArray[np.float32]:

@@ -1,198 +1,225 @@
 """The HTTP server around an exported file; imports LitServe, so only `serving` imports this."""
 
 # No `from __future__ import annotations`: FastAPI and LitServe read annotations as objects.
+import asyncio
 import json
+import queue
+import signal
+import socket
+import threading
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from multiprocessing import Pipe, resource_tracker
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from queue import Empty
-from typing import Annotated, Any
+from typing import Any
 
 import litserve
 import numpy as np
-from fastapi import Depends, HTTPException, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse
-from litserve.loops import BatchedLoop
-from litserve.loops.base import _SENTINEL_VALUE, _StopLoopError
+import uvicorn
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.responses import PlainTextResponse
+from litserve.utils import LitAPIStatus, WorkerSetupStatus
 from numpy.typing import NDArray
-from starlette.exceptions import HTTPException as StarletteHTTPException
 
+from modebridge.deploy.body import Room, body_of
+from modebridge.deploy.connections import Connection, HttpServer
 from modebridge.deploy.file import Deployed
 from modebridge.deploy.metrics import Metrics
-from modebridge.deploy.pictures import from_base64, from_bytes, from_lists
-from modebridge.deploy.serving import ServeConfig
+from modebridge.deploy.pictures import TooManyPixelsError, from_base64, from_bytes, from_lists
+from modebridge.deploy.serving import ServeConfig, Stop
+from modebridge.deploy.worker import BATCH_HEADER, PATH, Api, Line
 from modebridge.errors import ModebridgeError
 
-__all__ = ["make_server"]
+__all__ = ["Server"]
 
-BATCH_HEADER = "x-batch-size"
-PATH = "/predict"
+MOST = 1000
+"""Requests at a time. Each holds memory, also while a worker that hangs does not take it."""
+DECODERS = 4
+"""Images that are unpacked at a time: of the largest allowed ones each takes about 200 MB."""
+MOST_BYTES = 500_000_000
+"""Of all requests together, before their images are unpacked."""
 
 
-def make_server(path: Path, config: ServeConfig) -> litserve.LitServer:
-    """A server that is ready to run; the file is looked at first, so that a bad one is an error here.
+class Server(litserve.LitServer):  # type: ignore[misc]
+    """Two processes: this one speaks HTTP, a worker of LitServe runs batches. Neither outlives the other.
+
+    LitServe's own `run` puts HTTP and the queues into processes of their own, and does not notice when these die.
 
     Args:
-        path: the exported file.
+        path: the exported file; it is looked at first, so that a bad one is an error here.
         config: how to serve it.
     """
-    deployed = Deployed.load(path)
-    meta, image = deployed.meta, deployed.image_shape()
-    server = litserve.LitServer(
-        _Api(path, meta, config),
-        accelerator="cpu",
-        devices=1,
-        timeout=config.queue_seconds,
-        model_metadata=meta,
-        middlewares=[(_Metered, {"metrics": (metrics := Metrics())})],
-        fast_queue=False,
-    )
-    server.app.state.config, server.app.state.image = config, image
-    server.app.add_api_route("/metrics", lambda: PlainTextResponse(metrics.text()), methods=["GET"])
-    return server
 
-
-async def _body(request: Request) -> tuple[str, bytes]:
-    """The type and bytes of a request, never more of them than allowed."""
-    limit = request.app.state.config.max_bytes
-    too_large = HTTPException(413, f"Expected a request of at most {limit} bytes, but got more; send a smaller image.")
-    if int(request.headers.get("content-length") or 0) > limit:
-        raise too_large
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise too_large
-        parts.append(part)
-    kind = request.headers.get("content-type", "")
-    body = b"".join(parts)
-    if kind.startswith("multipart/form-data"):
-        return "image", await _file_of(Request(request.scope, _again(body)))
-    return kind, body
-
-
-def _again(body: bytes) -> Any:
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive
-
-
-async def _file_of(request: Request) -> bytes:
-    """The one file of a form."""
-    try:
-        form = await request.form()
-    except StarletteHTTPException as error:
-        raise HTTPException(
-            400, f"Expected a form with one image file, but got '{str(error.detail).rstrip('.')}'; send PNG or JPEG."
-        ) from error
-    try:
-        files = [value for value in form.values() if not isinstance(value, str)]
-        if len(files) != 1:
-            raise HTTPException(400, f"Expected a form with one image file, but got {len(files)}; send one.")
-        return await files[0].read()
-    finally:
-        await form.close()
-
-
-# Not async: FastAPI runs it on a thread, so that a large image does not keep other requests waiting.
-def _pixels(body: Annotated[tuple[str, bytes], Depends(_body)], request: Request) -> NDArray[np.float32]:
-    kind, data = body
-    shape: Sequence[int] = request.app.state.image
-    try:
-        if not kind.startswith("application/json"):
-            return from_bytes(data, shape)
-        try:
-            given = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise ModebridgeError('Expected the body to be JSON, but it is not; send {"image": ...}.') from error
-        image = given.get("image") if isinstance(given, dict) else None
-        return from_base64(image, shape) if isinstance(image, str) else from_lists(image, shape)
-    except ModebridgeError as error:
-        raise HTTPException(400, str(error)) from error
-
-
-class _Api(litserve.LitAPI):  # type: ignore[misc]
-    """Runs batches in a process of its own; what reaches it was read and checked before."""
-
-    def __init__(self, path: Path, meta: dict[str, Any], config: ServeConfig) -> None:
+    def __init__(self, path: Path, config: ServeConfig) -> None:
+        deployed = Deployed.load(path)
+        self.config, self.image = config, deployed.image_shape()
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._busy, self._room = 0, Room(max(MOST_BYTES, config.max_bytes))
+        self._died = False
         super().__init__(
-            max_batch_size=config.batch, batch_timeout=config.timeout_ms / 1000, api_path=PATH, loop=_Loop()
+            Api(path, deployed.meta, config),
+            accelerator="cpu",
+            devices=1,
+            timeout=config.queue_seconds,
+            model_metadata=deployed.meta,
+            middlewares=[(_Metered, {"metrics": (metrics := Metrics())})],
         )
-        self.path = path
-        self.classes: list[str] = list(meta["classes"])
+        self.app.add_api_route("/metrics", lambda: PlainTextResponse(metrics.text()), methods=["GET"])
 
-    def setup(self, device: str) -> None:
-        """Load the file, and run it once so that the first request does not wait for it."""
-        self.deployed = Deployed.load(self.path)
-        self.deployed(np.zeros((1, *self.deployed.meta["image"]), dtype=np.float32))
+    def serve(self, listener: socket.socket, stop: Stop) -> None:
+        """Answer whoever connects until told to stop; an error when the worker ends before.
 
-    def decode_request(self, request: Annotated[Any, Depends(_pixels)]) -> Any:
-        """The pixels as `_pixels` read them."""
-        return request
+        Args:
+            listener: a socket that listens.
+            stop: how it is told.
+        """
+        protocol = type("LimitedConnection", (Connection,), {"seconds": self.config.read_seconds})
+        # All requests that have arrived have an answer after `queue_seconds`.
+        patience = int(self.config.queue_seconds) + 5
+        self._http = HttpServer(
+            uvicorn.Config(self.app, http=protocol, ws="none", log_level="warning", timeout_graceful_shutdown=patience)
+        )
+        stop.gently = self._end
+        worker = self._start_worker()
+        stop.at_once = worker.kill
+        try:
+            self._http.run([listener])
+        finally:
+            worker.join(1.0 if self._died else 0.0)
+            code = worker.exitcode
+            worker.kill()
+            worker.join()
+        if self._died:
+            how = f"by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+            raise ModebridgeError(
+                f"Expected the worker process to run as long as the server, but it ended {how}; start the server again."
+            )
 
-    def batch(self, inputs: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Images (B, C, H, W)."""
-        return np.stack(inputs)
+    def _start_worker(self) -> BaseProcess:
+        requests, self._requests = Pipe(duplex=False)
+        self._answers, answers = Pipe(duplex=False)
+        self.litapi_request_queues[PATH], self._transport, self.workers_setup_status = requests, Line(answers), {}
+        # Ctrl-C reaches all processes of a terminal, systemd's SIGTERM all of a service: the worker leaves them to us.
+        # (The tracker of `multiprocessing` unblocks both when it starts, so it has to be there before.)
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            (worker,) = self.launch_inference_worker(self.lit_api)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # So that reading ends when the worker does.
+        requests.close()
+        answers.close()
+        # Whether it is ready it says itself: `Api.health`.
+        self.workers_setup_status = {PATH: WorkerSetupStatus.READY}
+        return worker  # type: ignore[no-any-return]
 
-    def predict(self, x: NDArray[np.float32]) -> list[tuple[dict[str, Any], int]]:
-        """What is said of every image, and how many there were."""
-        answer = self.deployed(x)
-        table = np.asarray(answer.probabilities, dtype=np.float64)
-        # A file without uncertainty among its outputs still has an entropy.
-        entropy = -(table * np.log(np.maximum(table, 1e-30))).sum(axis=1)
-        best, disagreement = table.argmax(axis=1), answer.mutual_information
-        said: list[tuple[dict[str, Any], int]] = []
-        for k, row in enumerate(table):
-            one: dict[str, Any] = {
-                "class": self.classes[best[k]],
-                "index": int(best[k]),
-                "probability": float(row.max()),
-            }
-            one |= {"probabilities": row.tolist(), "entropy": float(entropy[k]), "used": int(answer.used[k])}
-            if disagreement is not None:
-                one["mutual_information"] = float(disagreement[k])
-            said.append((one, len(table)))
-        return said
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Beside HTTP: one thread hands requests to the worker, one takes its answers, some unpack images."""
+        loop = asyncio.get_running_loop()
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def unbatch(self, output: list[Any]) -> list[Any]:
-        """One answer an image, in the order of the images."""
-        return output
+        def hand_over() -> None:
+            while True:
+                try:
+                    self._requests.send(self._outbox.get())
+                except OSError:
+                    return
 
-    def encode_response(self, output: tuple[dict[str, Any], int]) -> Response:
-        """The answer of one image as JSON."""
-        said, size = output
-        return JSONResponse(said, headers={BATCH_HEADER: str(size)})
+        def take() -> None:
+            while True:
+                try:
+                    one = self._answers.recv()
+                except (EOFError, OSError):
+                    # Its end is news only while the server runs.
+                    with suppress(RuntimeError):
+                        loop.call_soon_threadsafe(self._worker_ended)
+                    return
+                loop.call_soon_threadsafe(self._answered, *one)
 
+        for target in (hand_over, take):
+            threading.Thread(target=target, daemon=True).start()
+        with ThreadPoolExecutor(DECODERS) as self._decoders:
+            yield
 
-class _Loop(BatchedLoop):  # type: ignore[misc]
-    """Waits for a first image without turning round and round, then a moment for others.
+    def _answered(self, uid: str, answer: tuple[Any, ...]) -> None:
+        self._busy -= 1
+        future = self._waiting.get(uid)
+        if future is not None and not future.done():
+            future.set_result(answer[:2])
 
-    LitServe's own loop begins the moment before the first image is there and asks a thousand times a second.
-    """
+    def _worker_ended(self) -> None:
+        self._died = True
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(_no_worker())
+        self._end()
 
-    def get_batch_requests(self, lit_api: Any, request_queue: Any, transport: Any) -> tuple[list[Any], list[Any]]:
-        """Requests to run together, and those that have waited too long."""
-        found: list[Any] = []
-        late: list[Any] = []
-        wait, end = 1.0, None
-        while len(found) < lit_api.max_batch_size:
+    def _end(self) -> None:
+        self._http.should_exit = True
+
+    def _register_api_endpoints(self, lit_api: Api, request_type: Any, response_type: Any) -> None:
+        # In place of LitServe's own, which waits for an answer as long as it takes.
+        auth = Depends(self.setup_auth(lit_api))
+        self.app.add_api_route(PATH, self._predict, methods=["POST"], dependencies=[auth])
+
+    async def _predict(self, request: Request) -> Response:
+        if self._busy >= MOST:
+            raise HTTPException(503, f"Expected at most {MOST} requests at a time, but got more; send it again later.")
+        self._busy += 1
+        uid, handed_over = str(uuid.uuid4()), False
+        try:
+            loop = asyncio.get_running_loop()
+            with self._room.share() as share:
+                kind, data = await body_of(request, self.config.max_bytes, share)
+                end = loop.time() + self.config.queue_seconds
+                async with asyncio.timeout_at(end):
+                    pixels = await loop.run_in_executor(self._decoders, self._pixels, kind, data)
+            del data
+            async with asyncio.timeout_at(end):
+                if self._died:
+                    raise _no_worker()
+                future = self._waiting[uid] = loop.create_future()
+                self._outbox.put((0, uid, time.monotonic(), pixels))
+                handed_over = True
+                answer, status = await future
+        except TimeoutError:
+            limit = self.config.queue_seconds
+            raise HTTPException(504, f"Expected an answer within {limit:g} s, but got none; try again later.") from None
+        finally:
+            self._waiting.pop(uid, None)
+            if not handed_over:
+                # Else when the worker has taken it, which may be long after the client was told that it was not.
+                self._busy -= 1
+        if status == LitAPIStatus.ERROR:
+            raise HTTPException(500, "Internal server error")
+        return answer  # type: ignore[no-any-return]
+
+    def _pixels(self, kind: str, data: bytes) -> NDArray[np.float32]:
+        shape: Sequence[int] = self.image
+        most = self.config.max_megapixels
+        try:
+            if not kind.startswith("application/json"):
+                return from_bytes(data, shape, max_megapixels=most)
             try:
-                request = request_queue.get(timeout=wait) if wait > 0 else request_queue.get_nowait()
-            except Empty:
-                break
-            if request == _SENTINEL_VALUE:
-                raise _StopLoopError
-            answer_to, uid, since, pixels = request
-            if time.monotonic() - since > lit_api.request_timeout:
-                late.append((answer_to, uid))
-            else:
-                found.append((answer_to, uid, pixels))
-            end = end or time.monotonic() + lit_api.batch_timeout
-            # After its time is over a batch still takes what is there already.
-            wait = max(end - time.monotonic(), 0.0)
-        return found, late
+                given = json.loads(data)
+            except (ValueError, RecursionError) as error:
+                raise ModebridgeError('Expected the body to be JSON, but it is not; send {"image": ...}.') from error
+            image = given.get("image") if isinstance(given, dict) else None
+            if isinstance(image, str):
+                return from_base64(image, shape, max_megapixels=most)
+            return from_lists(image, shape)
+        except ModebridgeError as error:
+            raise HTTPException(413 if isinstance(error, TooManyPixelsError) else 400, str(error)) from error
+
+
+def _no_worker() -> HTTPException:
+    return HTTPException(503, "Expected a worker process to run the image, but it has ended; so does the server now.")
 
 
 class _Metered:
@@ -215,7 +242,9 @@ class _Metered:
                 size = int(sizes[0]) if sizes else None
             await send(message)
 
+        self.metrics.in_progress += 1
         try:
             await self.app(scope, receive, counting)
         finally:
+            self.metrics.in_progress -= 1
             self.metrics.add(code, time.perf_counter() - begin, size)
