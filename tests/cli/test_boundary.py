@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import modebridge
-from modebridge.cli import looking, terminal
+from modebridge.cli import looking, running, terminal
 from modebridge.cli.boundary import BUG, CLOSED, MISTAKE, PARTLY, run_program
 from modebridge.cli.start import STOPPED, Interrupts
 
@@ -102,7 +102,7 @@ def test_the_path_that_a_bug_was_met_on(run, monkeypatch, tmp_path):
 
 def test_user_text_is_neither_markup_nor_a_command_to_the_terminal(run, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    for name in ("a[/b]", "[red]x", ":smile:", "\x1b[31mx", "a\nb", "\x9b31m", "\u202eevil", "\udcff"):
+    for name in ("a[/b]", "[red]x:smile:", "\x1b[31mx\n\x9b31m", "\u202eevil\udcff"):
         shown = terminal.visible(name)
         assert shown.isprintable()
         for words in (("report", name), ("cost", f"--{name}")):
@@ -188,8 +188,7 @@ except BaseException as error:  # as libraries do that turn what they meet into 
 """
 
 
-@pytest.mark.parametrize("way", STARTS)
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(("way", "times"), [("module", 1), ("script", 3)])
 def test_ctrl_c_while_torch_is_imported(tmp_path, way, times):
     """A stand-in for torch that takes as long as we like: the signal comes at a known moment of a real process."""
     (tmp_path / "torch.py").write_text(BUSY)
@@ -201,8 +200,9 @@ def test_ctrl_c_while_torch_is_imported(tmp_path, way, times):
     assert process.returncode == STOPPED
 
 
-@pytest.mark.parametrize("new", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_ctrl_c_in_a_run_says_how_to_go_on(tmp_path, new):
+@pytest.mark.slow
+@pytest.mark.parametrize("new", [False, True])
+def test_ctrl_c_in_a_running_process(tmp_path, new):
     """The run waits, at a known moment, in a recipe of its own until it is stopped."""
     (tmp_path / "small.py").write_text(
         "from tests.recipes.small import small\n"
@@ -229,6 +229,22 @@ def test_ctrl_c_in_a_run_says_how_to_go_on(tmp_path, new):
     assert out.exists() != new, "a folder that was made for nothing goes again"
 
 
+@pytest.mark.parametrize("new", [False, True])
+def test_ctrl_c_in_a_run_says_how_to_go_on(monkeypatch, tmp_path, new):
+    """The same in this process: the handler is called where a signal would call it."""
+    ended = []
+    monkeypatch.setattr("modebridge.cli.boundary.goodbye", lambda more="": ended.append(more) or sys.exit(STOPPED))
+    interrupts = Interrupts()
+    monkeypatch.setattr(running, "run_recipe", lambda *_, **__: interrupts._interrupt(signal.SIGINT, None))
+    out = tmp_path / "\x1b[31m"
+    if not new:
+        out.mkdir()
+    with pytest.raises(SystemExit):
+        run_program(["run", "--out", str(out)], interrupts)
+    kept = f"; what is trained is kept in '{terminal.visible(str(out))}', and the same command goes on from there"
+    assert ended == ["; nothing had been trained yet" if new else kept]
+
+
 def test_what_another_error_makes_of_ctrl_c_is_still_ctrl_c(monkeypatch):
     """A library may catch KeyboardInterrupt and raise its own."""
     ended = []
@@ -251,9 +267,9 @@ needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /d
 
 
 @needs_full
-@pytest.mark.parametrize("word", ["--version", "--help"])
-def test_a_full_standard_output(word):
-    with Path("/dev/full").open("w") as full, start(word, stdout=full) as process:
+def test_a_full_standard_output():
+    """Typer writes the help, and rich keeps what it could not write to itself."""
+    with Path("/dev/full").open("w") as full, start("--help", stdout=full) as process:
         err = process.stderr.read().decode()
     assert process.returncode == PARTLY
     assert "Expected to write the results to standard output, but got 'No space left on device'" in err

@@ -37,6 +37,9 @@ def folder():
     with tempfile.TemporaryDirectory() as root:
         place = Path(root) / "run"
         finished(place)
+        # Nobody may not even have the right to read Python's own files: what the verbs import is imported before.
+        for words in (("advise", str(place)), ("run", "cifar10", "--data", root, "--out", f"{root}/none")):
+            CliRunner().invoke(app, words)
         Path(root).chmod(0o755)
         inside = [place, *place.rglob("*")]
         for one in inside:
@@ -70,10 +73,18 @@ def test_the_page_cannot_go_there(folder):
 def test_the_page_goes_elsewhere(folder):
     with tempfile.TemporaryDirectory() as other:
         Path(other).chmod(0o777)
+        written = write_whole_page(folder, Path(other))
         answer = invoke("report", folder, "--out", Path(other) / "mine.html")
         assert answer.exit_code == 0, answer.output
-        assert "DE-1 + 1 bridge I" in (Path(other) / "mine.html").read_text()
+        assert (Path(other) / "mine.html").read_text() == written
     assert not (folder / "report.html").exists()
+
+
+def write_whole_page(folder, other):
+    """The page by other hands."""
+    answer = CliRunner().invoke(app, ["report", str(folder), "--out", str(other)])
+    assert answer.exit_code == 0, answer.output
+    return (other / "report.html").read_text()
 
 
 def test_what_is_missing_is_refused_before_it_is_trained(folder):
