@@ -150,7 +150,7 @@ def test_evaluate_of_a_half_precision_network():
     exact = mb.evaluate(mb.BridgedEnsemble(net, [a, b]).calibrate(data(200)), data(200))
     assert scores.nll == pytest.approx(exact.nll, abs=0.01)
     assert scores.cnll == pytest.approx(exact.cnll, abs=0.01)
-    with pytest.raises(ModebridgeError, match=r"to run on the images of data, but got .* of torch\.float32 and"):
+    with pytest.raises(ModebridgeError, match=r"to be torch\.bfloat16, .* but got torch\.float32"):
         mb.evaluate(mb.BridgedEnsemble(half, halves), data(20))
     # A table that came in bfloat16 is judged by that precision; logits are still refused.
     rows = torch.randn(50, 40, generator=torch.Generator().manual_seed(0)).bfloat16()

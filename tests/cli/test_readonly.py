@@ -60,7 +60,7 @@ def test_reading_verbs(folder):
     answer = invoke("run", "--out", folder, "--json")
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout)["trained"] == []
-    assert "is read-only: nothing is written to it" in " ".join(answer.stderr.split())
+    assert "The folder is read-only: results and report are left as they are." in " ".join(answer.stderr.split())
 
 
 def test_the_page_cannot_go_there(folder):
@@ -91,5 +91,5 @@ def test_what_is_missing_is_refused_before_it_is_trained(folder):
     for words in (("--set", "mode.epochs=3"), ("--set", "curve.epochs=2")):
         answer = invoke("run", "--out", folder, *words)
         assert isinstance(answer.exception, ModebridgeError)
-        assert "the folder is read-only; copy it" in str(answer.exception)
+        assert "but it is read-only" in str(answer.exception)
         assert "epochs done" not in answer.stderr

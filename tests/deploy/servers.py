@@ -21,7 +21,7 @@ from modebridge.deploy.serving import ServeConfig
 NURSERY = """
 import json, os, sys
 import modebridge.deploy.server
-from modebridge.cli import app
+from modebridge.cli import boundary, start
 from modebridge.cli.serving import ServeConfig, serve_file
 for line in sys.stdin:
     asked = json.loads(line)
@@ -36,8 +36,8 @@ for line in sys.stdin:
         for stream in (1, 2):
             os.dup2(os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
         # As `modebridge serve` does it, with limits that its options do not have.
-        app.app = lambda standalone_mode: serve_file(asked["file"], ServeConfig(**asked["config"]))
-        app.main()
+        boundary._verb = lambda words: serve_file(asked["file"], ServeConfig(**asked["config"])) or 0
+        start.main()
 """
 
 

@@ -21,23 +21,21 @@ from tests.recipes.small import finished, small
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-def hostile(studies: Path) -> None:
+def hostile(folder: RunFolder) -> None:
     """Studies that somebody else has made: one with a script in its figure and its words, one that is damaged."""
-    table = json.loads((studies / "correspondence" / "table.json").read_text())
-    (studies / "evil").mkdir()
-    (studies / "evil" / "table.json").write_text(json.dumps({**table, "name": "<script>evil()</script>"}))
-    (studies / "evil" / "figure.svg").write_text(
-        '<svg xmlns="http://www.w3.org/2000/svg" onload="evil()"><script>evil()</script><path d="M 0 0"/></svg>'
-    )
-    (studies / "broken").mkdir()
-    (studies / "broken" / "table.json").write_bytes(b"\xff" + json.dumps(table).encode())
+    table = json.loads((folder.path / "studies" / "correspondence" / "table.json").read_text())
+    figure = '<svg xmlns="http://www.w3.org/2000/svg" onload="evil()"><script>evil()</script><path d="M 0 0"/></svg>'
+    text = json.dumps({**table, "name": "<script>evil()</script>"})
+    folder.files.write({"studies/evil/table.json": text, "studies/evil/figure.svg": figure})
+    folder.files.write({"studies/broken/table.json": json.dumps(table)})
+    (folder.path / "studies" / "broken" / "table.json").write_bytes(b"\xff" + json.dumps(table).encode())
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = finished(tmp_path_factory.mktemp("page") / "run")
     write_study(run_study("correspondence", make_workshop(small(), folder=folder)), folder)
-    hostile(folder.path / "studies")
+    hostile(folder)
     return write_page(folder)
 
 
@@ -91,7 +89,7 @@ def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
     assert '<path d="M 0 0" />' in text
     assert text.count("<script>") == 1
     assert "onload" not in text
-    assert "The study broken is left out" in text
+    assert "studies/broken/table.json is damaged (it does not fit its hash) and is left out" in text
     assert "#010203" not in text, "ink must follow the page"
     assert "prefers-color-scheme: dark" in text
     assert len(text) < 1_500_000

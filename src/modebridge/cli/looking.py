@@ -181,7 +181,7 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     console.print(said)
 
 
-def report_run(path: Path, out: Path | None) -> None:
+def report_run(path: Path, out: Path | None = None) -> None:
     """Write the page of a run folder again, there or elsewhere, and say where it is."""
     folder = existing(path)
     if out is None and not folder.writes:

@@ -128,9 +128,11 @@ def say(text: str, *, style: str | None = None, fold: bool = True) -> None:
     Args:
         text: one sentence or more.
         style: of rich.
-        fold: False leaves it on one line however narrow the screen is, for programs that read it.
+        fold: False leaves it on one line however narrow the screen is; off a terminal it always is on one.
     """
-    Screen(stderr=True).print(text, style=style, soft_wrap=not fold)
+    console = Screen(stderr=True)
+    # In a log a path must stay whole; only a person's screen has an edge.
+    console.print(text, style=style, soft_wrap=not (fold and console.is_terminal))
 
 
 def listed(option: str, text: str | None) -> list[str] | None:
