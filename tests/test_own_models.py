@@ -33,10 +33,15 @@ def dicts(n: int = 24) -> list[dict[str, object]]:
 CASES = [*((name, "I") for name in NETWORKS), ("plain module", "II"), ("timm vit_tiny", "II")]
 
 
-# timm's ResNet takes long, and torchvision's is the same to the library.
+# The ResNets take long: they are in `make test-slow`.
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] == "timm resnet18")) for case in CASES],
+    [
+        pytest.param(
+            *case, marks=[pytest.mark.slow] * (case[0] == "timm resnet18" or case == ("torchvision resnet18", "I"))
+        )
+        for case in CASES
+    ],
 )
 def test_from_two_checkpoints_to_scores(name, kind):
     net, train = made(name), pairs()
@@ -138,7 +143,7 @@ def test_a_layer_that_runs_twice_averages_both():
     )
 
 
-@pytest.mark.parametrize("name", ["torchvision resnet18", "plain module"])
+@pytest.mark.parametrize("name", [pytest.param("torchvision resnet18", marks=pytest.mark.slow), "plain module"])
 def test_the_ends_keep_their_own_statistics(name):
     net, train = made(name), pairs()
     modes = [mb.Mode.from_module(made(name, seed)) for seed in (0, 1)]

@@ -186,6 +186,7 @@ def test_a_study_from_the_command_line(quick, folder):
     assert "Study: mode-choice" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_advice_by_every_price(quick, folder):
     out, _ = folder
     for by in ("flops", "params", "time"):

@@ -52,7 +52,7 @@ PLANTED = [(name, by) for name in (*NETWORKS, "Hugging Face style", "torchvision
 
 # Half of this regnet's last units are dead, and with them all that they hear: only weights tell them apart.
 PLANTED.append(("timm regnet", "weights"))
-LONG = {("timm resnet18", "weights"), ("timm regnet", "weights")}
+LONG = {("timm resnet18", "weights"), ("torchvision resnet18", "weights"), ("timm regnet", "weights")}
 
 
 @pytest.mark.parametrize(

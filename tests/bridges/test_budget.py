@@ -172,7 +172,9 @@ def test_a_perceptron_reads_the_mean_over_places():
         torch.testing.assert_close(pooled(feature), body(x.mean(dim=(2, 3))))
 
 
-@pytest.mark.parametrize("name", ["torchvision resnet18", "timm vit", "timm swin"])
+@pytest.mark.parametrize(
+    "name", ["torchvision resnet18", "timm vit", pytest.param("timm swin", marks=pytest.mark.slow)]
+)
 def test_bridges_of_real_networks_to_a_budget(name):
     net, images = real_net(name), torch.rand(2, *IMAGES[name])
     ends = [Mode.from_module(real_net(name, seed)) for seed in (0, 1)]

@@ -201,6 +201,7 @@ def test_without_a_compiler_one_sentence(tmp_path, monkeypatch):
         export(small(), tmp_path / "fast.pt2", images(2), aot=True)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_plain_files_with_grouped_bridges(tmp_path):
     own = small()

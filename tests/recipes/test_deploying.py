@@ -85,6 +85,7 @@ def test_a_threshold_keeps_to_its_cost_on_validation_images(run):
     assert threshold_for(answers, NAMES, whole) == ALL
 
 
+@pytest.mark.slow
 def test_the_lines_of_the_report_end_at_the_rows_of_its_table(run):
     folder, result = run
     rows = {row.name: row for row in result.rows}

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in ("r-ablation", "mode-choice")))
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("type1", "correspondence")))
         for name in sorted(STUDIES)
     ],
 )
