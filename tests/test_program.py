@@ -150,6 +150,7 @@ def test_a_run_says_where_its_report_is(folder):
     assert {file.name for file in (out / ".work").iterdir()} == {"lock"}
 
 
+@pytest.mark.slow
 def test_the_second_time_nothing_is_trained(quick, folder):
     out, _ = folder
     before = (out / "modes" / "0" / "meta.json").stat().st_mtime_ns
@@ -178,6 +179,7 @@ def test_a_study_as_data(quick, folder):
     assert found[0]["rows"][0]["name"] == "High"
 
 
+@pytest.mark.slow
 def test_a_study_from_the_command_line(quick, folder):
     out, _ = folder
     answer = invoke("study", "mode-choice", "--out", str(out))

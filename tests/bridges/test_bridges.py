@@ -143,7 +143,7 @@ def joint(norm="frn", mixup=0.4, dtype=torch.float32):
     return objective, net, ends, plans
 
 
-@pytest.mark.parametrize("norm", ["frn", "bn"])
+@pytest.mark.parametrize("norm", [pytest.param("frn", marks=pytest.mark.slow), "bn"])
 def test_joint_training_equals_training_alone_to_the_last_bit(norm):
     _, net, _, plans = joint(norm)
     together = fit_bridges(net, plans, loader(), config=quick(2))

@@ -173,7 +173,12 @@ def test_a_perceptron_reads_the_mean_over_places():
 
 
 @pytest.mark.parametrize(
-    "name", ["torchvision resnet18", "timm vit", pytest.param("timm swin", marks=pytest.mark.slow)]
+    "name",
+    [
+        pytest.param("torchvision resnet18", marks=pytest.mark.slow),
+        "timm vit",
+        pytest.param("timm swin", marks=pytest.mark.slow),
+    ],
 )
 def test_bridges_of_real_networks_to_a_budget(name):
     net, images = real_net(name), torch.rand(2, *IMAGES[name])

@@ -290,6 +290,7 @@ def test_compiled_ahead_of_time(tmp_path, own):
         np.testing.assert_allclose(told.probabilities, one.answer(images(5), bridges=bridges).probabilities, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_network_that_returns_an_object(tmp_path):
     net = HuggingFaceStyle().eval()
     own = BridgedEnsemble(net, [Mode.from_module(net)])

@@ -86,7 +86,9 @@ def own():
     return BridgedEnsemble(nets[0], modes, bridges)
 
 
-@pytest.fixture(scope="module", params=["elastic.onnx", "elastic.pt2", "plain.pt2"])
+@pytest.fixture(
+    scope="module", params=["elastic.onnx", pytest.param("elastic.pt2", marks=pytest.mark.slow), "plain.pt2"]
+)
 def done(request, own, tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / request.param
     elastic = "elastic" in request.param

@@ -82,6 +82,7 @@ def test_same_seed_same_bits_other_seed_other_bits(result):
     assert run_recipe(small(), seed=1).modes[0].id != result.modes[0].id
 
 
+@pytest.mark.slow
 def test_a_poor_curve_is_said_in_words():
     """The middle of the straight line between two trained networks, untrained itself, is far worse than its ends."""
     recipe = small()

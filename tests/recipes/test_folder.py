@@ -88,7 +88,7 @@ def test_what_was_said_is_read_without_data(finished: RunFolder) -> None:
         read_answers(RunFolder(finished.path.parent / "empty"))
 
 
-@pytest.mark.parametrize("form", ["nested", "run"])
+@pytest.mark.parametrize("form", [pytest.param("nested", marks=pytest.mark.slow), "run"])
 def test_modes_from_elsewhere(finished: RunFolder, tmp_path: Path, form: str) -> None:
     states = [safetensors.torch.load_file(finished.path / "modes" / str(k) / "weights.safetensors") for k in range(2)]
     for k, state in enumerate(states):
@@ -137,6 +137,7 @@ def test_engines_of_recipes() -> None:
             engine_for(small(), "cuda")
 
 
+@pytest.mark.slow
 def test_modes_are_aligned_where_the_recipe_says_so(tmp_path):
     recipe = replace(small(), modes=2, control=False, align="weights")
     folder = RunFolder(tmp_path / "run")

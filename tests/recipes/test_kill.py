@@ -52,6 +52,7 @@ def test_the_second_time_nothing_is_trained(alone):
     assert as_dicts(again.rows) == as_dicts(result.rows)
 
 
+@pytest.mark.slow
 def test_what_depends_on_a_change_is_trained_again_and_nothing_else(alone, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(alone[0], folder)
