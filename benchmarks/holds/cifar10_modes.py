@@ -18,15 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from common import Hold, WholeBatches, cifar10_splits, logits_of_members, quiet, rounded, row
+from common import Hold, WholeBatches, cifar10_setting, cifar10_splits, logits_of_members, quiet, rounded, row
 from safetensors.torch import save_file
 
 from modebridge import fit_modes
 from modebridge.data import Loader
 from modebridge.evaluate import Answers, MemberCost
-from modebridge.nets import ResNet, spec_of
-from modebridge.recipes import find_recipe
-from modebridge.training import Engine
+from modebridge.nets import ResNet
 
 
 def main() -> None:
@@ -43,12 +41,7 @@ def main() -> None:
     quiet()
     given.out.mkdir(parents=True, exist_ok=True)
     hold = Hold(given.out, given.seconds)
-    engine = Engine() if given.tiny else Engine.best()
-    recipe = find_recipe("cifar10")
-    spec = replace(spec_of("cifar10"), stages=(1, 1, 3), widths=(8, 8, 8)) if given.tiny else spec_of("cifar10")
-    batch = 8 if given.tiny else recipe.data.batch_size
-    if engine.device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
+    engine, recipe, spec, batch = cifar10_setting(tiny=given.tiny)
     splits = cifar10_splits(given.data, engine.device, 20 if given.tiny else 45_000)
     hold.say(f"read {len(splits['train'])} training images; {engine}")
     if given.rate is not None and given.rate.is_file():

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from modebridge.batches import each, shapes_of
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.nets.flops import FAILED, plain_attention
 from modebridge.types import Inputs, Params
 
@@ -172,7 +172,7 @@ def one_pass(net: nn.Module, inputs: Inputs, state: Params | None = None) -> dic
     except ModebridgeError:
         raise
     except FAILED as error:
-        words = str(error).splitlines()[0] if str(error) else type(error).__name__
+        words = first_line(error)
         raise ModebridgeError(
             f"Expected {type(net).__name__} to run on the images of data, but got {shapes_of(inputs)} and '{words}'; "
             "check their size and type."

@@ -127,15 +127,15 @@ class _Place:
 def _keep_fuller(place: _Place, rows: int) -> None:
     """Refuse to put a small table in the place of a large one, or of a damaged one, before anything is timed."""
     name = f"{place.name}.json"
-    file, text = place.folder.path / name, place.folder.files.text(name)
+    file, record = place.folder.path / name, place.folder.files.record(name)
     if name in place.folder.damage:
         raise ModebridgeError(
             f"Expected '{file}' to be whole, but it is damaged ({place.folder.damage[name]}); add --overwrite to "
             "replace it, or leave it alone with --recipe."
         )
     try:
-        there = len(json.loads(text or "{}")["rows"])
-    except (ValueError, KeyError, TypeError):
+        there = len(record["rows"])
+    except (KeyError, TypeError):
         return
     if there > rows:
         raise ModebridgeError(

@@ -14,7 +14,7 @@ import typer
 from modebridge.cli import terminal
 from modebridge.cli.app import app
 from modebridge.cli.start import Interrupts, goodbye
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 
 __all__ = ["BUG", "CLOSED", "MISTAKE", "PARTLY", "run_program"]
 
@@ -111,7 +111,7 @@ def _code_of(error: BaseException, words: Sequence[str]) -> int:
         return _said(_about_file(error), MISTAKE)
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "can't allocate mem" in str(error):
         way = "choose smaller batches, networks or images"
-        return _said(f"Expected enough memory, but got '{_first_line(error)}'; {way}.", MISTAKE)
+        return _said(f"Expected enough memory, but got '{first_line(error, 300)}'; {way}.", MISTAKE)
     return _said(_about_bug(error, words), BUG)
 
 
@@ -134,7 +134,7 @@ def _about_file(error: OSError) -> str:
     files = " and ".join(f"'{os.fsdecode(one)}'" for one in (error.filename, error.filename2) if one is not None)
     what = f"to read or write {files}" if files else "all files to be readable and writable"
     way = WAYS_OUT.get(error.errno or 0, "check the path" if files else "run again with --debug to see which")
-    return f"Expected {what}, but got '{error.strerror or _first_line(error)}'; {way}."
+    return f"Expected {what}, but got '{error.strerror or first_line(error, 300)}'; {way}."
 
 
 def _about_bug(error: BaseException, words: Sequence[str]) -> str:
@@ -143,13 +143,8 @@ def _about_bug(error: BaseException, words: Sequence[str]) -> str:
     verb = next((word for word in words if not word.startswith("-")), "")
     paths = [word.partition("=")[2] if word.startswith("-") else word for word in words if word != verb]
     given = next((f" on '{path}'" for path in paths if path and os.path.lexists(path)), "")
-    got = f"{type(error).__name__}: '{_first_line(error)}'{where}"
+    got = f"{type(error).__name__}: '{first_line(error, 300)}'{where}"
     return (
         f"Expected `modebridge {verb}`{given} to end well, but got {got}; "
         "this is a mistake of the program: run again with --debug for the trace, and report it."
     )
-
-
-def _first_line(error: BaseException, most: int = 300) -> str:
-    line = next(iter(str(error).strip().splitlines()), "")
-    return line if len(line) <= most else line[:most] + " ..."

@@ -189,13 +189,14 @@ def report_run(path: Path, out: Path | None = None) -> None:
             f"Expected to write the page to '{path}', but the folder is read-only; choose a place with --out FILE."
         )
     with folder.alone(), naming_damage(folder):
+        data = gather(folder)
         if out is None:
-            out = write_page(folder)
+            out = write_page(folder, data)
         else:
             out = out / "report.html" if out.is_dir() else out
-            write_whole(out, page(gather(folder)))
+            write_whole(out, page(data))
         screen().print(f"Report: {out}", soft_wrap=True)
-        for sentence in missing_members(folder, find_recipe_of(folder)[0], read_answers(folder)):
+        for sentence in missing_members(folder, find_recipe_of(folder)[0], data.answers):
             say(sentence, style="yellow")
 
 

@@ -26,6 +26,7 @@ from modebridge.recipes import (
     changed,
     check_recipe,
     engine_for,
+    gather,
     machine,
     make_workshop,
     read_recipe,
@@ -198,26 +199,18 @@ def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
         "warnings": [*result.warnings, *folder.left_out()],
         "summary": summary(result.rows),
         "trained": list(result.trained),
-        "seconds": dict(result.seconds) if result.trained else _before(folder).get("seconds", {}),
+        "seconds": dict(result.seconds) if result.trained else folder.files.record("results.json").get("seconds", {}),
         **machine(),
     }
-
-
-def _before(folder: RunFolder) -> dict[str, Any]:
-    """What the last run wrote down."""
-    try:
-        return dict(json.loads(folder.files.text("results.json") or "{}"))
-    except (ValueError, TypeError):
-        return {}
 
 
 def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> None:
     text = [markdown_table(result.rows), *record["warnings"], summary(result.rows)]
     folder.files.write({"results.md": "\n\n".join(text) + "\n"})
-    before, now = _before(folder), json.loads(json.dumps(record))
+    before, now = folder.files.record("results.json"), json.loads(json.dumps(record))
     said = ("recipe", "seed", "rows", "warnings", "summary")
     # When and where it was made stays, where nothing was.
     if record["trained"] or any(before.get(key) != now[key] for key in said):
         folder.files.write({"results.json": json.dumps(record, indent=1)})
-    write_page(folder, result.rows)
+    write_page(folder, gather(folder, result.rows))
     folder.tidy()

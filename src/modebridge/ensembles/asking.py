@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.batches import IMAGES, check_type
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
 __all__ = ["check_asked", "check_logits", "refusal", "takes_tokens"]
@@ -86,9 +86,9 @@ def refusal(error: Exception, given: Inputs, own: nn.Module, what: str) -> Modeb
                 f"Expected the {name} of {what} to be {weight.dtype}, as the ensemble's weights are, but got "
                 f"{tensor.dtype}; convert them, {name}.to({weight.dtype})."
             )
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return ModebridgeError(
-        f"Expected the ensemble to run on the images of {what}, but got {_shapes(given)} and '{reason}'; check their "
+        f"Expected the ensemble to run on the images of {what}, but got {_shapes(given)} and '{first_line(error)}'; "
+        "check their "
         "shape and type (one image alone is a batch too, images[None])."
     )
 

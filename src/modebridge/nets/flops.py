@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from modebridge.batches import each
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.nets.functional import run_with_taps
 from modebridge.types import Inputs
 
@@ -207,7 +207,7 @@ def on_copy(
         )
         raise ModebridgeError(
             f"Expected {type(module).__name__} to run on {'an example' if valued else 'zeros'} of shape {shapes}, "
-            f"but got '{str(error).splitlines()[0] if str(error) else type(error).__name__}'; {way_out}."
+            f"but got '{first_line(error)}'; {way_out}."
         ) from error
 
 

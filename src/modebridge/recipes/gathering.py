@@ -39,7 +39,7 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
     rows = _rows(folder, recipe, answers) if rows is None else rows
     left = [row for row in rows if not set(row.members) <= set(answers.test)]
     rows = [row for row in rows if row not in left]
-    results = _json(folder, "results.json")
+    results = folder.files.record("results.json")
     i, j = recipe.curves()[0]
     samples, _ = folder.read("samples", f"{i}-{j}")
     reader = bridge("I", i, j, recipe.sizes[0]).name
@@ -82,12 +82,14 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
     )
 
 
-def write_page(folder: RunFolder, rows: Sequence[Row] | None = None) -> Path:
-    """Write RUN/report.html and say where it is; the arguments are those of `gather`.
+def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
+    """Write RUN/report.html and say where it is; the trade-off curves go to RUN/elastic.json too.
 
-    The trade-off curves go to RUN/elastic.json too.
+    Args:
+        folder: of a finished run.
+        data: what it shows, where it was gathered already.
     """
-    data = gather(folder, rows)
+    data = gather(folder) if data is None else data
     lines = {name: [asdict(point) for point in points] for name, points in data.elastic.items()}
     folder.files.write({"elastic.json": json.dumps(lines, indent=1), "report.html": page(data)})
     return folder.path / "report.html"
@@ -110,22 +112,10 @@ def _fits(samples: Mapping[str, Tensor], answers: Answers) -> bool:
 
 def _times(folder: RunFolder, answers: Answers, rows: Sequence[Row]) -> dict[str, float]:
     """Measured times by member, where all that the table needs were measured."""
-    found = _numbers(_json(folder, "times.json").get("relative"))
+    found = _numbers(folder.files.record("times.json").get("relative"))
     used = {name for row in rows for name in row.members}
     used |= {read for name in used for read in answers.costs[name].reads}
     return found if used <= set(found) else {}
-
-
-def _json(folder: RunFolder, name: str) -> dict[str, Any]:
-    text = folder.files.text(name)
-    try:
-        found = json.loads(text) if text is not None else {}
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        folder.damage[name] = "it is no JSON object"
-        return {}
-    return found
 
 
 def _numbers(found: object) -> dict[str, float]:
@@ -155,14 +145,12 @@ def _studies(folder: RunFolder) -> list[StudyPart]:
     parts = []
     for name in folder.files.studies():
         place = f"studies/{name}/table.json"
-        data = _json(folder, place)
+        data = folder.files.record(place)
         figure = folder.files.text(f"studies/{name}/figure.svg") or ""
         if not data:
             continue
         try:
             tables = tuple(StudyTable.from_dict(table) for table in data["tables"])
-            for table in tables:
-                table.markdown()  # a table that cannot be written down cannot be shown
             parts.append(StudyPart(str(data["name"]), str(data["about"]), tables, figure))
         except (KeyError, TypeError, ValueError, AttributeError):
             folder.damage[place] = "it is no table of a study"
@@ -174,7 +162,7 @@ def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[s
     for key in ("made", "machine", "modebridge", "torch", "python"):
         if key in results:
             found[key] = str(results[key])
-    timed = _json(folder, "times.json")
+    timed = folder.files.record("times.json")
     if timed:
         parts = [timed.get("machine", ""), timed.get("made", ""), f"batches of {timed.get('batch', '?')}"]
         found["times measured on"] = ", ".join(map(str, parts))

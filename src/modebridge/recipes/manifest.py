@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from modebridge.errors import ModebridgeError
 from modebridge.recipes.sealing import Damage, digest, read_bytes, sealed, unsealed
@@ -82,6 +84,18 @@ class LooseFiles:
             return None
         self._damage.pop(name, None)
         return text
+
+    def record(self, name: str) -> dict[str, Any]:
+        """The JSON object in a file; empty where there is none that is whole, which is noted."""
+        text = self.text(name)
+        try:
+            found = json.loads(text) if text is not None else {}
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            self._damage[name] = "it is no JSON object"
+            return {}
+        return found
 
     def recipe(self) -> tuple[str | None, str | None]:
         """The text of recipe.toml as it is now, and the one that was last written, each None where it is not known.

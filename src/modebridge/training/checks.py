@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from modebridge import seeds
 from modebridge.batches import Checked, check_batch, check_labels, each, first_batch, named, shapes_of
 from modebridge.bridges import Bridge
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode
 from modebridge.nets import logits_of, run, skeleton
 from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
@@ -79,7 +79,7 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
     if isinstance(answer, Exception):
         raise ModebridgeError(
             f"Expected {type(module).__name__} to run in training mode on images as in train, {shapes_of(one[0])}, but "
-            f"got '{str(answer).splitlines()[0] if str(answer) else type(answer).__name__}'; give images that all its "
+            f"got '{first_line(answer)}'; give images that all its "
             "heads can take, or build it without auxiliary heads (aux_logits=False)."
         )
     logits = logits_of(answer, training=True)
@@ -148,10 +148,9 @@ def classes_of(net: nn.Module, mode: Mode, images: Inputs, what: str) -> int:
         with seeds.borrowed(0, where):
             logits = run(skeleton(net).to(where), mode.params, mode.buffers, first)
     except (RuntimeError, TypeError, IndexError) as error:
-        reason = str(error).splitlines()[0]
         raise ModebridgeError(
             f"Expected {type(net).__name__} to run on the images of {what}, but got {shapes_of(images)} and "
-            f"'{reason}'; check their shape and type."
+            f"'{first_line(error)}'; check their shape and type."
         ) from error
     if logits.dim() != 2:
         raise ModebridgeError(

@@ -23,7 +23,7 @@ from modebridge.bridges import (
     label_target,
 )
 from modebridge.curves import Curve, check_r
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import FilterResponseNorm, Layout, Norm, ResNet, check_tap, inspect, run_with_taps, skeleton
 from modebridge.nets.flops import counting
@@ -168,7 +168,7 @@ def _check_body(body: nn.Module, features: Sequence[torch.Tensor], classes: int,
             out = skeleton(body)(*features)
     except (RuntimeError, TypeError) as error:
         raise ModebridgeError(
-            f"Expected the body of '{name}' to take features of {shapes}, but got '{str(error).splitlines()[0]}'; "
+            f"Expected the body of '{name}' to take features of {shapes}, but got '{first_line(error)}'; "
             "fit it to the tap."
         ) from error
     if not isinstance(out, torch.Tensor) or out.shape != (1, classes):
