@@ -4,6 +4,7 @@ from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import Kind, body_for, body_like
+from modebridge.bridges.choose import ChosenBody, choose_body
 from modebridge.bridges.objective import BridgeObjective, kl_divergence, mix
 from modebridge.bridges.targets import Target, curve_target, ensemble_target, label_target, mode_target
 from modebridge.nets import last_blocks_tap
@@ -11,6 +12,7 @@ from modebridge.nets import last_blocks_tap
 __all__ = [
     "Bridge",
     "BridgeObjective",
+    "ChosenBody",
     "Kind",
     "ResidualBody",
     "Target",
@@ -19,6 +21,7 @@ __all__ = [
     "body_for",
     "body_like",
     "body_within",
+    "choose_body",
     "curve_target",
     "ensemble_target",
     "kl_divergence",
