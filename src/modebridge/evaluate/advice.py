@@ -65,13 +65,13 @@ def advise(answers: Answers, budget: float, prices: Mapping[str, float] | None =
     members = _members(answers, prices)
     if not budget >= min(members.prices[: members.networks]):
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; 1.2 is a usual one.")
-    small = answers.valid[members.names[0]].numel() <= CHUNK
+    small = answers.heads(members.names[0], "valid")[0].numel() <= CHUNK
     with _one_thread() if small else nullcontext():
         return _advice(answers, members, budget, most)
 
 
 def _advice(answers: Answers, members: Members, budget: float, most: int) -> Advice:
-    logits = [answers.valid[name] for name in members.names]
+    logits = [answers.heads(name, "valid") for name in members.names]
     found = search(members, logits, answers.valid_labels, budget, most)
     costs = {one: members.cost(one) for one in found.nll}
     # The search's last digits are float32's: what lies about its front is scored as every table scores it.
@@ -83,10 +83,10 @@ def _advice(answers: Answers, members: Members, budget: float, most: int) -> Adv
 
 
 def _members(answers: Answers, prices: Mapping[str, float] | None) -> Members:
-    modes = [name for name, cost in answers.costs.items() if not cost.reads and not name.startswith("curve-")]
+    modes = [name for name, cost in answers.costs.items() if not cost.reads and cost.usable]
     places = {name: place for place, name in enumerate(modes)}
     # A bridge whose modes are not all there cannot be run.
-    bridges = [name for name, cost in answers.costs.items() if cost.reads and set(cost.reads) <= set(modes)]
+    bridges = [name for name, cost in answers.costs.items() if cost.reads and cost.usable and set(cost.reads) <= set(modes)]
     names = (*modes, *bridges)
     if prices is None:
         unit = answers.costs[modes[0]].flops

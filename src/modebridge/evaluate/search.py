@@ -82,18 +82,18 @@ class Found:
     whole: float
 
 
-def search(members: Members, logits: Sequence[Tensor], labels: Tensor, budget: float, most: int = MOST) -> Found:
+def search(members: Members, logits: Sequence[Sequence[Tensor]], labels: Tensor, budget: float, most: int = MOST) -> Found:
     """Look at every combination up to as many networks as `most` allows, and at the best ones beyond.
 
     Args:
         members: what may be combined.
-        logits: (N, K) of each member.
+        logits: (N, K) of each head of each member.
         labels: (N,).
         budget: up to here every combination is looked at before any beyond.
         most: combinations x images x classes.
     """
-    stride = ceil(logits[0].numel() / SAMPLE)
-    scorer = _Scorer([one[::stride] for one in logits], labels[::stride])
+    stride = ceil(logits[0][0].numel() / SAMPLE)
+    scorer = _Scorer([[head[::stride] for head in heads] for heads in logits], labels[::stride])
     allowed = max(most // scorer.numbers, 1)
     whole = 0.0
     listed: list[Combination] | None = None
@@ -181,9 +181,10 @@ def _best(members: Members, nll: Mapping[Combination, float], width: int) -> dic
 class _Scorer:
     """The calibrated NLL of many combinations at a time, in float32."""
 
-    def __init__(self, logits: Sequence[Tensor], labels: Tensor) -> None:
-        # (M, K, N): sums over classes then run along images, which is what vector units like.
-        self._table = torch.stack([one.double().softmax(dim=-1).float().T for one in logits])
+    def __init__(self, logits: Sequence[Sequence[Tensor]], labels: Tensor) -> None:
+        # (M, K, N): sums over classes then run along images, which is what vector units like. Of several heads the sum.
+        self._table = torch.stack([sum(head.double().softmax(dim=-1) for head in heads).float().T for heads in logits])
+        self._voices = torch.tensor([len(heads) for heads in logits])
         self._labels = labels
         self.numbers = self._table[0].numel()
 
@@ -200,12 +201,13 @@ class _Scorer:
     def _chunk(self, chunk: Sequence[Combination], start: float) -> tuple[list[float], float]:
         members, classes, images = self._table.shape
         sizes = torch.tensor([len(combination) for combination in chunk])
+        voices = torch.tensor([int(self._voices[list(combination)].sum()) for combination in chunk])
         rows, columns = (
             torch.arange(len(chunk)).repeat_interleave(sizes),
             torch.tensor([k for one in chunk for k in one]),
         )
         chosen = torch.zeros(len(chunk), members)
-        chosen[rows, columns] = 1 / sizes[rows].float()
+        chosen[rows, columns] = 1 / voices[rows].float()
         logs = (chosen @ self._table.view(members, -1)).view(-1, classes, images).add_(FLOOR).log_()
         # Against its largest class, so that no power underflows as a whole.
         logs -= logs.amax(dim=1, keepdim=True)

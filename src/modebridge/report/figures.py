@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,24 +27,7 @@ __all__ = [
     "training_figure",
 ]
 
-KINDS = {
-    "deep ensemble": (GREY, "o"),
-    "with type I bridges": (COLOURS[0], "o"),
-    "with type II bridges": (COLOURS[1], "s"),
-    "with the midpoint itself": (COLOURS[3], "D"),
-    "label control": (COLOURS[2], "X"),
-}
-
-
-def kind_of(name: str) -> str:
-    """What a row is, by its name in the table."""
-    if "label control" in name:
-        return "label control"
-    if "midpoint" in name:
-        return "with the midpoint itself"
-    if " II" in name:
-        return "with type II bridges"
-    return "with type I bridges" if " I" in name else "deep ensemble"
+MARKERS = "osDX^vP*"
 
 
 def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -> str:
@@ -55,7 +39,10 @@ def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -
     """
     along = {row.name: times[row.name] if times else row.relative_flops for row in rows}
     figure, (left, right) = canvas(1, 2, 8.4, 3.4)
-    plain = [row for row in rows if kind_of(row.name) == "deep ensemble"]
+    plain = [row for row in rows if row.family == rows[0].family]
+    families = dict.fromkeys(row.family for row in rows)
+    others = zip(_cycle(), cycle(MARKERS), list(families)[1:], strict=False)
+    styles = {rows[0].family: (GREY, "o"), **{family: (colour, marker) for colour, marker, family in others}}
     for axis, what, label in ((left, "accuracy", "accuracy, %"), (right, "nll", "calibrated NLL")):
         scale = 100 if what == "accuracy" else 1
         axis.plot(
@@ -66,18 +53,17 @@ def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -
             linewidth=1.2,
             zorder=1,
         )
-        for kind, (colour, marker) in KINDS.items():
-            chosen = [row for row in rows if kind_of(row.name) == kind]
-            if chosen:
-                axis.scatter(
-                    [along[row.name] for row in chosen],
-                    [scale * getattr(row, what) for row in chosen],
-                    color=colour,
-                    marker=marker,
-                    s=28,
-                    label=kind,
-                    zorder=3,
-                )
+        for family, (colour, marker) in styles.items():
+            chosen = [row for row in rows if row.family == family]
+            axis.scatter(
+                [along[row.name] for row in chosen],
+                [scale * getattr(row, what) for row in chosen],
+                color=colour,
+                marker=marker,
+                s=28,
+                label=family,
+                zorder=3,
+            )
         for row in plain:
             place = (along[row.name], scale * getattr(row, what))
             axis.annotate(row.name, place, (5, -10), textcoords="offset points", fontsize=8, color=INK)
@@ -192,16 +178,14 @@ def _picture(axis: Axes, image: Tensor, truth: str) -> None:
 
 
 def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
-    """Training losses by epoch, a panel for modes, curves and bridges."""
-    kinds = [kind for kind in ("modes", "curves", "bridges") if metrics.get(kind)]
-    figure, axes = canvas(1, max(1, len(kinds)), 8.4, 2.7)
-    for axis, kind in zip(axes, kinds, strict=False):
-        series = metrics[kind]
+    """Training losses by epoch, a panel for each folder of artefacts: modes, curves, bridges."""
+    figure, axes = canvas(1, max(1, len(metrics)), 8.4, 2.7)
+    for axis, (folder, series) in zip(axes, metrics.items(), strict=False):
         for colour, (name, epochs) in zip(_cycle(), series.items(), strict=False):
             numbers = [epoch.number for epoch in epochs]
             label = name if len(series) <= 6 else None
             axis.plot(numbers, [epoch.losses["train"] for epoch in epochs], color=colour, linewidth=1.1, label=label)
-        axis.set_title(kind, fontsize=9, color=INK)
+        axis.set_title(folder, fontsize=9, color=INK)
         axis.set_xlabel("epoch")
         if len(series) <= 6:
             legend(axis)

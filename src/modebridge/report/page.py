@@ -15,7 +15,6 @@ from modebridge.report.figures import (
     bars_figure,
     correspondence_figure,
     cost_figure,
-    kind_of,
     lines_figure,
     profile_figure,
     reliability_figure,
@@ -77,6 +76,10 @@ class PageData:
     recipe: str = ""
     times: Mapping[str, float] = field(default_factory=dict)
     """The measured time of each member, in networks, where somebody has measured it."""
+    imitators: Sequence[str] = ()
+    """Members that were trained to say what another says, the rows of the table of correspondence."""
+    targets: Sequence[str] = ()
+    """What they imitate, its columns."""
     elastic: Mapping[str, Sequence[TradeOff]] = field(default_factory=dict)
     """Average cost against scores, a line a combination that is asked only about unsure images."""
 
@@ -103,12 +106,12 @@ def page(data: PageData) -> str:
         "elastic": _elastic(data.elastic),
         "profile": profile_figure(data.profiles) if data.profiles else "",
         "reliability": _reliability(data),
-        "correspondence": _correspondence(data.answers),
+        "correspondence": _correspondence(data),
         "bars": _bars(data),
         "training": training_figure(data.metrics) if any(data.metrics.values()) else "",
     }
     return environment.from_string(text).render(
-        data=data, figures=figures, best=best_for_cost(data.rows), kind_of=kind_of, count=len(data.answers.test_labels)
+        data=data, figures=figures, best=best_for_cost(data.rows), count=len(data.answers.test_labels)
     )
 
 
@@ -139,8 +142,7 @@ def _elastic(lines: Mapping[str, Sequence[TradeOff]]) -> str:
 
 
 def _reliability(data: PageData) -> str:
-    wanted = ["DE-1", "DE-1 + 1 bridge I", "DE-2"]
-    rows = [row for name in wanted for row in data.rows if row.name == name and row.members]
+    rows = [row for role in ("one", "bridge", "two") for row in data.rows if row.role == role]
     labels = data.answers.test_labels
     found = [
         (
@@ -153,15 +155,18 @@ def _reliability(data: PageData) -> str:
     return reliability_figure(found) if found else ""
 
 
-def _correspondence(answers: Answers) -> str:
-    bridges = [name for name, cost in answers.costs.items() if cost.reads and "@" not in name]
-    targets = [name for name in answers.test if name.startswith("curve-") and "@" not in name]
-    if not bridges or not targets:
+def _correspondence(data: PageData) -> str:
+    if not data.imitators or not data.targets:
         return ""
-    tables = {name: answers.probabilities([name]) for name in (*bridges, *targets)}
-    found = [[correspondence(tables[target], tables[name]) for target in targets] for name in bridges]
+    tables = {name: data.answers.probabilities([name]) for name in (*data.imitators, *data.targets)}
+    compared = [
+        [correspondence(tables[target], tables[name]) for target in data.targets] for name in data.imitators
+    ]
     return correspondence_figure(
-        bridges, targets, [[c.r2 for c in row] for row in found], [[c.kl for c in row] for row in found]
+        data.imitators,
+        data.targets,
+        [[pair.r2 for pair in row] for row in compared],
+        [[pair.kl for pair in row] for row in compared],
     )
 
 

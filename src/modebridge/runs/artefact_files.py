@@ -10,7 +10,7 @@ import safetensors.torch
 from torch import Tensor
 
 from modebridge import trees
-from modebridge.recipes.sealing import Damage, unsealed
+from modebridge.runs.sealed_records import Damage, unsealed
 
 __all__ = ["FILES", "read_artefact", "stamp_of"]
 

@@ -9,8 +9,8 @@ from torch import nn
 from modebridge.data.weights import load_modes
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.recipes.artefacts import read_artefact
-from modebridge.recipes.sealing import Damage
+from modebridge.runs.artefact_files import read_artefact
+from modebridge.runs.sealed_records import Damage
 
 __all__ = ["find_modes"]
 

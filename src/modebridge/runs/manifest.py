@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from modebridge.errors import ModebridgeError
-from modebridge.recipes.sealing import Damage, digest, read_bytes, sealed, unsealed
+from modebridge.runs.sealed_records import Damage, digest, read_bytes, sealed, unsealed
 
 __all__ = ["MANIFEST", "RECIPE", "LooseFiles", "Manifest", "writable", "write_whole"]
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modebridge.errors import ModebridgeError
-from modebridge.recipes.config import Recipe
-from modebridge.recipes.folder import KINDS, RunFolder
-from modebridge.recipes.manifest import MANIFEST, RECIPE
-from modebridge.recipes.settings import differences, from_toml, to_toml
+from modebridge.recipes import Recipe, differences, from_toml, to_toml
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.manifest import MANIFEST, RECIPE
 
 __all__ = ["begin", "find_recipe_of", "known_recipe_of", "recipe_to_go_on_with"]
 
@@ -114,6 +113,7 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
             f"Expected '{folder.path}' to be a folder for recipe {recipe.name}, seed {seed}, but it holds "
             f"{before[0].name}, seed {before[1]}{since}; choose another with --out."
         )
+    _check_version(folder)
     said: list[str] = []
     if kept.change or kept.wrong:
         said.append(f"{RECIPE} {kept.change or 'cannot be read'}; it will say what this run is made with.")
@@ -154,4 +154,16 @@ def _read(text: str, where: str) -> tuple[tuple[Recipe, int] | None, str]:
 
 
 def _has_artefacts(folder: RunFolder) -> bool:
-    return any(folder.names(kind) for kind in KINDS)
+    return bool(folder.places())
+
+
+def _check_version(folder: RunFolder) -> None:
+    """Refuse to train on in a folder of an earlier version, whose artefacts do not say which parents they have."""
+    for place in folder.places():
+        meta = folder.peek(place)
+        if meta and "inputs" not in meta:
+            raise ModebridgeError(
+                f"Expected '{folder.path}' to be a run of this version, but {place} was made by an earlier one; report, "
+                f"advise and export still read it, and a new run takes its modes: modebridge run {folder.path / RECIPE} "
+                f"--modes {folder.path / 'modes'} --out NEW."
+            )

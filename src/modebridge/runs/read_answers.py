@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,22 +11,19 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, MemberCost
-from modebridge.recipes.config import Recipe
-from modebridge.recipes.folder import RunFolder
-from modebridge.recipes.kept import known_recipe_of
-from modebridge.recipes.manifest import RECIPE
-from modebridge.recipes.members import Member, members_of, mode
-from modebridge.recipes.sealing import Damage
+from modebridge.members import KINDS, Member, ModeMember, members_of, parse_member
+from modebridge.recipes import Recipe
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.recipe_file import known_recipe_of
+from modebridge.runs.manifest import RECIPE
+from modebridge.runs.sealed_records import Damage
 
 __all__ = ["missing_members", "read_answers"]
 
-_KINDS = ("mode", "curve", "I", "II", "labels")
-"""As tables list them."""
-
 
 @dataclass(frozen=True)
-class _Said:
-    """The answers of a member, with what was noted of them."""
+class _Kept:
+    """The logits of a member, with what was noted of them."""
 
     member: Member
     valid: Tensor
@@ -44,7 +40,7 @@ def read_answers(folder: RunFolder) -> Answers:
     that have been replaced, and those of modes that the recipe no longer has. So are damaged ones, and those that read
     a mode that is left out; `folder.damage` has these, `missing_members` those that the recipe has and are not there.
     """
-    labels, noted = folder.read("logits", "labels")
+    labels, noted = folder.read("logits/labels")
     recipe = known_recipe_of(folder)
     if labels:
         try:
@@ -53,24 +49,24 @@ def read_answers(folder: RunFolder) -> Answers:
             folder.damage["logits/labels"] = str(damage)
     if not labels or "logits/labels" in folder.damage:
         raise _unfinished(folder, "labels")
-    found: dict[str, _Said] = {}
-    for name in folder.names("logits"):
-        tensors, meta = folder.read("logits", name)
+    found: dict[str, _Kept] = {}
+    for place in folder.places("logits"):
+        name = place.partition("/")[2]
+        tensors, meta = folder.read(place)
         if name == "labels" or not tensors or meta.get("scored_on") != noted.get("scored_on"):
             continue
         try:
-            found[name] = _said(name, tensors, meta, labels)
+            found[name] = _kept(name, tensors, meta, labels)
         except Damage as damage:
             folder.damage[f"logits/{name}"] = str(damage)
-    first = mode(0).name
-    classes = found[first].test.shape[1] if first in found else 0
+    first = ModeMember(0).name
+    classes = found[first].test.shape[-1] if first in found else 0
     _same_classes(folder, found, classes)
-    modes = recipe[0].modes if recipe is not None else sys.maxsize
-    ids = {name: said.id for name, said in found.items()}
-    for name, said in list(found.items()):
-        replaced = any(ids.get(parent) != own for parent, own in said.parents.items())
-        unread = any(read not in found for read in said.cost.reads)
-        if replaced or unread or max(said.member.i, said.member.j) >= modes:
+    ids = {name: kept.id for name, kept in found.items()}
+    for name, kept in list(found.items()):
+        replaced = any(ids.get(parent) != id for parent, id in kept.parents.items())
+        unread = any(read not in found for read in kept.cost.reads)
+        if replaced or unread or (recipe is not None and not kept.member.belongs(recipe[0])):
             del found[name]
     if first not in found:
         raise _unfinished(folder, first)
@@ -78,7 +74,7 @@ def read_answers(folder: RunFolder) -> Answers:
     if most >= classes:
         folder.damage["logits/labels"] = f"there is a label {most}, but the members know classes to {classes - 1}"
         raise _unfinished(folder, "labels")
-    order = sorted(found, key=lambda name: (_KINDS.index(found[name].member.kind), name))
+    order = sorted(found, key=lambda name: (KINDS.index(type(found[name].member)), name))
     return Answers(
         valid={name: found[name].valid for name in order},
         test={name: found[name].test for name in order},
@@ -100,15 +96,16 @@ def missing_members(folder: RunFolder, recipe: Recipe, answers: Answers) -> list
     ]
 
 
-def _said(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], labels: Mapping[str, Tensor]) -> _Said:
+def _kept(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], labels: Mapping[str, Tensor]) -> _Kept:
     """The answers of a member, if they are what they must be: files can also be made by hand."""
     try:
-        member = Member.parse(name)
+        member = parse_member(name)
     except ModebridgeError:
         raise Damage("it is not named as a member is") from None
     for split in ("valid", "test"):
         logits, wanted = tensors.get(split), labels[split]
-        if logits is None or logits.ndim != 2 or not logits.is_floating_point() or len(logits) != len(wanted):
+        whole = logits is not None and logits.is_floating_point() and logits.ndim in (2, 3)
+        if logits is None or not whole or logits.shape[-2] != len(wanted):
             got = "none" if logits is None else f"{logits.dtype} of {tuple(logits.shape)}"
             raise Damage(f"Expected {len(wanted)} rows of {split} logits, one a label, but got {got}")
     flops, params, reads = meta.get("flops"), meta.get("params"), meta.get("reads")
@@ -117,8 +114,8 @@ def _said(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], lab
         raise Damage("meta.json lacks its cost")
     if not isinstance(reads, list) or not isinstance(own, str) or not isinstance(parents, dict):
         raise Damage("meta.json lacks what it reads or is made from")
-    cost = MemberCost(flops, params, tuple(str(read) for read in reads))
-    return _Said(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, own, parents)
+    cost = MemberCost(flops, params, tuple(str(read) for read in reads), member.usable)
+    return _Kept(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, own, parents)
 
 
 def _check_labels(labels: Mapping[str, Tensor]) -> None:
@@ -131,11 +128,11 @@ def _check_labels(labels: Mapping[str, Tensor]) -> None:
             raise Damage(f"Expected {split} labels from 0, but got {int(found.min())}")
 
 
-def _same_classes(folder: RunFolder, found: dict[str, _Said], classes: int) -> None:
-    for name, said in list(found.items()):
-        for logits in (said.valid, said.test):
-            if logits.shape[1] != classes and name in found:
-                folder.damage[f"logits/{name}"] = f"Expected {classes} classes, as mode-0, but got {logits.shape[1]}"
+def _same_classes(folder: RunFolder, found: dict[str, _Kept], classes: int) -> None:
+    for name, kept in list(found.items()):
+        for logits in (kept.valid, kept.test):
+            if logits.shape[-1] != classes and name in found:
+                folder.damage[f"logits/{name}"] = f"Expected {classes} classes, as mode-0, but got {logits.shape[-1]}"
                 del found[name]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
@@ -10,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import safetensors.torch
 import torch
@@ -18,16 +17,15 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.recipes.artefacts import FILES, read_artefact, stamp_of
-from modebridge.recipes.manifest import MANIFEST, RECIPE, LooseFiles, writable, write_whole
-from modebridge.recipes.metrics import MetricsFiles
-from modebridge.recipes.sealing import FORMAT, Damage, plain, seal_of, sealed
+from modebridge.runs.artefact_files import FILES, read_artefact, stamp_of
+from modebridge.runs.manifest import MANIFEST, RECIPE, LooseFiles, writable
+from modebridge.runs.epoch_files import EpochFiles
+from modebridge.runs.sealed_records import Damage, sealed, unsealed
 from modebridge.training import Checkpoints
 
-__all__ = ["KINDS", "RunFolder", "key_of", "machine"]
+__all__ = ["RunFolder", "machine"]
 
-KINDS = ("modes", "aligned", "curves", "bridges", "logits", "profiles", "samples")
-"""Of artefacts, in the order in which they are made."""
+T = TypeVar("T")
 
 
 class RunFolder:
@@ -49,7 +47,7 @@ class RunFolder:
         self.damage: dict[str, str] = {}
         """What was found not to be whole and therefore was not used: the reason by its place in the folder."""
         self.files = LooseFiles(self.path, self.damage)
-        self.metrics = MetricsFiles(self.path / "metrics", self.damage)
+        self.metrics = EpochFiles(self.path / "metrics", self.damage)
         self.read_only = writes and self.path.is_dir() and not writable(self.path)
         self.writes = writes and not self.read_only
         self._every = every
@@ -118,24 +116,41 @@ class RunFolder:
                 except OSError:  # somebody else has put something there since
                     return
 
-    def find(self, kind: str, name: str, key: str) -> dict[str, Tensor] | None:
-        """The tensors of an artefact made with this very key; None where there is none, or a damaged one."""
-        tensors, meta = self.read(kind, name)
-        return tensors if meta.get("key") == key else None
+    def meta(self, place: str) -> dict[str, Any]:
+        """The metadata of an artefact; empty where there is none that is whole."""
+        return self._noting_damage(place, lambda: self._metadata(place), {})
 
-    def meta(self, kind: str, name: str) -> dict[str, Any]:
-        """The notes of an artefact; empty where there is none that is whole."""
-        return self.read(kind, name)[1]
+    def peek(self, place: str) -> dict[str, Any]:
+        """The metadata of an artefact without looking at its tensors, which may be damaged."""
+        notes = self.path / place / FILES[0]
+        return self._noting_damage(place, lambda: self._own(place, unsealed(notes)) if notes.exists() else {}, {})
 
-    def read(self, kind: str, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and notes of an artefact, whatever it was made from; empty where there is none that is whole."""
-        place = f"{kind}/{name}"
+    def read(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and metadata of an artefact, whatever it was made from; empty where there is none that is whole.
+
+        Args:
+            place: its path in the folder, "modes/0".
+        """
+        return self._noting_damage(place, lambda: self._whole(place), ({}, {}))
+
+    def _noting_damage(self, place: str, look: Callable[[], T], empty: T) -> T:
         self.damage.pop(place, None)
         try:
-            return self._whole(place)
+            return look()
         except Damage as damage:
             self.damage[place] = str(damage)
-            return {}, {}
+            return empty
+
+    def _metadata(self, place: str) -> dict[str, Any]:
+        notes, weights = (self.path / place / name for name in FILES)
+        if place in self._stamps and self._stamps[place] == stamp_of(notes, weights):
+            return self._own(place, unsealed(notes))  # its tensors were verified before
+        return self._whole(place)[1]
+
+    def _own(self, place: str, meta: dict[str, Any]) -> dict[str, Any]:
+        if "seal" in meta and meta.get("artefact") != place:
+            raise Damage(f"it is a copy of {meta.get('artefact')}")
+        return meta
 
     def _whole(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The rule by which every artefact is read; those of version 0.1 have no seal, only a hash of their tensors."""
@@ -144,64 +159,57 @@ class RunFolder:
             return {}, {}
         stamp = stamp_of(notes, weights)
         tensors, meta = read_artefact(self.path / place, known=self._stamps.get(place) == stamp)
-        if "seal" in meta and meta.get("artefact") != place:
-            raise Damage(f"it is a copy of {meta.get('artefact')}")
+        meta = self._own(place, meta)
         self._stamps[place] = stamp
         return tensors, meta
 
-    def names(self, kind: str) -> list[str]:
-        """The artefacts of a kind that are there, whole or not."""
-        return sorted({place.parent.name for place in (self.path / kind).glob("*/*") if place.name in FILES})
+    def places(self, folder: str = "*") -> list[str]:
+        """The artefacts that are there, whole or not: all, or those of one folder."""
+        files = (file for file in self.path.glob(f"{folder}/*/*") if file.name in FILES)
+        places = {file.parent.relative_to(self.path).as_posix() for file in files}
+        return sorted(place for place in places if not place.startswith(".work/"))
 
-    def keep(self, kind: str, name: str, key: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    def keep(self, place: str, key: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
         """Write an artefact beside the others, then put it in its place."""
         if not self.writes:
             return
         self.files.begin()
-        scratch, place = self.path / ".work" / f"{kind}-{name}.new", self.path / kind / name
-        old = scratch.with_suffix(".old")
-        own = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
-        meta = {"artefact": f"{kind}/{name}", "key": key, "hash": trees.fingerprint(own), **machine(), **notes}
+        work, folder = self.path / ".work", self.path / place
+        scratch, old = (work / f"{place.replace('/', '-')}.{end}" for end in ("new", "old"))
+        plain_tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        meta = {"artefact": place, "key": key, "hash": trees.fingerprint(plain_tensors), **machine(), **metadata}
         try:
             for rest in (scratch, old):
                 shutil.rmtree(rest, ignore_errors=True)
             scratch.mkdir()
-            (scratch / "weights.safetensors").write_bytes(safetensors.torch.save(own))
+            (scratch / "weights.safetensors").write_bytes(safetensors.torch.save(plain_tensors))
             (scratch / "meta.json").write_text(sealed(meta))
             for file in scratch.iterdir():
                 with file.open("rb") as handle:
                     os.fsync(handle.fileno())
-            place.parent.mkdir(exist_ok=True)
-            if os.path.lexists(place):
-                place.replace(old)
-            scratch.replace(place)
+            folder.parent.mkdir(exist_ok=True)
+            if os.path.lexists(folder):
+                folder.replace(old)
+            scratch.replace(folder)
             shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
             raise ModebridgeError(
-                f"Expected to write '{place}', but got '{error}'; make room, then start the run again."
+                f"Expected to write '{folder}', but got '{error}'; make room, then start the run again."
             ) from error
-        self.damage.pop(f"{kind}/{name}", None)
-
-    def annotate(self, kind: str, name: str, notes: Mapping[str, Any]) -> None:
-        """Bring the notes of an artefact up to date, and seal one of version 0.1; written where that changes it."""
-        meta = self.meta(kind, name)
-        now = {**meta, **plain(notes), "artefact": f"{kind}/{name}"}
-        if meta and self.writes and seal_of({**now, "format": FORMAT}) != meta.get("seal"):
-            write_whole(self.path / kind / name / "meta.json", sealed(now), self.path / ".work")
+        self.damage.pop(place, None)
 
     def mend(self) -> list[str]:
-        """Before a run: look at everything, seal what version 0.1 has left, write a damaged manifest again.
+        """Before a run: look at everything, and write a damaged manifest again.
 
         Returns:
             What is not whole, a sentence each.
         """
         self.files.begin()
         self.files.check()
-        for kind in KINDS:
-            for name in self.names(kind):
-                self.annotate(kind, name, {})
-            for name in self.metrics.names(kind):
-                self.metrics.read(kind, name)
+        for place in self.places():
+            self.meta(place)
+        for place in self.metrics.places():
+            self.metrics.read(place)
         given = [place for place in self.damage if place.startswith("modes/") and self.files.was_given(place[6:])]
         said = [
             f"{place} is damaged ({reason}): it is not used, and made again where this run needs it."
@@ -233,9 +241,9 @@ class RunFolder:
         given = kind == "modes" and self.files.was_given(rest)
         return "" if given else verbs.get(kind, f"modebridge run --out {self.path}")
 
-    def checkpoints(self, kind: str, name: str, key: str) -> Checkpoints:
-        """Where the training of an artefact saves itself; another key has other files."""
-        return Checkpoints(self.path / ".work" / f"{kind}-{name}-{key[:12]}", self._every)
+    def checkpoints(self, name: str, key: str) -> Checkpoints:
+        """Where some training saves itself; another key has other files."""
+        return Checkpoints(self.path / ".work" / f"{name}-{key[:12]}", self._every)
 
     def tidy(self) -> None:
         """Remove what a finished run has no use for: checkpoints and half-written artefacts."""
@@ -245,11 +253,6 @@ class RunFolder:
                     shutil.rmtree(rest, ignore_errors=True)
                 elif rest.name != "lock":
                     rest.unlink(missing_ok=True)
-
-
-def key_of(*parts: object) -> str:
-    """A hash of everything an artefact is made from: a part of the recipe, seeds, its parents."""
-    return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()
 
 
 def machine() -> dict[str, str]:

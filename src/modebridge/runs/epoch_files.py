@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 from modebridge.errors import ModebridgeError
-from modebridge.recipes.sealing import Damage, read_bytes
+from modebridge.runs.sealed_records import Damage, read_bytes
 from modebridge.training import Epoch, append_metrics, parse_metrics
 
-__all__ = ["MetricsFiles"]
+__all__ = ["EpochFiles"]
 
 
-class MetricsFiles:
+class EpochFiles:
     """Reads and writes the metrics of a run folder; they are appended to often, so each line verifies itself.
 
     Args:
@@ -24,39 +24,39 @@ class MetricsFiles:
         self.path = path
         self._damage = damage
 
-    def read(self, kind: str, name: str) -> list[Epoch]:
+    def read(self, place: str) -> list[Epoch]:
         """The epochs of an artefact; damaged lines are left out, and noted."""
-        file = self._file(kind, name)
-        place = f"{self.path.name}/{kind}/{file.name}"
-        self._damage.pop(place, None)
+        file = self._file(place)
+        listed = f"{self.path.name}/{place}.jsonl"
+        self._damage.pop(listed, None)
         if not os.path.lexists(file):
             return []
         try:
             found, bad = parse_metrics(read_bytes(file))
         except Damage as damage:
-            self._damage[place] = str(damage)
+            self._damage[listed] = str(damage)
             return []
         if not found and not bad:
-            self._damage[place] = "it is empty"
+            self._damage[listed] = "it is empty"
         elif bad:
-            self._damage[place] = f"line{'s' if len(bad) > 1 else ''} {', '.join(map(str, bad))}"
+            self._damage[listed] = f"line{'s' if len(bad) > 1 else ''} {', '.join(map(str, bad))}"
         return found
 
-    def names(self, kind: str) -> list[str]:
-        """The artefacts of a kind that have epochs."""
-        return sorted(file.stem for file in (self.path / kind).glob("*.jsonl"))
+    def places(self) -> list[str]:
+        """The artefacts that have epochs."""
+        return sorted(file.relative_to(self.path).with_suffix("").as_posix() for file in self.path.glob("*/*.jsonl"))
 
-    def add(self, kind: str, name: str, epoch: Epoch) -> None:
+    def add(self, place: str, epoch: Epoch) -> None:
         """Write down an epoch."""
-        append_metrics(self._file(kind, name), epoch)
+        append_metrics(self._file(place), epoch)
 
-    def forget(self, kind: str, name: str) -> None:
+    def forget(self, place: str) -> None:
         """Before an artefact is trained anew: its epochs begin anew too."""
-        file = self._file(kind, name)
+        file = self._file(place)
         try:
             file.unlink(missing_ok=True)
         except OSError as error:
             raise ModebridgeError(f"Expected to replace '{file}', but got '{error}'; move it away.") from error
 
-    def _file(self, kind: str, name: str) -> Path:
-        return self.path / kind / f"{name}.jsonl"
+    def _file(self, place: str) -> Path:
+        return self.path / f"{place}.jsonl"

@@ -10,18 +10,17 @@ from typing import Any
 
 from torch import Tensor
 
-from modebridge.data.sets import CLASS_NAMES
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, CurvePoint
-from modebridge.recipes.config import Recipe
-from modebridge.recipes.elastic import elastic_lines
-from modebridge.recipes.folder import RunFolder
-from modebridge.recipes.kept import find_recipe_of
-from modebridge.recipes.members import bridge, mode, point
-from modebridge.recipes.reading import missing_members, read_answers
-from modebridge.recipes.scoring import curve_warnings, main_rows
-from modebridge.recipes.settings import to_toml
+from modebridge.members import Artefact, Member, members_of, parse_member
+from modebridge.recipes import Recipe, to_toml
 from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
+from modebridge.runs.data_facts import facts_in
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.read_answers import missing_members, read_answers
+from modebridge.runs.recipe_file import find_recipe_of
+from modebridge.runs.results import curve_warnings, main_rows
+from modebridge.runs.trade_offs import elastic_lines
 from modebridge.training import Epoch
 
 __all__ = ["gather", "write_page"]
@@ -40,34 +39,26 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
     left = [row for row in rows if not set(row.members) <= set(answers.test)]
     rows = [row for row in rows if row not in left]
     results = folder.files.record("results.json")
-    i, j = recipe.curves()[0]
-    samples, _ = folder.read("samples", f"{i}-{j}")
-    reader = bridge("I", i, j, recipe.sizes[0]).name
-    classes = answers.test[mode(0).name].shape[-1]
-    shown = samples and {reader, point(i, j).name, mode(i).name, mode(j).name} <= set(answers.test)
+    members = [parse_member(name) for name in answers.test]
+    imitators = [member for member in members if member.imitates is not None and "@" not in member.name]
+    targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
     data = PageData(
         title=f"{recipe.name}, seed {seed}",
         about=recipe.about,
         summary=summary(rows),
         rows=rows,
         answers=answers,
-        classes=CLASS_NAMES.get(recipe.data.name, [str(k) for k in range(classes)]),
+        classes=facts_in(folder, recipe, answers).class_names,
         profiles=_read_profiles(folder, recipe),
-        samples=Samples(
-            samples["images"],
-            samples["numbers"],
-            (mode(i).name, mode(j).name),
-            point(i, j).name,
-            reader,
-        )
-        if shown and _fits(samples, answers)
-        else None,
-        metrics=_metrics(folder),
+        samples=_samples(folder, recipe, answers),
+        imitators=[member.name for member in imitators],
+        targets=[name for name in targets if name in answers.test],
+        metrics=_metrics(folder, recipe),
         studies=_studies(folder),
         provenance=_provenance(folder, recipe, seed, results),
         recipe=folder.files.recipe()[0] or to_toml(recipe, seed),
         times=_times(folder, answers, rows),
-        elastic=elastic_lines(answers, rows),
+        elastic=elastic_lines(answers, recipe),
         warnings=(),
     )
     # Last, when everything has been read.
@@ -102,6 +93,21 @@ def _rows(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[Row]:
         raise ModebridgeError(" ".join([str(error), *folder.left_out()])) from error
 
 
+def _samples(folder: RunFolder, recipe: Recipe, answers: Answers) -> Samples | None:
+    """The kept test images with the first bridge that reads one network, and what it imitates."""
+    member = next((one for one in members_of(recipe) if one.imitates is not None and len(one.reads) == 1), None)
+    if member is None or member.imitates is None:
+        return None
+    start, end = member.imitates.ancestors
+    i, j = recipe.curves()[0]
+    tensors, _ = folder.read(f"samples/{i}-{j}")
+    shown: list[Member] = [start, end, member.imitates, member]
+    if not _fits(tensors, answers) or not all(one.name in answers.test for one in shown):
+        return None
+    ends = start.name, end.name
+    return Samples(tensors["images"], tensors["numbers"], ends, member.imitates.name, member.name)
+
+
 def _fits(samples: Mapping[str, Tensor], answers: Answers) -> bool:
     """Whether these are images of the test split; a file made by hand may hold anything."""
     images, numbers = samples.get("images"), samples.get("numbers")
@@ -127,18 +133,21 @@ def _numbers(found: object) -> dict[str, float]:
 def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
     found = {}
     for i, j in recipe.curves():
-        points = folder.read("profiles", f"{i}-{j}")[0].get("points")
+        points = folder.read(f"profiles/{i}-{j}")[0].get("points")
         if points is not None and points.ndim == 2 and points.shape[1] == 3:
             found[f"{i}-{j}"] = [CurvePoint(*row) for row in points.tolist()]
     return found
 
 
-def _metrics(folder: RunFolder) -> dict[str, dict[str, Sequence[Epoch]]]:
-    found = {
-        kind: {name: folder.metrics.read(kind, name) for name in folder.metrics.names(kind)}
-        for kind in ("modes", "curves", "bridges")
-    }
-    return {kind: {name: epochs for name, epochs in files.items() if epochs} for kind, files in found.items()}
+def _metrics(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Sequence[Epoch]]]:
+    """The epochs of every artefact that was trained, by folder and name; in the order of training."""
+    series: dict[str, dict[str, Sequence[Epoch]]] = {}
+    for place in folder.metrics.places():
+        kind, _, name = place.partition("/")
+        epochs = folder.metrics.read(place)
+        if epochs:
+            series.setdefault(kind, {})[name] = epochs
+    return {kind: series[kind] for kind in _trained(recipe) if kind in series}
 
 
 def _studies(folder: RunFolder) -> list[StudyPart]:
@@ -169,12 +178,28 @@ def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[s
     seconds = _numbers(results.get("seconds"))
     if seconds:
         found["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in seconds.items())
-    for kind in ("modes", "aligned", "curves", "bridges"):
+    for kind in _trained(recipe):
         hashes = []
-        for name in folder.names(kind):
-            meta = folder.meta(kind, name)
-            said = f" ({meta['said']})" if "said" in meta else ""
-            hashes += [f"{name} {str(meta['hash'])[:12]}{said}"] if meta else []
+        for place in folder.places(kind):
+            meta = folder.meta(place)
+            summary = f" ({meta['summary']})" if "summary" in meta else ""
+            hashes += [f"{place.partition('/')[2]} {str(meta['hash'])[:12]}{summary}"] if meta else []
         if hashes:
             found[kind] = ", ".join(hashes)
     return found
+
+
+def _trained(recipe: Recipe) -> list[str]:
+    """The folders of what a recipe trains, parents first."""
+    folders: dict[str, None] = {}
+
+    def add(artefact: Artefact) -> None:
+        for parent in artefact.parents(recipe):
+            add(parent)
+        if artefact.trained:
+            folders[artefact.folder] = None
+
+    for member in members_of(recipe):
+        for artefact in member.artefacts(recipe):
+            add(artefact)
+    return list(folders)

@@ -11,36 +11,38 @@ from typing import Any
 import torch
 
 from modebridge.deploy.contenders import Contender, random_contenders
-from modebridge.recipes.config import Recipe
-from modebridge.recipes.costs import spec_for
-from modebridge.recipes.folder import machine
+from modebridge.members import Blueprint
+from modebridge.runs.folder import machine
 
 __all__ = ["contenders_for", "surroundings"]
 
 
-def contenders_for(recipe: Recipe) -> tuple[list[Contender], tuple[int, ...]]:
+def contenders_for(blueprint: Blueprint) -> tuple[list[Contender], tuple[int, ...]]:
     """The contenders of a recipe's network with weights that were drawn now, and the shape of its images.
 
     Four modes and three bridges, or as many as the recipe has.
     """
-    spec = spec_for(recipe)
-    return random_contenders(spec, recipe.slim(recipe.sizes[0]), min(recipe.modes, 4)), spec.image
+    recipe, network = blueprint.recipe, blueprint.network
+    example = blueprint.example
+    assert isinstance(example, torch.Tensor)
+    width = blueprint.width(recipe.sizes[0])
+    return random_contenders(network.build, example, min(recipe.modes, 4), **width), tuple(example.shape[1:])
 
 
 def surroundings(device: str, *, bf16: bool = False) -> dict[str, Any]:
     """Machine, versions, threads, load and date: what a time means nothing without."""
-    found: dict[str, Any] = dict(machine())
+    facts: dict[str, Any] = dict(machine())
     try:
-        found["onnxruntime"] = version("onnxruntime")
+        facts["onnxruntime"] = version("onnxruntime")
     except PackageNotFoundError:
-        found["onnxruntime"] = ""
-    found["device"] = f"cuda, {torch.cuda.get_device_name()}" if device == "cuda" else f"cpu, {_processor()}"
+        facts["onnxruntime"] = ""
+    facts["device"] = f"cuda, {torch.cuda.get_device_name()}" if device == "cuda" else f"cpu, {_processor()}"
     precision = "bf16" if bf16 else "fp32"
     if device == "cuda" and not bf16 and torch.backends.cudnn.allow_tf32:
         precision = "fp32, convolutions in TF32"  # torch's default on GPUs that have it
     # What others did on this machine in the minute before; Windows does not say.
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    return {**found, "threads": torch.get_num_threads(), "precision": precision, "load": load}
+    return {**facts, "threads": torch.get_num_threads(), "precision": precision, "load": load}
 
 
 def _processor() -> str:
