@@ -18,8 +18,8 @@ import torch
 from modebridge.cli.bench_tables import about_line, goals, markdown, row_of, table_of
 from modebridge.cli.looking import existing, span
 from modebridge.cli.terminal import listed, say, screen
-from modebridge.deploy.contenders import Contender, Result, Way, race, race_file, usable_ways
-from modebridge.deploy.file import Deployed
+from modebridge.deploy.benchmark import Contender, Result, Way, race, race_file, usable_ways
+from modebridge.deploy.deployed import Deployed
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import RunFolder, check_recipe, find_recipe_of, read_recipe
 from modebridge.recipes.benching import contenders_for, surroundings

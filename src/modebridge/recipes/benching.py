@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from modebridge.deploy.contenders import Contender, random_contenders
+from modebridge.deploy.benchmark import Contender, random_contenders
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.costs import spec_for
 from modebridge.recipes.folder import machine

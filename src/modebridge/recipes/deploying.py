@@ -12,7 +12,7 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.data import ImageFiles, ImageSet
-from modebridge.data.sets import CLASS_NAMES
+from modebridge.data.datasets import CLASS_NAMES
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import Answers, advise

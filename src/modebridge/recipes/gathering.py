@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from modebridge.data.sets import CLASS_NAMES
+from modebridge.data.datasets import CLASS_NAMES
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, CurvePoint
 from modebridge.recipes.config import Recipe

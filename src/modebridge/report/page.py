@@ -11,6 +11,7 @@ from torch import Tensor
 
 from modebridge.deploy import TradeOff
 from modebridge.evaluate import Answers, CurvePoint, correspondence, reliability
+from modebridge.report.clean_svg import clean_svg
 from modebridge.report.figures import (
     bars_figure,
     correspondence_figure,
@@ -22,7 +23,6 @@ from modebridge.report.figures import (
     training_figure,
 )
 from modebridge.report.rows import Row
-from modebridge.report.svg import clean_svg
 from modebridge.report.tables import StudyTable
 from modebridge.training import Epoch
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from modebridge.data.cifar import read_cifar
-from modebridge.data.decoded import read_images
-from modebridge.data.files import ImageFiles, find_images
+from modebridge.data.image_cache import read_images
+from modebridge.data.image_files import ImageFiles, find_images
 from modebridge.data.imageset import ImageSet
 from modebridge.errors import ModebridgeError, near
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from modebridge.caches import VARIABLE, cache_folder
 from modebridge.data import decoded, find_images, read_images
-from modebridge.data.files import ImageFiles
+from modebridge.data.image_files import ImageFiles
 from modebridge.errors import ModebridgeError
 
 COUNT = 12

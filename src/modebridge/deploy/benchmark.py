@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
-from modebridge.deploy.branches import Branches, Stacked, capture
+from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
-from modebridge.deploy.file import Deployed
 from modebridge.deploy.timing import Spread, Timing, measure, ratio
+from modebridge.deploy.torch_runners import Branches, Stacked, capture
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import cost
