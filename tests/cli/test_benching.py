@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from modebridge import ModebridgeError
 from modebridge.cli import bench_tables, benching
 from modebridge.cli.app import app
-from modebridge.deploy.contenders import random_contenders
+from modebridge.deploy.benchmark import random_contenders
 from modebridge.deploy.export import export
 from modebridge.nets import spec_of
 from modebridge.recipes import find_recipe, to_toml

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from modebridge import ModebridgeError
 from modebridge.cli.app import app
-from modebridge.deploy import serving
+from modebridge.deploy import serve
 
 pytest.importorskip("litserve", reason="the extra `serve`")
 
@@ -41,5 +41,5 @@ def test_a_port_below_1024(tmp_path):
 
 
 def test_the_extra_is_named_where_it_is_missing(tmp_path, port, monkeypatch):
-    monkeypatch.setattr(serving, "find_spec", lambda name: None)
+    monkeypatch.setattr(serve, "find_spec", lambda name: None)
     assert "pip install 'modebridge[serve]'" in refused(tmp_path / "none.onnx", "--port", port)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from modebridge.deploy.serving import ServeConfig
+from modebridge.deploy.serve import ServeConfig
 
 NURSERY = """
 import json, os, sys

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from modebridge.bridges import Bridge
 from modebridge.cli.app import app
 from modebridge.deploy import ALL, Deployed, OneModule, Temperatures, export
-from modebridge.deploy.contenders import race_file
+from modebridge.deploy.benchmark import race_file
 from modebridge.deploy.parity import probe
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError

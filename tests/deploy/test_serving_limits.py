@@ -26,7 +26,7 @@ from tests.deploy.servers import Nursery, Server, ask, counts, eventually, most_
 pytest.importorskip("litserve", reason="the extra `serve`")
 from fastapi import HTTPException
 
-from modebridge.deploy.body import Room
+from modebridge.deploy.request_body import Room
 
 QUEUE, READ = 2.0, 1.0
 HEAD = b"POST /predict HTTP/1.1\r\nHost: here\r\n"

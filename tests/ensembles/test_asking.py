@@ -13,7 +13,7 @@ from torch import nn
 
 from modebridge.bridges import Bridge
 from modebridge.deploy import OneModule
-from modebridge.deploy.branches import Stacked
+from modebridge.deploy.torch_runners import Stacked
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import modebridge as mb
 from modebridge.bridges import Bridge, BridgeObjective, curve_target
 from modebridge.curves import start_curve
-from modebridge.deploy.branches import Branches
-from modebridge.deploy.branches import Stacked as StackedWeights
-from modebridge.deploy.module import OneModule, Positional
+from modebridge.deploy.one_module import OneModule, Positional
+from modebridge.deploy.torch_runners import Branches
+from modebridge.deploy.torch_runners import Stacked as StackedWeights
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import curve_profile, predict
 from modebridge.modes import Mode

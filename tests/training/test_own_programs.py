@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from modebridge.bridges import BridgeObjective, curve_target
 from modebridge.curves import start_curve
-from modebridge.deploy.grouping import units
+from modebridge.deploy.grouped_bridges import units
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import alike

@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from modebridge.alignment.assignment import Similarity, quality, solve
 from modebridge.alignment.by_activations import activation_similarity
 from modebridge.alignment.by_weights import match_by_weights, weight_similarity
 from modebridge.alignment.groups import Groups, Permutations, groups_of
-from modebridge.alignment.matching import Similarity, quality, solve
 from modebridge.alignment.proof import prove
 from modebridge.alignment.sample import sample
 from modebridge.alignment.spec import Spec, from_spec

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
+from modebridge.alignment.assignment import Similarity, solve
 from modebridge.alignment.groups import Group, Groups, Place, leaves, places
-from modebridge.alignment.matching import Similarity, solve
 from modebridge.types import Params
 
 __all__ = ["match_by_weights", "weight_similarity"]

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from modebridge.cli.looking import plain_table
-from modebridge.deploy.contenders import Result
+from modebridge.deploy.benchmark import Result
 
 __all__ = ["about_line", "goals", "markdown", "row_of", "table_of"]
 

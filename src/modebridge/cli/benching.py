@@ -18,11 +18,12 @@ import torch
 from modebridge.cli.bench_tables import about_line, goals, markdown, row_of, table_of
 from modebridge.cli.looking import existing, span
 from modebridge.cli.terminal import listed, say, screen
-from modebridge.deploy.contenders import Contender, Result, Way, race, race_file, usable_ways
-from modebridge.deploy.file import Deployed
+from modebridge.deploy.benchmark import Contender, Result, Way, race, race_file, usable_ways
+from modebridge.deploy.deployed import Deployed
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import RunFolder, check_recipe, find_recipe_of, read_recipe
-from modebridge.recipes.benching import contenders_for, surroundings
+from modebridge.recipes import check_recipe, read_recipe
+from modebridge.runs import RunFolder, blueprint_for, find_recipe_of
+from modebridge.runs.bench_entries import contenders_for, surroundings
 
 __all__ = ["bench"]
 
@@ -87,7 +88,7 @@ def bench(
     folder = existing(target) if target is not None else None
     chosen_recipe = find_recipe_of(folder)[0] if folder is not None else read_recipe(str(recipe))[0]
     check_recipe(chosen_recipe)
-    entered, image = contenders_for(chosen_recipe)
+    entered, image = contenders_for(blueprint_for(chosen_recipe, folder=folder))
     about = {
         "what": f"networks of {target or 'recipe ' + str(recipe)}, weights drawn (time does not depend on them)",
         **about,

@@ -20,11 +20,10 @@ from modebridge.cli.looking import existing, naming_damage
 from modebridge.cli.terminal import put, say, screen
 from modebridge.deploy import ALL, Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
-from modebridge.deploy.pictures import MAX_MEGAPIXELS, from_path
+from modebridge.deploy.image_decoding import MAX_MEGAPIXELS, from_path
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import find_recipe_of, read_answers
-from modebridge.recipes.deploying import ensemble_of, some_images
-from modebridge.recipes.elastic import threshold_for
+from modebridge.runs import ensemble_of, find_recipe_of, read_answers, some_images
+from modebridge.runs.trade_offs import threshold_for
 
 __all__ = ["examples", "export_run", "predict_files"]
 

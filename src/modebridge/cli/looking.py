@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,28 +14,24 @@ import torch
 from rich import box
 from rich.table import Table
 
-from modebridge.bridges import body_like, last_blocks_tap
 from modebridge.cli.terminal import say, screen
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Advice, Answers, Cost, CostConvention, advise, combination_cost, feature_shapes
-from modebridge.nets import ResNet
-from modebridge.recipes import (
-    RECIPES,
-    Recipe,
+from modebridge.members import Blueprint, Member, members_of, row_plans
+from modebridge.recipes import RECIPES, Recipe
+from modebridge.report import page
+from modebridge.runs import (
     RunFolder,
+    blueprint_for,
     find_recipe_of,
     gather,
     machine,
-    members_of,
     missing_members,
-    mode,
     read_answers,
     write_page,
 )
-from modebridge.recipes.costs import spec_for
-from modebridge.recipes.estimate import member_times, seconds_here, work_of
-from modebridge.recipes.manifest import write_whole
-from modebridge.report import page
+from modebridge.runs.estimate import member_times, seconds_here, work_of
+from modebridge.runs.manifest import write_whole
 
 __all__ = [
     "advise_run",
@@ -77,7 +73,7 @@ def list_recipes(*, estimate: bool, as_json: bool) -> None:
             "data": NEEDS[recipe.data.name],
             "modes": recipe.modes,
             "curves": len(recipe.curves()),
-            "bridges": sum(member.is_bridge for member in members_of(recipe)),
+            "bridges": sum(bool(member.reads) for member in members_of(recipe)),
         }
         for recipe in recipes
     ]
@@ -85,7 +81,7 @@ def list_recipes(*, estimate: bool, as_json: bool) -> None:
         say("Counting the work and timing a few steps ...")
         seconds = seconds_here(recipes)
         for record, recipe in zip(records, recipes, strict=True):
-            record |= {"petaflop": 2 * work_of(recipe).total / 1e15, "seconds": seconds[recipe.name]}
+            record |= {"petaflop": 2 * sum(work_of(recipe).values()) / 1e15, "seconds": seconds[recipe.name]}
     if as_json:
         screen().print_data(records)
         return
@@ -121,45 +117,26 @@ def span(seconds: float) -> str:
 
 
 def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
-    """FLOPs and parameters of every member and of the usual combinations, from architectures alone."""
-    spec = spec_for(recipe)
-    tap = last_blocks_tap(spec)
-    with torch.device("meta"):
-        net = ResNet(spec)
-        feature = feature_shapes(net, spec.image, [tap])[tap]
-        bodies: dict[tuple[str, str], Any] = {
-            (kind, size): (body_like(spec, kind, recipe.slim(size)), [feature] * (2 if kind == "II" else 1))
-            for kind in ("I", "II")
-            for size in ("small", "medium")
-        }
-    plans: list[tuple[str, int, list[tuple[str, str]]]] = [("DE-1", 1, [])]
-    plans += [(f"one bridge {kind} {size}", 0, [(kind, size)]) for kind, size in bodies]
-    most = recipe.modes - 1
-    for size in recipe.sizes:
-        plans += [(f"DE-1 + {k} I {size}", 1, [("I", size)] * k) for k in range(1, min(most, 4) + 1)]
-    for m in range(2, min(recipe.modes, 4) + 1):
-        plans.append((f"DE-{m}", m, []))
-        pairs = m * (m - 1) // 2
-        plans += [(f"DE-{m} + {pairs} II {size}", m, [("II", size)] * pairs) for size in recipe.sizes]
+    """FLOPs and parameters of every kind of member and of the rows of the results table, from architectures alone."""
+    blueprint = blueprint_for(recipe)
+    members = members_of(recipe)
+    small = {member.title: member for member in members if member.body(blueprint) is not None}
+    plans: list[tuple[str, list[Member]]] = [(f"one {title}", [member]) for title, member in small.items()]
+    rows = [(plan.name, list(plan.members)) for plan in row_plans(recipe)]
+    plans = [*rows[:1], *plans, *rows[1:]]
     conventions: list[CostConvention] = ["counted", "paper"] if paper else ["counted"]
     # Costs add up: each part is counted once, however many rows it is in.
-    parts: dict[str, dict[Any, Cost]] = {
-        convention: {
-            "mode": combination_cost(net, spec.image, 1, (), convention),
-            **{key: combination_cost(net, spec.image, 0, [body], convention) for key, body in bodies.items()},
-        }
-        for convention in conventions
-    }
+    parts = {convention: _parts(blueprint, small, convention) for convention in conventions}
     records: list[dict[str, Any]] = []
-    for name, modes, wanted in plans:
+    for name, wanted in plans:
         record: dict[str, Any] = {"name": name}
         for convention in conventions:
-            found = [parts[convention]["mode"]] * modes + [parts[convention][key] for key in wanted]
-            flops, params = sum(one.relative_flops for one in found), sum(one.relative_params for one in found)
+            costs = [parts[convention].get(member.title, parts[convention][""]) for member in wanted]
+            flops, params = sum(part.relative_flops for part in costs), sum(part.relative_params for part in costs)
             if convention == "paper":
                 record |= {"paper_flops": flops, "paper_params": params}
             else:
-                record |= {"flops": sum(one.flops for one in found), "params": sum(one.params for one in found)}
+                record |= {"flops": sum(part.flops for part in costs), "params": sum(part.params for part in costs)}
                 record |= {"relative_flops": flops, "relative_params": params}
         records.append(record)
     if as_json:
@@ -179,6 +156,18 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     if paper:
         said += " [P]: as the paper counts, elementwise work too, bridges' parameters divided by three networks."
     console.print(said)
+
+
+def _parts(blueprint: Blueprint, small: Mapping[str, Member], convention: CostConvention) -> dict[str, Cost]:
+    """The cost of each small member by its title, and of one network."""
+    net, image = blueprint.bare, blueprint.network.image or ()
+    costs = {"": combination_cost(net, image, 1, (), convention)}
+    for title, member in small.items():
+        part = member.body(blueprint)
+        assert part is not None
+        feature = feature_shapes(net, image, [part.tap])[part.tap]
+        costs[title] = combination_cost(net, image, 0, [(part.body, [feature] * part.reads)], convention)
+    return costs
 
 
 def report_run(path: Path, out: Path | None = None) -> None:
@@ -204,12 +193,12 @@ def advise_run(path: Path, budget: float, by: str, as_json: bool) -> None:
     """The best combination under a budget, what it scores on the test split, and the front."""
     folder = existing(path)
     with naming_damage(folder):
-        recipe, _ = find_recipe_of(folder)
+        recipe, seed = find_recipe_of(folder)
         answers = read_answers(folder)
     missing = missing_members(folder, recipe, answers)
     for sentence in missing:
         say(sentence, style="yellow")
-    advice = advise(answers, budget, _prices(answers, recipe, by, folder))
+    advice = advise(answers, budget, _prices(answers, recipe, seed, by, folder))
     chosen = advice.chosen
     # After the choice, and only of what was chosen: the lowest of many validation scores flatters itself.
     one = next(name for name in chosen.members if not answers.costs[name].reads)
@@ -227,7 +216,7 @@ def advise_run(path: Path, budget: float, by: str, as_json: bool) -> None:
     for choice in advice.front:
         mark = "*" if choice == chosen else ""
         cells = (f"x{choice.cost:.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
-        table.add_row(mark, *cells, _short(choice.members))
+        table.add_row(mark, *cells, " + ".join(choice.members))
     console.print(table)
     console.print(
         f"* Use {' + '.join(chosen.members)}: x{chosen.cost:.3f} {unit} of one network, validation NLL "
@@ -253,24 +242,17 @@ def _looked_at(advice: Advice) -> str:
     return f"{advice.looked_at:,} combinations were looked at: {'all ' if advice.whole else ''}{beyond}."
 
 
-def _short(members: tuple[str, ...]) -> str:
-    """A set of members in a line: modes by number, bridges by type and pair."""
-    modes = [name.removeprefix("mode-") for name in members if name.startswith("mode-")]
-    rest = [name for name in members if not name.startswith("mode-")]
-    return "modes " + ",".join(modes) + (" + " + " + ".join(rest) if rest else "")
-
-
-def _prices(answers: Answers, recipe: Recipe, by: str, folder: RunFolder) -> dict[str, float] | None:
+def _prices(answers: Answers, recipe: Recipe, seed: int, by: str, folder: RunFolder) -> dict[str, float] | None:
     """What each member adds to the cost; None for FLOPs, the library's own."""
     if by == "flops":
         return None
     if by == "params":
-        unit = answers.costs[mode(0).name].params
+        unit = next(cost.params for cost in answers.costs.values() if not cost.reads)
         return {name: cost.params / unit for name, cost in answers.costs.items()}
     if by != "time":
         raise ModebridgeError(f"Expected --by to be flops, params or time, but got '{by}'; choose one.")
     say("Timing every member on this machine ...")
-    times = member_times(recipe, list(answers.costs))
+    times = member_times(blueprint_for(recipe, seed, folder), list(answers.costs))
     if folder.writes:
         folder.files.write({"times.json": json.dumps({"relative": times, "batch": 64, **machine()}, indent=1)})
     else:

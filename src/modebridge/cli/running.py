@@ -17,26 +17,21 @@ from modebridge import __version__
 from modebridge.cli.terminal import first_process, progress_bars, say, screen
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
-from modebridge.nets import ResNet
-from modebridge.recipes import (
-    Recipe,
+from modebridge.recipes import Recipe, changed, check_recipe, read_recipe
+from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
+from modebridge.runs import (
+    Run,
     RunFolder,
     RunResult,
     begin,
-    changed,
-    check_recipe,
     engine_for,
     gather,
     machine,
-    make_workshop,
-    read_recipe,
     recipe_to_go_on_with,
     run_recipe,
     write_page,
 )
-from modebridge.recipes.costs import spec_for
-from modebridge.recipes.elsewhere import find_modes
-from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
+from modebridge.runs.given_modes import find_modes
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
 
@@ -77,7 +72,7 @@ def run(
         TensorBoard.check()
     given: list[Mode] = []
     if modes is not None:
-        given = find_modes(ResNet(spec_for(recipe), torch.Generator().manual_seed(0)), modes)
+        given = find_modes(recipe, data, modes)
         recipe = changed(recipe, [f"modes={len(given)}"])
     engine = _quiet(engine_for(recipe, device))
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
@@ -110,7 +105,9 @@ def run(
         return
     for warning in record["warnings"]:
         console.print(f"Note: {warning}", style="yellow")
-    title = f"Test split, {len(result.splits.test)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
+    title = (
+        f"Test split, {len(result.answers.test_labels)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
+    )
     console.print(terminal_table(result.rows, title))
     console.print(summary(result.rows))
     seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
@@ -139,8 +136,7 @@ def study(
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine):
         with progress_bars() as tell:
-            workshop = make_workshop(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell)
-            part = run_study(name, workshop)
+            part = run_study(name, Run(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell))
         if folder.writes:
             place = write_study(part, folder)
             if (folder.path / "report.html").is_file():

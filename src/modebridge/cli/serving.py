@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from modebridge.cli.terminal import say
-from modebridge.deploy.serving import ServeConfig, check_config, serve
+from modebridge.deploy.serve import ServeConfig, check_config, serve
 from modebridge.errors import ModebridgeError
 
 __all__ = ["ServeConfig", "serve_file"]

@@ -16,8 +16,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from modebridge.data.matching import choose_state, choose_states, natural
-from modebridge.data.plain import ALLOWED
+from modebridge.data.checkpoint_search import choose_state, choose_states, natural
+from modebridge.data.safe_unpickling import ALLOWED
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import some_of
-from modebridge.deploy.temperatures import Temperatures
+from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.ensembles import probabilities_of, scale
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError

@@ -1,4 +1,4 @@
-"""From an ensemble to one file: compared with the library before it appears, with its papers inside."""
+"""From an ensemble to one file: compared with the library before it appears, with its metadata inside."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import LABELS, check_batch, shapes_of, size_of, some_of
-from modebridge.deploy.about import describe
 from modebridge.deploy.answer import ALL
-from modebridge.deploy.file import Deployed
+from modebridge.deploy.bridge_temperatures import Temperatures, fit_temperatures
+from modebridge.deploy.deployed import Deployed
+from modebridge.deploy.describe import describe
 from modebridge.deploy.inputs import check_example, specs_of
-from modebridge.deploy.module import OneModule
-from modebridge.deploy.onnx import needs_onnx
-from modebridge.deploy.papers import written_papers
+from modebridge.deploy.metadata import metadata_json
+from modebridge.deploy.one_module import OneModule
+from modebridge.deploy.onnx_parts import needs_onnx
 from modebridge.deploy.parity import MARGIN, expected, largest_difference, probe
 from modebridge.deploy.quantise import Int8Cost, compare
-from modebridge.deploy.temperatures import Temperatures, fit_temperatures
 from modebridge.deploy.writers import Wishes, write_onnx, write_package
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
@@ -130,7 +130,7 @@ def export(
     extras = {"members": members, "entropy": uncertainty, "mutual_information": uncertainty}
     meta["outputs"] = ["probabilities", *[name for name, wanted in extras.items() if wanted], "used"]
     # What no reader would take is refused before the long part, under the name that the user gave.
-    written_papers(meta, place)
+    metadata_json(meta, place)
     wishes = Wishes(
         inputs=specs,
         classes=len(meta["classes"]),

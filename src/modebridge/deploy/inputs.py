@@ -54,7 +54,7 @@ class InputSpec:
     type: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data, for the file's papers."""
+        """As plain data, for the file's metadata."""
         return asdict(self) | {"shape": list(self.shape)}
 
 
@@ -73,7 +73,7 @@ def specs_of(example: Inputs) -> dict[str, InputSpec]:
 
 
 def specs_in(meta: Mapping[str, Any]) -> dict[str, InputSpec]:
-    """What a file takes, by its papers."""
+    """What a file takes, by its metadata."""
     if "inputs" not in meta:  # files of 0.1 knew of images only
         return {IMAGES: InputSpec(tuple(meta["image"]), "float32")}
     return {name: InputSpec(tuple(one["shape"]), one["type"]) for name, one in meta["inputs"].items()}

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from modebridge.batches import each, size_of, some_of
 from modebridge.deploy.answer import ALL
+from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.inputs import Array, Arrays, arrays_of
-from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.nets.flops import FAILED
 from modebridge.types import Inputs

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import size_of, some_of
-from modebridge.deploy.exporting import in_order
-from modebridge.deploy.graph import Model
-from modebridge.deploy.module import OneModule
+from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.one_module import OneModule
+from modebridge.deploy.onnx_graph import Model
 from modebridge.deploy.parity import expected
-from modebridge.deploy.temperatures import Temperatures
+from modebridge.deploy.torch_exporters import in_order
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.evaluate.scores import accuracy, nll
 from modebridge.types import Batch, Inputs
 
 if TYPE_CHECKING:
-    from modebridge.deploy.file import Deployed
+    from modebridge.deploy.deployed import Deployed
 
 __all__ = ["Int8Cost", "compare", "quantised"]
 
@@ -44,7 +44,7 @@ class Int8Cost:
     """The share of images with the same top class in both."""
 
     def as_dict(self) -> dict[str, float]:
-        """As plain data, for the file's papers."""
+        """As plain data, for the file's metadata."""
         return asdict(self)
 
     @property

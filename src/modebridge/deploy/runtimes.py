@@ -13,11 +13,11 @@ from torch import Tensor
 
 from modebridge.batches import size_of
 from modebridge.deploy.answer import Answer, staged, uncertainty
-from modebridge.deploy.exporting import in_order
+from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.inputs import Array, specs_in
-from modebridge.deploy.onnx import needs_onnx
-from modebridge.deploy.papers import KEY, read_papers
-from modebridge.deploy.temperatures import Temperatures
+from modebridge.deploy.metadata import KEY, read_metadata
+from modebridge.deploy.onnx_parts import needs_onnx
+from modebridge.deploy.torch_exporters import in_order
 from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError, first_line
 
@@ -28,7 +28,7 @@ KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)", "int32": "tensor(
 
 
 class Runtime(Protocol):
-    """What runs a file, and the file's papers."""
+    """What runs a file, and the file's metadata."""
 
     meta: dict[str, Any]
 
@@ -69,7 +69,7 @@ class OnnxFile:
             raise ModebridgeError(
                 f"Expected '{path}' to be an ONNX file, but got '{first_line(error)}'; get it again."
             ) from error
-        self.meta = read_papers(text, path, sealed=sealed)
+        self.meta = read_metadata(text, path, sealed=sealed)
         _check_graph(graph, self.meta, path)
         self._names = [one.name for one in outputs]
 
@@ -83,20 +83,20 @@ class OnnxFile:
         return dict(zip(self._names, self.session.run(None, feed), strict=True))
 
 
-def _check_graph(found: Mapping[str, tuple[str, Any]], papers: Mapping[str, Any], path: Path) -> None:
-    """Refuse a graph that takes or gives something else than its papers say.
+def _check_graph(found: Mapping[str, tuple[str, Any]], metadata: Mapping[str, Any], path: Path) -> None:
+    """Refuse a graph that takes or gives something else than its metadata says.
 
     Args:
         found: type and shape, without the batch, of every input and output.
-        papers: of the file.
+        metadata: of the file.
         path: of the file.
     """
-    classes, members = len(papers["classes"]), len(papers["members"])
+    classes, members = len(metadata["classes"]), len(metadata["members"])
     shapes = {"probabilities": [classes], "members": [members, classes]}
-    wanted = {name: (KINDS[one.type], list(one.shape)) for name, one in specs_in(papers).items()}
-    if papers["elastic"]:
+    wanted = {name: (KINDS[one.type], list(one.shape)) for name, one in specs_in(metadata).items()}
+    if metadata["elastic"]:
         wanted |= {"bridges": (KINDS["int64"], []), "threshold": (KINDS["float32"], [])}
-    for name in papers["outputs"]:
+    for name in metadata["outputs"]:
         wanted[name] = KINDS["int64" if name == "used" else "float32"], shapes.get(name, [])
     for name in {**wanted, **found}:
         if wanted.get(name) != found.get(name):
@@ -123,7 +123,7 @@ class PackageFile:
                 own = f"extra/{KEY}"
                 text = archive.read_string(own) if own in archive.get_file_names() else None
             # Before the programs are loaded, which are code: those of another tool never are.
-            self.meta = read_papers(text, path, sealed=sealed)
+            self.meta = read_metadata(text, path, sealed=sealed)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 found = load_pt2(str(path))

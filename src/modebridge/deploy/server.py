@@ -1,4 +1,4 @@
-"""The HTTP server around an exported file; imports LitServe, so only `serving` imports this."""
+"""The HTTP server around an exported file; imports LitServe, so only `serve` imports this."""
 
 # No `from __future__ import annotations`: FastAPI and LitServe read annotations as objects.
 import asyncio
@@ -25,13 +25,13 @@ from fastapi.responses import PlainTextResponse
 from litserve.utils import LitAPIStatus, WorkerSetupStatus
 from numpy.typing import NDArray
 
-from modebridge.deploy.body import Room, body_of
-from modebridge.deploy.connections import Connection, HttpServer
-from modebridge.deploy.file import Deployed
-from modebridge.deploy.metrics import Metrics
-from modebridge.deploy.pictures import TooManyPixelsError, from_base64, from_bytes, from_lists
-from modebridge.deploy.serving import ServeConfig, Stop
-from modebridge.deploy.worker import BATCH_HEADER, PATH, Api, Line
+from modebridge.deploy.deployed import Deployed
+from modebridge.deploy.http_connections import Connection, HttpServer
+from modebridge.deploy.image_decoding import TooManyPixelsError, from_base64, from_bytes, from_lists
+from modebridge.deploy.prometheus import Metrics
+from modebridge.deploy.request_body import Room, body_of
+from modebridge.deploy.serve import ServeConfig, Stop
+from modebridge.deploy.server_worker import BATCH_HEADER, PATH, Api, Line
 from modebridge.errors import ModebridgeError
 
 __all__ = ["Server"]

@@ -1,4 +1,4 @@
-"""One writer a format: the file under a passing name, and how to put the papers in once it has been checked."""
+"""One writer a format: the file under a passing name, and how to put the metadata in once it has been checked."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 import torch
 
 from modebridge.batches import some_of
-from modebridge.deploy.graph import Layout, compose
+from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.file_seal import seal_archive, write_sealed_onnx
 from modebridge.deploy.inputs import InputSpec
-from modebridge.deploy.module import OneModule
-from modebridge.deploy.onnx import part_models
-from modebridge.deploy.packages import make_package
-from modebridge.deploy.papers import KEY, written_papers
+from modebridge.deploy.metadata import KEY, metadata_json
+from modebridge.deploy.one_module import OneModule
+from modebridge.deploy.onnx_graph import Layout, compose
+from modebridge.deploy.onnx_parts import part_models
+from modebridge.deploy.pt2_archive import make_package
 from modebridge.deploy.quantise import quantised
-from modebridge.deploy.seal import seal_archive, write_sealed_onnx
-from modebridge.deploy.temperatures import Temperatures
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
@@ -47,7 +47,7 @@ class Wishes:
 
 
 def write_onnx(one: OneModule, example: Inputs, wishes: Wishes, meta: Mapping[str, Any], path: Path) -> Seal:
-    """Write the ensemble as ONNX; the arguments are the module, images, what it is to be, its papers, where."""
+    """Write the ensemble as ONNX; the arguments are the module, images, what it is to be, its metadata, where."""
     import onnx
 
     size = sum(tensor.numel() * tensor.element_size() for tensor in one.state_dict().values())
@@ -74,8 +74,8 @@ def write_onnx(one: OneModule, example: Inputs, wishes: Wishes, meta: Mapping[st
     model = compose(bases, bridges, layout)
     onnx.checker.check_model(model)
 
-    def seal(papers: Mapping[str, Any]) -> None:
-        onnx.helper.set_model_props(model, {KEY: written_papers(papers, path)})
+    def seal(metadata: Mapping[str, Any]) -> None:
+        onnx.helper.set_model_props(model, {KEY: metadata_json(metadata, path)})
         write_sealed_onnx(path, model.SerializeToString())
 
     seal(meta)
@@ -88,7 +88,7 @@ def write_package(one: OneModule, example: Inputs, wishes: Wishes, meta: Mapping
     pack = make_package(one, example, elastic=wishes.elastic, aot=wishes.aot)
 
     def seal(final: Mapping[str, Any]) -> None:
-        pack(path, {KEY: written_papers({**final, "plan": plan}, path)})
+        pack(path, {KEY: metadata_json({**final, "plan": plan}, path)})
         seal_archive(path)
 
     seal(meta)

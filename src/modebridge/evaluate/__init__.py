@@ -1,7 +1,7 @@
 """What an ensemble is worth and what it costs: scores, calibration, DEE, correspondence, curves, FLOPs."""
 
 from modebridge.evaluate.advice import Advice, Choice, advise
-from modebridge.evaluate.aligning import Alignment, align
+from modebridge.evaluate.align_and_measure import Alignment, align
 from modebridge.evaluate.answers import Answers, Combined, MemberCost
 from modebridge.evaluate.bootstrap import (
     Interval,

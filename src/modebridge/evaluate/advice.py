@@ -86,7 +86,8 @@ def _members(answers: Answers, prices: Mapping[str, float] | None) -> Members:
     modes = [name for name, cost in answers.costs.items() if not cost.reads and cost.usable]
     places = {name: place for place, name in enumerate(modes)}
     # A bridge whose modes are not all there cannot be run.
-    bridges = [name for name, cost in answers.costs.items() if cost.reads and cost.usable and set(cost.reads) <= set(modes)]
+    readers = {name: set(cost.reads) for name, cost in answers.costs.items() if cost.reads and cost.usable}
+    bridges = [name for name, reads in readers.items() if reads <= set(modes)]
     names = (*modes, *bridges)
     if prices is None:
         unit = answers.costs[modes[0]].flops

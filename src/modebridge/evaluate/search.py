@@ -82,7 +82,9 @@ class Found:
     whole: float
 
 
-def search(members: Members, logits: Sequence[Sequence[Tensor]], labels: Tensor, budget: float, most: int = MOST) -> Found:
+def search(
+    members: Members, logits: Sequence[Sequence[Tensor]], labels: Tensor, budget: float, most: int = MOST
+) -> Found:
     """Look at every combination up to as many networks as `most` allows, and at the best ones beyond.
 
     Args:
@@ -183,7 +185,9 @@ class _Scorer:
 
     def __init__(self, logits: Sequence[Sequence[Tensor]], labels: Tensor) -> None:
         # (M, K, N): sums over classes then run along images, which is what vector units like. Of several heads the sum.
-        self._table = torch.stack([sum(head.double().softmax(dim=-1) for head in heads).float().T for heads in logits])
+        self._table = torch.stack(
+            [torch.stack([head.double().softmax(dim=-1) for head in heads]).sum(dim=0).float().T for heads in logits]
+        )
         self._voices = torch.tensor([len(heads) for heads in logits])
         self._labels = labels
         self.numbers = self._table[0].numel()

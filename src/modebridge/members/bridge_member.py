@@ -50,7 +50,7 @@ class BridgeWeights(Artefact):
             "net": context.network.key,
             "seed": context.seed_of("bridges"),
             "training": str(recipe.bridge),
-            "width": context.width(self.member.size),
+            "width": (recipe.slim(self.member.size), context.budget(self.member.size)),
             "mixup": recipe.mixup,
             "batch": recipe.data.bridge_batch_size,
         }
@@ -181,6 +181,11 @@ class BridgeMember(SmallNetwork):
         return f"with type {self.kind} bridges"
 
     @property
+    def title(self) -> str:
+        """Type and size."""
+        return f"bridge {self.kind} {self.size}"
+
+    @property
     def body_kind(self) -> Kind:
         """Its type."""
         return self.kind
@@ -225,7 +230,8 @@ class BridgeMember(SmallNetwork):
             r=self.r,
             name=self.name,
             seed=seeds.seed_for(context.seed, f"{self.kind}-{self.i}-{self.j}"),
-            **context.width(self.size),
+            slim=context.recipe.slim(self.size),
+            budget=context.budget(self.size),
         )
 
     @classmethod

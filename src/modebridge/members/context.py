@@ -71,14 +71,14 @@ class Blueprint:
             device = next(self.bare.parameters()).device
             with torch.device(device):  # also what the body is made of
                 example = each(lambda tensor: tensor.to(device), self.example)
-                self._bodies[kind, size] = choose_body(self.bare, example, kind, **self.width(size))
+                self._bodies[kind, size] = choose_body(
+                    self.bare, example, kind, slim=self.recipe.slim(size), budget=self.budget(size)
+                )
         return self._bodies[kind, size]
 
-    def width(self, size: str) -> dict[str, float]:
-        """How wide the bridges of a size are, as `choose_body` and `plan_bridge` take it."""
-        if size == "small" and self.recipe.budget:
-            return {"budget": self.recipe.budget}
-        return {"slim": self.recipe.slim(size)}
+    def budget(self, size: str) -> float | None:
+        """The share of the network's FLOPs that bridges of a size may take; None where `recipe.slim` says how wide."""
+        return self.recipe.budget if size == "small" and self.recipe.budget else None
 
 
 class Context(Blueprint):

@@ -45,6 +45,11 @@ class ControlMember(SmallNetwork):
         return f"labels-{self.i}-{self.j}-{self.size}"
 
     @property
+    def title(self) -> str:
+        """What it is, and its size."""
+        return f"label control {self.size}"
+
+    @property
     def body_kind(self) -> Kind:
         """As a bridge of type I."""
         return "I"
@@ -72,7 +77,8 @@ class ControlMember(SmallNetwork):
             target="labels",
             name=self.name,
             seed=seeds.seed_for(context.seed, f"labels-{self.i}-{self.j}"),
-            **context.width(self.size),
+            slim=context.recipe.slim(self.size),
+            budget=context.budget(self.size),
         )
 
     @classmethod
@@ -92,7 +98,5 @@ class ControlMember(SmallNetwork):
         member = cls(*recipe.curves()[0], recipe.sizes[0])
         note = "the same bridge trained on labels, without a curve"
         return [
-            RowPlan(
-                "DE-1 + 1 label control", (ModeMember(member.i), member), cls.family, (1, 2), note, role="control"
-            )
+            RowPlan("DE-1 + 1 label control", (ModeMember(member.i), member), cls.family, (1, 2), note, role="control")
         ]

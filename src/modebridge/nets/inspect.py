@@ -14,7 +14,7 @@ from modebridge.batches import each, inputs_of, some_of
 from modebridge.errors import ModebridgeError, near
 from modebridge.nets.flops import Shape, on_copy
 from modebridge.nets.resnet import ResNet
-from modebridge.nets.watching import Watched, find_blocks, watch
+from modebridge.nets.watch_forward import Watched, find_blocks, watch
 from modebridge.types import Batch, Inputs
 
 __all__ = ["Inspection", "Layout", "Tap", "inspect"]

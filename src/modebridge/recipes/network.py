@@ -20,7 +20,9 @@ from modebridge.recipes.user_code import call_function, find_function, seeded, s
 
 __all__ = ["Network", "check_reference", "network_of"]
 
-_LIBRARY_MODEL = re.compile(r"(?P<library>timm|torchvision):(?P<model>[^()]+?)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL)
+_LIBRARY_MODEL = re.compile(
+    r"(?P<library>timm|torchvision):(?P<model>[^()]+?)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL
+)
 LONGEST = 1000
 """Characters of a reference: more are a mistake, and Python's own parser gives up on hostile ones."""
 

@@ -20,7 +20,16 @@ import numpy as np
 from modebridge import seeds
 from modebridge.errors import ModebridgeError, first_line, near
 
-__all__ = ["absolute", "call_function", "find_function", "load_file", "reference_to", "run_file", "seeded", "split_reference"]
+__all__ = [
+    "absolute",
+    "call_function",
+    "find_function",
+    "load_file",
+    "reference_to",
+    "run_file",
+    "seeded",
+    "split_reference",
+]
 
 _REFERENCE = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
 _LOADED: dict[tuple[Path, int], ModuleType] = {}
@@ -85,7 +94,9 @@ def load_file(path: Path) -> ModuleType:
         path = path.resolve()
         key = (path, path.stat().st_mtime_ns)
     except (OSError, ValueError):
-        raise ModebridgeError(f"Expected a Python file in '{path}', but there is no such file; check the path.") from None
+        raise ModebridgeError(
+            f"Expected a Python file in '{path}', but there is no such file; check the path."
+        ) from None
     running = sys.modules.get("__main__")
     if running is not None and Path(getattr(running, "__file__", None) or "").resolve() == path:
         return running  # the user's program started this one: executing it again would start another
@@ -185,11 +196,11 @@ def run_file(path: Path, what: str, work: Callable[[], object]) -> Any:
 def seeded(seed: int) -> Iterator[None]:
     """The global generators of torch, NumPy and Python at a seed, then where they were: for the code of others."""
     with seeds.borrowed(seed):
-        python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+        python, numpy = random.getstate(), np.random.get_state()
         random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002
+        np.random.seed(seed % 2**32)
         try:
             yield
         finally:
             random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+            np.random.set_state(numpy)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from modebridge.deploy import TradeOff
 from modebridge.evaluate import Answers, CurvePoint, correspondence, reliability
+from modebridge.report.clean_svg import clean_svg
 from modebridge.report.figures import (
     bars_figure,
     correspondence_figure,
@@ -21,7 +22,6 @@ from modebridge.report.figures import (
     training_figure,
 )
 from modebridge.report.rows import Row
-from modebridge.report.svg import clean_svg
 from modebridge.report.tables import StudyTable
 from modebridge.training import Epoch
 
@@ -159,9 +159,7 @@ def _correspondence(data: PageData) -> str:
     if not data.imitators or not data.targets:
         return ""
     tables = {name: data.answers.probabilities([name]) for name in (*data.imitators, *data.targets)}
-    compared = [
-        [correspondence(tables[target], tables[name]) for target in data.targets] for name in data.imitators
-    ]
+    compared = [[correspondence(tables[target], tables[name]) for target in data.targets] for name in data.imitators]
     return correspondence_figure(
         data.imitators,
         data.targets,

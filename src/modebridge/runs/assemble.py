@@ -15,7 +15,7 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import Answers, advise
 from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, Tensors, parse_member
 from modebridge.recipes import Recipe, RunData
-from modebridge.runs.data_facts import blueprint_in, facts_in
+from modebridge.runs.data_facts import blueprint_for, facts_for
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
 from modebridge.runs.recipe_file import find_recipe_of
@@ -44,7 +44,7 @@ def ensemble_of(
     recipe, seed = find_recipe_of(run)
     answers = read_answers(run)
     names = _ordered(answers, members)
-    blueprint = blueprint_in(run, recipe, seed, answers)
+    blueprint = blueprint_for(recipe, seed, run)
     predictors = [_loaded(run, blueprint, parse_member(name)) for name in names]
     modes = [predictor.mode for predictor in predictors if isinstance(predictor, NetworkPredictor)]
     bridges = [predictor.bridge for predictor in predictors if isinstance(predictor, BridgePredictor)]
@@ -55,7 +55,7 @@ def ensemble_of(
     return ensemble, {
         "example": _example(run, blueprint),
         "names": names,
-        "classes": _class_names(run, recipe, answers),
+        "classes": _class_names(run, recipe),
         "scores": _scores(answers, names),
         "about": f"{recipe.name}, seed {seed}: {recipe.about}",
         "temperatures": temperatures,
@@ -122,9 +122,9 @@ def _fitting(blueprint: Blueprint, member: Member, tensors: Mapping[str, Tensors
         return None
 
 
-def _class_names(run: RunFolder, recipe: Recipe, answers: Answers) -> list[str] | None:
+def _class_names(run: RunFolder, recipe: Recipe) -> list[str] | None:
     """What people call the classes; None where they have only numbers."""
-    names = list(facts_in(run, recipe, answers).class_names)
+    names = list(facts_for(recipe, run).class_names)
     return None if names == [str(k) for k in range(len(names))] else names
 
 

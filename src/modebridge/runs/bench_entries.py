@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from modebridge.deploy.contenders import Contender, random_contenders
+from modebridge.deploy.benchmark import Contender, random_contenders
 from modebridge.members import Blueprint
 from modebridge.runs.folder import machine
 
@@ -25,8 +25,11 @@ def contenders_for(blueprint: Blueprint) -> tuple[list[Contender], tuple[int, ..
     recipe, network = blueprint.recipe, blueprint.network
     example = blueprint.example
     assert isinstance(example, torch.Tensor)
-    width = blueprint.width(recipe.sizes[0])
-    return random_contenders(network.build, example, min(recipe.modes, 4), **width), tuple(example.shape[1:])
+    size = recipe.sizes[0]
+    entries = random_contenders(
+        network.build, example, min(recipe.modes, 4), slim=recipe.slim(size), budget=blueprint.budget(size)
+    )
+    return entries, tuple(example.shape[1:])
 
 
 def surroundings(device: str, *, bf16: bool = False) -> dict[str, Any]:

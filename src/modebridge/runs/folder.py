@@ -131,7 +131,8 @@ class RunFolder:
         Args:
             place: its path in the folder, "modes/0".
         """
-        return self._noting_damage(place, lambda: self._whole(place), ({}, {}))
+        nothing: tuple[dict[str, Tensor], dict[str, Any]] = ({}, {})
+        return self._noting_damage(place, lambda: self._whole(place), nothing)
 
     def _noting_damage(self, place: str, look: Callable[[], T], empty: T) -> T:
         self.damage.pop(place, None)

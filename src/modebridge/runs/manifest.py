@@ -17,7 +17,7 @@ from modebridge.runs.sealed_records import Damage, digest, read_bytes, sealed, u
 __all__ = ["MANIFEST", "RECIPE", "LooseFiles", "Manifest", "writable", "write_whole"]
 
 MANIFEST, RECIPE = "manifest.json", "recipe.toml"
-_PLACES = (RECIPE, "results.json", "results.md", "report.html", "elastic.json", "times.json", "bench/*.*")
+_PLACES = (RECIPE, "results.json", "results.md", "report.html", "elastic.json", "times.json", "data.json", "bench/*.*")
 _STUDIES = ("table.json", "table.md", "table.tex", "figure.svg")
 
 

@@ -15,7 +15,7 @@ from modebridge.evaluate import Answers, CurvePoint
 from modebridge.members import Artefact, Member, members_of, parse_member
 from modebridge.recipes import Recipe, to_toml
 from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
-from modebridge.runs.data_facts import facts_in
+from modebridge.runs.data_facts import facts_for
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import missing_members, read_answers
 from modebridge.runs.recipe_file import find_recipe_of
@@ -48,7 +48,7 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
         summary=summary(rows),
         rows=rows,
         answers=answers,
-        classes=facts_in(folder, recipe, answers).class_names,
+        classes=facts_for(recipe, folder).class_names,
         profiles=_read_profiles(folder, recipe),
         samples=_samples(folder, recipe, answers),
         imitators=[member.name for member in imitators],

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from modebridge.deploy.metrics import Metrics
+from modebridge.deploy.prometheus import Metrics
 
 
 def numbers(metrics):

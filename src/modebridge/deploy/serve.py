@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
-from modebridge.deploy.pictures import MAX_MEGAPIXELS
+from modebridge.deploy.image_decoding import MAX_MEGAPIXELS
 from modebridge.errors import ModebridgeError
 
 __all__ = ["ServeConfig", "Stop", "check_config", "serve"]

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from modebridge.deploy.answer import Answer, check_bridges
+from modebridge.deploy.file_seal import check_seal
 from modebridge.deploy.inputs import Array, Arrays, checked, specs_in
 from modebridge.deploy.runtimes import OnnxFile, PackageFile, Runtime
-from modebridge.deploy.seal import check_seal
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from modebridge.deploy import Deployed, export
-from modebridge.deploy.papers import RULES, read_papers
+from modebridge.deploy.metadata import RULES, read_metadata
 from modebridge.errors import ModebridgeError
-from tests.deploy.damage import papers_in, with_papers
+from tests.deploy.damage import metadata_in, with_metadata
 from tests.deploy.scenes import images, tied
 
 JUNK = [None, True, -1, 0, 1.5, 10**30, float("nan"), float("inf"), 1e308, "x", "", "\ud800"]
@@ -27,12 +27,12 @@ PLACE = Path("some/fast.onnx")
 
 
 def test_any_entry_may_be_anything(source):
-    """No value leads to anything but good papers or a sentence with the path and the entry."""
-    papers = papers_in(source)
-    assert read_papers(json.dumps(papers), PLACE, sealed=True) == papers
-    assert set(papers) <= set(RULES), "each has a rule"
-    for name in papers:
-        rest = {key: value for key, value in papers.items() if key != name}
+    """No value leads to anything but good metadata or a sentence with the path and the entry."""
+    metadata = metadata_in(source)
+    assert read_metadata(json.dumps(metadata), PLACE, sealed=True) == metadata
+    assert set(metadata) <= set(RULES), "each has a rule"
+    for name in metadata:
+        rest = {key: value for key, value in metadata.items() if key != name}
         cases = [rest, *[{**rest, name: value} for value in JUNK]]
         refused = 0
         for case in cases:
@@ -43,9 +43,9 @@ def test_any_entry_may_be_anything(source):
         assert refused >= 18, name
 
 
-def said_of(papers):
+def said_of(metadata):
     try:
-        read_papers(json.dumps(papers), PLACE, sealed=True)
+        read_metadata(json.dumps(metadata), PLACE, sealed=True)
     except ModebridgeError as error:
         return str(error)
     return ""
@@ -69,9 +69,9 @@ def said_of(papers):
     ],
 )
 def test_what_does_not_fit_is_named(little_onnx, change, words):
-    papers = papers_in(little_onnx) | change
+    metadata = metadata_in(little_onnx) | change
     with pytest.raises(ModebridgeError, match=words):
-        read_papers(json.dumps(papers), PLACE, sealed=True)
+        read_metadata(json.dumps(metadata), PLACE, sealed=True)
 
 
 @pytest.mark.parametrize(
@@ -81,16 +81,16 @@ def test_what_does_not_fit_is_named(little_onnx, change, words):
 )
 def test_text_that_is_no_object(text):
     with pytest.raises(ModebridgeError, match=r"Expected the metadata of 'some/fast.onnx' to be (JSON|an object)"):
-        read_papers(text, PLACE, sealed=False)
+        read_metadata(text, PLACE, sealed=False)
 
 
 def test_nested_up_to_the_limit(little_onnx):
     """Python reads some depths that it cannot write again."""
-    papers = papers_in(little_onnx)
+    metadata = metadata_in(little_onnx)
     for depth in (100, 900, 950, 980, 2000):
-        text = json.dumps(papers | {"classes": 0}).replace('"classes": 0', f'"classes": {"[" * depth}{"]" * depth}')
+        text = json.dumps(metadata | {"classes": 0}).replace('"classes": 0', f'"classes": {"[" * depth}{"]" * depth}')
         with pytest.raises(ModebridgeError, match=r"'some/fast.onnx'"):
-            read_papers(text, PLACE, sealed=False)
+            read_metadata(text, PLACE, sealed=False)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_nested_up_to_the_limit(little_onnx):
     ],
 )
 def test_a_graph_that_is_not_what_its_papers_say(little_onnx, tmp_path, change, words):
-    text = json.dumps({key: value for key, value in papers_in(little_onnx).items() if key != "seal"} | change)
+    text = json.dumps({key: value for key, value in metadata_in(little_onnx).items() if key != "seal"} | change)
     with pytest.raises(ModebridgeError, match=words):
-        Deployed.load(with_papers(little_onnx, tmp_path / "a.onnx", text))
+        Deployed.load(with_metadata(little_onnx, tmp_path / "a.onnx", text))
 
 
 def test_programs_that_are_not_what_their_papers_say(little_pt2, tmp_path):
-    papers = {key: value for key, value in papers_in(little_pt2).items() if key != "seal"}
-    plan = copy.deepcopy(papers["plan"])
+    metadata = {key: value for key, value in metadata_in(little_pt2).items() if key != "seal"}
+    plan = copy.deepcopy(metadata["plan"])
     plan["reads"][0] = [[1, "nowhere"]]
     for change, words in (
         ({"elastic": False}, "but 'model' is missing"),
@@ -118,7 +118,7 @@ def test_programs_that_are_not_what_their_papers_say(little_pt2, tmp_path):
         ({"plan": {}}, "to be taps by base and reads by bridge"),
     ):
         with pytest.raises(ModebridgeError, match=words):
-            Deployed.load(with_papers(little_pt2, tmp_path / "a.pt2", json.dumps(papers | change)))
+            Deployed.load(with_metadata(little_pt2, tmp_path / "a.pt2", json.dumps(metadata | change)))
 
 
 def others(folder: Path, data: bytes, suffix: str) -> list[Path]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modebridge.data.places import Place, difference, join, some
+from modebridge.data.checkpoint_places import Place, difference, join, some
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import tensors_of
 from modebridge.types import Params

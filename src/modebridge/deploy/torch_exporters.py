@@ -16,7 +16,7 @@ from typing import NamedTuple
 from torch import Tensor, fx, nn
 
 from modebridge.batches import each
-from modebridge.deploy.module import BasePart, OneModule, Positional
+from modebridge.deploy.one_module import BasePart, OneModule, Positional
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from modebridge.deploy.answer import ALL
-from modebridge.deploy.temperatures import Temperatures
+from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.scores import accuracy, check, nll

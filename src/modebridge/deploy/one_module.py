@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from modebridge.bridges import Bridge
 from modebridge.deploy.answer import Answer, Place, check_bridges, staged
+from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.fold import fold
-from modebridge.deploy.grouping import Grouped, units
-from modebridge.deploy.temperatures import Temperatures
+from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import BridgedEnsemble, probabilities_of, scale
 from modebridge.nets import Predictor, Taps, call, skeleton, untouched
 from modebridge.types import Inputs
@@ -29,7 +29,7 @@ class OneModule(Predictor):
         ensemble: the modes and bridges; it is copied.
         temperatures: of every number of bridges; None takes the ensemble's own for all.
         folded: whether batch norm is folded into the layer before it, where that is exact.
-        grouped: whether bridges of one architecture at one tap run as one; see `grouping`.
+        grouped: whether bridges of one architecture at one tap run as one; see `grouped_bridges`.
     """
 
     def __init__(

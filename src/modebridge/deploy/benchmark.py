@@ -13,16 +13,15 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from modebridge.bridges import Bridge, body_like, last_blocks_tap
-from modebridge.deploy.branches import Branches, Stacked, capture
+from modebridge.bridges import Bridge, choose_body
+from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
-from modebridge.deploy.file import Deployed
 from modebridge.deploy.timing import Spread, Timing, measure, ratio
+from modebridge.deploy.torch_runners import Branches, Stacked, capture
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import cost
 from modebridge.modes import Mode
-from modebridge.nets import ResNet, ResNetSpec
 from modebridge.seeds import generator, seed_for
 
 __all__ = ["WAYS", "Contender", "Result", "Way", "contenders", "race", "race_file", "random_contenders", "usable_ways"]
@@ -114,27 +113,38 @@ def contenders(
     return found
 
 
-def random_contenders(spec: ResNetSpec, slim: float = 2.0, modes: int = 4, seed: int = 0) -> list[Contender]:
-    """The contenders of one of the paper's networks with weights that were drawn and not trained: time is the same.
+def random_contenders(
+    build: Callable[[torch.Generator], nn.Module],
+    images: Tensor,
+    modes: int = 4,
+    *,
+    slim: float = 2.0,
+    budget: float | None = None,
+    seed: int = 0,
+) -> list[Contender]:
+    """The contenders of a network with weights that were drawn and not trained: time is the same.
 
     Args:
-        spec: of the base.
-        slim: what the widths of bridges are divided by.
+        build: gives the network, its weights drawn from the generator.
+        images: one or two, to see shapes with.
         modes: how many networks; one bridge of type I fewer, as many as there are curves from the first.
+        slim: what the widths of bridges are divided by.
+        budget: the share of the network's FLOPs that a bridge may take, instead of `slim`.
         seed: of the weights.
     """
+    net = build(generator(seed, "net"))
 
     def drawn(*names: str | int) -> Mode:
-        return Mode.from_module(ResNet(spec, generator(seed, *names)))
+        return Mode.from_module(build(generator(seed, *names)))
 
     nets = [drawn("mode", k) for k in range(modes)]
-    tap = last_blocks_tap(spec)
 
     def bridge(kind: Literal["I", "II"], reads: Sequence[Mode], k: int) -> Bridge:
-        return Bridge(body_like(spec, kind, slim, seed=seed_for(seed, kind, k)), reads, tap, name=f"{kind}-{k}")
+        chosen = choose_body(net, images, kind, slim=slim, budget=budget, seed=seed_for(seed, kind, k))
+        return Bridge(chosen.body, reads, chosen.tap, name=f"{kind}-{k}")
 
     return contenders(
-        ResNet(spec, generator(seed, "net")),
+        net,
         nets,
         [drawn("point")],
         [bridge("I", nets[:1], k) for k in range(1, modes)],

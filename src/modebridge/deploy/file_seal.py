@@ -1,7 +1,7 @@
 """A file that shows that it is whole: its last 64 bytes are the SHA-256, in hex digits, of all bytes before them.
 
 They are the value of a metadata entry in ONNX and the end of the archive's comment in .pt2, so that other readers of
-these formats need not know. Nothing is left out: weights, graph, papers, and the name of the seal itself.
+these formats need not know. Nothing is left out: weights, graph, metadata, and the name of the seal itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from modebridge.errors import ModebridgeError
 __all__ = ["SEAL", "check_seal", "seal_archive", "write_sealed_onnx"]
 
 SEAL = "sha256"
-"""The papers of a sealed file say this too: one that has lost its seal is not taken for a file without."""
+"""The metadata of a sealed file says this too: one that has lost its seal is not taken for a file without."""
 
 NAME = b"modebridge.sha256"
 DIGITS = 64

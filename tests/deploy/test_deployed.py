@@ -1,4 +1,4 @@
-"""Files: what the library says in every way they can be asked, whole or not there, with their papers inside."""
+"""Files: what the library says in every way they can be asked, whole or not there, with their metadata inside."""
 
 from __future__ import annotations
 

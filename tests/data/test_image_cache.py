@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from modebridge.caches import VARIABLE, cache_folder
-from modebridge.data import decoded, find_images, read_images
-from modebridge.data.files import ImageFiles
+from modebridge.data import find_images, image_cache, read_images
+from modebridge.data.image_files import ImageFiles
 from modebridge.errors import ModebridgeError
 
 COUNT = 12
@@ -18,8 +18,8 @@ COUNT = 12
 @pytest.fixture
 def files(tmp_path, monkeypatch) -> ImageFiles:
     """A few PNG files, of a set that counts as large."""
-    monkeypatch.setattr(decoded, "MANY", COUNT)
-    monkeypatch.setattr(decoded, "CHUNK", 5)
+    monkeypatch.setattr(image_cache, "MANY", COUNT)
+    monkeypatch.setattr(image_cache, "CHUNK", 5)
     monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
     draws = np.random.default_rng(0)
     for number in range(COUNT):
@@ -44,7 +44,7 @@ def test_equal_to_pillow_and_kept(files, tmp_path, monkeypatch):
     assert np.array_equal(images.images.numpy(), expected)
     assert torch.equal(images.labels, files.labels)
     assert len(entries(tmp_path)) == 1
-    monkeypatch.setattr(decoded, "_decode", broken)
+    monkeypatch.setattr(image_cache, "_decode", broken)
     assert np.array_equal(read_images(files).images.numpy(), expected)
 
 

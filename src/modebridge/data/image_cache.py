@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from modebridge.caches import cache_folder
-from modebridge.data.files import ImageFiles, open_image
+from modebridge.data.image_files import ImageFiles, open_image
 from modebridge.data.imageset import ImageSet
 from modebridge.data.stream import centre_crop
 from modebridge.errors import ModebridgeError

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from modebridge import trees
 from modebridge.batches import IMAGES, shapes_of, some_of
 from modebridge.bridges import Bridge
+from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.file_seal import SEAL
 from modebridge.deploy.inputs import InputSpec, specs_of
-from modebridge.deploy.papers import FORMAT
-from modebridge.deploy.seal import SEAL
-from modebridge.deploy.temperatures import Temperatures
+from modebridge.deploy.metadata import FORMAT
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.evaluate.cost import combination_cost, feature_shapes

@@ -1,4 +1,4 @@
-"""The papers of a file, its metadata as JSON: what must be in them, checked by one table when written and when read."""
+"""The metadata of a file, as JSON: what must be in it, checked by one table when written and when read."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from modebridge.deploy.file_seal import SEAL
 from modebridge.deploy.inputs import OUTPUTS, TYPES
-from modebridge.deploy.seal import SEAL
 from modebridge.errors import ModebridgeError, first_line
 
-__all__ = ["FORMAT", "KEY", "read_papers", "written_papers"]
+__all__ = ["FORMAT", "KEY", "metadata_json", "read_metadata"]
 
 FORMAT = 2
 """Goes up when a reader of the old files could not read the new ones; 2 has inputs by name."""
@@ -134,10 +134,10 @@ RULES = {
 }
 
 
-def written_papers(papers: Mapping[str, Any], path: Path) -> str:
-    """The papers as they go into a file; refused where no reader would take them."""
+def metadata_json(metadata: Mapping[str, Any], path: Path) -> str:
+    """The metadata as it goes into a file; refused where no reader would take it."""
     try:
-        text = json.dumps(papers)
+        text = json.dumps(metadata)
     except (TypeError, ValueError, RecursionError) as error:
         raise ModebridgeError(
             f"Expected plain numbers, texts, lists and dicts to be kept in '{path}', but got '{error}'; "
@@ -147,8 +147,8 @@ def written_papers(papers: Mapping[str, Any], path: Path) -> str:
     return text
 
 
-def read_papers(text: str | None, path: Path, *, sealed: bool) -> dict[str, Any]:
-    """The papers of a file, checked.
+def read_metadata(text: str | None, path: Path, *, sealed: bool) -> dict[str, Any]:
+    """The metadata of a file, checked.
 
     Args:
         text: what lies under `KEY`; None where nothing does.
@@ -160,42 +160,42 @@ def read_papers(text: str | None, path: Path, *, sealed: bool) -> dict[str, Any]
             f"Expected '{path}' to be written by modebridge, but it has no metadata of it; make one: modebridge export."
         )
     try:
-        papers = json.loads(text)
+        metadata = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModebridgeError(
             f"Expected the metadata of '{path}' to be JSON, but got '{first_line(error)}'; export it again."
         ) from error
-    _check(papers, path, "export it again")
-    if "seal" in papers and not sealed:
+    _check(metadata, path, "export it again")
+    if "seal" in metadata and not sealed:
         raise ModebridgeError(
             f"Expected '{path}' to end with its SHA-256, but it does not: it was damaged or changed; "
             "get it again, or export it again."
         )
-    found: dict[str, Any] = papers
+    found: dict[str, Any] = metadata
     return found
 
 
-def _check(papers: Any, path: Path, way_out: str) -> None:
+def _check(metadata: Any, path: Path, way_out: str) -> None:
     """The table above, then what must agree with one another."""
-    if not isinstance(papers, dict):
+    if not isinstance(metadata, dict):
         raise ModebridgeError(
-            f"Expected the metadata of '{path}' to be an object, but got {_shown(papers)}; {way_out}."
+            f"Expected the metadata of '{path}' to be an object, but got {_shown(metadata)}; {way_out}."
         )
     for name, rule in RULES.items():
-        if name not in papers and rule.needed:
+        if name not in metadata and rule.needed:
             raise ModebridgeError(f"Expected '{name}' in the metadata of '{path}', but it is missing; {way_out}.")
-        if name in papers and not rule.test(papers[name]):
+        if name in metadata and not rule.test(metadata[name]):
             raise ModebridgeError(
                 f"Expected '{name}' in the metadata of '{path}' to be {rule.words}, "
-                f"but got {_shown(papers[name])}; {way_out}."
+                f"but got {_shown(metadata[name])}; {way_out}."
             )
-        if name == "format" and papers[name] > FORMAT:
+        if name == "format" and metadata[name] > FORMAT:
             # Its other entries may be anything.
             raise ModebridgeError(
-                f"Expected '{path}' to be of format {FORMAT} or older, but got {papers[name]}; "
+                f"Expected '{path}' to be of format {FORMAT} or older, but got {metadata[name]}; "
                 "install a newer modebridge."
             )
-    for name, found, wanted in _agreements(papers):
+    for name, found, wanted in _agreements(metadata):
         if found != wanted:
             raise ModebridgeError(
                 f"Expected {name} in the metadata of '{path}' to be {wanted}, as the rest of it says, but got {found}; "
@@ -203,21 +203,21 @@ def _check(papers: Any, path: Path, way_out: str) -> None:
             )
 
 
-def _agreements(papers: Mapping[str, Any]) -> Sequence[tuple[str, Any, Any]]:
+def _agreements(metadata: Mapping[str, Any]) -> Sequence[tuple[str, Any, Any]]:
     """What is said twice: a name for it, once, and again."""
-    bridges, bases = papers["bridges"], papers["bases"]
-    given = list(papers.get("inputs", {}).values())
+    bridges, bases = metadata["bridges"], metadata["bases"]
+    given = list(metadata.get("inputs", {}).values())
     # Of a file with one input of floats it is the image.
     image = given[0]["shape"] if [one["type"] for one in given] == ["float32"] else None
     found: list[tuple[str, Any, Any]] = [
-        ("the number of members", len(papers["members"]), bases + bridges),
-        ("the number of temperatures", len(papers["temperatures"]), bridges + 1),
-        ("the number of costs", len(papers["cost"]["by_bridges"]), bridges + 1),
+        ("the number of members", len(metadata["members"]), bases + bridges),
+        ("the number of temperatures", len(metadata["temperatures"]), bridges + 1),
+        ("the number of costs", len(metadata["cost"]["by_bridges"]), bridges + 1),
     ]
-    if given or papers["image"] is None:
-        found.append(("the image", papers["image"], image if given else "a shape"))
-    if "plan" in papers:
-        taps, reads = papers["plan"]["taps"], papers["plan"]["reads"]
+    if given or metadata["image"] is None:
+        found.append(("the image", metadata["image"], image if given else "a shape"))
+    if "plan" in metadata:
+        taps, reads = metadata["plan"]["taps"], metadata["plan"]["reads"]
         places = [(k, tap) for k, own in enumerate(taps) for tap in own]
         missing = [place for one in reads for place in one if tuple(place) not in places]
         found += [

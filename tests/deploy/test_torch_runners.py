@@ -8,7 +8,7 @@ from torch import nn
 
 from modebridge import Bridge, BridgedEnsemble, Mode, ModebridgeError
 from modebridge.bridges import body_like, last_blocks_tap
-from modebridge.deploy.branches import Branches, Stacked, compile_regions
+from modebridge.deploy.torch_runners import Branches, Stacked, compile_regions
 from modebridge.nets import resnet, spec_of
 
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from modebridge.deploy.exporting import in_order, quiet, refusal, two_of
-from modebridge.deploy.graph import Model
 from modebridge.deploy.inputs import names_of
-from modebridge.deploy.module import OneModule, Positional
+from modebridge.deploy.one_module import OneModule, Positional
+from modebridge.deploy.onnx_graph import Model
+from modebridge.deploy.torch_exporters import in_order, quiet, refusal, two_of
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 

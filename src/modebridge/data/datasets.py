@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 
 from modebridge.data.cifar import read_cifar
-from modebridge.data.decoded import read_images
-from modebridge.data.files import ImageFiles, class_folders, find_images
+from modebridge.data.image_cache import read_images
+from modebridge.data.image_files import ImageFiles, class_folders, find_images
 from modebridge.data.imageset import ImageSet
 from modebridge.data.loaderset import LoaderSet
 from modebridge.errors import ModebridgeError, near

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.inputs import InputSpec
-from modebridge.deploy.temperatures import Temperatures
 from modebridge.ensembles.temperature import FLOOR
 
 __all__ = ["Layout", "compose"]

@@ -24,7 +24,7 @@ from modebridge.data import (
     read_images,
     tiny_imagenet,
 )
-from modebridge.data.files import open_image
+from modebridge.data.image_files import open_image
 from modebridge.data.stream import centre_crop, random_crop
 from modebridge.errors import ModebridgeError
 from modebridge.training import fit_mode

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from modebridge import Mode, ModebridgeError
-from modebridge.deploy import contenders as module
-from modebridge.deploy.contenders import contenders, race, race_file, random_contenders, usable_ways
+from modebridge.deploy import benchmark as module
+from modebridge.deploy.benchmark import contenders, race, race_file, random_contenders, usable_ways
+from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
-from modebridge.deploy.file import Deployed
 from modebridge.nets import spec_of
 from modebridge.recipes.costs import part_cost
 

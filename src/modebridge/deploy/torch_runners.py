@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 from modebridge.deploy.fold import fold
-from modebridge.deploy.module import BasePart, OneModule
+from modebridge.deploy.one_module import BasePart, OneModule
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.ensembles.temperature import probabilities_of, scale
 from modebridge.errors import ModebridgeError

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from modebridge.deploy import Deployed, UncheckedFileWarning
-from modebridge.deploy.seal import DIGITS, NAME, check_seal
+from modebridge.deploy.file_seal import DIGITS, NAME, check_seal
 from modebridge.errors import ModebridgeError
-from tests.deploy.damage import papers_in, unsealed, with_papers
+from tests.deploy.damage import metadata_in, unsealed, with_metadata
 from tests.deploy.scenes import images
 
 
@@ -28,7 +28,7 @@ def refused(path, data):
 
 @pytest.mark.parametrize("count", [60, pytest.param(600, marks=pytest.mark.slow)])
 def test_every_flipped_bit_is_seen(source, count, tmp_path):
-    """Anywhere in the file, in its first and last kilobytes, where names and papers are, and in the seal itself."""
+    """Anywhere in the file, in its first and last kilobytes, where names and metadata are, and in the seal itself."""
     data, draw = source.read_bytes(), random.Random(0)
     seal = DIGITS + len(NAME) + 6
     for k in range(count):
@@ -51,7 +51,7 @@ def test_other_damage(source, tmp_path):
 
 def test_changed_with_other_tools(source, tmp_path):
     """Papers that say the file has a seal are not taken without it."""
-    path = with_papers(source, tmp_path / source.name, json.dumps(papers_in(source)))
+    path = with_metadata(source, tmp_path / source.name, json.dumps(metadata_in(source)))
     assert "to end with its SHA-256, but it does not" in refused(path, path.read_bytes())
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from modebridge.report.clean_svg import clean_svg
 from modebridge.report.figures import lines_figure
-from modebridge.report.svg import clean_svg
 
 KEPT = sorted((Path(__file__).parents[2] / "results").rglob("figure.svg"))
 HEAD = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from modebridge.nets import SPECS, ResNet, run, skeleton
-from modebridge.nets.narrow import is_narrow
+from modebridge.nets.narrow_convolutions import is_narrow
 from tests.networks import NETWORKS, OTHERS
 from tests.scenarios import tiny_net
 

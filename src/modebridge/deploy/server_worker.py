@@ -18,8 +18,8 @@ from litserve.loops.base import _StopLoopError
 from litserve.utils import LitAPIStatus, LoopResponseType
 from numpy.typing import NDArray
 
-from modebridge.deploy.file import Deployed
-from modebridge.deploy.serving import ServeConfig
+from modebridge.deploy.deployed import Deployed
+from modebridge.deploy.serve import ServeConfig
 
 __all__ = ["BATCH_HEADER", "PATH", "Api", "Line"]
 

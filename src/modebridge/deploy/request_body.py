@@ -10,7 +10,7 @@ from fastapi import HTTPException, Request
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
-from modebridge.deploy.connections import LATE
+from modebridge.deploy.http_connections import LATE
 
 __all__ = ["Room", "body_of"]
 

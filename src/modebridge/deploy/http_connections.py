@@ -106,7 +106,7 @@ def _too_late(seconds: float) -> bytes:
 class HttpServer(uvicorn.Server):
     """Uvicorn that loses no request when it is told to end.
 
-    It leaves signals to `serving.Stop`: its own handlers end with the signal once more, as a stack trace.
+    It leaves signals to `serve.Stop`: its own handlers end with the signal once more, as a stack trace.
     """
 
     def capture_signals(self) -> Any:
