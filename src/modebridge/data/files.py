@@ -18,7 +18,7 @@ from modebridge.errors import ModebridgeError
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = ["ImageFiles", "find_images", "open_image"]
+__all__ = ["ImageFiles", "class_folders", "find_images", "open_image"]
 
 _ENDINGS = {".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".webp"}
 
@@ -75,7 +75,7 @@ def find_images(folder: Path | str, classes: Sequence[str] | None = None) -> Ima
     where = Path(folder)
     if not where.is_dir():
         raise ModebridgeError(f"Expected '{where}' to be a folder with one folder a class, but there is none.")
-    names = list(classes) if classes is not None else sorted(entry.name for entry in where.iterdir() if entry.is_dir())
+    names = list(classes) if classes is not None else class_folders(where)
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
@@ -92,6 +92,11 @@ def find_images(folder: Path | str, classes: Sequence[str] | None = None) -> Ima
     if not names:
         raise ModebridgeError(f"Expected '{where}' to hold one folder a class, but it holds none.")
     return ImageFiles(tuple(paths), torch.tensor(labels), len(names))
+
+
+def class_folders(folder: Path) -> list[str]:
+    """The names of the folders in a folder, in alphabetical order; hidden ones are no classes."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def open_image(path: str) -> Picture:

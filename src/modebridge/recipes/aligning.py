@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from torch import nn
+
 from modebridge.alignment import By
 from modebridge.evaluate import align
 from modebridge.modes import Mode
-from modebridge.nets import ResNet, skeleton
+from modebridge.nets import skeleton
 from modebridge.recipes.folder import key_of
 from modebridge.recipes.maker import Maker
 from modebridge.types import Batches
@@ -17,7 +19,7 @@ __all__ = ["aligned_modes"]
 
 
 def aligned_modes(
-    maker: Maker, net: ResNet, by: By, reference: Mode, modes: Mapping[int, Mode], data: Batches
+    maker: Maker, net: nn.Module, by: By, reference: Mode, modes: Mapping[int, Mode], data: Batches
 ) -> dict[int, Mode]:
     """Modes renumbered to match the reference, found or made now; what it brought is kept beside each.
 

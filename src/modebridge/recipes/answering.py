@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from modebridge import trees
-from modebridge.bridges import Bridge
-from modebridge.evaluate import Answers, MemberCost, accuracy, nll
+from modebridge.bridges import Bridge, choose_body
+from modebridge.evaluate import Answers, Cost, MemberCost, accuracy, module_cost, nll
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, skeleton
 from modebridge.recipes.costs import kind_of_body, part_cost
@@ -45,8 +45,7 @@ def answers_of(workshop: Workshop, members: Sequence[Member]) -> Answers:
     # All processes have looked before the first of them writes.
     workshop.engine.processes.wait()
     costs = _costs(workshop, wanted)
-    splits = workshop.feeds.splits
-    labels = {"valid": splits.valid.labels.cpu(), "test": splits.test.labels.cpu()}
+    labels = {split: workshop.feeds.labels(split) for split in ("valid", "test")}
     said = _ask(workshop, missing, networks, bridges) if missing else {}
     found |= said
     for member in wanted:
@@ -127,10 +126,19 @@ def _ask(
 
 
 def _costs(workshop: Workshop, members: Sequence[Member]) -> dict[str, MemberCost]:
-    spec, recipe = workshop.net.spec, workshop.recipe
     costs: dict[str, MemberCost] = {}
     for member in members:
-        bridge = (kind_of_body(member), recipe.slim(member.size)) if member.is_bridge else ()
-        part = part_cost(spec, *bridge)
+        part = _cost(workshop, member)
         costs[member.name] = MemberCost(part.flops, part.params, tuple(mode(k).name for k in member.reads))
     return costs
+
+
+def _cost(workshop: Workshop, member: Member) -> Cost:
+    spec, images = workshop.network.spec, workshop.feeds.few()
+    bridge = (kind_of_body(member), workshop.recipe.slim(member.size)) if member.is_bridge else ()
+    if spec is not None:
+        return part_cost(spec, *bridge)
+    if not bridge:
+        return module_cost(workshop.net, images)
+    chosen = choose_body(workshop.net, images, bridge[0], slim=bridge[1])
+    return Cost(chosen.flops, chosen.params, 1.0, 1.0)

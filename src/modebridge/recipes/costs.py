@@ -7,30 +7,28 @@ from functools import cache
 import torch
 
 from modebridge.bridges import Kind, body_like, last_blocks_tap
-from modebridge.errors import ModebridgeError, near
+from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Cost, feature_shapes, module_cost
-from modebridge.nets import ResNet, ResNetSpec, spec_of
+from modebridge.nets import SPECS, ResNet, ResNetSpec
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.members import Member
+from modebridge.recipes.network import check_reference, network_of
+from modebridge.recipes.run_data import facts_of
 
-__all__ = ["classes_of", "kind_of_body", "part_cost", "spec_for"]
-
-CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "tin200": 200, "in1k": 1000}
-
-
-def classes_of(recipe: Recipe) -> int:
-    """How many classes the recipe's data set has, without reading it."""
-    if recipe.data.name not in CLASSES:
-        raise ModebridgeError(
-            f"Expected data.name to be a known data set, but got '{recipe.data.name[:80]}'; "
-            f"{near(recipe.data.name, CLASSES)}."
-        )
-    return CLASSES[recipe.data.name]
+__all__ = ["kind_of_body", "part_cost", "spec_for"]
 
 
 def spec_for(recipe: Recipe) -> ResNetSpec:
-    """The recipe's network for its data set's classes."""
-    return spec_of(recipe.net, recipe.norm, classes_of(recipe))
+    """The recipe's network for its data set's classes, where both are the paper's."""
+    facts = facts_of(recipe)
+    spec = network_of(recipe, facts).spec if facts is not None and recipe.net in SPECS else None
+    if spec is None:
+        check_reference(recipe.net)
+        raise ModebridgeError(
+            f"Expected one of the paper's networks on a named data set, but got net '{recipe.net}' on "
+            f"'{recipe.data.name}'; choose of both."
+        )
+    return spec
 
 
 def kind_of_body(member: Member) -> Kind:

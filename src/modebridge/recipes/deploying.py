@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from modebridge import trees
+from modebridge.batches import check_images
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
-from modebridge.data import ImageFiles, ImageSet
 from modebridge.data.sets import CLASS_NAMES
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, near
@@ -21,11 +21,12 @@ from modebridge.nets import ResNet, skeleton
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.costs import kind_of_body, spec_for
 from modebridge.recipes.elastic import temperatures_of
-from modebridge.recipes.feeds import Feeds, load_splits
 from modebridge.recipes.folder import RunFolder, key_of
 from modebridge.recipes.kept import find_recipe_of
 from modebridge.recipes.members import Member
 from modebridge.recipes.reading import read_answers
+from modebridge.recipes.run_data import RunData
+from modebridge.types import Batches
 
 __all__ = ["ensemble_of", "some_images"]
 
@@ -69,14 +70,13 @@ def ensemble_of(
 
 def some_images(recipe: Recipe, data: Path | None, seed: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Up to 256 training images to calibrate eight bits on, and up to 2,000 validation images with their labels."""
-    splits = load_splits(recipe.data, data)
-    feeds = Feeds(splits, recipe.data, seed, spec_for(recipe).image[-1], torch.device("cpu"))
+    run_data = RunData(recipe, seed, data)
 
-    def first(images: ImageSet | ImageFiles, count: int) -> tuple[Tensor, Tensor]:
-        pairs = list(feeds.plain(images.part(0, min(count, len(images)))))
-        return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+    def joined(batches: Batches) -> tuple[Tensor, Tensor]:
+        images, labels = zip(*[check_images(batch, "the data") for batch in batches], strict=True)
+        return torch.cat(images), torch.cat(labels)
 
-    return first(splits.train, 256)[0], first(splits.valid, 2000)
+    return joined(run_data.plain_train(256))[0], joined(run_data.valid(2000))
 
 
 def _ordered(answers: Answers, members: Sequence[str] | None) -> list[str]:

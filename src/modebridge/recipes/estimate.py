@@ -17,10 +17,10 @@ from modebridge.nets import ResNet, spec_of
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.costs import kind_of_body, part_cost, spec_for
 from modebridge.recipes.members import Member, members_of
+from modebridge.recipes.run_data import facts_of
 
 __all__ = ["Work", "member_times", "seconds_here", "work_of"]
 
-IMAGES = {"cifar10": 45_000, "cifar100": 45_000, "tin200": 90_000, "in1k": 1_231_167}
 # One compiled bf16 step of several networks against an eager one, measured on one H200 (docs/performance.md).
 COMPILED_GAIN = 10.0
 
@@ -44,7 +44,8 @@ def work_of(recipe: Recipe) -> Work:
     # Norms do not count, so one of them serves both and is counted once.
     spec = replace(spec_for(recipe), norm="bn")
     base = part_cost(spec).flops
-    images = recipe.data.train or IMAGES.get(recipe.data.name, 0)
+    facts = facts_of(recipe)
+    images = facts.counts["train"] if facts is not None else 0
     bridges = [member for member in members_of(recipe) if member.is_bridge]
     counts = Counter((kind_of_body(member), recipe.slim(member.size)) for member in bridges)
     trained = sum(count * 3 * part_cost(spec, kind, slim).flops for (kind, slim), count in counts.items())

@@ -5,10 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from modebridge import trees
-from modebridge.data import ImageFiles
 from modebridge.evaluate import Answers, curve_profile
 from modebridge.nets import skeleton
 from modebridge.recipes.folder import key_of
@@ -58,14 +56,8 @@ def _samples(workshop: Workshop, answers: Answers) -> None:
     numbers = (a - b).abs().sum(dim=1).topk(min(SAMPLES, len(a))).indices.sort().values
     key = key_of("samples", numbers.tolist(), workshop.feeds.scored_on)
     if workshop.maker.find("samples", f"{i}-{j}", key) is None:
-        images = torch.stack([_image(workshop, int(number)) for number in numbers])
-        workshop.maker.keep("samples", f"{i}-{j}", key, {"images": images, "numbers": numbers}, {})
-
-
-def _image(workshop: Workshop, number: int) -> Tensor:
-    test = workshop.feeds.splits.test
-    if isinstance(test, ImageFiles):
-        images, _ = next(iter(workshop.feeds.plain(test.part(number, number + 1))))
-        return images[0].cpu()
-    image = test.images[number].cpu()
-    return image.float() / 255 if image.dtype == torch.uint8 else image
+        images = [workshop.feeds.image(int(number)) for number in numbers]
+        shown = [image for image in images if image is not None]
+        if shown:
+            tensors = {"images": torch.stack(shown), "numbers": numbers}
+            workshop.maker.keep("samples", f"{i}-{j}", key, tensors, {})

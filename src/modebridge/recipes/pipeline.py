@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from modebridge.bridges import Bridge
 from modebridge.curves import Curve
@@ -15,14 +16,13 @@ from modebridge.data import Splits
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers
 from modebridge.modes import Mode
-from modebridge.nets import ResNet, spec_of
 from modebridge.recipes.answering import answers_of
 from modebridge.recipes.checking import check_recipe
 from modebridge.recipes.config import Recipe
-from modebridge.recipes.feeds import Feeds, load_splits
 from modebridge.recipes.folder import RunFolder
 from modebridge.recipes.illustrations import illustrate
 from modebridge.recipes.members import members_of
+from modebridge.recipes.run_data import RunData, facts_of
 from modebridge.recipes.scoring import curve_warnings, main_rows
 from modebridge.recipes.workshop import Workshop
 from modebridge.report import Row
@@ -38,7 +38,7 @@ class RunResult:
 
     recipe: Recipe
     seed: int
-    net: ResNet
+    net: nn.Module
     splits: Splits
     modes: list[Mode]
     curves: Mapping[tuple[int, int], Curve]
@@ -81,9 +81,9 @@ def make_workshop(
     """A workshop for a recipe, its images read and split. The arguments are those of `run_recipe`."""
     check_recipe(recipe)
     engine = engine or engine_for(recipe)
-    splits = load_splits(recipe.data, data)
-    size = spec_of(recipe.net, recipe.norm, splits.train.classes).image[-1]
-    feeds = Feeds(splits, recipe.data, seed, size, engine.device)
+    feeds = RunData(recipe, seed, data, engine.device)
+    if facts_of(recipe) is None:
+        check_recipe(recipe, feeds)
     return Workshop(recipe, seed, feeds, engine, folder, progress, given, boards=boards)
 
 
@@ -104,7 +104,7 @@ def run_recipe(
         recipe: the choices.
         seed: of every random choice; the same seed gives the same result bit for bit on the same machine.
         folder: where what is trained is kept; what is there is not trained again, and a run that was killed goes on.
-        data: the folder of the data set's official files; see `load_splits`.
+        data: the folder of the data set's official files; see `RunData`.
         engine: where to train; None asks the recipe.
         progress: told of every epoch.
         given: modes that were trained elsewhere, by number.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -13,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes.config import Recipe
+from modebridge.recipes.config import Recipe, located
+from modebridge.recipes.user_code import load_file, run_file
 
 __all__ = ["changed", "differences", "from_file", "from_toml", "keys_of", "read_toml", "to_toml"]
 
@@ -134,8 +133,14 @@ def _toml(value: object) -> str:
     return repr(value)
 
 
-def from_toml(text: str, where: str) -> tuple[Recipe, int]:
-    """A recipe and its seed, from what `to_toml` wrote or a person did; unknown keys are refused."""
+def from_toml(text: str, where: str, beside: Path | None = None) -> tuple[Recipe, int]:
+    """A recipe and its seed, from what `to_toml` wrote or a person did; unknown keys are refused.
+
+    Args:
+        text: in TOML.
+        where: what errors call it.
+        beside: the folder that relative paths in it begin at; None for the current one.
+    """
     try:
         found = tomllib.loads(text)
     except RecursionError:
@@ -149,6 +154,9 @@ def from_toml(text: str, where: str) -> tuple[Recipe, int]:
         raise ModebridgeError(
             f"Expected seed in '{where}' to be a whole number, but got '{_short(seed)}'; change the value."
         )
+    for table, key in ((found, "net"), (found.get("data"), "name")):
+        if isinstance(table, dict) and isinstance(table.get(key), str):
+            table[key] = located(table[key], beside)
     return _build(Recipe, found, "", where), seed
 
 
@@ -161,7 +169,7 @@ def read_toml(file: Path) -> tuple[Recipe, int]:
             f"Expected '{file}' to be a recipe, but it is larger than {LARGEST:,} bytes; check the path."
         )
     try:
-        return from_toml(raw.decode("utf-8-sig"), str(file))
+        return from_toml(raw.decode("utf-8-sig"), str(file), file.parent.resolve())
     except UnicodeDecodeError as error:
         raise ModebridgeError(
             f"Expected '{file}' to be text in UTF-8, but byte {error.start} is not; save it as UTF-8."
@@ -219,20 +227,10 @@ def from_file(path: Path) -> tuple[Recipe, int | None]:
         raise ModebridgeError(f"Expected a recipe in '{path}', but there is no such file; check the path.")
     if path.suffix == ".toml":
         return read_toml(path)
-    spec = importlib.util.spec_from_file_location("modebridge_own_recipe", path)
-    if spec is None or spec.loader is None or path.suffix != ".py":
+    if path.suffix != ".py":
         raise ModebridgeError(f"Expected a .toml or .py file, but got '{path}'; write a recipe as one of the two.")
-    module: types.ModuleType = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        make = getattr(module, "recipe", None)
-        made = make() if callable(make) else None
-    except ModebridgeError:
-        raise
-    except (Exception, SystemExit) as error:  # it is a user's program: anything can be wrong with it
-        raise ModebridgeError(
-            f"Expected '{path}' to run, but got {type(error).__name__}: '{error}'; mend it."
-        ) from error
+    make = getattr(load_file(path), "recipe", None)
+    made = run_file(path, f"recipe() in '{path}' to run", make) if callable(make) else None
     if not isinstance(made, Recipe):
         raise ModebridgeError(
             f"Expected '{path}' to have a function recipe() that returns a Recipe, but got {type(made).__name__}; "

@@ -13,16 +13,16 @@ from torch import Tensor
 from modebridge import seeds
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve
-from modebridge.data import ImageSet
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import ResNet, skeleton, spec_of
+from modebridge.nets import skeleton
 from modebridge.recipes.aligning import aligned_modes
 from modebridge.recipes.config import Recipe
-from modebridge.recipes.feeds import Feeds
 from modebridge.recipes.folder import RunFolder, key_of
 from modebridge.recipes.maker import Maker, Tensors
 from modebridge.recipes.members import Member
+from modebridge.recipes.network import network_of
+from modebridge.recipes.run_data import RunData
 from modebridge.training import (
     BridgePlan,
     Checkpoints,
@@ -46,7 +46,7 @@ class Workshop:
     Args:
         recipe: the choices.
         seed: of every random choice.
-        feeds: the images.
+        feeds: the data.
         engine: where and how to train.
         folder: where artefacts are kept; None keeps them in memory.
         progress: told of every epoch.
@@ -58,7 +58,7 @@ class Workshop:
         self,
         recipe: Recipe,
         seed: int,
-        feeds: Feeds,
+        feeds: RunData,
         engine: Engine,
         folder: RunFolder | None = None,
         progress: Progress | None = None,
@@ -76,10 +76,9 @@ class Workshop:
         self._modes: dict[int, Mode] = {}
         self._aligned: dict[int, Mode] = {}
         self._curves: dict[Pair, BezierCurve] = {}
-        self._spec = spec_of(recipe.net, recipe.norm, feeds.splits.train.classes)
-        self.net = ResNet(self._spec, seeds.generator(seed, "net"))
-        data = recipe.data
-        self._fed = (data.name, feeds.learned_from, data.batch_size, data.pad, data.flip)
+        self.network = network_of(recipe, feeds.facts)
+        self.net = self.network.build(seeds.generator(seed, "net"))
+        self._fed = feeds.fed_as
 
     def modes(self, numbers: Sequence[int]) -> dict[int, Mode]:
         """Modes by number, aligned to mode 0 where the recipe asks for it."""
@@ -87,7 +86,7 @@ class Workshop:
             return self._own_modes(numbers)
         own = self._own_modes(sorted({0, *numbers}))
         missing = {k: own[k] for k in numbers if k != 0 and k not in self._aligned}
-        images = self.feeds.plain(self.feeds.splits.train.part(0, 10_000))
+        images = self.feeds.plain_train(10_000)
         self._aligned |= aligned_modes(self.maker, self.net, self.recipe.align, own[0], missing, images)
         return {k: self._aligned.get(k, own[k]) for k in numbers}
 
@@ -98,7 +97,7 @@ class Workshop:
 
         def fit(names: list[str], checkpoints: Checkpoints | None, report: Report) -> Mapping[str, Tensors]:
             ks = [int(name) for name in names]
-            nets = [ResNet(self._spec, seeds.generator(self.seed, "mode", k)) for k in ks]
+            nets = [self.network.build(seeds.generator(self.seed, "mode", k)) for k in ks]
             trained = fit_modes(
                 nets,
                 [self.feeds.train("mode", k) for k in ks],
@@ -114,7 +113,7 @@ class Workshop:
         parts = {
             str(k): {
                 "data": self._fed,
-                "net": str(self._spec),
+                "net": self.network.key,
                 "seed": self._seed_of("mode", k),
                 "training": str(recipe.mode),
             }
@@ -167,7 +166,7 @@ class Workshop:
                 config=recipe.curve,
                 seeds=[self._seed_of("curve", i, j) for i, j in ends],
                 valid=self.feeds.valid(),
-                statistics=None if isinstance(self.feeds.splits.train, ImageSet) else self.feeds.statistics(),
+                statistics=self.feeds.statistics() if self.feeds.streams else None,
                 engine=self.engine,
                 checkpoints=checkpoints,
                 report=report,

@@ -148,7 +148,8 @@ def bridge_size(workshop: Workshop) -> StudyPart:
     printed = paper_numbers("model_size", recipe)
     extra: dict[str, dict[str, Cell]] = {}
     unit = answers.costs[mode(0).name]
-    width = workshop.net.spec.widths[-1]
+    spec = workshop.network.spec
+    width = spec.widths[-1] if spec is not None else 0  # only to find the paper's rows
     for slim, member in members.items():
         name = f"widths / {slim:g}"
         said, cost = answers.probabilities([member.name]), answers.costs[member.name]
