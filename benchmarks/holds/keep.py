@@ -19,8 +19,8 @@ from modebridge.data import load_mode
 from modebridge.nets import ResNet
 from modebridge.recipes import find_recipe
 from modebridge.recipes.costs import part_cost, spec_for
-from modebridge.recipes.feeds import Feeds, load_splits
 from modebridge.recipes.folder import RunFolder, key_of
+from modebridge.recipes.run_data import RunData
 from modebridge.recipes.settings import changed, to_toml
 
 
@@ -35,9 +35,7 @@ def main() -> None:
     parser.add_argument("--torch", required=True)
     given = parser.parse_args()
     recipe = changed(find_recipe(given.recipe), given.set)
-    splits = load_splits(recipe.data, given.data)
-    spec = spec_for(recipe)
-    feeds = Feeds(splits, recipe.data, 0, spec.image[-1], torch.device("cpu"))
+    spec, data = spec_for(recipe), RunData(recipe, 0, given.data)
     folder, base, net = RunFolder(given.out), part_cost(spec), ResNet(spec)
     (given.out / "weights").mkdir(exist_ok=True)
 
@@ -45,22 +43,22 @@ def main() -> None:
         made = {"torch": given.torch, "machine": given.machine, "note": "rounded to half precision"}
         folder.keep("logits", name, key, tensors, notes | made)
 
-    labels = {"valid": splits.valid.labels, "test": splits.test.labels}
+    labels = {"valid": data.labels("valid"), "test": data.labels("test")}
     for file in sorted(given.hold.glob("mode-*.safetensors")):
         weights = given.out / "weights" / file.name
         shutil.copyfile(given.hold / f"weights-{file.name}", weights)
         identity = load_mode(net, weights).id
         keep(
             file.stem,
-            key_of("logits", file.stem, identity, feeds.scored_on),
+            key_of("logits", file.stem, identity, data.scored_on),
             load_file(file),
             flops=base.flops,
             params=base.params,
             reads=[],
             id=identity,
-            scored_on=feeds.scored_on,
+            scored_on=data.scored_on,
         )
-    keep("labels", key_of("labels", feeds.scored_on), labels, scored_on=feeds.scored_on)
+    keep("labels", key_of("labels", data.scored_on), labels, scored_on=data.scored_on)
     folder.files.write({"recipe.toml": to_toml(recipe, 0)})
     shutil.copyfile(given.hold / "main.log", given.out / "log.txt")
     shutil.rmtree(given.out / ".work")

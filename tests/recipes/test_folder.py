@@ -18,7 +18,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.recipes import RunFolder, begin, changed, engine_for, read_answers, run_recipe, write_page
 from modebridge.recipes.deploying import ensemble_of
 from modebridge.recipes.elsewhere import find_modes
-from modebridge.recipes.feeds import load_splits
+from modebridge.recipes.splits import load_splits
 from tests.recipes.small import finished as finished_run
 from tests.recipes.small import small
 

@@ -128,16 +128,19 @@ def cut_off(images: Held, parts: int = 1) -> list[Held]:
             f"Expected enough training images to cut off {parts} held-out split{'s' * (parts > 1)}, but got "
             f"{len(images)}; give more, or the other splits."
         )
-    shuffled = images.shuffled(0)
-    rest = len(images) - parts * held
-    ends = [0, rest, *(rest + held * (k + 1) for k in range(parts))]
-    return [shuffled.part(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
+    images = images.shuffled(0)
+    found: list[Held] = []
+    for _ in range(parts):
+        found.insert(0, images.part(len(images) - held, len(images)))
+        images = images.part(0, len(images) - held)
+    found.insert(0, images)
+    return found
 
 
 def load_folder(folder: Path, size: int) -> Splits:
     """Images in FOLDER/train/CLASS/, FOLDER/valid/CLASS/ (or val) and FOLDER/test/CLASS/.
 
-    What is missing beside train is cut from it. All are in a fixed random order, so that a part of them has all classes.
+    What is missing beside train is cut from it. All are in a fixed random order: a part of them has all classes.
 
     Args:
         folder: the one that holds train.

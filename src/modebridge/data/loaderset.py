@@ -81,8 +81,9 @@ class PlacedLoader:
         self._loader = data.loader
         if isinstance(self._loader, DataLoader) and self._loader.persistent_workers:
             # Such a loader has one iterator, which two networks that train side by side would share.
-            self._loader = copy.copy(self._loader)
-            self._loader._iterator = None
+            apart = copy.copy(self._loader)
+            apart._iterator = None
+            self._loader = apart
 
     def __len__(self) -> int:
         return self._data.batches

@@ -32,7 +32,8 @@ def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
     spec, side = network.spec, facts.image[-1] if facts.image else 0
     if recipe.data.pad > side:
         raise ModebridgeError(
-            f"Expected data.pad to be at most the {side} pixels of an image's side, but got {recipe.data.pad}; lower it."
+            f"Expected data.pad to be at most the {side} pixels of an image's side, but got {recipe.data.pad}; "
+            "lower it."
         )
     if spec is not None:
         _check_widths(recipe, spec)
@@ -69,8 +70,8 @@ def _check_by_running(recipe: Recipe, network: Network, inputs: Inputs) -> None:
         ) from error
     if logits.shape != (size_of(inputs), network.classes):
         raise ModebridgeError(
-            f"Expected net '{recipe.net}' to give logits of (batch, {network.classes}), one for each class of the data, "
-            f"but got {tuple(logits.shape)} for {size_of(inputs)} images; build it with {network.classes} classes."
+            f"Expected net '{recipe.net}' to give logits of (batch, {network.classes}), one per class of the data, but "
+            f"got {tuple(logits.shape)} for {size_of(inputs)} images; build it with {network.classes} classes."
         )
     for size in recipe.sizes:
         slim = recipe.slim(size)

@@ -29,8 +29,8 @@ class DataConfig:
 
     Args:
         name: "digits"; a set of `modebridge.data.SETS`, which is read from its official files; "folder:PATH" with
-            PATH/train/CLASS/*.jpg and so on, and valid (or val) and test beside train, where they are not to be cut from
-            it; or a function of your own file, itself or as "FILE.py:NAME", that returns (train, valid, test) or
+            PATH/train/CLASS/*.jpg and so on (valid or val, and test, are cut from train where they are not beside
+            it); or a function of your own file, itself or as "FILE.py:NAME", that returns (train, valid, test) or
             (train, test), each a pair of tensors (images, labels), an `ImageSet`, or a loader of such batches.
         batch_size: of modes and curves.
         bridge_batch_size: of bridges; 0 for the same.

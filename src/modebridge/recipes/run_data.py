@@ -16,8 +16,8 @@ from torch import Tensor
 from modebridge import seeds, trees
 from modebridge.batches import each
 from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Splits, Stream
-from modebridge.data.datasets import CLASS_NAMES, Images
 from modebridge.data.loaderset import PlacedLoader
+from modebridge.data.datasets import CLASS_NAMES, Images
 from modebridge.errors import ModebridgeError, near
 from modebridge.nets import SPECS
 from modebridge.recipes.config import FOLDER, Recipe
@@ -142,9 +142,9 @@ class RunData:
             return images.on(self._device)
         return Loader(images, batch, shuffle=True, seed=seed, pad=self._data.pad, flip=self._data.flip)
 
-    def valid(self) -> Feed:
-        """The validation images as they are."""
-        return self._plain(self._valid)
+    def valid(self, count: int | None = None) -> Feed:
+        """The validation images as they are; only the first `count` where that is given."""
+        return self._plain(self._valid, count)
 
     def test(self) -> Feed:
         """The test images as they are."""
@@ -152,10 +152,7 @@ class RunData:
 
     def plain_train(self, count: int) -> Feed:
         """The first training images as they are, in order; of a user's loader as they come."""
-        images = self.splits.train
-        if isinstance(images, LoaderSet):
-            return images.on(self._device, count)
-        return self._plain(self._moved(images.part(0, count)))
+        return self._plain(self._train, count)
 
     def statistics(self, *names: str | int) -> Feed:
         """Images to re-estimate batch norm on: the training images as they are learned from.
@@ -257,10 +254,11 @@ class RunData:
     def _moved(self, images: Images) -> Images:
         return images.to(self._device) if isinstance(images, ImageSet) else images
 
-    def _plain(self, images: Images) -> Feed:
-        """Some images as they are, in order."""
+    def _plain(self, images: Images, count: int | None = None) -> Feed:
+        """Images as they are, in order."""
         if isinstance(images, LoaderSet):
-            return images.on(self._device)
+            return images.on(self._device, count)
+        images = images if count is None else images.part(0, count)
         return self._stream(images, BATCH) if isinstance(images, ImageFiles) else Loader(images, BATCH)
 
     def _stream(

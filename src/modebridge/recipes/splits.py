@@ -10,7 +10,6 @@ from torch import Tensor
 
 from modebridge.data import (
     SETS,
-    ImageFiles,
     ImageSet,
     LoaderSet,
     Splits,
@@ -56,7 +55,12 @@ def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
             f"Expected data.name to be 'digits', a known data set, folder:PATH or FILE.py:FUNCTION, but got "
             f"'{data.name[:80]}'; {near(data.name[:80], SETS)}."
         )
-    return replace(splits, **{part: _some(getattr(splits, part), getattr(data, part), part) for part in PARTS})
+    return replace(
+        splits,
+        train=_some(splits.train, data.train, "train"),
+        valid=_some(splits.valid, data.valid, "valid"),
+        test=_some(splits.test, data.test, "test"),
+    )
 
 
 def _some(images: Images, count: int, part: str) -> Images:
@@ -64,7 +68,8 @@ def _some(images: Images, count: int, part: str) -> Images:
         return images
     if isinstance(images, LoaderSet):
         raise ModebridgeError(
-            f"Expected data.{part} to be 0 for a loader, which is taken whole, but got {count}; cut it in your function."
+            f"Expected data.{part} to be 0 for a loader, which is taken whole, but got {count}; cut it in your "
+            "function."
         )
     return images.part(0, count)
 
@@ -87,7 +92,7 @@ def _from_function(data: DataConfig) -> Splits:
             parts[name] = replace(part, classes=classes)
     if "valid" not in parts:
         train = parts["train"]
-        if isinstance(train, LoaderSet):
+        if not isinstance(train, ImageSet):
             raise ModebridgeError(
                 f"Expected '{data.name}' to return three loaders, but got two, and a loader cannot be cut; return "
                 "(train, valid, test)."
@@ -98,8 +103,8 @@ def _from_function(data: DataConfig) -> Splits:
     return Splits(**parts, class_names=tuple(class_names[0]) if class_names else ())
 
 
-def _part(given: object, name: str) -> ImageSet | ImageFiles | LoaderSet:
-    if isinstance(given, ImageSet | ImageFiles):
+def _part(given: object, name: str) -> ImageSet | LoaderSet:
+    if isinstance(given, ImageSet):
         return given
     if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(x, Tensor) for x in given):
         images, labels = given
