@@ -194,7 +194,7 @@ def test_objective_is_the_loss_of_the_network_at_r():
     objective = CurveObjective(net, curve, loader(dtype=EXACT))
     batch = next(iter(loader(dtype=EXACT)))
     prepared = objective.prepare(batch, {"r": torch.tensor(0.3, dtype=torch.float64)})["curve"]
-    loss = objective.program("curve")(objective.start(curve)["curve"], prepared)
+    loss = objective.program("curve")(objective.start()["curve"], prepared)
     logits = run(net.train(), curve.point(0.3), {}, batch[0])
     torch.testing.assert_close(loss, torch.nn.functional.cross_entropy(logits, batch[1]), rtol=0, atol=1e-12)
 
@@ -213,7 +213,7 @@ def test_gradient_in_the_pin_is_the_chain_rule():
     net, (a, b) = tiny_net(dtype=EXACT), modes(2, dtype=EXACT)
     curve = start_curve(net, a, b)
     objective = CurveObjective(net, curve, loader(dtype=EXACT))
-    states, batch, r = objective.start(curve), next(iter(loader(dtype=EXACT))), 0.3
+    states, batch, r = objective.start(), next(iter(loader(dtype=EXACT))), 0.3
     for tensor in states["curve"].params.values():
         tensor.requires_grad_()
     prepared = objective.prepare(batch, {"r": torch.tensor(r, dtype=EXACT)})["curve"]
@@ -272,7 +272,7 @@ def test_best_epoch_is_the_one_with_the_lowest_error_at_the_midpoint():
     held_out = blobs(24, seed=1)
 
     def spy(states, batches):
-        middle = objective.result(curve, states).at(0.5).load(net)
+        middle = objective.result(states).at(0.5).load(net)
         wrong = float((middle(held_out.images).argmax(-1) != held_out.labels).float().mean())
         seen.append((wrong, trees.fingerprint(states["curve"].params)))
         scores = original(states, batches)
@@ -280,6 +280,6 @@ def test_best_epoch_is_the_one_with_the_lowest_error_at_the_midpoint():
         return scores
 
     objective.validate = spy
-    (kept,) = train(objective, [Task(objective.start(curve), loader(), valid)], replace(quick(6), keep="best"))
+    (kept,) = train([Task(objective, loader(), valid)], replace(quick(6), keep="best"))
     assert len(seen) == 6
     assert trees.fingerprint(kept["curve"].params) == min(seen, key=lambda pair: pair[0])[1]

@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.batches import each, rows_of
+from modebridge.batches import each
 from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, check_tap, run, skeleton
 from modebridge.trees import wide
-from modebridge.types import Batch, Batches, Draw, Inputs, Params, Prepared, Program, State, States
+from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
 
 __all__ = ["BridgeObjective", "kl_divergence", "mix"]
 
@@ -49,7 +49,7 @@ def mix(values: Tensor, share: Tensor, partner: Tensor) -> Tensor:
     return shares * values[: len(share)] + (1 - shares) * values[partner]
 
 
-class BridgeObjective:
+class BridgeObjective(Objective[dict[str, Bridge]]):
     """Train many bridges at once; each frozen network runs once a batch, whatever the number of bridges.
 
     With m modes, all curves between them and any number of bridges, a batch takes m + m(m-1)/2 frozen forward
@@ -128,9 +128,7 @@ class BridgeObjective:
         for name, bridge in self._bridges.items():
             mode = Mode.from_module(bridge)
             learns = {key for key, parameter in bridge.named_parameters() if parameter.requires_grad}
-            params = {key: tensor for key, tensor in mode.params.items() if key in learns}
-            frozen = {key: tensor for key, tensor in mode.params.items() if key not in learns}
-            states[name] = State(params, mode.buffers, frozen)
+            states[name] = State.split(mode.params, mode.buffers, learns)
         return states
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
@@ -152,9 +150,8 @@ class BridgeObjective:
 
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
         """The rows, and behind them their partners, wherever in the whole batch those are."""
-        ours = rows_of(batch, rows)
         if not draw:
-            return ours, draw
+            return super().part(batch, draw, rows)
         partner = draw["partner"][rows]
         count = len(partner)
 
@@ -211,7 +208,7 @@ class BridgeObjective:
         for name, bridge in self._bridges.items():
             filled = skeleton(bridge)
             state = states[name]
-            filled.load_state_dict({**state.params, **state.frozen, **state.buffers})
+            filled.load_state_dict({**state.all_params, **state.buffers})
             filled.cpu()
             for own, given in zip(filled.parameters(), bridge.parameters(), strict=True):
                 own.requires_grad_(given.requires_grad)
@@ -232,7 +229,7 @@ def _serves(one: Bridge, other: Bridge, shares: Callable[[nn.Module, nn.Module],
 def _program(body: nn.Module) -> Program:
     def loss(state: State, prepared: Prepared) -> Tensor:
         features = [prepared[f"feature{k}"] for k in range(len(prepared) - 1)]
-        out = run(body, {**state.params, **state.frozen}, state.buffers, *features)
+        out = run(body, state.all_params, state.buffers, *features)
         return kl_divergence(prepared["target"], wide(out)).mean()
 
     return loss

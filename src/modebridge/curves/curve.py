@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_statistics, has_statistics, refresh_statistics
+from modebridge.modes import Mode, Refresh, check_statistics, has_statistics, refresh_statistics
 from modebridge.types import Batches, Params
 
 __all__ = ["Curve", "Position", "check_r"]
@@ -111,16 +111,24 @@ class Curve(ABC):
             statistics={r: trees.to(buffers, device) for r, buffers in self.statistics.items()},
         )
 
-    def with_statistics(self, net: nn.Module, r: float, batches: Batches) -> Self:
+    def with_statistics(
+        self, net: nn.Module, r: float, batches: Batches, *, refresh: Refresh = refresh_statistics
+    ) -> Self:
         """The same curve with batch norm's statistics re-estimated at r (nothing to do for other networks).
 
         The ends keep their own statistics, so r = 0 and r = 1 change nothing.
+
+        Args:
+            net: the network that the modes fit.
+            r: where.
+            batches: the training images.
+            refresh: how; several processes do it together.
         """
         check_r(r)
         check_statistics(net, self.start.buffers, self.end.buffers)
         if r in (0.0, 1.0) or r in self.statistics or not has_statistics(net):
             return self
-        fresh = refresh_statistics(net, self.settled(r), self.start.buffers, batches)
+        fresh = refresh(net, self.settled(r), self.start.buffers, batches)
         return replace(self, statistics={**self.statistics, r: fresh})
 
     def at(self, r: float) -> Mode:

@@ -16,8 +16,8 @@ from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode
 from modebridge.nets import logits_of, run, skeleton
 from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
-from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
+from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
 
 __all__ = ["check_batches", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
