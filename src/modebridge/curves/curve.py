@@ -61,10 +61,6 @@ class Curve(ABC):
     def weights(self, r: Position) -> list[Position]:
         """The weights of start, pins and end at r; they sum to 1."""
 
-    @abstractmethod
-    def slopes(self, r: Position) -> list[Position]:
-        """The derivatives of the weights by r; they sum to 0."""
-
     @property
     def controls(self) -> list[Params]:
         """Start, pins and end."""
@@ -81,21 +77,6 @@ class Curve(ABC):
         It looks at the numbers, which `point`, a function to differentiate, does not.
         """
         return {**self.point(r), **trees.common(self.controls)}
-
-    def tangent(self, r: Position) -> dict[str, Tensor]:
-        """The derivative of `point` by r, in closed form."""
-        check_r(r)
-        return trees.combine(self.slopes(r), self.controls)
-
-    def reversed(self) -> Self:
-        """The same path walked the other way: its point at r is ours at 1 - r."""
-        return replace(
-            self,
-            start=self.end,
-            end=self.start,
-            pins=tuple(reversed(self.pins)),
-            statistics={round(1.0 - r, 12): buffers for r, buffers in self.statistics.items()},
-        )
 
     def with_pins(self, pins: Sequence[Params]) -> Self:
         """The same kind of curve through other pins; statistics of the old ones are dropped."""
@@ -148,8 +129,3 @@ class Curve(ABC):
                 "call curve = curve.with_statistics(net, r, train) first."
             )
         return Mode(self.settled(r), self.start.buffers)
-
-    def length(self, steps: int = 64) -> float:
-        """The length of the path in parameter space, by the midpoint rule on |tangent|."""
-        middles = ((torch.arange(steps, dtype=torch.float64) + 0.5) / steps).tolist()
-        return sum(float(trees.norm(self.tangent(r))) for r in middles) / steps

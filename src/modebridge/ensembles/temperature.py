@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.trees import wide
 
-__all__ = ["FLOOR", "fit_temperature", "probabilities_of", "scale"]
+__all__ = ["FLOOR", "fit_temperature", "scale"]
 
 FLOOR = 1e-12
 """Added to a probability before its logarithm, as the authors do."""
@@ -23,15 +22,6 @@ CHUNK = 2**16
 
 FIRST = 512
 """Rows that a first guess is fitted on, where there are several times as many."""
-
-
-def probabilities_of(logits: Tensor) -> Tensor:
-    """The softmax of logits over classes, of half precision in float32: rows of bfloat16 do not sum to 1.
-
-    >>> probabilities_of(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype
-    torch.float32
-    """
-    return wide(logits).softmax(dim=-1)
 
 
 def scale(probabilities: Tensor, temperature: Tensor | float) -> Tensor:

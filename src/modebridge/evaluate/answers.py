@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from modebridge.ensembles import fit_temperature, scale
+from modebridge.ensembles import fit_temperature, mean_probability, scale
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
 from modebridge.evaluate.scores import accuracy, brier, ece, hits, nll, surprisals
@@ -86,7 +85,7 @@ class Answers:
         for name in members:
             if name not in table:
                 raise ModebridgeError(f"Expected a member of this run, but got '{name}'; {near(name, table)}.")
-        return torch.stack([table[name].double().softmax(dim=-1) for name in members]).mean(dim=0)
+        return mean_probability([table[name].double().softmax(dim=-1) for name in members])
 
     def temperature(self, members: Sequence[str]) -> float:
         """Of a combination, fitted on the validation split."""

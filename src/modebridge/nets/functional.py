@@ -25,7 +25,6 @@ __all__ = [
     "call",
     "logits_of",
     "run",
-    "run_with_taps",
     "skeleton",
 ]
 
@@ -104,41 +103,19 @@ def logits_of(output: object, *, training: bool = False) -> Tensor:
     return found
 
 
-def run_with_taps(
-    net: nn.Module, images: Inputs, taps: Sequence[str], state: Params | None = None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """One forward pass that gives both the logits and the feature maps at the taps.
-
-    Args:
-        net: any module that maps images to logits.
-        images: (B, ...), or several inputs by name.
-        taps: names of submodules as in `net.named_modules()`; the feature is what the submodule returns.
-        state: parameters and buffers by name to run at; None takes the module's own.
-
-    Returns:
-        Logits (B, K), and the feature of each tap by its name.
-
-    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> logits, features = run_with_taps(net, torch.rand(5, 3), ["1"])
-    >>> logits.shape, features["1"].shape
-    (torch.Size([5, 2]), torch.Size([5, 4]))
-    """
-    with _one_at_a_time(net):
-        reading = Taps(net, taps)
-        try:
-            return reading.read(lambda: call(net, images) if state is None else run(net, state, {}, images))
-        finally:
-            reading.remove()
-
-
 class Tapped(nn.Module):
     """A network that gives its logits and the features at fixed taps, at any weights; it can be compiled.
 
     Several threads may run it: at its own weights side by side, at others one after another.
 
     Args:
-        net: any module that maps images to logits; it is copied.
-        taps: the names of the submodules to read.
+        net: any module that maps images to logits; it is copied, and runs in evaluation mode.
+        taps: names of submodules as in `net.named_modules()`; the feature is what the submodule returns.
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> logits, features = Tapped(net, ["1"])(torch.rand(5, 3))
+    >>> logits.shape, features["1"].shape
+    (torch.Size([5, 2]), torch.Size([5, 4]))
     """
 
     def __init__(self, net: nn.Module, taps: Sequence[str]) -> None:
