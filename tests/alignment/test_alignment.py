@@ -263,4 +263,5 @@ def test_hugging_face_taps_and_logits():
     net = HuggingFaceStyle().eval()
     logits, features = Tapped(net, ["layers.1"])({"pixel_values": images(2)})
     assert features["layers.1"].shape == (2, 16, 16)
-    assert torch.equal(logits, call(net, images(2)))
+    with torch.no_grad():  # with gradients torch takes another path through attention
+        assert torch.equal(logits, call(net, images(2)))

@@ -119,9 +119,9 @@ class BridgedEnsemble(Predictor):
         logits: list[Tensor] = []
         features: dict[tuple[int, str], Tensor] = {}
         for k, (base, reader) in enumerate(zip(self.bases, self._readers, strict=True)):
-            out, found = reader.read(partial(call, base, images))
-            logits.append(check_logits(out, images))
-            features.update({(k, tap): feature for tap, feature in found.items()})
+            base_logits, base_features = reader.read(partial(call, base, images))
+            logits.append(check_logits(base_logits, images))
+            features.update({(k, tap): feature for tap, feature in base_features.items()})
         for bridge, reads in zip(self.bridges, self._reads, strict=True):
             assert isinstance(bridge, Bridge)
             logits.append(bridge(*[features[k, bridge.tap] for k in reads]))

@@ -52,7 +52,7 @@ def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
 
 def call(net: nn.Module, inputs: Inputs) -> Tensor:
     """The logits of `net` at its own parameters; several inputs are passed by their names, and none is changed."""
-    return logits_of(untouched(net, lambda own: net(own) if isinstance(own, Tensor) else net(**own), inputs))
+    return logits_of(untouched(net, lambda safe: net(safe) if isinstance(safe, Tensor) else net(**safe), inputs))
 
 
 def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Tensor:
@@ -67,9 +67,10 @@ def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Ten
         inputs: tensors in order, or one dict of them by the names of the arguments.
     """
 
-    def at(*own: Inputs) -> object:
-        plain = [given for given in own if isinstance(given, Tensor)]
-        by_name = {name: tensor for given in own if not isinstance(given, Tensor) for name, tensor in given.items()}
+    def at(*safe: Inputs) -> object:
+        plain = [tensors for tensors in safe if isinstance(tensors, Tensor)]
+        dicts = [tensors for tensors in safe if not isinstance(tensors, Tensor)]
+        by_name = {name: tensor for tensors in dicts for name, tensor in tensors.items()}
         return _at(net, {**params, **buffers}, tuple(plain), by_name)
 
     return logits_of(untouched(net, at, *inputs), training=net.training)
@@ -88,19 +89,19 @@ def logits_of(output: object, *, training: bool = False) -> Tensor:
     >>> logits_of({"logits": torch.ones(1, 2), "hidden_states": None})
     tensor([[1., 1.]])
     """
-    found = output
+    logits = output
     if isinstance(output, Mapping):
-        found = output.get("logits")
+        logits = output.get("logits")
     elif not isinstance(output, Tensor):
-        found = getattr(output, "logits", None)
-        if found is None and training and isinstance(output, tuple | list) and output:
-            found = output[0]
-    if not isinstance(found, Tensor):
+        logits = getattr(output, "logits", None)
+        if logits is None and training and isinstance(output, tuple | list) and output:
+            logits = output[0]
+    if not isinstance(logits, Tensor):
         raise ModebridgeError(
             f"Expected the network's output to be a tensor or to hold one as 'logits', but got "
             f"{type(output).__name__}; wrap it in a module that returns its logits."
         )
-    return found
+    return logits
 
 
 class Tapped(nn.Module):
@@ -134,9 +135,9 @@ class Tapped(nn.Module):
 
     def state_of(self, state: Params) -> dict[str, Tensor]:
         """The parameters and buffers of the network under the names that `run` takes."""
-        own = self.net.state_dict()
+        placeholders = self.net.state_dict()
         # In the memory order of our own: another order would be another program to a compiler.
-        return {f"net.{name}": torch.empty_like(own[name]).copy_(tensor) for name, tensor in state.items()}
+        return {f"net.{name}": torch.empty_like(placeholders[name]).copy_(tensor) for name, tensor in state.items()}
 
 
 def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping[str, Any] | None = None) -> Any:

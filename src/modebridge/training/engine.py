@@ -49,8 +49,8 @@ class Engine:
     def __init__(
         self, device: torch.device | str = "cpu", bf16: bool = False, compile: bool = False, graphs: bool = False
     ) -> None:
-        given = {"device": _device(device), "bf16": bf16, "compile": compile, "graphs": graphs}
-        for name, value in given.items():
+        values = {"device": _device(device), "bf16": bf16, "compile": compile, "graphs": graphs}
+        for name, value in values.items():
             object.__setattr__(self, name, value)  # it is frozen from here on
         if self.graphs and self.device.type == "cuda" and self.processes.size > 1:
             raise ModebridgeError(

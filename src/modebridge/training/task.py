@@ -87,11 +87,11 @@ class TaskRun:
     def keep_best(self, epoch: int, states: States) -> dict[str, float]:
         """Validate after an epoch, and keep the states of members that were never better; returns their scores."""
         assert self.task.valid is not None
-        ours = Turns(self.task.valid, self._processes)
+        turns = Turns(self.task.valid, self._processes)
         self._valid_noise.at(epoch, 0)
         with self._valid_noise():
-            scores = self.task.objective.validate(states, ours)
-        scores = self._processes.mean_score(scores, ours.seen)
+            scores = self.task.objective.validate(states, turns)
+        scores = self._processes.mean_score(scores, turns.seen)
         for member, score in scores.items():
             if not math.isfinite(score):
                 raise ModebridgeError(
