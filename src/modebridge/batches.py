@@ -14,6 +14,7 @@ from modebridge.types import Batch, Batches, Inputs, Params
 __all__ = [
     "Checked",
     "check_batch",
+    "check_images",
     "check_labels",
     "check_type",
     "each",
@@ -220,6 +221,17 @@ def check_batch(item: object, what: str) -> Batch:
     for name, tensor in named(inputs).items():
         _check_input(tensor, len(labels), name.removeprefix(f"{IMAGES}/"), what)
     return inputs, labels.long()
+
+
+def check_images(item: object, what: str) -> tuple[Tensor, Tensor]:
+    """The same for what takes one tensor of images only."""
+    images, labels = check_batch(item, what)
+    if not isinstance(images, Tensor):
+        raise ModebridgeError(
+            f"Expected {what} to yield one tensor of images, but got several inputs ({', '.join(images)}); "
+            "wrap the network in a module of one input."
+        )
+    return images, labels
 
 
 def _pair(item: Mapping[str, object], what: str) -> tuple[object, object]:
