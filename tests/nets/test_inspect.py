@@ -12,7 +12,7 @@ from torch import nn
 
 import modebridge
 from modebridge.errors import ModebridgeError
-from modebridge.nets import SPECS, ResNet, inspect, last_blocks_tap, resnet, run_with_taps
+from modebridge.nets import SPECS, ResNet, Tapped, inspect, last_blocks_tap, resnet
 from tests.real_nets import IMAGES, Texts, real_net
 from tests.scenarios import TINY, Vectors, tiny_net
 from tests.sequences import Hybrid, Sound, sounds
@@ -108,7 +108,7 @@ def test_every_listed_tap_of_a_real_network_can_be_read(name):
     net, images = real_net(name).eval(), torch.rand(3, *IMAGES[name])
     seen = inspect(net, images)
     with torch.no_grad():
-        logits, features = run_with_taps(net, images, [tap.name for tap in seen.taps])
+        logits, features = Tapped(net, [tap.name for tap in seen.taps])(images)
     assert {tap.name: (3, *tap.shape) for tap in seen.taps} == {tap: tuple(f.shape) for tap, f in features.items()}
     assert seen.classes == logits.shape[1] == 10
     shares = [tap.before for tap in seen.taps]
@@ -129,7 +129,7 @@ def test_what_is_refused_cannot_be_read():
     assert seen.refused["fc"] == "gives the logits themselves"
     for name in ("bn1", "layer1.0.bn1", "layer1.0.relu", "layer4.1.bn2"):
         with torch.no_grad(), pytest.raises(ModebridgeError, match=r"changed it in place|ran again"):
-            run_with_taps(net, images, [name])
+            Tapped(net, [name])(images)
 
 
 @pytest.mark.parametrize("name", SPECS)

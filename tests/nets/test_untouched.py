@@ -17,7 +17,7 @@ from modebridge.deploy.torch_runners import Stacked as StackedWeights
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import curve_profile, predict
 from modebridge.modes import Mode
-from modebridge.nets import Tapped, run_with_taps, untouched
+from modebridge.nets import Tapped, call, untouched
 from modebridge.training import BridgePlan, fit_bridges, fit_curve, fit_mode, plan_bridge
 from tests.scenarios import quick
 
@@ -133,7 +133,7 @@ def test_a_network_that_leaves_its_input_alone_is_handed_the_very_tensor():
     net.register_forward_pre_hook(lambda module, args: seen.append(args[0].data_ptr()))
     images = batches(1)[0][0]
     for _ in range(3):
-        run_with_taps(net, images, [])
+        call(net, images)
     assert [pointer == images.data_ptr() for pointer in seen] == [False, True, True]
 
 
@@ -185,7 +185,7 @@ def test_a_feature_that_a_later_layer_changes_is_refused_by_all_who_read_taps():
     ensemble = mb.BridgedEnsemble(net, [mode], [bridge])
     objective = BridgeObjective(net, {"b": bridge}, {"b": curve_target(curve)}, [mode])
     asked = [
-        lambda: run_with_taps(net, images, ["stem"]),
+        lambda: Tapped(net, ["stem"])(images),
         lambda: tapped.run(tapped.state_of(mode.state), images),
         lambda: objective.prepare((images, torch.zeros(3, dtype=torch.long)), {}),
         lambda: ensemble(images),

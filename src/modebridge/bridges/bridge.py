@@ -60,8 +60,8 @@ class Bridge(nn.Module):
 
         None where the base has none.
         """
-        own = sum(parameter.numel() for parameter in self.parameters())
-        return own / self._base if self._base else None
+        count = sum(parameter.numel() for parameter in self.parameters())
+        return count / self._base if self._base else None
 
     def forward(self, *features: Tensor) -> Tensor:
         """Logits (B, K) from the features of the modes in `reads`, in that order."""

@@ -122,7 +122,7 @@ def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
     if layout is None:
         return axes[len(shape)][0]
     if layout not in axes[len(shape)]:
-        known = " or ".join(f"'{one}'" for one in axes[len(shape)])
+        known = " or ".join(f"'{name}'" for name in axes[len(shape)])
         raise ModebridgeError(f"Expected the layout of {tuple(shape)} to be {known}, but got '{layout}'; leave it out.")
     return layout
 

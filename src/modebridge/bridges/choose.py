@@ -12,7 +12,7 @@ from modebridge.batches import each
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import Kind, body_for, body_like
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets import FilterResponseNorm, Layout, Norm, ResNet, check_tap, inspect, run_with_taps, skeleton
+from modebridge.nets import FilterResponseNorm, Layout, Norm, ResNet, Tapped, check_tap, inspect, skeleton
 from modebridge.nets.flops import counting
 from modebridge.types import Inputs
 
@@ -76,8 +76,9 @@ def choose_body(
     _check_budget(budget)
     first = each(lambda tensor: tensor[:1], images)
     tap, layout = _tap(net, tap, first)
+    tapped = Tapped(net, [tap])
     with torch.no_grad(), counting() as counted:
-        logits, features = run_with_taps(skeleton(net), first, [tap], state)
+        logits, features = tapped(first) if state is None else tapped.run(tapped.state_of(state), first)
     whole = counted()
     feature = features[tap]
     if body is None:

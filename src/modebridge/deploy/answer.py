@@ -10,7 +10,7 @@ from torch import Tensor
 
 from modebridge.batches import some_of
 from modebridge.deploy.bridge_temperatures import Temperatures
-from modebridge.ensembles import probabilities_of, scale
+from modebridge.ensembles import mean_probability, probabilities_of, scale
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
@@ -86,7 +86,7 @@ def staged(
             said.append(probabilities_of(out))
         said += [probabilities_of(out) for out in bridges(features)]
         told = torch.stack(said)
-        answer[unsure] = scale(told.mean(dim=0), temperatures.by_bridges[count])
+        answer[unsure] = scale(mean_probability(told), temperatures.by_bridges[count])
         table[: len(said), unsure] = told
         used[unsure] = len(said)
     return Answer(answer, table.transpose(0, 1), *uncertainty(answer, table, used), used)

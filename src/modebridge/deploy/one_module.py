@@ -13,7 +13,7 @@ from modebridge.deploy.answer import Answer, Place, check_bridges, staged
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
-from modebridge.ensembles import BridgedEnsemble, probabilities_of, scale
+from modebridge.ensembles import BridgedEnsemble, mean_probability, probabilities_of, scale
 from modebridge.nets import Predictor, Taps, call, skeleton, untouched
 from modebridge.types import Inputs
 
@@ -64,7 +64,7 @@ class OneModule(Predictor):
 
     def forward(self, images: Inputs) -> Tensor:
         """The calibrated probabilities (B, K) of all members: a plain graph, to compile, capture or export."""
-        return scale(self.members(images).mean(dim=0), self.temperatures.by_bridges[-1])
+        return scale(mean_probability(self.members(images)), self.temperatures.by_bridges[-1])
 
     def members(self, images: Inputs) -> Tensor:
         """The probabilities (M, B, K) of every member: the modes, then the bridges."""

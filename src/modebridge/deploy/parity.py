@@ -12,7 +12,7 @@ from modebridge.batches import each, size_of, some_of
 from modebridge.deploy.answer import ALL
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.inputs import Array, Arrays, arrays_of
-from modebridge.ensembles import BridgedEnsemble, scale
+from modebridge.ensembles import BridgedEnsemble, mean_probability, scale
 from modebridge.nets.flops import FAILED
 from modebridge.types import Inputs
 
@@ -82,7 +82,7 @@ def expected(
         threshold: of the first base's confidence; None asks every member about every image.
     """
     count = len(members) - bases if bridges is None else bridges
-    long = scale(members[: bases + count].mean(dim=0), temperatures.by_bridges[count])
+    long = scale(mean_probability(members[: bases + count]), temperatures.by_bridges[count])
     short = scale(members[0], temperatures.first)
     unsure = short.amax(dim=-1) < (ALL if threshold is None else threshold)
     return torch.where(unsure[:, None], long, short)

@@ -18,7 +18,7 @@ from modebridge.deploy.inputs import Array, specs_in
 from modebridge.deploy.metadata import KEY, read_metadata
 from modebridge.deploy.onnx_parts import needs_onnx
 from modebridge.deploy.torch_exporters import in_order
-from modebridge.ensembles import scale
+from modebridge.ensembles import mean_probability, scale
 from modebridge.errors import ModebridgeError, first_line
 
 __all__ = ["OnnxFile", "PackageFile", "Runtime"]
@@ -151,7 +151,7 @@ class PackageFile:
         if not self.meta["elastic"]:
             members = self.programs["model"](*batch.values())
             used = torch.full((size_of(batch),), len(members))
-            answer = scale(members.mean(dim=0), self.meta["temperature"])
+            answer = scale(mean_probability(members), self.meta["temperature"])
             return self._tables(Answer(answer, members.transpose(0, 1), *uncertainty(answer, members, used), used))
         # In plain memory order, in which the programs were made: a compiled one takes it on trust.
         reads = self.plan["reads"]

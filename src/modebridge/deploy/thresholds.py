@@ -10,7 +10,7 @@ from torch import Tensor
 
 from modebridge.deploy.answer import ALL
 from modebridge.deploy.bridge_temperatures import Temperatures
-from modebridge.ensembles import scale
+from modebridge.ensembles import mean_probability, scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.scores import accuracy, check, nll
 
@@ -78,7 +78,7 @@ def gated(members: Tensor, bases: int, temperatures: Temperatures, threshold: fl
         threshold: see `TradeOff`.
     """
     short = scale(members[0], temperatures.first)
-    long = scale(members.mean(dim=0), temperatures.by_bridges[len(members) - bases])
+    long = scale(mean_probability(members), temperatures.by_bridges[len(members) - bases])
     unsure = short.amax(dim=-1) < threshold
     return torch.where(unsure[:, None], long, short), unsure
 

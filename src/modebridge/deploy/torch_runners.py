@@ -13,10 +13,10 @@ from torch.func import functional_call, stack_module_state
 
 from modebridge.deploy.fold import fold
 from modebridge.deploy.one_module import BasePart, OneModule
-from modebridge.ensembles import BridgedEnsemble
-from modebridge.ensembles.temperature import probabilities_of, scale
+from modebridge.ensembles import BridgedEnsemble, mean_probability, probabilities_of, scale
 from modebridge.errors import ModebridgeError
 from modebridge.nets import check_tap, skeleton, untouched
+from modebridge.nets.cuda_graph import CudaGraph
 
 __all__ = ["Branches", "Stacked", "capture", "compile_regions"]
 
@@ -86,7 +86,7 @@ class Branches:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]
         # `features` lives until here: before the streams have met, memory of one must not be given to another.
-        return scale(probabilities_of(torch.stack(logits)).mean(dim=0), one.temperatures.by_bridges[-1])
+        return scale(mean_probability(probabilities_of(torch.stack(logits))), one.temperatures.by_bridges[-1])
 
     @property
     def _capturing(self) -> bool:
@@ -152,7 +152,7 @@ class Stacked:
 
         def all_of_them(state: dict[str, Tensor], images: Tensor) -> Tensor:
             logits = torch.vmap(one, in_dims=(0, None))(state, images)
-            return scale(probabilities_of(logits).mean(dim=0), temperature)
+            return scale(mean_probability(probabilities_of(logits)), temperature)
 
         self._state = state
         self._bare = bare
@@ -210,23 +210,8 @@ def capture(function: Callable[[Tensor], Tensor], images: Tensor) -> Callable[[T
         images: on the GPU.
     """
     static = images.clone()
-    side = torch.cuda.Stream(images.device)  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream(images.device))
-    with torch.cuda.stream(side):
-        for _ in range(3):  # compilation, and cuDNN's choice of algorithms, cannot be captured
-            function(static)
-    torch.cuda.current_stream(images.device).wait_stream(side)
-    torch.cuda.synchronize(images.device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        answer = function(static)
-
-    def replay(fresh: Tensor) -> Tensor:
-        static.copy_(fresh)
-        graph.replay()
-        return answer
-
-    return replay
+    graph = CudaGraph(lambda: function(static), [static], images.device)
+    return lambda fresh: graph([fresh])
 
 
 def _placed(module: nn.Module, dtype: torch.dtype) -> nn.Module:

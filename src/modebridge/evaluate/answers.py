@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from modebridge.ensembles import fit_temperature, scale
+from modebridge.ensembles import fit_temperature, mean_probability, scale
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
 from modebridge.evaluate.scores import accuracy, brier, ece, hits, nll, surprisals
@@ -91,7 +90,7 @@ class Answers:
         if not members:
             raise ModebridgeError("Expected a combination to have members, but got none; name at least one mode.")
         heads = [head for name in members for head in self.heads(name, split)]
-        return torch.stack([head.double().softmax(dim=-1) for head in heads]).mean(dim=0)
+        return mean_probability([head.double().softmax(dim=-1) for head in heads])
 
     def heads(self, member: str, split: str = "test") -> list[Tensor]:
         """The logits (N, K) of each head of a member."""

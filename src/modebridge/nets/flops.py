@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from modebridge.batches import each
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets.functional import run_with_taps
+from modebridge.nets.functional import Tapped
 from modebridge.types import Inputs
 
 __all__ = ["Shape", "counting", "examples", "feature_shapes", "flops", "invoke", "on_copy", "plain_attention", "zeros"]
@@ -138,7 +138,7 @@ def feature_shapes(net: nn.Module, image: Sequence[int] | Inputs, taps: Sequence
     """
 
     def read(bare: nn.Module, inputs: Sequence[Inputs]) -> dict[str, Shape]:
-        _, features = run_with_taps(bare, inputs[0], taps)
+        _, features = Tapped(bare, taps)(inputs[0])
         return {tap: tuple(feature.shape[1:]) for tap, feature in features.items()}
 
     return on_copy(net, examples(net, image), read) if taps else {}

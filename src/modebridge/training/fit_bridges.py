@@ -25,12 +25,12 @@ from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import check_tap, skeleton
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out, least_for_bridges, least_images, trainable
-from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
+from modebridge.training.epochs import Report
 from modebridge.training.fit import DEFAULT
 from modebridge.training.loop import Task
-from modebridge.training.metrics import Report
 from modebridge.training.outcome import train_and_look
+from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
@@ -171,9 +171,9 @@ def fit_bridges(
             f"Expected mixup to be 0 for whole numbers such as tokens and masks, but got {mixup:g} and "
             f"'{whole[0].removeprefix('images/')}'; set mixup=0."
         )
-    task = Task(objective.start(), train_data, held_out(net, modes[0], valid, config, engine), config.seed)
+    task = Task(objective, train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     (states,) = train_and_look(
-        objective, [task], config, train_data.classes, engine=engine, checkpoints=checkpoints, report=report
+        [task], config, train_data.classes, engine=engine, checkpoints=checkpoints, report=report
     )
     return objective.result(states)
 

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import each, named
+from modebridge.nets.cuda_graph import CudaGraph
 from modebridge.training.noise import Noise
 from modebridge.training.step import Step
-from modebridge.types import Batch, Draw
+from modebridge.training.task import Fed
 
-__all__ = ["Fed", "Graphed"]
-
-Fed = tuple[Batch, Draw]
-"""What one task is fed with in a step, on the device."""
+__all__ = ["Graphed"]
 
 
 class Graphed:
@@ -38,9 +36,7 @@ class Graphed:
         self._run = run
         self._noises = noises
         self._steps = steps
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: list[Fed] = []
-        self._outputs: list[Tensor] = []
+        self._graph: CudaGraph[list[Tensor]] | None = None
         self._device = device
         self._lr = torch.zeros((), device=device)
 
@@ -48,41 +44,31 @@ class Graphed:
         """One step of every task; returns the losses (valid until the next call)."""
         self._lr.fill_(lr)
         if self._graph is None:
-            self._capture(fed)
-        assert self._graph is not None
-        given, static = _tensors(fed), _tensors(self._inputs)
-        if any(a.shape != b.shape for a, b in zip(given, static, strict=True)):
+            self._graph = self._captured(fed)
+        tensors = _tensors(fed)
+        if not self._graph.fits(tensors):
             return self._run(fed, self._lr)
-        for a, b in zip(given, static, strict=True):
-            b.copy_(a)
         for noise in self._noises:
             noise.reset()
-        self._graph.replay()
-        return self._outputs
+        return self._graph(tensors)
 
-    def _capture(self, fed: Sequence[Fed]) -> None:
-        self._inputs = [
+    def _captured(self, fed: Sequence[Fed]) -> CudaGraph[list[Tensor]]:
+        static: list[Fed] = [
             ((each(Tensor.clone, batch[0]), batch[1].clone()), {name: tensor.clone() for name, tensor in draw.items()})
             for batch, draw in fed
         ]
-        # Compilation and cuDNN's choice of algorithms need a rehearsal, which must leave no trace in the weights.
+        # The rehearsal must leave no trace in the weights.
         before = [{name: tensor.clone() for name, tensor in step.tensors().items()} for step in self._steps]
-        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._run(self._inputs, self._lr)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        for noise in self._noises:
-            if noise.draws and noise.state is not None:
-                graph.register_generator_state(noise.state)
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._outputs = self._run(self._inputs, self._lr)
+        graph = CudaGraph(
+            lambda: self._run(static, self._lr),
+            _tensors(static),
+            self._device,
+            generators=lambda: [noise.state for noise in self._noises if noise.draws and noise.state is not None],
+            error_mode="thread_local",
+        )
         for step, saved in zip(self._steps, before, strict=True):
             step.restore(saved)
-        self._graph = graph
+        return graph
 
 
 def _tensors(fed: Sequence[Fed]) -> list[Tensor]:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["Epoch", "Report", "TensorBoard", "append_metrics", "parse_metrics", "read_metrics"]
+__all__ = ["Epoch", "Report", "TensorBoard", "append_metrics", "parse_metrics"]
 
 
 @dataclass(frozen=True)
@@ -65,22 +65,20 @@ def append_metrics(path: Path, epoch: Epoch) -> None:
         ) from error
 
 
-def read_metrics(path: Path) -> list[Epoch]:
-    """The epochs of such a file in order; of one that was done again after a stop, the last."""
-    return parse_metrics(path.read_bytes())[0] if path.is_file() else []
-
-
 def parse_metrics(data: bytes) -> tuple[list[Epoch], list[int]]:
-    """The epochs in the bytes of such a file, and the numbers of the lines that are damaged, counted from 1."""
-    found: dict[int, Epoch] = {}
+    """The epochs in the bytes of such a file, and the numbers of the lines that are damaged, counted from 1.
+
+    They come in order; of an epoch that was done again after a stop, the last.
+    """
+    epochs: dict[int, Epoch] = {}
     damaged: list[int] = []
     for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else [], start=1):
         epoch = _epoch(line)
         if epoch is None:
             damaged.append(number)
         else:
-            found[epoch.number] = epoch
-    return [found[number] for number in sorted(found)], damaged
+            epochs[epoch.number] = epoch
+    return [epochs[number] for number in sorted(epochs)], damaged
 
 
 def _epoch(line: bytes) -> Epoch | None:
