@@ -35,7 +35,7 @@ from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
 from modebridge.deploy.image_decoding import from_bytes
 from modebridge.recipes import read_recipe
-from modebridge.recipes.benching import contenders_for, surroundings
+from modebridge.runs.bench_entries import contenders_for, surroundings
 from server_load import load_server
 
 SERVED = ("DE-1", "DE-4", "DE-1 + 3 bridges I")

@@ -16,8 +16,9 @@ from modebridge import ModebridgeError
 from modebridge.cli.app import app
 from modebridge.cli.boundary import run_program
 from modebridge.cli.start import Interrupts
-from modebridge.recipes import RECIPES, RunFolder, read_answers
-from tests.recipes.small import small
+from modebridge.recipes import RECIPES
+from modebridge.runs import RunFolder, read_answers
+from tests.runs.small import small
 
 
 def program(*arguments, **environment):
@@ -111,10 +112,10 @@ def test_a_failure_leaves_no_folder_that_it_made(verb, tmp_path):
 
 
 def test_a_failure_keeps_what_was_made(quick, tmp_path, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise ModebridgeError("as a full disk would")
 
-    monkeypatch.setattr("modebridge.recipes.workshop.Workshop.curves", fail)
+    monkeypatch.setattr("modebridge.members.curve_member.fit_curves", fail)
     assert "full disk" in str(invoke("run", "--out", str(tmp_path / "run"), "--set", "modes=2").exception)
     assert (tmp_path / "run" / "modes" / "0" / "weights.safetensors").is_file()
     assert (tmp_path / "run" / "recipe.toml").is_file()

@@ -9,8 +9,8 @@ import pytest
 
 from modebridge.data import load_modes
 from modebridge.nets import ResNet, spec_of
-from modebridge.recipes.folder import RunFolder
-from modebridge.recipes.reading import read_answers
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.read_answers import read_answers
 
 ROOT = Path(__file__).parents[1]
 

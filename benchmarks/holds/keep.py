@@ -13,15 +13,15 @@ import shutil
 from pathlib import Path
 
 import torch
+from modebridge.recipes.costs import part_cost, spec_for
 from safetensors.torch import load_file
 
 from modebridge.data import load_mode
 from modebridge.nets import ResNet
 from modebridge.recipes import find_recipe
-from modebridge.recipes.costs import part_cost, spec_for
-from modebridge.recipes.folder import RunFolder, key_of
 from modebridge.recipes.run_data import RunData
 from modebridge.recipes.settings import changed, to_toml
+from modebridge.runs.folder import RunFolder, key_of
 
 
 def main() -> None:

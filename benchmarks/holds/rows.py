@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 
 import torch
+from modebridge.recipes.costs import part_cost
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tin200 import COMBINATIONS, TARGETS
@@ -23,7 +24,6 @@ from modebridge.ensembles import scale
 from modebridge.evaluate import Answers, MemberCost, interval_of, resampled_means
 from modebridge.evaluate.scores import hits, squared_errors, surprisals
 from modebridge.nets import spec_of
-from modebridge.recipes.costs import part_cost
 
 BINS = 15
 

@@ -205,13 +205,13 @@ def test_ctrl_c_while_torch_is_imported(tmp_path, way, times):
 def test_ctrl_c_in_a_running_process(tmp_path, new):
     """The run waits, at a known moment, in a recipe of its own until it is stopped."""
     (tmp_path / "small.py").write_text(
-        "from tests.recipes.small import small\n"
-        "from modebridge.recipes import pipeline\n"
+        "from tests.runs.small import small\n"
+        "from modebridge.runs import recipe_run\n"
         "import sys, time\n"
         "def wait(*_, **__):\n"
         "    print('at work', file=sys.stderr, flush=True)\n"
         "    time.sleep(60)\n"
-        "pipeline.make_workshop = wait\n"
+        "recipe_run.Run = wait\n"
         "recipe = small\n"
     )
     out = tmp_path / "out"

@@ -16,9 +16,9 @@ from modebridge.cli.app import app
 from modebridge.cli.deploying import examples
 from modebridge.data import load_digits
 from modebridge.deploy import Deployed
-from modebridge.recipes.digits import digits
+from modebridge.recipes.demo import digits
 from tests.deploy.damage import unsealed
-from tests.recipes.small import finished
+from tests.runs.small import finished
 
 
 def invoke(*arguments):

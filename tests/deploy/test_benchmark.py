@@ -6,19 +6,23 @@ import pytest
 import torch
 
 from modebridge import Mode, ModebridgeError
+from modebridge.bridges import choose_body
 from modebridge.deploy import benchmark as module
 from modebridge.deploy.benchmark import contenders, race, race_file, random_contenders, usable_ways
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
-from modebridge.nets import spec_of
-from modebridge.recipes.costs import part_cost
+from modebridge.nets import ResNet, spec_of
 
 SPEC = spec_of("digits", "bn")
 
 
+def _entered(modes):
+    return random_contenders(lambda generator: ResNet(SPEC, generator), torch.rand(1, *SPEC.image), modes)
+
+
 @pytest.fixture(scope="module")
 def entered():
-    return random_contenders(SPEC, modes=3)
+    return _entered(3)
 
 
 def test_names_and_members(entered):
@@ -39,12 +43,12 @@ def test_names_and_members(entered):
 
 
 def test_one_mode_alone():
-    found = random_contenders(SPEC, modes=1)
+    found = _entered(1)
     assert [one.name for one in found] == ["DE-1", "DE-1 + midpoint"]
 
 
 def test_no_points_and_no_bridges():
-    first = random_contenders(SPEC, modes=1)[0].make()
+    first = _entered(1)[0].make()
     found = contenders(first.bases[0], [Mode.from_module(first.bases[0])], [], [], [])
     assert [one.name for one in found] == ["DE-1"]
 
@@ -60,7 +64,7 @@ def test_a_race_has_every_line(entered):
     one, two = by_name["DE-1 + 1 bridge I"].flops, by_name["DE-1 + 2 bridges I"].flops
     assert two - 1 == pytest.approx(2 * (one - 1))
     assert 1.0 < one < 1.25
-    assert one - 1 == pytest.approx(part_cost(SPEC, "I", 2.0).flops / part_cost(SPEC).flops)
+    assert one - 1 == pytest.approx(choose_body(ResNet(SPEC), torch.rand(1, *SPEC.image), "I").share)
     for line in found:
         assert line.timing.calls >= 7
         assert line.images_per_second == pytest.approx(line.batch / line.timing.seconds.median)

@@ -121,9 +121,9 @@ class Absent:
             raise ModuleNotFoundError(f"No module named '{{name}}'", name=name)
 
 sys.meta_path.insert(0, Absent())
-import modebridge.recipes.folder
+import modebridge.runs.folder
 # Where a run folder is read, which takes long; it must not come to that.
-modebridge.recipes.folder.RunFolder.__init__ = None
+modebridge.runs.folder.RunFolder.__init__ = None
 from modebridge.cli import main
 sys.argv = ["modebridge", *{arguments!r}]
 main()

@@ -170,6 +170,11 @@ class BridgeMember(SmallNetwork):
     size: str = "small"
     r: float = 0.5
 
+    def __post_init__(self) -> None:
+        if len(self.reads) == 2:  # which end is named first means nothing
+            i, j = self.pair
+            vars(self).update(i=i, j=j)
+
     @property
     def name(self) -> str:
         """Type, ends, size, and the position where it is not the middle."""

@@ -185,6 +185,10 @@ class PointMember(Member):
     family = "with the midpoint itself"
     usable = False
 
+    def __post_init__(self) -> None:
+        i, j = sorted((self.i, self.j))
+        vars(self).update(i=i, j=j)
+
     @property
     def name(self) -> str:
         """The curve, and the position where it is not the middle."""

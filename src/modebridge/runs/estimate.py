@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import module_cost
 from modebridge.members import Artefact, Blueprint, members_of, parse_member
-from modebridge.nets import ResNet, run_with_taps, spec_of
+from modebridge.nets import ResNet, Tapped, spec_of
 from modebridge.recipes import Recipe, facts_of, network_of
 
 __all__ = ["member_times", "rate_here", "seconds_here", "work_of"]
@@ -102,7 +102,7 @@ def member_times(
             times[name] = 1.0
             continue
         if part.tap not in features:
-            features[part.tap] = run_with_taps(net, images, [part.tap])[1][part.tap]
+            features[part.tap] = Tapped(net, [part.tap])(images)[1][part.tap]
         described = repr(part.body)
         if described not in known:
             taken = _forward(part.body.to(device).eval(), [features[part.tap]] * part.reads, device, repeats)

@@ -16,23 +16,12 @@ import torch
 
 from modebridge.errors import ModebridgeError
 from modebridge.nets import ResNet
-from modebridge.recipes import (
-    Member,
-    RunFolder,
-    answers_of,
-    begin,
-    find_recipe_of,
-    gather,
-    make_workshop,
-    manifest,
-    mode,
-    read_answers,
-    recipe_to_go_on_with,
-)
-from modebridge.recipes.costs import spec_for
-from modebridge.recipes.elsewhere import find_modes
-from modebridge.recipes.sealing import seal_of, sealed
-from tests.recipes.damaging import everything, files_of, flip, hear, tiny
+from modebridge.members import ModeMember, parse_member
+from modebridge.recipes import manifest
+from modebridge.runs import RunFolder, answers_of, begin, find_recipe_of, gather, Run, read_answers, recipe_to_go_on_with
+from modebridge.runs.given_modes import find_modes
+from modebridge.runs.sealed_records import seal_of, sealed
+from tests.runs.damaging import everything, files_of, flip, hear, tiny
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +112,10 @@ def test_a_kill_while_files_are_written_leaves_the_old_or_the_new(copy: Path, mo
 @pytest.mark.parametrize("where", ["weights.safetensors", "meta.json", "gone", "trained"])
 def test_a_given_mode_is_never_trained_again(whole: Path, tmp_path: Path, where: str) -> None:
     recipe, other = tiny(), RunFolder(whole)
-    net = ResNet(spec_for(recipe), torch.Generator().manual_seed(0))
-    given = dict(enumerate(find_modes(net, whole / "modes")))
+    given = dict(enumerate(find_modes(recipe, None, whole / "modes")))
     folder = RunFolder(tmp_path / "run")
     begin(folder, recipe, 0)
-    assert make_workshop(recipe, folder=folder, given=given).modes([0, 1])[1].id == given[1].id
+    assert Run(recipe, folder=folder, given=given).mode(1).id == given[1].id
     place = folder.path / "modes" / "1"
     kept = Path(shutil.copytree(place, tmp_path / "kept"))
     shutil.rmtree(place)
@@ -137,34 +125,33 @@ def test_a_given_mode_is_never_trained_again(whole: Path, tmp_path: Path, where:
         shutil.copytree(kept, place)
         flip(place / where, 300, 2)
     with pytest.raises(ModebridgeError, match=r"modes/1' to be the mode that the run was given.*again with --modes"):
-        make_workshop(recipe, folder=RunFolder(folder.path)).modes([0, 1])
+        Run(recipe, folder=RunFolder(folder.path)).mode(1)
     assert "made again" not in " ".join(begin(RunFolder(folder.path), recipe, 0))
     # Given again it is taken; and its own notes are enough where the manifest is damaged.
-    make_workshop(recipe, folder=RunFolder(folder.path), given=given).modes([0, 1])
+    Run(recipe, folder=RunFolder(folder.path), given=given).mode(1)
     flip(folder.path / "manifest.json", 100, 1)
-    assert make_workshop(recipe, folder=RunFolder(folder.path)).modes([0, 1])[1].id == given[1].id
+    assert Run(recipe, folder=RunFolder(folder.path)).mode(1).id == given[1].id
     if where == "weights.safetensors":
         flip(place / where, 300, 2)
         with pytest.raises(ModebridgeError, match=r"does not fit its hash|cannot be read"):
-            make_workshop(recipe, folder=RunFolder(folder.path)).modes([0, 1])
+            Run(recipe, folder=RunFolder(folder.path)).mode(1)
         with pytest.raises(ModebridgeError, match=r"modes/1' to be a mode of a run, but it is damaged"):
-            find_modes(net, folder.path / "modes")
+            find_modes(recipe, None, folder.path / "modes")
 
 
 def test_another_alignment_in_the_same_folder(copy: Path) -> None:
-    """The control is made from the mode that it reads; a folder where its notes say more is mended by the next run."""
+    """The control is made from the mode that it reads, which stays as it is: it is not trained again."""
     folder, name = RunFolder(copy), "labels-0-1-small"
-    meta = folder.meta("logits", name)
+    meta = folder.meta(f"logits/{name}")
     assert set(meta["parents"]) == {"mode-0"}
-    folder.annotate("logits", name, {"parents": {**meta["parents"], "mode-1": "as 0.1 wrote it"}, "flops": 1.0})
-    assert name not in read_answers(RunFolder(copy)).test
     recipe = replace(tiny(), align="weights")
     said = begin(folder := RunFolder(copy), recipe, 0)
     assert "align none -> weights. What depends on that is made again" in said[0]
-    asked = answers_of(make_workshop(recipe, folder=folder), [mode(1), Member.parse(name)])
+    run = Run(recipe, folder=folder)
+    asked = run.answers([ModeMember(1), parse_member(name)])
+    assert run.trained == ["aligned 1"]
     assert set(asked.test) == set(read_answers(RunFolder(copy)).test) == {"mode-0", "mode-1", name}
-    healed = RunFolder(copy).meta("logits", name)
-    assert (healed["parents"], healed["flops"]) == (meta["parents"], meta["flops"])
+    assert RunFolder(copy).meta(f"logits/{name}") == meta
 
 
 def test_rows_without_their_members_are_left_out_and_named(copy: Path) -> None:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from modebridge.recipes import Recipe, RunFolder, begin, run_recipe
-from modebridge.recipes.digits import digits
+from modebridge.recipes import Recipe
+from modebridge.runs import RunFolder, begin, run_recipe
+from modebridge.recipes.demo import digits
 
 
 def small() -> Recipe:

@@ -20,11 +20,12 @@ from modebridge.cli import looking, running
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, resampled_means
 from modebridge.evaluate import answers as scored
-from modebridge.recipes import Recipe, gathering, scoring
+from modebridge.recipes import Recipe
 from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable, TableRow
+from modebridge.runs import page_data, results
 from modebridge.studies import write_study
 from modebridge.training import Epoch
-from tests.recipes.small import small
+from tests.runs.small import small
 
 
 def tiny() -> Recipe:
@@ -58,10 +59,10 @@ def hear(verb: str, path: Path) -> Heard:
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setenv("COLUMNS", "1000")
-        patch.setattr(gathering, "page", lambda data: pages.append(data) or f"<p>{data.title}</p>")
+        patch.setattr(page_data, "page", lambda data: pages.append(data) or f"<p>{data.title}</p>")
         # Intervals take half of the time and are of no interest here.
         patch.setattr(scored, "bootstrap_mean", lambda values: (0.0, float(values.mean())))
-        patch.setattr(scoring, "resampled_means", partial(resampled_means, resamples=10))
+        patch.setattr(results, "resampled_means", partial(resampled_means, resamples=10))
         try:
             _VERBS[verb](path)
         except ModebridgeError as error:

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import RunFolder, read_answers
-from tests.recipes.damaging import Heard, everything, files_of, flip, flips, hear, outcome
+from modebridge.runs import RunFolder, read_answers
+from tests.runs.damaging import Heard, everything, files_of, flip, flips, hear, outcome
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +125,10 @@ def test_every_note_is_sealed(copy: Path) -> None:
         for change in changes:
             file.write_text(json.dumps(change))
             folder = RunFolder(copy)
-            assert folder.meta("logits", "I-0-1-small") == {}
+            assert folder.meta("logits/I-0-1-small") == {}
             assert folder.damage == {"logits/I-0-1-small": "meta.json does not fit its seal"}
     file.write_text(json.dumps(meta, separators=(",", ":")))  # another layout says the same
-    assert RunFolder(copy).meta("logits", "I-0-1-small") == meta
+    assert RunFolder(copy).meta("logits/I-0-1-small") == meta
 
 
 def test_an_artefact_in_the_place_of_another_is_noticed(copy: Path) -> None:
@@ -166,7 +166,7 @@ def test_labels_are_verified(copy: Path) -> None:
 def test_answers_that_do_not_fit_each_other(copy, name, tensors, notes, message) -> None:
     """Not by a flipped bit, which no seal survives, but by hand."""
     folder = RunFolder(copy)
-    own, meta = folder.read("logits", name)
+    own, meta = folder.read(f"logits/{name}")
     kept = {key: value for key, value in meta.items() if key not in ("key", "hash", "seal")}
     folder.keep("logits", name, meta["key"], tensors or own, kept | notes)
     with pytest.raises(ModebridgeError, match=message):

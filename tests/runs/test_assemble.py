@@ -11,10 +11,10 @@ import torch
 from modebridge.deploy import ALL, OneModule
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import advise
-from modebridge.recipes import gather, main_rows, read_answers, run_recipe, write_page
-from modebridge.recipes.deploying import ensemble_of, some_images
-from modebridge.recipes.elastic import elastic_lines, temperatures_of, threshold_for
-from tests.recipes.small import finished, small
+from modebridge.runs import gather, main_rows, read_answers, run_recipe, write_page
+from modebridge.runs.assemble import ensemble_of, some_images
+from modebridge.runs.trade_offs import elastic_lines, temperatures_of, threshold_for
+from tests.runs.small import finished, small
 
 NAMES = ["mode-0", "I-0-1-small", "labels-0-1-small"]
 

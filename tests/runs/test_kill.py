@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from modebridge.recipes import RunFolder, run_recipe
+from modebridge.runs import RunFolder, run_recipe
 from modebridge.report import as_dicts
-from tests.recipes.small import finished, small
+from tests.runs.small import finished, small
 
 SCRIPT = """
 import sys
-from modebridge.recipes import RunFolder, run_recipe
-from tests.recipes.small import finished, small
+from modebridge.runs import RunFolder, run_recipe
+from tests.runs.small import finished, small
 run_recipe(small(), folder=RunFolder(sys.argv[1], every=0.05))
 """
 

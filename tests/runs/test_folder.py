@@ -15,16 +15,17 @@ import safetensors.torch
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import RunFolder, begin, changed, engine_for, read_answers, run_recipe, write_page
-from modebridge.recipes.deploying import ensemble_of
-from modebridge.recipes.elsewhere import find_modes
+from modebridge.recipes import changed
+from modebridge.runs import RunFolder, begin, engine_for, read_answers, run_recipe, write_page
+from modebridge.runs.assemble import ensemble_of
+from modebridge.runs.given_modes import find_modes
 from modebridge.recipes.splits import load_splits
-from tests.recipes.small import finished as finished_run
-from tests.recipes.small import small
+from tests.runs.small import finished as finished_run
+from tests.runs.small import small
 
 HOLD = """
 import sys, time
-from modebridge.recipes import RunFolder
+from modebridge.runs import RunFolder
 with RunFolder(sys.argv[1]).alone():
     print("in", flush=True)
     time.sleep(float(sys.argv[2]))
@@ -159,5 +160,5 @@ def test_modes_are_aligned_where_the_recipe_says_so(tmp_path):
     assert "the same function to" in (tmp_path / "run" / "report.html").read_text()
     # What is exported is what was asked: the aligned modes.
     ensemble, _ = ensemble_of(folder, ["mode-0", "mode-1"])
-    weights, _ = folder.read("aligned", "1")
+    weights, _ = folder.read("aligned/1")
     assert torch.equal(ensemble.bases[1].head.weight, weights["head.weight"])

@@ -14,10 +14,12 @@ from modebridge.data import Loader
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import evaluate, surprisals
-from modebridge.recipes import Workshop, find_recipe, make_workshop, run_recipe
-from modebridge.recipes.digits import digits
+from modebridge.recipes import find_recipe
+from modebridge.members import Context, CurveWeights
+from modebridge.runs import Run, run_recipe
+from modebridge.recipes.demo import digits
 from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary, terminal_table
-from tests.recipes.small import finished, small
+from tests.runs.small import finished, small
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +211,10 @@ def test_markdown_table_has_all_columns():
 def test_curves_do_not_depend_on_how_many_are_trained_together(monkeypatch):
     """The recipe has batch norm; a GPU trains its curves in groups, a CPU one by one, and their keys are the same."""
     pairs, recipe = [(0, 1), (0, 2)], replace(small(), mode=replace(small().mode, epochs=0))
-    alone = make_workshop(recipe).curves(pairs)
-    monkeypatch.setattr(Workshop, "_together", 2)
-    together = make_workshop(recipe).curves(pairs)
-    assert [together[pair].at(0.5).id for pair in pairs] == [alone[pair].at(0.5).id for pair in pairs]
+    alone = Run(recipe)
+    together = Run(recipe)
+    monkeypatch.setattr(Context, "together", 2)
+    plan = together.plan([CurveWeights(i, j) for i, j in pairs])
+    assert [len(job.stages) for job in plan.missing(together.store)] == [2, 1, 2]
+    for i, j in pairs:
+        assert alone.curve(i, j).at(0.5).id == together.curve(i, j).at(0.5).id
