@@ -168,6 +168,6 @@ def test_answers_that_do_not_fit_each_other(copy, name, tensors, notes, message)
     folder = RunFolder(copy)
     own, meta = folder.read(f"logits/{name}")
     kept = {key: value for key, value in meta.items() if key not in ("key", "hash", "seal")}
-    folder.keep("logits", name, meta["key"], tensors or own, kept | notes)
+    folder.keep(f"logits/{name}", meta["key"], tensors or own, kept | notes)
     with pytest.raises(ModebridgeError, match=message):
         read_answers(RunFolder(copy))

@@ -127,8 +127,12 @@ def test_unknown_recipe_and_too_few_modes():
 
 def row(name, nll, dee=1.0, **more):
     scores = {"accuracy": 0.9, "nll": nll, "ece": 0.02, "brier": 0.1, "raw_nll": nll, "raw_ece": 0.02, "raw_brier": 0.1}
+    roles = {"DE-1": "one", "DE-2": "two", "DE-1 + 1 bridge I": "bridge", "DE-1 + 1 label control": "control"}
+    plain = name in ("DE-1", "DE-2")
+    more |= {"role": roles.get(name, ""), "family": "networks" if plain else name.rpartition(" ")[2]}
+    members = tuple(f"mode-{k}" for k in range(int(name[3])))
     return Row(
-        name=name, dee=dee, members=(), relative_flops=1.05, relative_params=1.08, temperature=1.0, **scores, **more
+        name=name, dee=dee, members=members, relative_flops=1.05, relative_params=1.08, temperature=1.0, **scores, **more
     )
 
 

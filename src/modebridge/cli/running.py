@@ -24,6 +24,7 @@ from modebridge.runs import (
     RunFolder,
     RunResult,
     begin,
+    blueprint_for,
     engine_for,
     gather,
     machine,
@@ -72,7 +73,7 @@ def run(
         TensorBoard.check()
     given: list[Mode] = []
     if modes is not None:
-        given = find_modes(recipe, data, modes)
+        given = find_modes(blueprint_for(recipe, data=data).net, modes)
         recipe = changed(recipe, [f"modes={len(given)}"])
     engine = _quiet(engine_for(recipe, device))
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())

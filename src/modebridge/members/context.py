@@ -69,8 +69,8 @@ class Blueprint:
         """The body of a bridge with its cost; it may have no weights."""
         if (kind, size) not in self._bodies:
             device = next(self.bare.parameters()).device
-            with torch.device(device):  # also what the body is made of
-                example = each(lambda tensor: tensor.to(device), self.example)
+            example = each(lambda tensor: tensor.to(device), self.example)
+            with torch.device(device):  # where the body is made
                 self._bodies[kind, size] = choose_body(
                     self.bare, example, kind, slim=self.recipe.slim(size), budget=self.budget(size)
                 )

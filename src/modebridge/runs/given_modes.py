@@ -4,32 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
+from torch import nn
 
 from modebridge.data.weights import load_modes
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.recipes import Recipe, network_of
 from modebridge.runs.artefact_files import read_artefact
-from modebridge.runs.data_facts import facts_for
 from modebridge.runs.sealed_records import Damage
 
 __all__ = ["find_modes"]
 
 
-def find_modes(recipe: Recipe, data: Path | None, place: Path) -> list[Mode]:
+def find_modes(net: nn.Module, place: Path) -> list[Mode]:
     """At least two different modes out of a folder, or out of one file that holds several.
 
     Args:
-        recipe: of the run; says which network.
-        data: the folder of the data set's files, for recipes whose data must be read to know the network.
+        net: the network of the run.
         place: files of weights, the `modes` folder of another run, or a file; see `load_modes`.
     """
     if not place.exists():
         raise ModebridgeError(f"Expected '{place}' to be a folder with the weights of modes, but there is none.")
     for notes in sorted(place.glob("*/meta.json")):
         _check(notes.parent)
-    net = network_of(recipe, facts_for(recipe, data=data)).build(torch.Generator().manual_seed(0))
     found = load_modes(net, place)
     if len(found) < 2:
         raise ModebridgeError(
