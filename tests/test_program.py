@@ -211,14 +211,14 @@ def test_advice_by_every_price(quick, folder):
 def test_costs_and_recipes_as_data(quick):
     rows = {row["name"]: row for row in json.loads(invoke("cost", "tin200", "--paper", "--json").stdout)}
     assert rows["one bridge I small"]["relative_params"] == pytest.approx(0.1712, abs=5e-5)
-    assert rows["DE-1 + 2 I small"]["paper_params"] == pytest.approx(1.114, abs=5e-4)
+    assert rows["DE-1 + 2 bridges I"]["paper_params"] == pytest.approx(1.114, abs=5e-4)
 
 
 def test_recipes_are_listed_at_once_and_estimated_where_asked(quick, monkeypatch):
-    from modebridge.cli import looking
+    from modebridge.cli import show_commands
 
-    monkeypatch.setattr(looking, "seconds_here", None)
-    monkeypatch.setattr(looking, "work_of", None)
+    monkeypatch.setattr(show_commands, "seconds_here", None)
+    monkeypatch.setattr(show_commands, "work_of", None)
     listed = {row["name"]: row for row in json.loads(invoke("recipes", "--json").stdout)}
     assert set(listed) == set(RECIPES)
     assert listed["cifar10"]["bridges"] == 68
@@ -226,7 +226,7 @@ def test_recipes_are_listed_at_once_and_estimated_where_asked(quick, monkeypatch
     assert "PFLOP" not in shown
     assert "modebridge recipes --estimate" in " ".join(shown.split())
     monkeypatch.undo()
-    monkeypatch.setattr(looking, "RECIPES", {"digits": small})
+    monkeypatch.setattr(show_commands, "RECIPES", {"digits": small})
     (row,) = json.loads(invoke("recipes", "--estimate", "--json").stdout)
     assert row["seconds"] > 0
     assert row["petaflop"] > 0

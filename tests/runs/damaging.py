@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from modebridge.cli import looking, running
+from modebridge.cli import show_commands, run_commands
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, resampled_means
 from modebridge.evaluate import answers as scored
@@ -77,13 +77,13 @@ def hear(verb: str, path: Path) -> Heard:
 
 def _run(path: Path) -> None:
     given: dict[str, Any] = {"seed": None, "settings": [], "data": None, "device": "cpu", "modes": None}
-    running.run(None, out=path, boards=False, as_json=True, **given)
+    run_commands.run(None, out=path, boards=False, as_json=True, **given)
 
 
 _VERBS: dict[str, Callable[[Path], None]] = {
     "run": _run,
     "report": looking.report_run,
-    "advise": lambda path: looking.advise_run(path, 1.5, "flops", True),
+    "advise": lambda path: show_commands.advise_run(path, 1.5, "flops", True),
 }
 
 
@@ -135,14 +135,14 @@ def _made() -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory()
     path = Path(folder.name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "read_recipe", lambda name: (tiny(), 0))
+        patch.setattr(run_commands, "read_recipe", lambda name: (tiny(), 0))
         assert hear("run", path).shown is not None
     times = {"mode-0": 1.0, "mode-1": 1.0, "curve-0-1": 1.0, "I-0-1-small": 0.1, "II-0-1-small": 0.1}
     kept = {"relative": {**times, "labels-0-1-small": 0.1}, "batch": 64}
-    looking.existing(path).files.write({"times.json": json.dumps(kept)})
+    show_commands.existing(path).files.write({"times.json": json.dumps(kept)})
     rows = (TableRow("DE-1", {"NLL": Cell(0.5, 0.1)}), TableRow("DE-2", {"NLL": Cell(0.4)}))
     table = StudyTable("A study", (Column("NLL", 3, "down"),), rows, ("A note.",))
-    write_study(StudyPart("type1", "what it asks", (table,), "<svg></svg>"), looking.existing(path))
+    write_study(StudyPart("type1", "what it asks", (table,), "<svg></svg>"), show_commands.existing(path))
     return folder
 
 

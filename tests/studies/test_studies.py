@@ -110,7 +110,7 @@ def test_the_papers_numbers_are_those_of_the_reference() -> None:
 def test_the_deep_ensembles_of_the_papers_runs() -> None:
     """The sets that the authors' references were made from: four different ones of every size, over eight modes."""
     sheet = Sheet(_Stub(find_recipe("cifar10")), runs(find_recipe("cifar10"), 6), 7)  # type: ignore[arg-type]
-    sets = {m: [{member.i for member in sheet.deep_ensemble(m, run)} for run in range(4)] for m in range(1, 8)}
+    sets = {m: [{member.number for member in sheet.deep_ensemble(m, run)} for run in range(4)] for m in range(1, 8)}
     assert sets[1] == [{0}, {1}, {2}, {3}]
     assert sets[2] == [{0, 1}, {0, 2}, {0, 3}, {0, 4}]
     assert sets[4] == [{0, 1, 2, 3}, {0, 2, 3, 4}, {0, 3, 4, 5}, {0, 4, 5, 1}]

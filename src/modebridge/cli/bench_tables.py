@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from modebridge.cli.looking import plain_table
+from modebridge.cli.show_commands import plain_table
 from modebridge.deploy.benchmark import Result
 
 __all__ = ["about_line", "goals", "markdown", "row_of", "table_of"]

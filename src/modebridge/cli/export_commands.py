@@ -16,7 +16,7 @@ from rich import box
 from rich.table import Table
 
 import modebridge.data
-from modebridge.cli.looking import existing, naming_damage
+from modebridge.cli.show_commands import existing, naming_damage
 from modebridge.cli.terminal import put, say, screen
 from modebridge.deploy import ALL, Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format

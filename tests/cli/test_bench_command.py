@@ -10,11 +10,11 @@ import torch
 from typer.testing import CliRunner
 
 from modebridge import ModebridgeError
-from modebridge.cli import bench_tables, benching
+from modebridge.cli import bench_command, bench_tables
 from modebridge.cli.app import app
 from modebridge.deploy.benchmark import random_contenders
 from modebridge.deploy.export import export
-from modebridge.nets import spec_of
+from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import find_recipe, to_toml
 
 QUICK = ["--device", "cpu", "--batch", "1,2", "--ways", "eager", "--seconds", "0.01"]
@@ -70,7 +70,7 @@ def test_a_folder_gets_its_tables(folder):
 
 def test_a_file_is_timed_and_nothing_written(tmp_path):
     spec = spec_of("digits", "bn")
-    whole = random_contenders(spec, modes=2)[1].make()
+    whole = random_contenders(lambda generator: ResNet(spec, generator), torch.rand(1, *spec.image), 2)[1].make()
     export(whole, tmp_path / "fast.onnx", torch.rand(1, *spec.image))
     result = invoke(str(tmp_path / "fast.onnx"), "--device", "cpu", "--batch", "1", "--seconds", "0.01", "--json")
     assert result.exit_code == 0, result.output
@@ -142,8 +142,8 @@ def test_a_fuller_result_is_not_overwritten(folder):
 def test_tables_come_as_they_are_done_with_the_time_that_is_left(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     done: list[str] = []
-    monkeypatch.setattr(benching, "say", lambda text, **_: done.append(text))
-    monkeypatch.setattr(benching, "table_of", lambda results: done.append(f"table {results[0].batch}") or "")
+    monkeypatch.setattr(bench_command, "say", lambda text, **_: done.append(text))
+    monkeypatch.setattr(bench_command, "table_of", lambda results: done.append(f"table {results[0].batch}") or "")
     assert invoke("--recipe", "digits", *QUICK, "--only", "DE-2").exit_code == 0
     told = [text for text in done if text.startswith(("table", "4 rows", "1 of")) or "batch" in text]
     assert told[0] == "4 rows in 2 tables, at least 0 s; compiling comes on top."
@@ -167,5 +167,5 @@ def test_a_busy_machine_is_said(monkeypatch, load, busy):
 
 def test_numbers_of_any_size_have_three_digits():
     assert [bench_tables._ms(seconds) for seconds in (2.0, 0.1234, 0.00001234)] == ["2000", "123", "0.0123"]
-    assert benching._sizes("8, 1,8") == [8, 1]
+    assert bench_command._sizes("8, 1,8") == [8, 1]
     assert math.isclose(bench_tables.GOAL, 5.0)

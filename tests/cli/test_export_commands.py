@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from modebridge.cli.app import app
-from modebridge.cli.deploying import examples
+from modebridge.cli.export_commands import examples
 from modebridge.data import load_digits
 from modebridge.deploy import Deployed
 from modebridge.recipes.demo import digits
@@ -112,7 +112,7 @@ def test_the_digits_that_come_with_the_package(made, monkeypatch):
 
 def test_more_images_than_a_batch(made, monkeypatch):
     root, _, _ = made
-    monkeypatch.setattr("modebridge.cli.deploying.BATCH", 2)
+    monkeypatch.setattr("modebridge.cli.export_commands.BATCH", 2)
     paths = [root / "images" / "grey.png"] * 3 + [root / "images" / "large.jpg"] * 2
     found = lines(invoke("predict", root / "fast.onnx", *paths, "--json"))
     assert [record["file"].rsplit("/", 1)[-1] for record in found] == ["grey.png"] * 3 + ["large.jpg"] * 2

@@ -8,12 +8,14 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from modebridge import __version__
+from modebridge.cli.show_commands import plain_table, span
 from modebridge.cli.terminal import first_process, progress_bars, say, screen
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
@@ -32,6 +34,8 @@ from modebridge.runs import (
     run_recipe,
     write_page,
 )
+from modebridge.runs.executor import RunSpec
+from modebridge.runs.forecast import forecast
 from modebridge.runs.given_modes import find_modes
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
@@ -115,6 +119,48 @@ def run(
     console.print(f"Time: {seconds}; {engine.device.type}, {torch.get_num_threads()} cores, torch {torch.__version__}.")
     if page.is_file():
         console.print(f"Report: {page}", soft_wrap=True)
+
+
+def show_plan(
+    name: str | None,
+    *,
+    seed: int | None,
+    out: Path | None,
+    settings: Sequence[str],
+    data: Path | None,
+    device: str,
+    modes: Path | None,
+    as_json: bool,
+) -> None:
+    """Show what a run would do: what is there, what would be made, in which order, and about how long that takes."""
+    recipe, seed = chosen(name, settings, seed, out)
+    given = find_modes(blueprint_for(recipe, data=data).net, modes) if modes is not None else []
+    if given:
+        recipe = changed(recipe, [f"modes={len(given)}"])
+    path = out or default_folder(recipe, seed)
+    folder = RunFolder(path, writes=False) if path.is_dir() else None
+    say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
+    say(f"Folder: {path}{'' if folder is not None else ' (not there yet)'}")
+    spec = RunSpec(recipe, seed, None if data is None else str(data), device)
+    steps = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
+    console = screen()
+    if as_json:
+        console.print_data([asdict(step) for step in steps])
+        return
+    table = plain_table("step", "there", "to make", "epochs", "about", "which", text=(0, 5))
+    for step in steps:
+        missing = [name for group in step.missing for name in group]
+        seconds = "" if not missing else "?" if step.seconds is None else span(step.seconds)
+        which = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
+        table.add_row(step.folder, str(len(step.there)), str(len(missing)), str(step.epochs or ""), seconds, which)
+    console.print(table)
+    total = sum(step.seconds or 0.0 for step in steps)
+    console.print(
+        f"Training takes about {span(total)} on this machine, by counted work and a few steps timed now; compilation, "
+        "reading and scoring come on top."
+        if total
+        else "Nothing is to be trained."
+    )
 
 
 def study(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from modebridge.cli.bench_tables import about_line, goals, markdown, row_of, table_of
-from modebridge.cli.looking import existing, span
+from modebridge.cli.show_commands import existing, span
 from modebridge.cli.terminal import listed, say, screen
 from modebridge.deploy.benchmark import Contender, Result, Way, race, race_file, usable_ways
 from modebridge.deploy.deployed import Deployed
