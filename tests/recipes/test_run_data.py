@@ -222,9 +222,10 @@ def test_networks_of_the_paper_on_a_users_images(mine: Path) -> None:
         check_recipe(recipe, RunData(recipe))
     fitting = replace(recipe, net="cifar10")
     check_recipe(fitting, RunData(fitting))
+    wide = replace(fitting, data=replace(fitting.data, pad=9))
+    data = RunData(wide)
     with pytest.raises(ModebridgeError, match="at most the 8 pixels of an image's side, but got 9"):
-        wide = replace(fitting, data=replace(fitting.data, pad=9))
-        check_recipe(wide, RunData(wide))
+        check_recipe(wide, data)
     several = replace(recipe, data=replace(recipe.data, name=f"{mine}:dicts"))
     with pytest.raises(ModebridgeError, match="for net digits, but the data has several inputs"):
         check_recipe(several, RunData(several))
@@ -271,7 +272,7 @@ def test_a_folder_of_images_in_classes(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_mistakes_with_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModebridgeError, match="data.size to be the pixels of a side"):
+    with pytest.raises(ModebridgeError, match=r"data.size to be the pixels of a side"):
         recipe_on(f"folder:{tmp_path}")
     with pytest.raises(ModebridgeError, match="train' to be a folder with one folder a class"):
         RunData(recipe_on(f"folder:{tmp_path}", size=8))
@@ -280,5 +281,5 @@ def test_mistakes_with_a_folder(tmp_path: Path) -> None:
         RunData(recipe_on(f"folder:{tmp_path}", size=8))
     with pytest.raises(ModebridgeError, match=r"known data set, but got 'foo'.* or folder:PATH, or FILE.py:FUNCTION"):
         check_recipe(recipe_on("foo"))
-    with pytest.raises(ModebridgeError, match="data.size to be 0 for digits"):
+    with pytest.raises(ModebridgeError, match=r"data.size to be 0 for digits"):
         recipe_on("digits", size=32)
