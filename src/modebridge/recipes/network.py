@@ -80,6 +80,7 @@ class Network:
         spec = self.spec
         if spec is not None:
             return ResNet(spec, generator)
+        check_reference(self.reference)  # what must be imported is, before everybody's generator is borrowed
         with seeded(int(torch.randint(2**62, (), generator=generator))):
             return self._from_elsewhere()
 

@@ -21,7 +21,7 @@ from modebridge.data import (
 from modebridge.data.datasets import CLASS_NAMES, Images
 from modebridge.errors import ModebridgeError, near
 from modebridge.recipes.config import FOLDER, DataConfig
-from modebridge.recipes.user_code import call_function, seeded, split_reference
+from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
 
 __all__ = ["load_splits"]
 
@@ -45,6 +45,7 @@ def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
     if data.name.startswith(FOLDER):
         splits = load_folder(Path(data.name.removeprefix(FOLDER)), data.size)
     elif split_reference(data.name) is not None:
+        find_function(data.name, "data.name")
         with seeded(0):  # the same images in every process, even from a function that draws them
             splits = _from_function(data)
     elif data.name in SETS:

@@ -178,18 +178,17 @@ def run_file(path: Path, what: str, work: Callable[[], object]) -> Any:
         what: what is expected of it, for the sentence where it fails.
         work: a part of it.
     """
-    with _TURN:
-        sys.path.insert(0, str(path.parent))
-        try:
-            return work()
-        except ModebridgeError:
-            raise
-        except (Exception, SystemExit) as error:  # it is a user's program: anything can be wrong with it
-            raise ModebridgeError(
-                f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'; mend it."
-            ) from error
-        finally:
-            sys.path.remove(str(path.parent))
+    sys.path.insert(0, str(path.parent))
+    try:
+        return work()
+    except ModebridgeError:
+        raise
+    except (Exception, SystemExit) as error:  # it is a user's program: anything can be wrong with it
+        raise ModebridgeError(
+            f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'; mend it."
+        ) from error
+    finally:
+        sys.path.remove(str(path.parent))
 
 
 @contextmanager
