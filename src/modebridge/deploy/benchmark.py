@@ -17,7 +17,7 @@ from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
 from modebridge.deploy.timing import Spread, Timing, measure, ratio
-from modebridge.deploy.torch_runners import Branches, Stacked, capture
+from modebridge.deploy.torch_runners import Branches, Vmapped, capture
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import cost
@@ -228,7 +228,7 @@ def _runner(
         return _exported(ensemble, contender.name, image_shape, folder)
     compiled = way != "eager"
     if contender.stacked:
-        return Stacked(ensemble, device, dtype, compiled=compiled)
+        return Vmapped(ensemble, device, dtype, compiled=compiled)
     return Branches(ensemble, device, dtype, compiled=compiled, splits=contender.taps)
 
 

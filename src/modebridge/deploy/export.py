@@ -23,7 +23,7 @@ from modebridge.deploy.one_module import OneModule
 from modebridge.deploy.onnx_parts import needs_onnx
 from modebridge.deploy.parity import MARGIN, expected, largest_difference, probe
 from modebridge.deploy.quantise import Int8Cost, compare
-from modebridge.deploy.writers import Wishes, write_onnx, write_package
+from modebridge.deploy.writers import write_onnx, write_package
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.nets import FilterResponseNorm
@@ -131,29 +131,20 @@ def export(
     meta["outputs"] = ["probabilities", *[name for name, wanted in extras.items() if wanted], "used"]
     # What no reader would take is refused before the long part, under the name that the user gave.
     metadata_json(meta, place)
-    wishes = Wishes(
-        inputs=specs,
-        classes=len(meta["classes"]),
-        temperatures=found,
-        threshold=ALL if threshold is None else threshold,
-        members=members,
-        uncertainty=uncertainty,
-        elastic=elastic,
-        calibration=ranges,
-        aot=aot,
-    )
     # Measured: filter response norm's many small operations gain by grouping, folded convolutions lose by it.
     small = any(isinstance(layer, FilterResponseNorm) for layer in own.bridges.modules())
     together = not elastic and (small if grouped == "auto" else grouped)
-    one = OneModule(own, found, grouped=together)
-    if _apart(one, own, found, batches) >= tolerance:
+    module = OneModule(own, found, grouped=together)
+    if _apart(module, own, found, batches) >= tolerance:
         # Folding is exact in the network's graph as torch.fx saw it; a network that hides something keeps its norms.
-        one = OneModule(own, found, folded=False, grouped=together)
+        module = OneModule(own, found, folded=False, grouped=together)
     scratch = place.with_name(f".{place.stem}-{secrets.token_hex(6)}{place.suffix}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        write = write_onnx if kind == "onnx" else write_package
-        seal = write(one, given, wishes, meta, scratch)
+        if kind == "onnx":
+            seal = write_onnx(module, given, meta, scratch, ranges)
+        else:
+            seal = write_package(module, given, meta, scratch)
         file = Deployed.load(scratch)
 
         def ask(images: Any, bridges: int | None, threshold: float | None) -> Any:

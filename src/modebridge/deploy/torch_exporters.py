@@ -1,4 +1,4 @@
-"""One call of torch's exporters: on two rows, without their noise, and what they cannot do in one sentence."""
+"""The parts of an ensemble through torch's exporters: without their noise, and what they cannot do in one sentence."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor, fx, nn
 
 from modebridge.batches import each
+from modebridge.deploy.inputs import names_of
 from modebridge.deploy.one_module import BasePart, OneModule, Positional
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
-__all__ = ["in_order", "quiet", "refusal", "two_of"]
+__all__ = ["Exporter", "export_module", "export_parts", "in_order", "quiet"]
+
+Exporter: TypeAlias = Callable[[nn.Module, tuple[Tensor, ...], Any], Any]
+"""From a module that is called by position, an example and its dynamic shapes to a program."""
 
 LOGGERS = (
     "torch.onnx",
@@ -32,7 +37,40 @@ LOGGERS = (
 )
 
 
-def two_of(inputs: Inputs) -> Inputs:
+@torch.no_grad()
+def export_parts(exporter: Exporter, called: str, one: OneModule, example: Inputs) -> tuple[list[Any], list[Any]]:
+    """The program of every base (images to logits and features) and of every unit of bridges (features to logits).
+
+    They are exported apart, so that no part knows the batch of another: a bridge may run on some of the images.
+
+    Args:
+        exporter: makes one program.
+        called: how errors call it.
+        one: the ensemble.
+        example: its batch size does not matter.
+    """
+    _, features = one.run_bases(_two_rows(example))
+    bases = [export_module(exporter, called, base, example) for base in one.bases]
+    reads = [[features[place] for place in one.reads[numbers[0]]] for numbers in one.units]
+    return bases, [_export(exporter, called, Positional(r), given) for r, given in zip(one.runners, reads, strict=True)]
+
+
+def export_module(exporter: Exporter, called: str, module: nn.Module, example: Inputs) -> Any:
+    """The program of a module that takes images, or several inputs as one dict."""
+    return _export(exporter, called, Positional(module, names_of(example)), in_order(_two_rows(example)))
+
+
+def _export(exporter: Exporter, called: str, wrapped: Positional, inputs: Sequence[Tensor]) -> Any:
+    # Plain memory order: the example's strides are no part of the program.
+    example = tuple(tensor.contiguous() for tensor in inputs)
+    with quiet():
+        try:
+            return exporter(wrapped.eval(), example, (tuple({0: torch.export.Dim.DYNAMIC} for _ in example),))
+        except Exception as error:
+            raise _refusal(error, wrapped, called) from error
+
+
+def _two_rows(inputs: Inputs) -> Inputs:
     """The first row twice: a batch of one would be taken for a constant."""
     return each(lambda tensor: tensor[:1].expand(2, *tensor.shape[1:]).clone(), inputs)
 
@@ -43,9 +81,9 @@ def in_order(inputs: Inputs) -> list[Tensor]:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet(names: Sequence[str] = LOGGERS) -> Iterator[None]:
     """Exporters print their steps and the graph they failed at, log, and warn about themselves; errors come out."""
-    loggers = [logging.getLogger(name) for name in LOGGERS]
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
@@ -59,7 +97,7 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def refusal(error: Exception, wrapped: Positional, exporter: str) -> ModebridgeError:
+def _refusal(error: Exception, wrapped: Positional, exporter: str) -> ModebridgeError:
     """What an exporter could not do, by the submodule of the user's network, its line and the operation.
 
     Args:

@@ -18,7 +18,7 @@ from modebridge.ensembles.temperature import probabilities_of, scale
 from modebridge.errors import ModebridgeError
 from modebridge.nets import check_tap, skeleton, untouched
 
-__all__ = ["Branches", "Stacked", "capture", "compile_regions"]
+__all__ = ["Branches", "Vmapped", "capture", "compile_regions"]
 
 REGIONS = 512
 """How many shapes of regions one process may compile: more than members times batch sizes of any benchmark."""
@@ -118,7 +118,7 @@ class Branches:
         return mark
 
 
-class Stacked:
+class Vmapped:
     """A deep ensemble as one network with stacked weights (`torch.func.vmap`).
 
     Args:
