@@ -88,7 +88,7 @@ def common(trees: Sequence[Params]) -> dict[str, Tensor]:
     {'a': tensor(0.1000)}
     """
     first, *others = trees
-    return {name: own for name, own in first.items() if all(torch.equal(own, other[name]) for other in others)}
+    return {name: tensor for name, tensor in first.items() if all(torch.equal(tensor, other[name]) for other in others)}
 
 
 def clone(tree: Params) -> dict[str, Tensor]:

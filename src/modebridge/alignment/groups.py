@@ -112,10 +112,10 @@ class Groups:
 
     def flat(self, number: int, permutations: Permutations) -> Tensor:
         """The permutation of a group as one vector, over the units of the outer one where it is inside another."""
-        group, own = self.groups[number], permutations[number]
+        group, permutation = self.groups[number], permutations[number]
         if group.outer is None:
-            return own
-        return (permutations[group.outer][:, None] * group.size + own).reshape(-1)
+            return permutation
+        return (permutations[group.outer][:, None] * group.size + permutation).reshape(-1)
 
     def inner(self, number: int) -> list[Group]:
         """The groups inside each unit of a group."""
@@ -141,14 +141,14 @@ class Groups:
                 ]
             )
         grids = torch.meshgrid(*[torch.arange(part.size) for part in dim.parts], indexing="ij")
-        own = {part.group: k for k, part in enumerate(dim.parts) if part.group is not None}
+        place_of = {part.group: k for k, part in enumerate(dim.parts) if part.group is not None}
         total = torch.zeros((), dtype=torch.long)
         for k, part in enumerate(dim.parts):
             outer = self.groups[part.group].outer if part.group in self.groups else None
             if part.group not in permutations and part.kind == "whole":
                 source = grids[k]
             elif outer is not None and part.group is not None:
-                source = permutations[part.group][grids[own[outer]], grids[k]]
+                source = permutations[part.group][grids[place_of[outer]], grids[k]]
             else:
                 index = self._index(part, permutations)
                 source = grids[k] if index is None else index[grids[k]]
@@ -177,13 +177,13 @@ def groups_of(trace: Trace) -> Groups:
 def places(groups: Groups, number: int) -> list[Place]:
     """Every dimension of every weight on which a group is found."""
     group = groups.groups[number]
-    found = []
+    found_at = []
     for name, dims in groups.weights.items():
         for k, dim in enumerate(dims):
             for rows in _rows(dim, number, group.outer):
                 shape = (group.size, -1) if group.outer is None else (groups.groups[group.outer].size, group.size, -1)
-                found.append(Place(name, k, rows.reshape(shape)))
-    return found
+                found_at.append(Place(name, k, rows.reshape(shape)))
+    return found_at
 
 
 def _rows(dim: Dim, number: int, outer: int | None) -> Iterator[Tensor]:
@@ -237,7 +237,7 @@ def _outers(trace: Trace, number_of: Mapping[int, int]) -> dict[int, int]:
                     across |= {
                         (number, number_of.get(id(other))) for crossed in leaf.across for other in factors(crossed)
                     }
-    nested = {number: next(iter(found)) for number, found in before.items() if len(found) == 1}
+    nested = {number: next(iter(outers)) for number, outers in before.items() if len(outers) == 1}
     inside = {number: outer for number, outer in nested.items() if outer is not None and (outer, number) not in across}
     # One level only: what lives inside something nested is numbered alike everywhere.
     return {number: outer for number, outer in inside.items() if outer not in inside}

@@ -86,8 +86,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def follow(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> frozenset[str]:
         """Take note of an operation; returns the weights among what it was given."""
         origins = [self._origins.get(tensor) for tensor in given]
-        known = frozenset(name for own in origins if own is not None for name in own)
-        constant = bool(given) and all(own is not None for own in origins)
+        known = frozenset(name for names in origins if names is not None for name in names)
+        constant = bool(given) and all(names is not None for names in origins)
         for result in results:
             if constant:
                 self._origins[result] = known
@@ -100,7 +100,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name not in CONTRACTIONS:
             return None
         origins = [self._origins.get(args[place]) for place in CONTRACTIONS[name]]
-        if sum(own is None for own in origins) != 1:
+        if sum(names is None for names in origins) != 1:
             return None
         side = origins.index(None)
         weights = tuple(sorted(origins[1 - side] or ()))
@@ -198,10 +198,10 @@ def outputs_of(output: object, name: str = "output", depth: int = 4) -> dict[str
         parts = {str(key): value for key, value in output.items()}
     else:
         parts = dict(getattr(output, "__dict__", {}))
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for key, value in parts.items():
-        found.update(outputs_of(value, f"{name}{key}" if key.startswith("[") else f"{name}.{key}", depth - 1))
-    return found
+        tensors.update(outputs_of(value, f"{name}{key}" if key.startswith("[") else f"{name}.{key}", depth - 1))
+    return tensors
 
 
 @contextmanager

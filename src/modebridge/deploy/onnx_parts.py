@@ -19,10 +19,10 @@ from modebridge.types import Inputs
 __all__ = ["needs_onnx", "part_models"]
 
 
-def part_models(one: OneModule, example: Inputs) -> tuple[list[Model], list[Model]]:
+def part_models(module: OneModule, example: Inputs) -> tuple[list[Model], list[Model]]:
     """The ONNX model of every base and of every unit of bridges; see `export_parts`."""
     needs_onnx()
-    return export_parts(_model, "torch.onnx", one, example)
+    return export_parts(_model, "torch.onnx", module, example)
 
 
 def _model(module: nn.Module, example: tuple[Tensor, ...], shapes: Any) -> Model:

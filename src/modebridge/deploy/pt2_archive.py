@@ -24,7 +24,7 @@ Pack: TypeAlias = Callable[[Path, Mapping[str, str]], None]
 
 
 @torch.no_grad()
-def make_package(one: OneModule, example: Inputs, *, elastic: bool, aot: bool) -> Pack:
+def make_package(module: OneModule, example: Inputs, *, elastic: bool, aot: bool) -> Pack:
     """Export what a .pt2 archive holds.
 
     Plain, that is one program, `model`, from images to each member's probabilities (M, B, K). Elastic, it is one
@@ -32,7 +32,7 @@ def make_package(one: OneModule, example: Inputs, *, elastic: bool, aot: bool) -
     torch.export cannot leave out images by what it has computed.
 
     Args:
-        one: the ensemble.
+        module: the ensemble.
         example: (B, ...) images, or several inputs by name.
         elastic: see above.
         aot: compile every program with AOTInductor for the machine at hand.
@@ -42,11 +42,11 @@ def make_package(one: OneModule, example: Inputs, *, elastic: bool, aot: bool) -
             "Expected a C++ compiler for AOTInductor, but found neither g++ nor clang++; install one or leave out aot."
         )
     if elastic:
-        bases, bridges = export_parts(_program, "torch.export", one, example)
+        bases, bridges = export_parts(_program, "torch.export", module, example)
         programs = {f"base{k}": base for k, base in enumerate(bases)}
         programs |= {f"bridge{j}": bridge for j, bridge in enumerate(bridges)}
     else:
-        programs = {"model": export_module(_program, "torch.export", _Members(one), example)}
+        programs = {"model": export_module(_program, "torch.export", _Members(module), example)}
     compiled = {name: _compiled(program) for name, program in programs.items()} if aot else None
 
     def pack(path: Path, texts: Mapping[str, str]) -> None:

@@ -56,18 +56,18 @@ class Int8Cost:
 
 @torch.no_grad()
 def quantised(
-    one: OneModule, bases: Sequence[Model], bridges: Sequence[Model], images: Inputs
+    module: OneModule, bases: Sequence[Model], bridges: Sequence[Model], images: Inputs
 ) -> tuple[list[Model], list[Model]]:
     """The same parts with eight-bit weights (by channel) and activations; each is calibrated on what it is fed.
 
     Args:
-        one: the ensemble, to compute the features that bridges read.
+        module: the ensemble, to compute the features that bridges read.
         bases: the ONNX models of the bases.
         bridges: those of the bridges.
         images: (N, ...) to find the ranges of activations on; some hundreds are plenty.
     """
-    _, features = one.run_bases(images)
-    fed = [[features[place] for place in one.reads[numbers[0]]] for numbers in one.units]
+    _, features = module.run_bases(images)
+    fed = [[features[place] for place in module.reads[numbers[0]]] for numbers in module.units]
     return [_quantise(model, in_order(images)) for model in bases], [
         _quantise(model, inputs) for model, inputs in zip(bridges, fed, strict=True)
     ]
@@ -110,11 +110,11 @@ def _quantise(model: Model, inputs: Sequence[Tensor], batch: int = 32) -> Model:
 
 
 @torch.no_grad()
-def compare(own: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pair: Batch) -> Int8Cost:
+def compare(ensemble: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pair: Batch) -> Int8Cost:
     """The scores of a file beside the library's, on labelled images, in batches of 64."""
     images, labels = pair
     parts = [some_of(images, slice(k, k + 64)) for k in range(0, size_of(images), 64)]
-    before = torch.cat([expected(own.members(part), len(own.bases), temperatures) for part in parts])
+    before = torch.cat([expected(ensemble.members(part), len(ensemble.bases), temperatures) for part in parts])
     after = torch.cat([torch.from_numpy(file(part).probabilities) for part in parts])
     return Int8Cost(
         images=size_of(images),

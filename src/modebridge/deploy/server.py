@@ -134,13 +134,13 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         def take() -> None:
             while True:
                 try:
-                    one = self._answers.recv()
+                    item = self._answers.recv()
                 except (EOFError, OSError):
                     # Its end is news only while the server runs.
                     with suppress(RuntimeError):
                         loop.call_soon_threadsafe(self._worker_ended)
                     return
-                loop.call_soon_threadsafe(self._answered, *one)
+                loop.call_soon_threadsafe(self._answered, *item)
 
         for target in (hand_over, take):
             threading.Thread(target=target, daemon=True).start()

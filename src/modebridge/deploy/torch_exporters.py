@@ -38,7 +38,7 @@ LOGGERS = (
 
 
 @torch.no_grad()
-def export_parts(exporter: Exporter, called: str, one: OneModule, example: Inputs) -> tuple[list[Any], list[Any]]:
+def export_parts(exporter: Exporter, called: str, module: OneModule, example: Inputs) -> tuple[list[Any], list[Any]]:
     """The program of every base (images to logits and features) and of every unit of bridges (features to logits).
 
     They are exported apart, so that no part knows the batch of another: a bridge may run on some of the images.
@@ -46,13 +46,16 @@ def export_parts(exporter: Exporter, called: str, one: OneModule, example: Input
     Args:
         exporter: makes one program.
         called: how errors call it.
-        one: the ensemble.
+        module: the ensemble.
         example: its batch size does not matter.
     """
-    _, features = one.run_bases(_two_rows(example))
-    bases = [export_module(exporter, called, base, example) for base in one.bases]
-    reads = [[features[place] for place in one.reads[numbers[0]]] for numbers in one.units]
-    return bases, [_export(exporter, called, Positional(r), given) for r, given in zip(one.runners, reads, strict=True)]
+    _, features = module.run_bases(_two_rows(example))
+    bases = [export_module(exporter, called, base, example) for base in module.bases]
+    bridges = [
+        _export(exporter, called, Positional(runner), [features[place] for place in module.reads[numbers[0]]])
+        for numbers, runner in zip(module.units, module.runners, strict=True)
+    ]
+    return bases, bridges
 
 
 def export_module(exporter: Exporter, called: str, module: nn.Module, example: Inputs) -> Any:
@@ -107,7 +110,7 @@ def _refusal(error: Exception, wrapped: Positional, exporter: str) -> Modebridge
     """
     owners = _owners(wrapped)
     chain = list(_chain(error))
-    place = next((found for one in reversed(chain) if (found := _place(one, wrapped))), None)
+    place = next((found for link in reversed(chain) if (found := _place(link, wrapped))), None)
     net, name = owners.get(id(place.module), (None, "")) if place else (None, "")
     kind = type(net if net is not None else next(iter(_users(wrapped)))).__name__
     where = f" in its submodule '{name}' ({type(place.module).__name__})" if place and name else ""
@@ -135,18 +138,18 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _place(error: BaseException, wrapped: Positional) -> _Place | None:
     """The innermost submodule that an error went through, or whose operation was being translated."""
-    found: _Place | None = None
+    place: _Place | None = None
     for frame, number in traceback.walk_tb(error.__traceback__):
         node, module = frame.f_locals.get("node"), frame.f_locals.get("self")
         if isinstance(node, fx.Node) and (of_node := _of_node(node, wrapped)):
-            found = of_node
+            place = of_node
         elif isinstance(module, nn.Module) and id(module) in _owners(wrapped):
             file = frame.f_code.co_filename
             # torch's own way from a module's call to its forward pass says nothing.
-            own = not frame.f_code.co_name.endswith("_call_impl")
+            telling = not frame.f_code.co_name.endswith("_call_impl")
             code = linecache.getline(file, number).strip()
-            found = _Place(module, f"{Path(file).name}:{number} `{code}`" if own and code else "")
-    return found
+            place = _Place(module, f"{Path(file).name}:{number} `{code}`" if telling and code else "")
+    return place
 
 
 def _of_node(node: fx.Node, wrapped: Positional) -> _Place | None:
@@ -180,7 +183,7 @@ def _reason(chain: list[BaseException], place: _Place | None) -> tuple[str, str]
 def _users(wrapped: Positional) -> list[nn.Module]:
     """The user's networks, or bodies of bridges, inside what an exporter was given."""
     parts = [part.net for part in wrapped.modules() if isinstance(part, BasePart)]
-    runners = [runner for one in wrapped.modules() if isinstance(one, OneModule) for runner in one.runners]
+    runners = [runner for part in wrapped.modules() if isinstance(part, OneModule) for runner in part.runners]
     return [*parts, *runners] or [wrapped.module]
 
 

@@ -157,8 +157,8 @@ def examples(module: nn.Module, *given: Sequence[int] | Inputs) -> list[Inputs]:
 
 def zeros(module: nn.Module, *shapes: Sequence[int]) -> list[Tensor]:
     """A batch of one of each shape, of the module's own type, on torch's meta device."""
-    own = next(iter(module.parameters()), torch.zeros(()))
-    dtype = own.dtype if own.is_floating_point() else torch.float32
+    parameter = next(iter(module.parameters()), torch.zeros(()))
+    dtype = parameter.dtype if parameter.is_floating_point() else torch.float32
     return [torch.empty(1, *shape, dtype=dtype, device="meta") for shape in shapes]
 
 

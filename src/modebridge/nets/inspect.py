@@ -148,13 +148,13 @@ def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
     1 cannot be tapped: .refused says why
     """
     # The first row is all that is needed.
-    one = some_of(inputs_of(example, "the example"), slice(1))
+    row = some_of(inputs_of(example, "the example"), slice(1))
 
     def both(bare: nn.Module, inputs: Sequence[Inputs]) -> tuple[Watched, Watched]:
         # Twice: in another batch, what does not keep the batch on its first axis shows itself.
         return watch(bare, inputs[0]), watch(bare, each(_twice, inputs[0]), count=False)
 
-    first, second = on_copy(net, [one], both)
+    first, second = on_copy(net, [row], both)
     assert first.logits is not None
     names = {name: module for name, module in net.named_modules() if name}
     refused = {name: reason for name in names if (reason := _reason(name, first, second))}

@@ -142,7 +142,7 @@ def _reliability(data: PageData) -> str:
     wanted = ["DE-1", "DE-1 + 1 bridge I", "DE-2"]
     rows = [row for name in wanted for row in data.rows if row.name == name and row.members]
     labels = data.answers.test_labels
-    found = [
+    diagrams = [
         (
             row.name,
             reliability(data.answers.probabilities(row.members), labels),
@@ -150,7 +150,7 @@ def _reliability(data: PageData) -> str:
         )
         for row in rows
     ]
-    return reliability_figure(found) if found else ""
+    return reliability_figure(diagrams) if diagrams else ""
 
 
 def _correspondence(answers: Answers) -> str:
@@ -159,9 +159,9 @@ def _correspondence(answers: Answers) -> str:
     if not bridges or not targets:
         return ""
     tables = {name: answers.probabilities([name]) for name in (*bridges, *targets)}
-    found = [[correspondence(tables[target], tables[name]) for target in targets] for name in bridges]
+    pairs = [[correspondence(tables[target], tables[name]) for target in targets] for name in bridges]
     return correspondence_figure(
-        bridges, targets, [[c.r2 for c in row] for row in found], [[c.kl for c in row] for row in found]
+        bridges, targets, [[c.r2 for c in row] for row in pairs], [[c.kl for c in row] for row in pairs]
     )
 
 
@@ -176,8 +176,8 @@ def _bars(data: PageData) -> str:
         samples.midpoint: f"midpoint {samples.midpoint}",
         samples.bridge: f"bridge {samples.bridge}",
     }
-    said: dict[str, Tensor] = {
+    probabilities: dict[str, Tensor] = {
         label: data.answers.probabilities([name])[numbers].to(torch.float32) for name, label in names.items()
     }
     truth = [data.classes[int(label)] for label in data.answers.test_labels[numbers]]
-    return bars_figure(samples.images, truth, data.classes, said, "bars")
+    return bars_figure(samples.images, truth, data.classes, probabilities, "bars")
