@@ -95,16 +95,11 @@ class Groups:
 
     def identity(self) -> dict[int, Tensor]:
         """Everything where it is."""
-        return {number: self._straight(group) for number, group in self.groups.items()}
-
-    def random(self, generator: torch.Generator) -> dict[int, Tensor]:
-        """A random renumbering of everything."""
-        found = {}
+        straight = {number: torch.arange(group.size) for number, group in self.groups.items()}
         for number, group in self.groups.items():
-            count = 1 if group.outer is None else self.groups[group.outer].size
-            rows = torch.stack([torch.randperm(group.size, generator=generator) for _ in range(count)])
-            found[number] = rows[0] if group.outer is None else rows
-        return found
+            if group.outer is not None:
+                straight[number] = straight[number].expand(self.groups[group.outer].size, -1).clone()
+        return straight
 
     def roots(self) -> list[int]:
         """The groups inside none; each is matched at once with those inside it."""
@@ -120,10 +115,6 @@ class Groups:
     def inner(self, number: int) -> list[Group]:
         """The groups inside each unit of a group."""
         return [group for group in self.groups.values() if group.outer == number]
-
-    def _straight(self, group: Group) -> Tensor:
-        straight = torch.arange(group.size)
-        return straight if group.outer is None else straight.expand(self.groups[group.outer].size, -1).clone()
 
     def _index(self, dim: Dim, permutations: Permutations) -> Tensor | None:
         """Where each place of the new dimension comes from; None where nothing moves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ __all__ = [
     "tensors_in",
     "weights_of",
 ]
+
+T = TypeVar("T")
 
 CONTRACTIONS = {"aten::convolution": (0, 1), "aten::addmm": (1, 2), "aten::mm": (0, 1), "aten::bmm": (0, 1)}
 """Operations in which units meet weights: the positions of the two operands."""
@@ -75,9 +77,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return hash(tuple(self._way))
 
     def sign(self, name: str, arguments: object, given: Sequence[Tensor], weights: frozenset[str]) -> None:
-        """Write down an operation: its name, whole numbers, shapes and weights."""
+        """Write down an operation: its name, shapes, weights, and the whole numbers that decide how it moves units."""
         shapes = tuple(tuple(tensor.shape) for tensor in given)
-        self._way.append((name, tuple(_whole_numbers(arguments)), shapes, weights))
+        self._way.append((name, tuple(_all_of(int, arguments)), shapes, weights))
 
     def static(self, tensor: Tensor) -> bool:
         """Whether a tensor is made of weights alone: what meets one of them in a product is a unit's activation."""
@@ -219,21 +221,14 @@ def as_in_training(net: nn.Module) -> Iterator[None]:
 
 def tensors_in(tree: object) -> Iterator[Tensor]:
     """The tensors among the arguments or results of an operation."""
-    if isinstance(tree, Tensor):
+    return _all_of(Tensor, tree)
+
+
+def _all_of(kind: type[T], tree: object) -> Iterator[T]:
+    if isinstance(tree, kind):
         yield tree
     elif isinstance(tree, tuple | list):
         for part in tree:
-            yield from tensors_in(part)
+            yield from _all_of(kind, part)
     elif isinstance(tree, dict):
-        yield from tensors_in(list(tree.values()))
-
-
-def _whole_numbers(tree: object) -> Iterator[int]:
-    """Dimensions, sizes and bounds: what decides how an operation moves units; a factor does not."""
-    if isinstance(tree, int):
-        yield tree
-    elif isinstance(tree, tuple | list):
-        for part in tree:
-            yield from _whole_numbers(part)
-    elif isinstance(tree, dict):
-        yield from _whole_numbers(list(tree.values()))
+        yield from _all_of(kind, list(tree.values()))

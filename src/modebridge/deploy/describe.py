@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -47,11 +47,12 @@ def describe(
             f"Expected one name for each of the {count} classes, but got {len(labels)}; leave them out for numbers."
         )
     bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
-    default = [f"mode-{k}" for k in range(len(ensemble.bases))] + [bridge.name for bridge in bridges]
-    members = default if names is None else list(names)
-    if len(members) != len(default):
+    unnamed = [f"mode-{k}" for k in range(len(ensemble.bases))] + [bridge.name for bridge in bridges]
+    members = unnamed if names is None else list(names)
+    if len(members) != len(unnamed):
         raise ModebridgeError(
-            f"Expected one name for each of the {len(default)} members, but got {len(members)}; modes first, then bridges."
+            f"Expected one name for each of the {len(unnamed)} members, but got {len(members)}; "
+            "modes first, then bridges."
         )
     base = ensemble.bases[0]
     shapes = feature_shapes(base, example, [bridge.tap for bridge in bridges])
@@ -120,7 +121,7 @@ def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("modebridge", "onnx", "onnxscript", "onnxruntime"):
         try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
+            versions[name] = version(name)
+        except PackageNotFoundError:
             continue
     return versions

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, fx, nn
 
-from modebridge.batches import each
+from modebridge.batches import each, named
 from modebridge.deploy.inputs import names_of
 from modebridge.deploy.one_module import BasePart, OneModule, Positional
 from modebridge.errors import ModebridgeError, first_line
@@ -80,7 +80,7 @@ def _two_rows(inputs: Inputs) -> Inputs:
 
 def in_order(inputs: Inputs) -> list[Tensor]:
     """The tensors of the inputs, which an exporter calls by position."""
-    return [inputs] if isinstance(inputs, Tensor) else list(inputs.values())
+    return list(named(inputs).values())
 
 
 @contextlib.contextmanager

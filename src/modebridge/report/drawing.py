@@ -53,8 +53,7 @@ def _plain(axis: Axes) -> None:
 
 def legend(axis: Axes, **options: Any) -> None:
     """A legend without a box, in the page's ink."""
-    found = axis.legend(frameon=False, fontsize=8, labelcolor=INK, **options)
-    found.set_zorder(5)
+    axis.legend(frameon=False, fontsize=8, labelcolor=INK, **options).set_zorder(5)
 
 
 def svg(figure: Figure, name: str, described: str) -> str:
