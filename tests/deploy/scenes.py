@@ -7,7 +7,7 @@ from torch import nn
 
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.bridges.bodies import VectorBody
-from modebridge.deploy.answer import Answer, staged
+from modebridge.deploy.elastic_answer import Answer, staged
 from modebridge.deploy.one_module import OneModule
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.modes import Mode

@@ -11,7 +11,7 @@ from torch import nn
 
 from modebridge.bridges import Bridge, VectorBody, body_for
 from modebridge.deploy import OneModule, Temperatures
-from modebridge.deploy.answer import uncertainty
+from modebridge.deploy.elastic_answer import uncertainty
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.errors import ModebridgeError

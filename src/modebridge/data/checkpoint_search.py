@@ -58,14 +58,14 @@ def choose_state(
     >>> sorted(choose_state(raw, net))
     ['bias', 'weight']
     """
-    found = _choose(raw, net, ema, prefix, ignore, what)
-    if len(found) > 1:
-        places = some([place.path for place in found])
+    fitting = _choose(raw, net, ema, prefix, ignore, what)
+    if len(fitting) > 1:
+        places = some([place.path for place in fitting])
         raise ModebridgeError(
-            f"Expected {what} to hold one {type(net).__name__}, but got {len(found)}, {places}; "
+            f"Expected {what} to hold one {type(net).__name__}, but got {len(fitting)}, {places}; "
             "name one with prefix=, or take all with load_modes."
         )
-    return found[0].tensors
+    return fitting[0].tensors
 
 
 def choose_states(

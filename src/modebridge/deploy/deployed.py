@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from modebridge.deploy.answer import Answer
+from modebridge.deploy.elastic_answer import Answer
 from modebridge.deploy.file_seal import check_seal
 from modebridge.deploy.inputs import Array, Arrays, checked, specs_in
 from modebridge.deploy.runtimes import OnnxFile, PackageFile, Runtime

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import LABELS, check_batch, shapes_of, size_of, some_of
-from modebridge.deploy.answer import ALL
 from modebridge.deploy.bridge_temperatures import Temperatures, fit_temperatures
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.describe import describe
+from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import check_example, specs_of
 from modebridge.deploy.metadata import metadata_json
 from modebridge.deploy.one_module import OneModule

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges import Bridge
-from modebridge.deploy.answer import Place
 from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.elastic_answer import Place
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import BridgedEnsemble, probabilities_of, scale

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from modebridge.deploy.answer import ALL, Place
+from modebridge.deploy.elastic_answer import ALL, Place
 from modebridge.deploy.inputs import specs_in
 from modebridge.deploy.one_module import OneModule
 from modebridge.ensembles.temperature import FLOOR

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import each, size_of, some_of
-from modebridge.deploy.answer import ALL
 from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import Array, Arrays, arrays_of
 from modebridge.deploy.thresholds import gated
 from modebridge.ensembles import BridgedEnsemble, scale

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import size_of
-from modebridge.deploy.answer import Answer, staged, uncertainty
 from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.elastic_answer import Answer, staged, uncertainty
 from modebridge.deploy.inputs import Array, specs_in
 from modebridge.deploy.metadata import KEY, read_metadata
 from modebridge.deploy.onnx_parts import needs_onnx

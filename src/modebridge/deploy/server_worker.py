@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.serve import ServeConfig
 
-__all__ = ["BATCH_HEADER", "PATH", "Api", "Line"]
+__all__ = ["BATCH_HEADER", "PATH", "AnswerPipe", "Api"]
 
 BATCH_HEADER = "x-batch-size"
 PATH = "/predict"
@@ -84,7 +84,7 @@ class Api(litserve.LitAPI):  # type: ignore[misc]
         return JSONResponse(fields, headers={BATCH_HEADER: str(size)})
 
 
-class Line:
+class AnswerPipe:
     """The way of answers back to the HTTP process, as LitServe's loop sends them."""
 
     def __init__(self, end: Connection) -> None:
@@ -103,7 +103,7 @@ class _Loop(BatchedLoop):  # type: ignore[misc]
     """
 
     def get_batch_requests(
-        self, lit_api: Api, request_queue: Connection, transport: Line
+        self, lit_api: Api, request_queue: Connection, transport: AnswerPipe
     ) -> tuple[list[Any], list[Any]]:
         """Requests to run together; those that have waited too long were told so, and are only crossed off."""
         requests: list[Any] = []
