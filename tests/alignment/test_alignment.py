@@ -15,6 +15,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, call
 from modebridge.training import fit_mode
+from tests.alignment.renumbering import renumbered
 from tests.networks import NETWORKS, OTHERS, HuggingFaceStyle, made
 from tests.scenarios import loader, quick, tiny_net
 
@@ -29,11 +30,6 @@ def images(n: int = 24, seed: int = 0) -> torch.Tensor:
 def found(name: str) -> tuple[nn.Module, Groups]:
     net = made(name)
     return net, find_groups(net, images(2))
-
-
-def renumbered(mode: Mode, groups: Groups, seed: int = 3) -> Mode:
-    permutations = groups.random(torch.Generator().manual_seed(seed))
-    return Mode(groups.permute(mode.params, permutations), groups.permute(mode.buffers, permutations))
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *OTHERS])

@@ -21,7 +21,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate.scores import accuracy, nll
 from modebridge.modes import Mode
 from tests.deploy.conftest import FITTED
-from tests.deploy.scenes import ensemble, images, middle
+from tests.deploy.scenes import ensemble, images, middle, staged_answer
 from tests.networks import HuggingFaceStyle
 from tests.scenarios import Vectors
 
@@ -34,7 +34,7 @@ def test_every_output_is_the_librarys(own, kind, count, request):
     ways = [(None, None), *[(j, None) for j in range(4)], (None, 0.0), (1, ALL)]
     ways += [(None, middle(own, batch, FITTED.first)), (1, middle(own, batch, FITTED.first))] if count > 1 else []
     for bridges, threshold in ways:
-        told, wanted = (asked(batch, bridges=bridges, threshold=threshold) for asked in (file, one.answer))
+        told, wanted = file(batch, bridges=bridges, threshold=threshold), staged_answer(one, batch, bridges, threshold)
         for name in told._fields:
             got = getattr(told, name)
             np.testing.assert_allclose(got, getattr(wanted, name).numpy(), atol=1e-5, err_msg=f"{name} {bridges}")
@@ -42,7 +42,7 @@ def test_every_output_is_the_librarys(own, kind, count, request):
 
 
 @pytest.mark.parametrize("kind", ["elastic", "package"])
-def test_the_papers(own, kind, request):
+def test_the_metadata(own, kind, request):
     done = request.getfixturevalue(kind)
     meta = Deployed.load(done.path).meta
     assert meta == json.loads(json.dumps(done.meta))
@@ -78,7 +78,7 @@ def test_any_client_of_onnx_runtime_can_leave_the_new_inputs_out(elastic, own):
         return found, ran["Conv"] + ran["FusedConv"]
 
     told, most = convolutions()
-    np.testing.assert_allclose(told, OneModule(own, FITTED).answer(batch).probabilities, atol=1e-5)
+    np.testing.assert_allclose(told, staged_answer(OneModule(own, FITTED), batch).probabilities, atol=1e-5)
     counts = [convolutions(bridges=np.array(j))[1] for j in range(4)]
     assert counts == sorted(set(counts)), "each further bridge has convolutions of its own"
     assert counts[-1] == most
@@ -150,7 +150,7 @@ def test_parity_sees_one_wrong_way_to_ask(own):
     one = OneModule(own, FITTED)
 
     def ask(batch, bridges, threshold, wrong=None):
-        found = one.answer(torch.from_numpy(batch), bridges=bridges, threshold=threshold).probabilities.numpy()
+        found = staged_answer(one, torch.from_numpy(batch), bridges, threshold).probabilities.numpy()
         return found + (0.01 if wrong is not None and wrong(batch, bridges, threshold) else 0.0)
 
     batches = probe(images(2), images(5))
@@ -287,7 +287,7 @@ def test_compiled_ahead_of_time(tmp_path, own):
     one = OneModule(own, FITTED)
     for bridges in (0, 3):
         told = Deployed.load(done.path)(images(5), bridges=bridges)
-        np.testing.assert_allclose(told.probabilities, one.answer(images(5), bridges=bridges).probabilities, atol=1e-5)
+        np.testing.assert_allclose(told.probabilities, staged_answer(one, images(5), bridges).probabilities, atol=1e-5)
 
 
 @pytest.mark.slow

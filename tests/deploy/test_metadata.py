@@ -102,13 +102,13 @@ def test_nested_up_to_the_limit(little_onnx):
         ({"inputs": {"x": {"shape": [1, 8, 8], "type": "float32"}}}, "'x' in the graph of '.*' to be tensor"),
     ],
 )
-def test_a_graph_that_is_not_what_its_papers_say(little_onnx, tmp_path, change, words):
+def test_a_graph_that_is_not_what_its_metadata_says(little_onnx, tmp_path, change, words):
     text = json.dumps({key: value for key, value in metadata_in(little_onnx).items() if key != "seal"} | change)
     with pytest.raises(ModebridgeError, match=words):
         Deployed.load(with_metadata(little_onnx, tmp_path / "a.onnx", text))
 
 
-def test_programs_that_are_not_what_their_papers_say(little_pt2, tmp_path):
+def test_programs_that_are_not_what_their_metadata_says(little_pt2, tmp_path):
     metadata = {key: value for key, value in metadata_in(little_pt2).items() if key != "seal"}
     plan = copy.deepcopy(metadata["plan"])
     plan["reads"][0] = [[1, "nowhere"]]

@@ -11,12 +11,12 @@ from torch import nn
 
 from modebridge.bridges import Bridge, VectorBody, body_for
 from modebridge.deploy import OneModule, Temperatures
-from modebridge.deploy.answer import uncertainty
+from modebridge.deploy.elastic_answer import uncertainty
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from tests.deploy.scenes import ensemble, images, middle, stirred
+from tests.deploy.scenes import ensemble, images, middle, staged_answer, stirred
 from tests.scenarios import TINY, tiny_net
 
 FITTED = Temperatures(0.8, (1.0, 1.1, 1.2, 1.3))
@@ -44,12 +44,11 @@ def test_the_ensemble_is_not_touched():
     assert all(torch.equal(tensor, before[name]) for name, tensor in own.state_dict().items())
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, None])
+@pytest.mark.parametrize("asked", [0, 1, 2, 3])
 @torch.no_grad()
-def test_fewer_bridges_by_hand(count):
+def test_fewer_bridges_by_hand(asked):
     own, batch = ensemble().double(), images(6).double()
-    answer = OneModule(own, FITTED).answer(batch, bridges=count)
-    asked = 3 if count is None else count
+    answer = staged_answer(OneModule(own, FITTED), batch, asked)
     members = own.members(batch)
     torch.testing.assert_close(
         answer.probabilities, scale(members[: 2 + asked].mean(0), FITTED.by_bridges[asked]), rtol=0, atol=1e-10
@@ -67,7 +66,7 @@ def test_sure_images_get_the_first_base_alone_and_nothing_else_runs_for_them():
     for name, part in [("base", one.bases[1]), *[(f"bridge{k}", part) for k, part in enumerate(one.runners)]]:
         part.register_forward_hook(lambda m, args, out, name=name: seen.__setitem__(name, len(args[0])))
     threshold = middle(own, batch, FITTED.first)
-    answer = one.answer(batch, threshold=threshold)
+    answer = staged_answer(one, batch, threshold=threshold)
     members = own.members(batch)
     alone, whole = scale(members[0], FITTED.first), scale(members.mean(0), FITTED.by_bridges[-1])
     unsure = alone.amax(-1) < threshold
@@ -77,13 +76,13 @@ def test_sure_images_get_the_first_base_alone_and_nothing_else_runs_for_them():
     torch.testing.assert_close(answer.probabilities[~unsure], alone[~unsure], rtol=0, atol=1e-10)
     assert torch.equal(answer.used, torch.where(unsure, 5, 1))
     seen.clear()
-    assert one.answer(batch, threshold=0.0).used.tolist() == [1] * 9
+    assert staged_answer(one, batch, threshold=0.0).used.tolist() == [1] * 9
     assert seen == {}
 
 
 @torch.no_grad()
 def test_no_image():
-    answer = OneModule(ensemble()).answer(images(0))
+    answer = staged_answer(OneModule(ensemble()), images(0))
     assert answer.probabilities.shape == (0, 3)
     assert answer.members.shape == (0, 5, 3)
     assert answer.entropy.shape == answer.used.shape == (0,)
@@ -92,7 +91,7 @@ def test_no_image():
 @torch.no_grad()
 def test_uncertainty_against_scipy():
     own, batch = ensemble().double(), images(5).double()
-    answer = OneModule(own).answer(batch)
+    answer = staged_answer(OneModule(own), batch)
     members = own.members(batch).numpy()
     assert answer.entropy.tolist() == pytest.approx(entropy(own(batch).numpy(), axis=-1).tolist(), abs=1e-9)
     disagreement = entropy(members.mean(0), axis=-1) - entropy(members, axis=-1).mean(0)
@@ -122,9 +121,6 @@ def test_threads_do_not_hear_each_other():
 
 
 def test_bad_arguments_are_said():
-    one = OneModule(ensemble())
-    with pytest.raises(ModebridgeError, match="Expected bridges to be between 0 and 3, but got 4"):
-        one.answer(images(1), bridges=4)
     with pytest.raises(ModebridgeError, match="temperature for each of 0 to 3 bridges, but got 2"):
         OneModule(ensemble(), Temperatures(1.0, (1.0, 1.0)))
     with pytest.raises(ModebridgeError, match="positive"):

@@ -8,7 +8,7 @@ from torch import nn
 
 from modebridge import Bridge, BridgedEnsemble, Mode, ModebridgeError
 from modebridge.bridges import body_like, last_blocks_tap
-from modebridge.deploy.torch_runners import Branches, Stacked, compile_regions
+from modebridge.deploy.torch_runners import Branches, Vmapped, compile_regions
 from modebridge.nets import resnet, spec_of
 
 
@@ -55,12 +55,12 @@ def test_bfloat16_is_near(images):
 @pytest.mark.parametrize("modes", [1, 3])
 def test_stacked_says_what_the_ensemble_says(norm, modes, images):
     whole, images = ensemble(norm, modes, 0, 0).double(), images.double()
-    torch.testing.assert_close(Stacked(whole, dtype=torch.float64)(images), whole(images), rtol=0, atol=1e-10)
+    torch.testing.assert_close(Vmapped(whole, dtype=torch.float64)(images), whole(images), rtol=0, atol=1e-10)
 
 
 def test_bridges_cannot_be_stacked():
     with pytest.raises(ModebridgeError, match="modes alone to be stacked, but got 3 bridges"):
-        Stacked(ensemble())
+        Vmapped(ensemble())
 
 
 class Nested(nn.Module):

@@ -13,7 +13,7 @@ from torch import nn
 
 from modebridge.bridges import Bridge
 from modebridge.deploy import OneModule
-from modebridge.deploy.torch_runners import Stacked
+from modebridge.deploy.torch_runners import Vmapped
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -55,7 +55,7 @@ def test_threads_run_one_network_at_different_weights():
     states = [(tapped.state_of(mode.state),) for mode in modes]
     assert all(_on_threads(lambda state: feature(tapped.run(state, batch)), states))
     assert Mode.from_module(bare).id == before
-    stacked = Stacked(ensemble(ones=0, twos=0))
+    stacked = Vmapped(ensemble(ones=0, twos=0))
     assert all(_on_threads(stacked, [(images(2, seed),) for seed in range(4)]))
 
 

@@ -12,13 +12,13 @@ import modebridge as mb
 from modebridge.bridges import Bridge, BridgeObjective, curve_target
 from modebridge.curves import start_curve
 from modebridge.deploy.one_module import OneModule, Positional
-from modebridge.deploy.torch_runners import Branches
-from modebridge.deploy.torch_runners import Stacked as StackedWeights
+from modebridge.deploy.torch_runners import Branches, Vmapped
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import curve_profile, predict
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, call, untouched
 from modebridge.training import BridgePlan, fit_bridges, fit_curve, fit_mode, plan_bridge
+from tests.deploy.scenes import staged_answer
 from tests.scenarios import quick
 
 
@@ -99,10 +99,10 @@ def everything(way: str, inplace: bool) -> dict[str, Tensor]:
         for turn in range(2):  # the first call sees how the network works, the second trusts it
             found[f"members {turn}"] = ensemble.members(images)
             found[f"one {turn}"] = one.members(images)
-            found[f"answer {turn}"] = one.answer(images, threshold=0.4).probabilities
+            found[f"answer {turn}"] = staged_answer(one, images, threshold=0.4).probabilities
             found[f"branches {turn}"] = Branches(ensemble, dtype=torch.float64)(images)
             found[f"predict {turn}"] = predict(ensemble, data)[0]
-        found["stacked"] = StackedWeights(mb.BridgedEnsemble(net, [a, b]), dtype=torch.float64)(images)
+        found["stacked"] = Vmapped(mb.BridgedEnsemble(net, [a, b]), dtype=torch.float64)(images)
         found["profile"] = torch.tensor([point.nll for point in curve_profile(net, curve, data, 3)])
         found["temperature"] = ensemble.temperature
     with torch.inference_mode():

@@ -8,7 +8,8 @@ import shutil
 import pytest
 import torch
 
-from modebridge.deploy import ALL, OneModule
+from modebridge.deploy import ALL, gated
+from modebridge.deploy.parity import expected
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import advise
 from modebridge.runs import gather, main_rows, read_answers, run_recipe, write_page
@@ -36,7 +37,7 @@ def test_the_ensemble_says_what_was_kept(run):
     torch.testing.assert_close(ensemble(images).double(), answers.calibrated(NAMES), rtol=0, atol=1e-5)
     assert notes["scores"]["nll"] == answers.score(NAMES).nll
     # Fewer bridges are calibrated for themselves.
-    short = OneModule(ensemble, notes["temperatures"]).answer(images, bridges=1).probabilities
+    short = expected(ensemble.members(images), 1, notes["temperatures"], bridges=1)
     torch.testing.assert_close(short.double(), answers.calibrated(NAMES[:2]), rtol=0, atol=1e-5)
     assert notes["example"].shape[1:] == images.shape[1:]
     assert any(torch.equal(notes["example"][0], image) for image in images), "a real image"
@@ -80,8 +81,10 @@ def test_a_threshold_keeps_to_its_cost_on_validation_images(run):
     whole = answers.cost(NAMES)[0]
     threshold = threshold_for(answers, NAMES, (1 + whole) / 2)
     ensemble, notes = ensemble_of(run[0], NAMES)
-    used = OneModule(ensemble, notes["temperatures"]).answer(run[1].splits.valid.images, threshold=threshold).used
-    assert float((used > 1).double().mean()) == pytest.approx(0.5, abs=0.02)
+    with torch.no_grad():
+        members = ensemble.members(run[1].splits.valid.images)
+    _, unsure = gated(members, 1, notes["temperatures"], threshold)
+    assert float(unsure.double().mean()) == pytest.approx(0.5, abs=0.02)
     assert threshold_for(answers, NAMES, whole) == ALL
 
 

@@ -43,11 +43,11 @@ def solve(groups: Groups, number: int, similarity: Similarity) -> dict[int, Tens
     if table is None and not chosen:
         # Nothing is known of these units: they stay where they are.
         return {number: torch.arange(group.size)}
-    own, _ = assign(best if table is None else table.double().cpu() + best)
-    found = {number: own}
+    permutation, _ = assign(best if table is None else table.double().cpu() + best)
+    permutations = {number: permutation}
     for key, options in chosen.items():
-        found[key] = torch.stack([options[row][column] for row, column in enumerate(own.tolist())])
-    return found
+        permutations[key] = torch.stack([options[row][column] for row, column in enumerate(permutation.tolist())])
+    return permutations
 
 
 def quality(similarity: Tensor, permutation: Tensor) -> float:

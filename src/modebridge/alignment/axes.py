@@ -130,12 +130,12 @@ def split(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
     axis = axis.root
     real = [size for size in sizes if size != 1]
     if len(real) <= 1:
-        found = iter([axis])
+        pieces = iter([axis])
     elif axis.pinned:
-        found = iter([Axis(size, pinned=True) for size in real])
+        pieces = iter([Axis(size, pinned=True) for size in real])
     else:
-        found = iter(_cut(axis, real))
-    return [Axis(1) if size == 1 else next(found) for size in sizes]
+        pieces = iter(_cut(axis, real))
+    return [Axis(1) if size == 1 else next(pieces) for size in sizes]
 
 
 def take(axis: Axis, start: int, stop: int) -> Axis:

@@ -37,33 +37,33 @@ class Place:
         """Where it is."""
         return join(self.container, self.head)
 
-    def missing(self, own: Params) -> list[str]:
+    def missing(self, wanted: Params) -> list[str]:
         """The network's names that are not here."""
-        return [name for name in own if name not in self.tensors]
+        return [name for name in wanted if name not in self.tensors]
 
-    def misshapen(self, own: Params) -> list[str]:
+    def misshapen(self, wanted: Params) -> list[str]:
         """The names whose tensors have another shape here."""
         return [
-            name for name, tensor in self.tensors.items() if not unusual(tensor) and tensor.shape != own[name].shape
+            name for name, tensor in self.tensors.items() if not unusual(tensor) and tensor.shape != wanted[name].shape
         ]
 
     def unusual(self) -> list[str]:
         """The names whose tensors are no plain ones."""
         return [name for name, tensor in self.tensors.items() if unusual(tensor)]
 
-    def fits(self, own: Params) -> bool:
+    def fits(self, wanted: Params) -> bool:
         """Whether it is the network, and nothing else."""
-        return not self.extra and not self.missing(own) and not self.unusual() and not self.misshapen(own)
+        return not self.extra and not self.missing(wanted) and not self.unusual() and not self.misshapen(wanted)
 
 
-def difference(places: Sequence[Place], own: Params, containers: Mapping[str, Params], net: str, what: str) -> str:
+def difference(places: Sequence[Place], wanted: Params, containers: Mapping[str, Params], net: str, what: str) -> str:
     """The sentence for a checkpoint that fits nowhere, about the place that comes nearest."""
     if not places:
         every = [join(path, name) for path, tensors in containers.items() for name in tensors]
         got = f"got {some(every)}" if every else "it holds no tensor"
-        return f"Expected {what} to hold weights named as {net}'s, {some(list(own))}, but {got}; check the network."
+        return f"Expected {what} to hold weights named as {net}'s, {some(list(wanted))}, but {got}; check the network."
     best = max(places, key=lambda place: (len(place.tensors), -len(place.path)))
-    missing, shapes, odd = best.missing(own), best.misshapen(own), best.unusual()
+    missing, shapes, odd = best.missing(wanted), best.misshapen(wanted), best.unusual()
     begin = f"Expected {what} to fit {net}" + (f" below '{best.path}'" if best.path else "")
     if missing or best.extra:
         parts = [f"{some(missing)} missing"] if missing else []
@@ -75,9 +75,9 @@ def difference(places: Sequence[Place], own: Params, containers: Mapping[str, Pa
     if odd:
         return f"{begin}, but '{odd[0]}' is {unusual(best.tensors[odd[0]])}; save plain dense tensors of numbers."
     name = shapes[0]
-    first = f"'{name}' is {tuple(best.tensors[name].shape)} in the file and {tuple(own[name].shape)} in the network"
-    sizes = {(tuple(best.tensors[name].shape)[:1], tuple(own[name].shape)[:1]) for name in shapes}
-    if len(sizes) == 1 and all(best.tensors[name].shape[1:] == own[name].shape[1:] for name in shapes):
+    first = f"'{name}' is {tuple(best.tensors[name].shape)} in the file and {tuple(wanted[name].shape)} in the network"
+    sizes = {(tuple(best.tensors[name].shape)[:1], tuple(wanted[name].shape)[:1]) for name in shapes}
+    if len(sizes) == 1 and all(best.tensors[name].shape[1:] == wanted[name].shape[1:] for name in shapes):
         in_file, in_net = (size[0] if size else 0 for size in next(iter(sizes)))
         way_out = f"build the network with {in_file} classes, or give a file of {in_net}"
         return f"{begin}, but {first}: another number of classes; {way_out}."

@@ -58,14 +58,14 @@ def choose_state(
     >>> sorted(choose_state(raw, net))
     ['bias', 'weight']
     """
-    found = _choose(raw, net, ema, prefix, ignore, what)
-    if len(found) > 1:
-        places = some([place.path for place in found])
+    fitting = _choose(raw, net, ema, prefix, ignore, what)
+    if len(fitting) > 1:
+        places = some([place.path for place in fitting])
         raise ModebridgeError(
-            f"Expected {what} to hold one {type(net).__name__}, but got {len(found)}, {places}; "
+            f"Expected {what} to hold one {type(net).__name__}, but got {len(fitting)}, {places}; "
             "name one with prefix=, or take all with load_modes."
         )
-    return found[0].tensors
+    return fitting[0].tensors
 
 
 def choose_states(
@@ -92,8 +92,8 @@ def _choose(
     what: str,
 ) -> list[Place]:
     params, buffers, _ = tensors_of(net)
-    own = {**params, **buffers}
-    if not own:
+    wanted = {**params, **buffers}
+    if not wanted:
         raise ModebridgeError(f"Expected {type(net).__name__} to have weights to load, but it has none; give another.")
     containers = dict(_containers(raw, what))
     places = _places(containers, raw, _names(net))
@@ -108,10 +108,10 @@ def _choose(
         places = inside
     for place in places:
         place.extra = [name for name in place.extra if not _ignored(name, place.path, ignore)]
-    _complete(places, own, set(buffers))
-    fitting = sorted((place for place in places if place.fits(own)), key=lambda place: natural(place.path))
+    _complete(places, wanted, set(buffers))
+    fitting = sorted((place for place in places if place.fits(wanted)), key=lambda place: natural(place.path))
     if not fitting:
-        raise ModebridgeError(difference(places, own, containers, type(net).__name__, what))
+        raise ModebridgeError(difference(places, wanted, containers, type(net).__name__, what))
     averaged, plain = [p for p in fitting if p.averaged], [p for p in fitting if not p.averaged]
     if (ema is True and not averaged) or (ema is False and not plain):
         kind, other = ("averaged (EMA)", "others") if ema else ("other than averaged (EMA)", "averaged ones")
@@ -126,7 +126,7 @@ def _ignored(name: str, path: str, ignore: str | Sequence[str]) -> bool:
     """Whether a name below a place, alone or with the way to it, is one of the patterns or lies below one."""
     patterns = [pattern.rstrip(".") for pattern in ([ignore] if isinstance(ignore, str) else ignore)]
     names = (name, join(path, name))
-    return any(fnmatchcase(one, p) or fnmatchcase(one, f"{p}.*") for one in names for p in patterns)
+    return any(fnmatchcase(candidate, p) or fnmatchcase(candidate, f"{p}.*") for candidate in names for p in patterns)
 
 
 def _names(net: nn.Module) -> dict[str, str | None]:
@@ -143,10 +143,10 @@ def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dic
     waiting: list[tuple[Mapping[Any, object] | Sequence[object], str, int]] = [(raw, "", 0)]
     seen = 1
     while waiting:
-        found, path, depth = waiting.pop()
-        pairs = list(found.items() if isinstance(found, Mapping) else enumerate(found))
+        container, path, depth = waiting.pop()
+        pairs = list(container.items() if isinstance(container, Mapping) else enumerate(container))
         tensors = {str(key): value for key, value in pairs if isinstance(value, Tensor)}
-        if tensors and isinstance(found, Mapping):
+        if tensors and isinstance(container, Mapping):
             yield path, tensors
         inside = [(key, value) for key, value in pairs if isinstance(value, Mapping | list | tuple)]
         seen += len(inside)
@@ -168,7 +168,7 @@ def _places(
     if places or not shared:
         return places
     # The network is the one that is wrapped here (`Logits(net)`), and the file's is bare.
-    bare = {".".join(name.split(".")[shared:]): own for name, own in names.items()}
+    bare = {".".join(name.split(".")[shared:]): full for name, full in names.items()}
     return _places_of(containers, raw, bare)
 
 
@@ -182,13 +182,13 @@ def _places_of(
         for words, tensor in parts:
             for cut in range(len(words)):
                 head, tail = ".".join(words[:cut]), ".".join(words[cut:])
-                own = names.get(tail)
-                if own is not None:
+                own_name = names.get(tail)
+                if own_name is not None:
                     if head not in here:
                         here[head] = Place(container, head, _is_averaged(container, head, tensors, raw))
-                    found = here[head].tensors
-                    if own not in found or _bare(own).endswith(tail):
-                        found[own] = tensor
+                    tensors_here = here[head].tensors
+                    if own_name not in tensors_here or _bare(own_name).endswith(tail):
+                        tensors_here[own_name] = tensor
         for head, place in here.items():
             start = head.split(".") if head else []
             tails = [".".join(words[len(start) :]) for words, _ in parts if words[: len(start)] == start]
@@ -208,16 +208,16 @@ def _is_averaged(container: str, head: str, tensors: Params, raw: Mapping[str, o
     return container == "state_dict" and {"averaging_state", "current_model_state"} <= raw.keys()
 
 
-def _complete(places: Sequence[Place], own: Params, buffers: set[str]) -> None:
+def _complete(places: Sequence[Place], wanted: Params, buffers: set[str]) -> None:
     """Add buffers that some formats leave out: counts of batches, and all of them in averages of parameters."""
     plain: list[Place] = []
     for place in sorted(places, key=lambda place: place.averaged):
-        if place.averaged and len(plain) == 1 and buffers.issuperset(place.missing(own)):
-            place.tensors |= {name: plain[0].tensors[name] for name in place.missing(own)}
-        for name in place.missing(own):
+        if place.averaged and len(plain) == 1 and buffers.issuperset(place.missing(wanted)):
+            place.tensors |= {name: plain[0].tensors[name] for name in place.missing(wanted)}
+        for name in place.missing(wanted):
             if name.endswith("num_batches_tracked"):  # as torch loads files from before there was one
-                place.tensors[name] = own[name].detach()
-        if not place.averaged and place.fits(own):
+                place.tensors[name] = wanted[name].detach()
+        if not place.averaged and place.fits(wanted):
             plain = _distinct([*plain, place])
 
 

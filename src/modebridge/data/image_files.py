@@ -79,16 +79,16 @@ def find_images(folder: Path | str, classes: Sequence[str] | None = None) -> Ima
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
-        found = sorted(
+        inside = sorted(
             os.path.join(root, file)  # noqa: PTH118 (a million of them: Path objects cost seconds)
             for root, _, files in os.walk(where / name)
             for file in files
             if os.path.splitext(file)[1].lower() in _ENDINGS  # noqa: PTH122
         )
-        if not found:
+        if not inside:
             raise ModebridgeError(f"Expected images of class '{name}' below '{where / name}', but got none.")
-        paths += found
-        labels += [label] * len(found)
+        paths += inside
+        labels += [label] * len(inside)
     if not names:
         raise ModebridgeError(f"Expected '{where}' to hold one folder a class, but it holds none.")
     return ImageFiles(tuple(paths), torch.tensor(labels), len(names))

@@ -1,8 +1,8 @@
 """One module, one file: a bridged ensemble for production, and how to ask it."""
 
-from modebridge.deploy.answer import ALL, Answer
 from modebridge.deploy.bridge_temperatures import Temperatures, fit_temperatures
 from modebridge.deploy.deployed import Deployed, UncheckedFileWarning
+from modebridge.deploy.elastic_answer import ALL, Answer
 from modebridge.deploy.export import Exported, export
 from modebridge.deploy.one_module import OneModule
 from modebridge.deploy.quantise import Int8Cost

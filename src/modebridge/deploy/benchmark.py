@@ -17,7 +17,7 @@ from modebridge.bridges import Bridge, choose_body
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
 from modebridge.deploy.timing import Spread, Timing, measure, ratio
-from modebridge.deploy.torch_runners import Branches, Stacked, capture
+from modebridge.deploy.torch_runners import Branches, Vmapped, capture
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import cost
@@ -97,20 +97,21 @@ def contenders(
     """
     taps = tuple(sorted({bridge.tap for bridge in (*type1, *type2)}))
 
-    def one(name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), *, stacked: bool = False) -> Contender:
+    def contender(
+        name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), *, stacked: bool = False
+    ) -> Contender:
         return Contender(name, partial(BridgedEnsemble, net, list(modes), list(bridges)), stacked, taps)
 
-    found = [one("DE-1", modes[:1])]
-    found += [one(f"DE-1 + {k} bridge{'s' if k > 1 else ''} I", modes[:1], type1[:k]) for k in range(1, len(type1) + 1)]
+    entered = [contender("DE-1", modes[:1])]
+    entered += [contender(f"DE-1 + {_counted(k)} I", modes[:1], type1[:k]) for k in range(1, len(type1) + 1)]
     if points:
-        found.append(one("DE-1 + midpoint", [modes[0], points[0]]))
+        entered.append(contender("DE-1 + midpoint", [modes[0], points[0]]))
     for m in range(2, len(modes) + 1):
-        found.append(one(f"DE-{m}", modes[:m]))
-        found.append(one(f"DE-{m} vmapped", modes[:m], stacked=True))
+        entered.append(contender(f"DE-{m}", modes[:m]))
+        entered.append(contender(f"DE-{m} vmapped", modes[:m], stacked=True))
     if len(modes) > 1:
-        names = {k: f"DE-2 + {k} bridge{'s' if k > 1 else ''} II" for k in range(1, len(type2) + 1)}
-        found += [one(name, modes[:2], type2[:k]) for k, name in names.items()]
-    return found
+        entered += [contender(f"DE-2 + {_counted(k)} II", modes[:2], type2[:k]) for k in range(1, len(type2) + 1)]
+    return entered
 
 
 def random_contenders(
@@ -219,7 +220,7 @@ def race(
         told(f"{way}: batch {batch}")
         times = measure({name: _call(run, images, way) for name, run in runners.items()}, seconds)
         unit = times[entered[0].name]
-        fresh = [Result(n, way, batch, found, ratio(found, unit), flops[n]) for n, found in times.items()]
+        fresh = [Result(n, way, batch, timing, ratio(timing, unit), flops[n]) for n, timing in times.items()]
         shown(fresh)
         results += fresh
     return results
@@ -238,7 +239,7 @@ def _runner(
         return _exported(ensemble, contender.name, image_shape, folder)
     compiled = way != "eager"
     if contender.stacked:
-        return Stacked(ensemble, device, dtype, compiled=compiled)
+        return Vmapped(ensemble, device, dtype, compiled=compiled)
     return Branches(ensemble, device, dtype, compiled=compiled, splits=contender.taps)
 
 
@@ -293,7 +294,7 @@ def race_file(
     most, bases = int(meta["bridges"]), int(meta["bases"])
     counts: list[int | None] = list(range(most + 1)) if meta["elastic"] else [None]
     flops: dict[int | None, float] = {None: 1.0}
-    flops |= {count: float(one) / bases for count, one in enumerate(meta["cost"]["by_bridges"])}
+    flops |= {count: float(relative) / bases for count, relative in enumerate(meta["cost"]["by_bridges"])}
     results: list[Result] = []
     for batch in batches:
         images = torch.rand(batch, *meta["image"], generator=generator(0, "images")).numpy()
@@ -307,4 +308,8 @@ def race_file(
 
 
 def _named(bases: int, bridges: int) -> str:
-    return f"DE-{bases}" + (f" + {bridges} bridge{'s' if bridges > 1 else ''}" if bridges else "")
+    return f"DE-{bases}" + (f" + {_counted(bridges)}" if bridges else "")
+
+
+def _counted(bridges: int) -> str:
+    return f"{bridges} bridge{'s' if bridges > 1 else ''}"

@@ -37,7 +37,7 @@ class Temperatures:
                 f"Expected a temperature for each of 0 to {bridges} bridges, but got {len(self.by_bridges)}; "
                 "fit them with fit_temperatures."
             )
-        if not all(0 < one < float("inf") for one in (self.first, *self.by_bridges)):
+        if not all(0 < temperature < float("inf") for temperature in (self.first, *self.by_bridges)):
             raise ModebridgeError(
                 f"Expected temperatures to be positive, but got {(self.first, *self.by_bridges)}; fit them again."
             )

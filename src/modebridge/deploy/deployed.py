@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from modebridge.deploy.answer import Answer, check_bridges
+from modebridge.deploy.elastic_answer import Answer
 from modebridge.deploy.file_seal import check_seal
 from modebridge.deploy.inputs import Array, Arrays, checked, specs_in
 from modebridge.deploy.runtimes import OnnxFile, PackageFile, Runtime
@@ -39,7 +39,7 @@ class Deployed:
         """(C, H, W) of a file that takes images; one that takes anything else is refused."""
         shape = self.meta["image"]
         if shape is None or len(shape) != 3:
-            takes = ", ".join(f"{name} {one.shape} of {one.type}" for name, one in self._specs.items())
+            takes = ", ".join(f"{name} {spec.shape} of {spec.type}" for name, spec in self._specs.items())
             raise ModebridgeError(
                 f"Expected a file that takes images (C, H, W), but '{self.path}' takes {takes}; "
                 "ask it in Python, with Deployed.load."
@@ -95,33 +95,35 @@ class Deployed:
             )
         if threshold is not None and not threshold >= 0:
             raise ModebridgeError(f"Expected threshold to be a number of at least 0, but got {threshold}; 2 asks all.")
-        count = check_bridges(bridges, self.meta["bridges"])
+        most = self.meta["bridges"]
+        if bridges is not None and (not isinstance(bridges, int) or not 0 <= bridges <= most):
+            raise ModebridgeError(
+                f"Expected bridges to be between 0 and {most}, but got {bridges}; leave it out for all."
+            )
         # Runtimes differ in what they do with a batch of none: its answer is known.
-        found = self._ran(tables, count, threshold) if len(next(iter(tables.values()))) else self._nothing()
-        return Answer(
-            found["probabilities"],
-            found.get("members"),
-            found.get("entropy"),
-            found.get("mutual_information"),
-            found["used"],
-        )
+        if len(next(iter(tables.values()))):
+            outputs = self._run(tables, most if bridges is None else int(bridges), threshold)
+        else:
+            outputs = self._nothing()
+        members, entropy, mutual_information = map(outputs.get, ("members", "entropy", "mutual_information"))
+        return Answer(outputs["probabilities"], members, entropy, mutual_information, outputs["used"])
 
-    def _ran(self, tables: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
+    def _run(self, tables: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
         try:
-            found = self._runtime.run(tables, bridges, threshold)
+            outputs = self._runtime.run(tables, bridges, threshold)
         except Exception as error:
             # A runtime has exceptions of its own for tokens out of range, no memory, or a graph that does not fit.
             raise ModebridgeError(
                 f"Expected '{self.path}' to run on these inputs, but got '{first_line(error)}'; check their values, "
                 "or export it again."
             ) from error
-        shape, classes = found["probabilities"].shape, self.meta["classes"]
+        shape, classes = outputs["probabilities"].shape, self.meta["classes"]
         if shape[1:] != (len(classes),):
             raise ModebridgeError(
                 f"Expected '{self.path}' to give probabilities of its {len(classes)} classes, but got shape {shape}; "
                 "export it again."
             )
-        return found
+        return outputs
 
     def _nothing(self) -> dict[str, Array]:
         classes, members = len(self.meta["classes"]), len(self.meta["members"])

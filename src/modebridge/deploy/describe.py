@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -47,11 +47,12 @@ def describe(
             f"Expected one name for each of the {count} classes, but got {len(labels)}; leave them out for numbers."
         )
     bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
-    own = [f"mode-{k}" for k in range(len(ensemble.bases))] + [bridge.name for bridge in bridges]
-    members = own if names is None else list(names)
-    if len(members) != len(own):
+    unnamed = [f"mode-{k}" for k in range(len(ensemble.bases))] + [bridge.name for bridge in bridges]
+    members = unnamed if names is None else list(names)
+    if len(members) != len(unnamed):
         raise ModebridgeError(
-            f"Expected one name for each of the {len(own)} members, but got {len(members)}; modes first, then bridges."
+            f"Expected one name for each of the {len(unnamed)} members, but got {len(members)}; "
+            "modes first, then bridges."
         )
     base = ensemble.bases[0]
     shapes = feature_shapes(base, example, [bridge.tap for bridge in bridges])
@@ -60,7 +61,7 @@ def describe(
     whole = by_bridges[-1]
     specs = specs_of(example)
     # Of a file with one input of floats it is the image, whatever the network calls it.
-    image = next(iter(specs.values())) if [one.type for one in specs.values()] == ["float32"] else None
+    image = next(iter(specs.values())) if [spec.type for spec in specs.values()] == ["float32"] else None
     return {
         # Readers of 0.1 know of one input, `images`; its files stay theirs.
         "format": 1 if image is not None and IMAGES in specs else FORMAT,
@@ -69,7 +70,7 @@ def describe(
         "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "classes": labels,
         "image": list(image.shape) if image is not None else None,
-        "inputs": {name: one.as_dict() for name, one in specs.items()},
+        "inputs": {name: spec.as_dict() for name, spec in specs.items()},
         "normalisation": _normalisation(ensemble, image),
         "members": members,
         "bases": len(ensemble.bases),
@@ -105,22 +106,22 @@ def _normalisation(ensemble: BridgedEnsemble, image: InputSpec | None) -> dict[s
     """Mean and std where the network carries them by these names, as ours do; else nobody knows."""
     if image is None:
         return {"input": "by name, as the network takes them"}
-    found: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
     base: nn.Module = ensemble.bases[0]
     for name in ("mean", "std"):
         value = getattr(base, name, None)
         if isinstance(value, Tensor) and value.numel() <= 4:
-            found[name] = [round(float(one), 6) for one in value.flatten()]
-    if len(found) == 2:
-        return {"input": "floats in [0, 1]; mean and std are applied inside", **found}
+            constants[name] = [round(float(number), 6) for number in value.flatten()]
+    if len(constants) == 2:
+        return {"input": "floats in [0, 1]; mean and std are applied inside", **constants}
     return {"input": "not known: images go to the network as they are given, floats in [0, 1] from image files"}
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
     for name in ("modebridge", "onnx", "onnxscript", "onnxruntime"):
         try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
+            versions[name] = version(name)
+        except PackageNotFoundError:
             continue
-    return found
+    return versions

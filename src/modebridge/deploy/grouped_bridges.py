@@ -96,17 +96,17 @@ def units(bodies: Sequence[nn.Module], reads: Sequence[Reads]) -> list[tuple[int
         bodies: one a bridge.
         reads: (base, tap) of every feature that each of them takes.
     """
-    found: list[list[int]] = []
+    groups: list[list[int]] = []
     for j, (body, places) in enumerate(zip(bodies, reads, strict=True)):
         leaves = [layer for layer in body.modules() if not any(True for _ in layer.children())]
         peers = next(
-            (own for own in found if list(reads[own[0]]) == list(places) and alike(bodies[own[0]], body)), None
+            (group for group in groups if list(reads[group[0]]) == list(places) and alike(bodies[group[0]], body)), None
         )
         if peers is None or len(places) != 1 or not all(map(_known, leaves)):
-            found.append([j])
+            groups.append([j])
         else:
             peers.append(j)
-    return [tuple(numbers) for numbers in found]
+    return [tuple(numbers) for numbers in groups]
 
 
 def _known(layer: nn.Module) -> bool:

@@ -97,8 +97,8 @@ class Connection(H11Protocol):
 
 
 def _too_late(seconds: float) -> bytes:
-    said = f"Expected the whole request within {seconds:g} s, but got a part of it; send it faster."
-    body = json.dumps({"detail": said}).encode()
+    sentence = f"Expected the whole request within {seconds:g} s, but got a part of it; send it faster."
+    body = json.dumps({"detail": sentence}).encode()
     head = "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
@@ -116,20 +116,20 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take in who has connected, close the port, read what was sent; then as uvicorn does it, answer and close."""
         loop = asyncio.get_running_loop()
-        found: list[socket.socket] = []
+        accepted: list[socket.socket] = []
         for listener in sockets or []:
             listener.setblocking(False)
             # Connections that the system has accepted would be reset with the port.
             with suppress(OSError):
                 while True:
-                    found.append(listener.accept()[0])
+                    accepted.append(listener.accept()[0])
         for server in self.servers:
             server.close()
         for listener in sockets or []:
             listener.close()
-        for one in found:
-            one.setblocking(False)
-            await loop.connect_accepted_socket(self._connection, one)
+        for connection in accepted:
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(self._connection, connection)
         end = loop.time() + GRACE
         # One turn at least, for what has come on connections that were kept.
         await asyncio.sleep(0.05)
@@ -142,6 +142,6 @@ class HttpServer(uvicorn.Server):
         return kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)  # type: ignore[no-any-return]
 
 
-def _arriving(one: Any) -> bool:
+def _arriving(connection: Any) -> bool:
     """Whether a connection has not said all that it was opened for."""
-    return one.cycle is None or (one.cycle.more_body and not one.cycle.response_complete)
+    return connection.cycle is None or (connection.cycle.more_body and not connection.cycle.response_complete)

@@ -50,7 +50,7 @@ def _all(test: Callable[[Any], bool], least: int = 0) -> Callable[[Any], bool]:
 
 
 def _shape(value: Any) -> bool:
-    return _all(lambda one: _whole(one, 1))(value) and math.prod(value) <= MOST
+    return _all(lambda size: _whole(size, 1))(value) and math.prod(value) <= MOST
 
 
 def _positive(value: Any) -> bool:
@@ -70,7 +70,7 @@ def _inputs(value: Any) -> bool:
 
 
 def _outputs(value: Any) -> bool:
-    return _all(lambda one: one in OUTPUTS)(value) and {"probabilities", "used"} <= set(value)
+    return _all(lambda name: name in OUTPUTS)(value) and {"probabilities", "used"} <= set(value)
 
 
 def _cost(value: Any) -> bool:
@@ -79,12 +79,16 @@ def _cost(value: Any) -> bool:
 
 
 def _reads(value: Any) -> bool:
-    return _all(lambda one: isinstance(one, list) and len(one) == 2 and _whole(one[0], 0) and _text(one[1]), 1)(value)
+    return _all(_place, 1)(value)
+
+
+def _place(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _whole(value[0], 0) and _text(value[1])
 
 
 def _plan(value: Any) -> bool:
-    found = value if isinstance(value, dict) else {}
-    return _all(_all(_text), 1)(found.get("taps")) and _all(_reads)(found.get("reads"))
+    plan = value if isinstance(value, dict) else {}
+    return _all(_all(_text), 1)(plan.get("taps")) and _all(_reads)(plan.get("reads"))
 
 
 def _names(value: Any) -> bool:
@@ -171,8 +175,7 @@ def read_metadata(text: str | None, path: Path, *, sealed: bool) -> dict[str, An
             f"Expected '{path}' to end with its SHA-256, but it does not: it was damaged or changed; "
             "get it again, or export it again."
         )
-    found: dict[str, Any] = metadata
-    return found
+    return dict(metadata)
 
 
 def _check(metadata: Any, path: Path, way_out: str) -> None:
@@ -195,10 +198,10 @@ def _check(metadata: Any, path: Path, way_out: str) -> None:
                 f"Expected '{path}' to be of format {FORMAT} or older, but got {metadata[name]}; "
                 "install a newer modebridge."
             )
-    for name, found, wanted in _agreements(metadata):
-        if found != wanted:
+    for name, value, wanted in _agreements(metadata):
+        if value != wanted:
             raise ModebridgeError(
-                f"Expected {name} in the metadata of '{path}' to be {wanted}, as the rest of it says, but got {found}; "
+                f"Expected {name} in the metadata of '{path}' to be {wanted}, as the rest of it says, but got {value}; "
                 f"{way_out}."
             )
 
@@ -208,24 +211,24 @@ def _agreements(metadata: Mapping[str, Any]) -> Sequence[tuple[str, Any, Any]]:
     bridges, bases = metadata["bridges"], metadata["bases"]
     given = list(metadata.get("inputs", {}).values())
     # Of a file with one input of floats it is the image.
-    image = given[0]["shape"] if [one["type"] for one in given] == ["float32"] else None
-    found: list[tuple[str, Any, Any]] = [
+    image = given[0]["shape"] if [entry["type"] for entry in given] == ["float32"] else None
+    agreements: list[tuple[str, Any, Any]] = [
         ("the number of members", len(metadata["members"]), bases + bridges),
         ("the number of temperatures", len(metadata["temperatures"]), bridges + 1),
         ("the number of costs", len(metadata["cost"]["by_bridges"]), bridges + 1),
     ]
     if given or metadata["image"] is None:
-        found.append(("the image", metadata["image"], image if given else "a shape"))
+        agreements.append(("the image", metadata["image"], image if given else "a shape"))
     if "plan" in metadata:
         taps, reads = metadata["plan"]["taps"], metadata["plan"]["reads"]
-        places = [(k, tap) for k, own in enumerate(taps) for tap in own]
-        missing = [place for one in reads for place in one if tuple(place) not in places]
-        found += [
+        places = [(k, tap) for k, names in enumerate(taps) for tap in names]
+        missing = [place for places_read in reads for place in places_read if tuple(place) not in places]
+        agreements += [
             ("the number of bases in the plan", len(taps), bases),
             ("the number of bridges in the plan", len(reads), bridges),
             ("what a bridge reads and no base gives", missing, []),
         ]
-    return found
+    return agreements
 
 
 def _shown(value: Any, most: int = 60) -> str:

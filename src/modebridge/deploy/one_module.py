@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.bridges import Bridge
-from modebridge.deploy.answer import Answer, Place, check_bridges, staged
 from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.elastic_answer import Place
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import BridgedEnsemble, mean_probability, probabilities_of, scale
@@ -41,9 +41,8 @@ class OneModule(Predictor):
         grouped: bool = False,
     ) -> None:
         super().__init__()
-        found = temperatures or Temperatures.same(float(ensemble.temperature), len(ensemble.bridges))
-        found.check(len(ensemble.bridges))
-        self.temperatures = found
+        self.temperatures = temperatures or Temperatures.same(float(ensemble.temperature), len(ensemble.bridges))
+        self.temperatures.check(len(ensemble.bridges))
         self.taps: list[list[str]] = [list(taps) for taps in ensemble._taps]
         self.reads: list[list[Place]] = [
             [(k, bridge.tap) for k in reads]
@@ -68,44 +67,22 @@ class OneModule(Predictor):
 
     def members(self, images: Inputs) -> Tensor:
         """The probabilities (M, B, K) of every member: the modes, then the bridges."""
+        logits, features = self.run_bases(images)
+        by_bridge: dict[int, Tensor] = {}
+        for numbers, runner in zip(self.units, self.runners, strict=True):
+            out = untouched(runner, runner, *[features[place] for place in self.reads[numbers[0]]])
+            by_bridge |= {numbers[0]: out} if len(numbers) == 1 else dict(zip(numbers, out.unbind(), strict=True))
+        return probabilities_of(torch.stack([*logits, *(by_bridge[j] for j in range(len(self.reads)))]))
+
+    def run_bases(self, images: Inputs) -> tuple[list[Tensor], dict[Place, Tensor]]:
+        """The logits (B, K) of every base, and the features that bridges read."""
         logits: list[Tensor] = []
         features: dict[Place, Tensor] = {}
         for k, base in enumerate(self.bases):
-            out, *found = base(images)
+            out, *at_taps = base(images)
             logits.append(out)
-            features.update({(k, tap): feature for tap, feature in zip(self.taps[k], found, strict=True)})
-        return probabilities_of(torch.stack([*logits, *self._bridges(features, len(self.reads))]))
-
-    def _bridges(self, features: Mapping[Place, Tensor], count: int) -> list[Tensor]:
-        """The logits (B, K) of the first bridges."""
-        said: dict[int, Tensor] = {}
-        for numbers, runner in zip(self.units, self.runners, strict=True):
-            if numbers[0] < count:
-                out = untouched(runner, runner, *[features[place] for place in self.reads[numbers[0]]])
-                said |= {numbers[0]: out} if len(numbers) == 1 else dict(zip(numbers, out.unbind(), strict=True))
-        return [said[j] for j in range(count)]
-
-    @torch.no_grad()
-    def answer(self, images: Inputs, *, bridges: int | None = None, threshold: float | None = None) -> Answer[Tensor]:
-        """The elastic answer: fewer bridges, or the whole ensemble only for images that the first base is unsure of.
-
-        Args:
-            images: (B, ...), or several inputs by name.
-            bridges: how many of the bridges, in their order; None takes all.
-            threshold: images whose first base is at least this confident (after its own temperature) get its answer
-                alone; None runs every member for every image.
-        """
-        count = check_bridges(bridges, len(self.reads))
-        return staged(
-            images,
-            lambda k, some: self.bases[k](some),
-            lambda features: self._bridges(features, count),
-            taps=self.taps,
-            members=len(self.bases) + len(self.reads),
-            temperatures=self.temperatures,
-            count=count,
-            threshold=threshold,
-        )
+            features |= {(k, tap): feature for tap, feature in zip(self.taps[k], at_taps, strict=True)}
+        return logits, features
 
 
 class BasePart(Predictor):

@@ -3,93 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from modebridge.deploy.bridge_temperatures import Temperatures
-from modebridge.deploy.inputs import InputSpec
+from modebridge.deploy.elastic_answer import ALL, Place
+from modebridge.deploy.inputs import specs_in
+from modebridge.deploy.one_module import OneModule
 from modebridge.ensembles.temperature import FLOOR
 
-__all__ = ["Layout", "compose"]
+__all__ = ["Model", "compose"]
 
 Model = Any
 """An `onnx.ModelProto`; onnx has no types to speak of."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """What the parts are and what the whole gives.
-
-    Args:
-        inputs: what the bases take, by name and in their order.
-        taps: of each base, in the order in which its part gives the features.
-        shapes: of those features, without the batch axis.
-        reads: of each bridge, the (base, tap) of every feature that it takes.
-        units: the numbers of the bridges that each part computes; elastic, one each.
-        classes: K.
-        temperatures: of every number of bridges.
-        threshold: what is used where the caller gives none.
-        members: whether each member's probabilities go out too.
-        uncertainty: whether entropy and mutual information go out too.
-        elastic: whether `bridges` and `threshold` are inputs.
-    """
-
-    inputs: Mapping[str, InputSpec]
-    taps: Sequence[Sequence[str]]
-    shapes: Sequence[Sequence[tuple[int, ...]]]
-    reads: Sequence[Sequence[tuple[int, str]]]
-    units: Sequence[tuple[int, ...]]
-    classes: int
-    temperatures: Temperatures
-    threshold: float
-    members: bool
-    uncertainty: bool
-    elastic: bool
-
-
-def compose(bases: Sequence[Model], bridges: Sequence[Model], layout: Layout) -> Model:
+def compose(
+    bases: Sequence[Model],
+    bridges: Sequence[Model],
+    module: OneModule,
+    shapes: Mapping[Place, Sequence[int]],
+    meta: Mapping[str, Any],
+) -> Model:
     """One model from the models of all bases (images to logits and features) and bridges (features to logits).
 
     Elastic, the graph has two more inputs with defaults: `bridges`, how many of them run, and `threshold`, the
     confidence under which the first base's answer is not enough. Every bridge is the branch of an `If` that holds its
     weights (ONNX Runtime blocks a branch's convolutions only if their weights lie in it), on the gathered features of
     the unsure images; a base after the first is the branch of an `If` too.
+
+    Args:
+        bases: of `part_models`.
+        bridges: the same; elastic, one model a bridge.
+        module: whose parts they are.
+        shapes: of the features that bridges read, without the batch axis.
+        meta: the file's metadata, which says what it is to take and to give.
     """
     from onnx import TensorProto, helper
 
     build = _Builder()
     inputs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(one.type)), ["batch", *one.shape])
-        for name, one in layout.inputs.items()
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(np.dtype(spec.type)), ["batch", *spec.shape]
+        )
+        for name, spec in specs_in(meta).items()
     ]
-    if layout.elastic:
+    if meta["elastic"]:
         # An initializer of the same name is the input's default: a caller may leave it out.
         inputs.append(helper.make_tensor_value_info("bridges", TensorProto.INT64, []))
         inputs.append(helper.make_tensor_value_info("threshold", TensorProto.FLOAT, []))
-        build.constant(np.array(len(layout.reads)), "bridges")
-        build.constant(np.array(layout.threshold, np.float32), "threshold")
-        tables = _elastic(build, bases, bridges, layout)
+        build.constant(np.array(len(module.reads)), "bridges")
+        build.constant(np.array(ALL if meta["threshold"] is None else meta["threshold"], np.float32), "threshold")
+        tables = _elastic(build, bases, bridges, module, shapes, meta)
     else:
-        tables = _plain(build, bases, bridges, layout)
+        tables = _plain(build, bases, bridges, module, meta)
     outputs = []
-    kinds: dict[str, tuple[int, list[str | int]]] = {
-        "probabilities": (TensorProto.FLOAT, ["batch", layout.classes]),
-        "members": (TensorProto.FLOAT, ["batch", len(bases) + len(layout.reads), layout.classes]),
-        "entropy": (TensorProto.FLOAT, ["batch"]),
-        "mutual_information": (TensorProto.FLOAT, ["batch"]),
-        "used": (TensorProto.INT64, ["batch"]),
-    }
-    for name, (kind, shape) in kinds.items():
-        if name in tables:
-            build.add("Identity", [tables[name]], name)
-            outputs.append(helper.make_tensor_value_info(name, kind, shape))
+    axes = {"probabilities": [len(meta["classes"])], "members": [len(meta["members"]), len(meta["classes"])]}
+    for name in meta["outputs"]:
+        build.add("Identity", [tables[name]], name)
+        kind = TensorProto.INT64 if name == "used" else TensorProto.FLOAT
+        outputs.append(helper.make_tensor_value_info(name, kind, ["batch", *axes.get(name, [])]))
     graph = helper.make_graph(build.nodes, "modebridge", inputs, outputs, build.initializers)
     opsets: dict[str, int] = {}
     for model in (*bases, *bridges):
-        for one in model.opset_import:
-            opsets[one.domain] = max(opsets.get(one.domain, 0), one.version)
+        for opset in model.opset_import:
+            opsets[opset.domain] = max(opsets.get(opset.domain, 0), opset.version)
     return helper.make_model(
         graph,
         opset_imports=[helper.make_opsetid(domain, version) for domain, version in opsets.items()],
@@ -98,83 +76,93 @@ def compose(bases: Sequence[Model], bridges: Sequence[Model], layout: Layout) ->
     )
 
 
-def _plain(build: _Builder, bases: Sequence[Model], bridges: Sequence[Model], layout: Layout) -> dict[str, str]:
-    said: list[str] = []
-    features: dict[tuple[int, str], str] = {}
+def _plain(
+    build: _Builder, bases: Sequence[Model], bridges: Sequence[Model], module: OneModule, meta: Mapping[str, Any]
+) -> dict[str, str]:
+    members: list[str] = []
+    features: dict[Place, str] = {}
     for k, model in enumerate(bases):
-        out, *found = build.part(model, list(layout.inputs), f"base{k}/")
-        said.append(build.add("Softmax", [out], axis=-1))
-        features |= {(k, tap): name for tap, name in zip(layout.taps[k], found, strict=True)}
+        out, *at_taps = build.part(model, list(specs_in(meta)), f"base{k}/")
+        members.append(build.add("Softmax", [out], axis=-1))
+        features |= {(k, tap): name for tap, name in zip(module.taps[k], at_taps, strict=True)}
     by_number: dict[int, str] = {}
-    for numbers, model in zip(layout.units, bridges, strict=True):
-        sources = [features[place] for place in layout.reads[numbers[0]]]
+    for numbers, model in zip(module.units, bridges, strict=True):
+        sources = [features[place] for place in module.reads[numbers[0]]]
         (out,) = build.part(model, sources, f"bridge{numbers[0]}/")
         table = build.add("Softmax", [out], axis=-1)
         for place, j in enumerate(numbers):
             # A group gives (J, B, K): its tables are taken out one by one.
             by_number[j] = build.add("Gather", [table, build.constant(np.array(place))]) if len(numbers) > 1 else table
-    said += [by_number[j] for j in sorted(by_number)]
-    batch = build.rows(said[0])
-    used = build.add("Expand", [build.constant(np.array([len(said)])), batch])
-    temperature = build.constant(np.array(layout.temperatures.by_bridges[-1], np.float32))
-    return _tables(build, layout, said, used, build.scale(build.mean(said, used), temperature))
+    members += [by_number[j] for j in sorted(by_number)]
+    batch = build.rows(members[0])
+    used = build.add("Expand", [build.constant(np.array([len(members)])), batch])
+    temperature = build.constant(np.array(module.temperatures.by_bridges[-1], np.float32))
+    return _tables(build, meta["outputs"], members, used, build.scale(build.mean(members, used), temperature))
 
 
-def _elastic(build: _Builder, bases: Sequence[Model], bridges: Sequence[Model], layout: Layout) -> dict[str, str]:
+def _elastic(
+    build: _Builder,
+    bases: Sequence[Model],
+    bridges: Sequence[Model],
+    module: OneModule,
+    shapes: Mapping[Place, Sequence[int]],
+    meta: Mapping[str, Any],
+) -> dict[str, str]:
+    inputs, classes, temperatures = list(specs_in(meta)), len(meta["classes"]), module.temperatures
     zero, one, minus = (build.constant(np.array(k)) for k in (0, 1, -1))
-    out, *found = build.part(bases[0], list(layout.inputs), "base0/")
+    out, *at_taps = build.part(bases[0], inputs, "base0/")
     first = build.add("Softmax", [out], axis=-1)
-    sure = build.scale(first, build.constant(np.array(layout.temperatures.first, np.float32)))
+    sure = build.scale(first, build.constant(np.array(temperatures.first, np.float32)))
     top = build.add("ReduceMax", [sure, build.constant(np.array([-1]))], keepdims=0)
     places = build.add("NonZero", [build.add("Less", [top, "threshold"])])  # (1, n)
     unsure = build.add("Squeeze", [places, build.constant(np.array([0]))])
     count = build.add("Gather", [build.add("Shape", [unsure]), zero])
     some = build.add("Greater", [count, zero])
     rows = build.add("Unsqueeze", [count, build.constant(np.array([0]))])
-    table = build.add("Concat", [rows, build.constant(np.array([layout.classes]))], axis=0)
+    table = build.add("Concat", [rows, build.constant(np.array([classes]))], axis=0)
     features = {
-        (0, tap): build.add("Gather", [name, unsure], axis=0) for tap, name in zip(layout.taps[0], found, strict=True)
+        (0, tap): build.add("Gather", [name, unsure], axis=0) for tap, name in zip(module.taps[0], at_taps, strict=True)
     }
-    said = [build.add("Gather", [first, unsure], axis=0)]
-    gathered = [build.add("Gather", [name, unsure], axis=0) for name in layout.inputs] if len(bases) > 1 else []
+    members = [build.add("Gather", [first, unsure], axis=0)]
+    gathered = [build.add("Gather", [name, unsure], axis=0) for name in inputs] if len(bases) > 1 else []
     for k, model in enumerate(bases[1:], start=1):
-        empty = [(0, layout.classes), *[(0, *shape) for shape in layout.shapes[k]]]
-        table_of, *found = build.branch(some, model, gathered, f"base{k}/", empty)
-        said.append(table_of)
-        features |= {(k, tap): name for tap, name in zip(layout.taps[k], found, strict=True)}
+        empty = [(0, classes), *[(0, *shapes[k, tap]) for tap in module.taps[k]]]
+        probabilities, *at_taps = build.branch(some, model, gathered, f"base{k}/", empty)
+        members.append(probabilities)
+        features |= {(k, tap): name for tap, name in zip(module.taps[k], at_taps, strict=True)}
     asked = build.add("Clip", ["bridges", zero, build.constant(np.array(len(bridges)))])
     for j, model in enumerate(bridges):
         wanted = build.add("And", [some, build.add("Greater", [asked, build.constant(np.array(j))])])
-        sources = [features[place] for place in layout.reads[j]]
-        said += build.branch(wanted, model, sources, f"bridge{j}/", [table])
-    members = build.add("Add", [asked, build.constant(np.array(len(bases)))])
-    used_here = build.add("Expand", [members, rows])
-    temperatures = build.constant(np.array(layout.temperatures.by_bridges, np.float32))
-    temperature = build.add("Gather", [temperatures, asked], axis=0)
-    tempered = build.scale(build.mean(said, used_here), temperature)
+        sources = [features[place] for place in module.reads[j]]
+        members += build.branch(wanted, model, sources, f"bridge{j}/", [table])
+    number = build.add("Add", [asked, build.constant(np.array(len(bases)))])
+    used_here = build.add("Expand", [number, rows])
+    by_bridges = build.constant(np.array(temperatures.by_bridges, np.float32))
+    temperature = build.add("Gather", [by_bridges, asked], axis=0)
+    tempered = build.scale(build.mean(members, used_here), temperature)
     index = build.add("Unsqueeze", [unsure, minus])  # (n, 1)
     batch = build.rows(first)
     used = build.add("ScatterND", [build.add("Expand", [one, batch]), index, used_here])
     answer = build.add("ScatterND", [sure, index, tempered])
-    if not (layout.members or layout.uncertainty):
+    if set(meta["outputs"]) == {"probabilities", "used"}:
         return {"probabilities": answer, "used": used}
     # Members of all images: the first base's everywhere, the others' where they ran, zeros elsewhere.
     blank = build.add("ConstantOfShape", [build.add("Shape", [first])])
-    whole = [first, *[build.add("ScatterND", [blank, index, name]) for name in said[1:]]]
-    return _tables(build, layout, whole, used, answer)
+    whole = [first, *[build.add("ScatterND", [blank, index, name]) for name in members[1:]]]
+    return _tables(build, meta["outputs"], whole, used, answer)
 
 
-def _tables(build: _Builder, layout: Layout, said: Sequence[str], used: str, answer: str) -> dict[str, str]:
-    """The outputs by name; `said` are the tables (B, K) of all members, zeros where one did not run."""
+def _tables(build: _Builder, outputs: Sequence[str], members: Sequence[str], used: str, answer: str) -> dict[str, str]:
+    """The outputs by name; members are tables (B, K), zeros where one did not run."""
     tables = {"probabilities": answer, "used": used}
-    if layout.members:
+    if "members" in outputs:
         axis = build.constant(np.array([1]))
-        tables["members"] = build.add("Concat", [build.add("Unsqueeze", [name, axis]) for name in said], axis=1)
-    if layout.uncertainty:
+        tables["members"] = build.add("Concat", [build.add("Unsqueeze", [name, axis]) for name in members], axis=1)
+    if "entropy" in outputs:
         tables["entropy"] = build.entropy(answer)
-        own = build.add("Sum", [build.entropy(name) for name in said])
-        own = build.add("Div", [own, build.add("Cast", [used], to=1)])
-        tables["mutual_information"] = build.add("Sub", [build.entropy(build.mean(said, used)), own])
+        total = build.add("Sum", [build.entropy(name) for name in members])
+        mean = build.add("Div", [total, build.add("Cast", [used], to=1)])
+        tables["mutual_information"] = build.add("Sub", [build.entropy(build.mean(members, used)), mean])
     return tables
 
 

@@ -5,58 +5,30 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.deploy.inputs import names_of
-from modebridge.deploy.one_module import OneModule, Positional
+from modebridge.deploy.one_module import OneModule
 from modebridge.deploy.onnx_graph import Model
-from modebridge.deploy.torch_exporters import in_order, quiet, refusal, two_of
+from modebridge.deploy.torch_exporters import export_parts
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
 __all__ = ["needs_onnx", "part_models"]
 
 
-@torch.no_grad()
-def part_models(one: OneModule, images: Inputs) -> tuple[list[Model], list[Model]]:
-    """The ONNX model of every base (images to logits and features) and of every unit of bridges (features to logits).
-
-    They are exported apart, so that no part knows the batch of another: a bridge may run on some of the images.
-
-    Args:
-        one: the ensemble.
-        images: an example; its batch size does not matter.
-    """
+def part_models(module: OneModule, example: Inputs) -> tuple[list[Model], list[Model]]:
+    """The ONNX model of every base and of every unit of bridges; see `export_parts`."""
     needs_onnx()
-    two = two_of(images)
-    features: dict[tuple[int, str], Tensor] = {}
-    bases, bridges = [], []
-    for k, base in enumerate(one.bases):
-        _, *found = base(two)
-        features.update({(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)})
-        bases.append(_exported(base, in_order(two), names_of(two)))
-    for numbers, runner in zip(one.units, one.runners, strict=True):
-        bridges.append(_exported(runner, [features[place] for place in one.reads[numbers[0]]]))
-    return bases, bridges
+    return export_parts(_model, "torch.onnx", module, example)
 
 
-def _exported(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str] | None = None) -> Model:
+def _model(module: nn.Module, example: tuple[Tensor, ...], shapes: Any) -> Model:
     from onnx import inliner
 
-    wrapped = Positional(module, names).eval()
-    # Plain memory order: the example's strides are no part of the program.
-    example = tuple(tensor.contiguous() for tensor in inputs)
-    batch = torch.export.Dim.DYNAMIC
-    with quiet():
-        try:
-            program = torch.onnx.export(
-                wrapped, example, dynamo=True, dynamic_shapes=(tuple({0: batch} for _ in example),), verbose=False
-            )
-        except Exception as error:
-            raise refusal(error, wrapped, "torch.onnx") from error
+    program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False)
     assert program is not None
     return inliner.inline_local_functions(program.model_proto)
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import shutil
 import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.deploy.inputs import names_of
-from modebridge.deploy.one_module import OneModule, Positional
-from modebridge.deploy.torch_exporters import in_order, quiet, refusal, two_of
+from modebridge.deploy.one_module import OneModule
+from modebridge.deploy.torch_exporters import export_module, export_parts
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
@@ -25,7 +24,7 @@ Pack: TypeAlias = Callable[[Path, Mapping[str, str]], None]
 
 
 @torch.no_grad()
-def make_package(one: OneModule, example: Inputs, *, elastic: bool, aot: bool) -> Pack:
+def make_package(module: OneModule, example: Inputs, *, elastic: bool, aot: bool) -> Pack:
     """Export what a .pt2 archive holds.
 
     Plain, that is one program, `model`, from images to each member's probabilities (M, B, K). Elastic, it is one
@@ -33,7 +32,7 @@ def make_package(one: OneModule, example: Inputs, *, elastic: bool, aot: bool) -
     torch.export cannot leave out images by what it has computed.
 
     Args:
-        one: the ensemble.
+        module: the ensemble.
         example: (B, ...) images, or several inputs by name.
         elastic: see above.
         aot: compile every program with AOTInductor for the machine at hand.
@@ -42,16 +41,12 @@ def make_package(one: OneModule, example: Inputs, *, elastic: bool, aot: bool) -
         raise ModebridgeError(
             "Expected a C++ compiler for AOTInductor, but found neither g++ nor clang++; install one or leave out aot."
         )
-    two = two_of(example)
-    programs = {"model": _program(_Members(one), in_order(two), names_of(two))} if not elastic else {}
     if elastic:
-        features: dict[tuple[int, str], Tensor] = {}
-        for k, base in enumerate(one.bases):
-            _, *found = base(two)
-            features.update({(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)})
-            programs[f"base{k}"] = _program(base, in_order(two), names_of(two))
-        for j, runner in enumerate(one.runners):
-            programs[f"bridge{j}"] = _program(runner, [features[place] for place in one.reads[j]])
+        bases, bridges = export_parts(_program, "torch.export", module, example)
+        programs = {f"base{k}": base for k, base in enumerate(bases)}
+        programs |= {f"bridge{j}": bridge for j, bridge in enumerate(bridges)}
+    else:
+        programs = {"model": export_module(_program, "torch.export", _Members(module), example)}
     compiled = {name: _compiled(program) for name, program in programs.items()} if aot else None
 
     def pack(path: Path, texts: Mapping[str, str]) -> None:
@@ -80,15 +75,8 @@ class _Members(nn.Module):
         return self.one.members(images)
 
 
-def _program(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str] | None = None) -> Any:
-    example = tuple(tensor.contiguous() for tensor in inputs)
-    shapes = (tuple({0: torch.export.Dim.DYNAMIC} for _ in example),)
-    wrapped = Positional(module, names).eval()
-    try:
-        with quiet():
-            return torch.export.export(wrapped, example, dynamic_shapes=shapes)
-    except Exception as error:
-        raise refusal(error, wrapped, "torch.export") from error
+def _program(module: nn.Module, example: tuple[Tensor, ...], shapes: Any) -> Any:
+    return torch.export.export(module, example, dynamic_shapes=shapes)
 
 
 def _compiled(program: Any) -> Any:

@@ -12,19 +12,19 @@ from starlette.requests import ClientDisconnect
 
 from modebridge.deploy.http_connections import LATE
 
-__all__ = ["Room", "body_of"]
+__all__ = ["ByteBudget", "body_of"]
 
 GONE = 499
 """The client did not wait for an answer: no status of the standard, but nginx's, and nobody receives it."""
 
 
-class Room:
+class ByteBudget:
     """How many bytes all requests may hold together.
 
-    >>> room = Room(10)
-    >>> with room.share() as mine:
+    >>> budget = ByteBudget(10)
+    >>> with budget.share() as mine:
     ...     mine.take(10)
-    >>> room.held
+    >>> budget.held
     0
     """
 
@@ -42,14 +42,16 @@ class Room:
 
 
 class _Share:
-    def __init__(self, room: Room) -> None:
-        self.room, self.held = room, 0
+    def __init__(self, budget: ByteBudget) -> None:
+        self.budget, self.held = budget, 0
 
     def take(self, size: int) -> None:
         self.held += size
-        self.room.held += size
-        if self.room.held > self.room.most:
-            raise HTTPException(503, f"Expected requests of {self.room.most} bytes together, but got more; wait a bit.")
+        self.budget.held += size
+        if self.budget.held > self.budget.most:
+            raise HTTPException(
+                503, f"Expected requests of {self.budget.most} bytes together, but got more; wait a bit."
+            )
 
 
 async def body_of(request: Request, limit: int, share: _Share) -> tuple[str, bytes]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.serve import ServeConfig
 
-__all__ = ["BATCH_HEADER", "PATH", "Api", "Line"]
+__all__ = ["BATCH_HEADER", "PATH", "AnswerPipe", "Api"]
 
 BATCH_HEADER = "x-batch-size"
 PATH = "/predict"
@@ -61,18 +61,18 @@ class Api(litserve.LitAPI):  # type: ignore[misc]
         # A file without uncertainty among its outputs still has an entropy.
         entropy = -(table * np.log(np.maximum(table, 1e-30))).sum(axis=1)
         best, disagreement = table.argmax(axis=1), answer.mutual_information
-        said: list[tuple[dict[str, Any], int]] = []
+        answers: list[tuple[dict[str, Any], int]] = []
         for k, row in enumerate(table):
-            one: dict[str, Any] = {
+            fields: dict[str, Any] = {
                 "class": self.classes[best[k]],
                 "index": int(best[k]),
                 "probability": float(row.max()),
             }
-            one |= {"probabilities": row.tolist(), "entropy": float(entropy[k]), "used": int(answer.used[k])}
+            fields |= {"probabilities": row.tolist(), "entropy": float(entropy[k]), "used": int(answer.used[k])}
             if disagreement is not None:
-                one["mutual_information"] = float(disagreement[k])
-            said.append((one, len(table)))
-        return said
+                fields["mutual_information"] = float(disagreement[k])
+            answers.append((fields, len(table)))
+        return answers
 
     def unbatch(self, output: list[Any]) -> list[Any]:
         """One answer an image, in the order of the images."""
@@ -80,11 +80,11 @@ class Api(litserve.LitAPI):  # type: ignore[misc]
 
     def encode_response(self, output: tuple[dict[str, Any], int]) -> JSONResponse:
         """The answer of one image as JSON."""
-        said, size = output
-        return JSONResponse(said, headers={BATCH_HEADER: str(size)})
+        fields, size = output
+        return JSONResponse(fields, headers={BATCH_HEADER: str(size)})
 
 
-class Line:
+class AnswerPipe:
     """The way of answers back to the HTTP process, as LitServe's loop sends them."""
 
     def __init__(self, end: Connection) -> None:
@@ -103,13 +103,13 @@ class _Loop(BatchedLoop):  # type: ignore[misc]
     """
 
     def get_batch_requests(
-        self, lit_api: Api, request_queue: Connection, transport: Line
+        self, lit_api: Api, request_queue: Connection, transport: AnswerPipe
     ) -> tuple[list[Any], list[Any]]:
         """Requests to run together; those that have waited too long were told so, and are only crossed off."""
-        found: list[Any] = []
+        requests: list[Any] = []
         wait, end = min(1.0, lit_api.silence / 4), None
         lit_api.beat.value = time.monotonic()
-        while len(found) < lit_api.max_batch_size and request_queue.poll(wait):
+        while len(requests) < lit_api.max_batch_size and request_queue.poll(wait):
             try:
                 answer_to, uid, since, pixels = request_queue.recv()
             except EOFError:
@@ -117,11 +117,11 @@ class _Loop(BatchedLoop):  # type: ignore[misc]
             if time.monotonic() - since > lit_api.request_timeout:
                 self.put_response(transport, answer_to, uid, None, LitAPIStatus.ERROR, LoopResponseType.REGULAR)
             else:
-                found.append((answer_to, uid, pixels))
+                requests.append((answer_to, uid, pixels))
             end = end or time.monotonic() + lit_api.batch_timeout
             # After its time is over a batch still takes what is there already.
             wait = max(end - time.monotonic(), 0.0)
-        return found, []
+        return requests, []
 
 
 def _end_with_parent() -> None:

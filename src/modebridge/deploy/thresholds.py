@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from modebridge.deploy.answer import ALL
 from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.elastic_answer import ALL
 from modebridge.ensembles import mean_probability, scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.scores import accuracy, check, nll

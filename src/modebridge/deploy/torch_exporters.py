@@ -1,4 +1,4 @@
-"""One call of torch's exporters: on two rows, without their noise, and what they cannot do in one sentence."""
+"""The parts of an ensemble through torch's exporters: without their noise, and what they cannot do in one sentence."""
 
 from __future__ import annotations
 
@@ -9,18 +9,23 @@ import logging
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor, fx, nn
 
-from modebridge.batches import each
+from modebridge.batches import each, named
+from modebridge.deploy.inputs import names_of
 from modebridge.deploy.one_module import BasePart, OneModule, Positional
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
-__all__ = ["in_order", "quiet", "refusal", "two_of"]
+__all__ = ["Exporter", "export_module", "export_parts", "in_order", "quiet"]
+
+Exporter: TypeAlias = Callable[[nn.Module, tuple[Tensor, ...], Any], Any]
+"""From a module that is called by position, an example and its dynamic shapes to a program."""
 
 LOGGERS = (
     "torch.onnx",
@@ -32,20 +37,56 @@ LOGGERS = (
 )
 
 
-def two_of(inputs: Inputs) -> Inputs:
+@torch.no_grad()
+def export_parts(exporter: Exporter, called: str, module: OneModule, example: Inputs) -> tuple[list[Any], list[Any]]:
+    """The program of every base (images to logits and features) and of every unit of bridges (features to logits).
+
+    They are exported apart, so that no part knows the batch of another: a bridge may run on some of the images.
+
+    Args:
+        exporter: makes one program.
+        called: how errors call it.
+        module: the ensemble.
+        example: its batch size does not matter.
+    """
+    _, features = module.run_bases(_two_rows(example))
+    bases = [export_module(exporter, called, base, example) for base in module.bases]
+    bridges = [
+        _export(exporter, called, Positional(runner), [features[place] for place in module.reads[numbers[0]]])
+        for numbers, runner in zip(module.units, module.runners, strict=True)
+    ]
+    return bases, bridges
+
+
+def export_module(exporter: Exporter, called: str, module: nn.Module, example: Inputs) -> Any:
+    """The program of a module that takes images, or several inputs as one dict."""
+    return _export(exporter, called, Positional(module, names_of(example)), in_order(_two_rows(example)))
+
+
+def _export(exporter: Exporter, called: str, wrapped: Positional, inputs: Sequence[Tensor]) -> Any:
+    # Plain memory order: the example's strides are no part of the program.
+    example = tuple(tensor.contiguous() for tensor in inputs)
+    with quiet():
+        try:
+            return exporter(wrapped.eval(), example, (tuple({0: torch.export.Dim.DYNAMIC} for _ in example),))
+        except Exception as error:
+            raise _refusal(error, wrapped, called) from error
+
+
+def _two_rows(inputs: Inputs) -> Inputs:
     """The first row twice: a batch of one would be taken for a constant."""
     return each(lambda tensor: tensor[:1].expand(2, *tensor.shape[1:]).clone(), inputs)
 
 
 def in_order(inputs: Inputs) -> list[Tensor]:
     """The tensors of the inputs, which an exporter calls by position."""
-    return [inputs] if isinstance(inputs, Tensor) else list(inputs.values())
+    return list(named(inputs).values())
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet(names: Sequence[str] = LOGGERS) -> Iterator[None]:
     """Exporters print their steps and the graph they failed at, log, and warn about themselves; errors come out."""
-    loggers = [logging.getLogger(name) for name in LOGGERS]
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
@@ -59,7 +100,7 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def refusal(error: Exception, wrapped: Positional, exporter: str) -> ModebridgeError:
+def _refusal(error: Exception, wrapped: Positional, exporter: str) -> ModebridgeError:
     """What an exporter could not do, by the submodule of the user's network, its line and the operation.
 
     Args:
@@ -69,7 +110,7 @@ def refusal(error: Exception, wrapped: Positional, exporter: str) -> ModebridgeE
     """
     owners = _owners(wrapped)
     chain = list(_chain(error))
-    place = next((found for one in reversed(chain) if (found := _place(one, wrapped))), None)
+    place = next((found for link in reversed(chain) if (found := _place(link, wrapped))), None)
     net, name = owners.get(id(place.module), (None, "")) if place else (None, "")
     kind = type(net if net is not None else next(iter(_users(wrapped)))).__name__
     where = f" in its submodule '{name}' ({type(place.module).__name__})" if place and name else ""
@@ -97,18 +138,18 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _place(error: BaseException, wrapped: Positional) -> _Place | None:
     """The innermost submodule that an error went through, or whose operation was being translated."""
-    found: _Place | None = None
+    place: _Place | None = None
     for frame, number in traceback.walk_tb(error.__traceback__):
         node, module = frame.f_locals.get("node"), frame.f_locals.get("self")
         if isinstance(node, fx.Node) and (of_node := _of_node(node, wrapped)):
-            found = of_node
+            place = of_node
         elif isinstance(module, nn.Module) and id(module) in _owners(wrapped):
             file = frame.f_code.co_filename
             # torch's own way from a module's call to its forward pass says nothing.
-            own = not frame.f_code.co_name.endswith("_call_impl")
+            telling = not frame.f_code.co_name.endswith("_call_impl")
             code = linecache.getline(file, number).strip()
-            found = _Place(module, f"{Path(file).name}:{number} `{code}`" if own and code else "")
-    return found
+            place = _Place(module, f"{Path(file).name}:{number} `{code}`" if telling and code else "")
+    return place
 
 
 def _of_node(node: fx.Node, wrapped: Positional) -> _Place | None:
@@ -142,7 +183,7 @@ def _reason(chain: list[BaseException], place: _Place | None) -> tuple[str, str]
 def _users(wrapped: Positional) -> list[nn.Module]:
     """The user's networks, or bodies of bridges, inside what an exporter was given."""
     parts = [part.net for part in wrapped.modules() if isinstance(part, BasePart)]
-    runners = [runner for one in wrapped.modules() if isinstance(one, OneModule) for runner in one.runners]
+    runners = [runner for part in wrapped.modules() if isinstance(part, OneModule) for runner in part.runners]
     return [*parts, *runners] or [wrapped.module]
 
 

@@ -18,7 +18,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import check_tap, skeleton, untouched
 from modebridge.nets.cuda_graph import CudaGraph
 
-__all__ = ["Branches", "Stacked", "capture", "compile_regions"]
+__all__ = ["Branches", "Vmapped", "capture", "compile_regions"]
 
 REGIONS = 512
 """How many shapes of regions one process may compile: more than members times batch sizes of any benchmark."""
@@ -48,45 +48,45 @@ class Branches:
         splits: Sequence[str] = (),
     ) -> None:
         self.device = torch.device(device)
-        one = OneModule(ensemble).to(self.device)
-        self._one = one
+        module = OneModule(ensemble).to(self.device)
+        self._module = module
         self._events: dict[tuple[int, str], Any] = {}
-        cuts = sorted({*splits, *(tap for taps in one.taps for tap in taps)})
-        for k, base in enumerate(one.bases):
+        cuts = sorted({*splits, *(tap for taps in module.taps for tap in taps)})
+        for k, base in enumerate(module.bases):
             assert isinstance(base, BasePart)
             _placed(base.net, dtype)
-            for tap in one.taps[k]:
+            for tap in module.taps[k]:
                 check_tap(base.net, tap).register_forward_hook(self._marker(k, tap))
             if compiled:
                 compile_regions(base.net, cuts)
-        for runner in one.runners:
+        for runner in module.runners:
             _placed(runner, dtype)
             if compiled:
                 compile_regions(runner, ())
         self._streams = [
             torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
-            for _ in range(len(one.bases) + len(one.runners))
+            for _ in range(len(module.bases) + len(module.runners))
         ]
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
         """The probabilities (B, K) of images (B, ...) on our device and of our type."""
-        one = self._one
+        module = self._module
         logits: list[Tensor] = []
         features: dict[tuple[int, str], Tensor] = {}
         main = torch.cuda.current_stream(self.device) if self._capturing else None
-        for k, base in enumerate(one.bases):
-            out, *found = self._on(self._streams[k], main, None, base, (images,))
+        for k, base in enumerate(module.bases):
+            out, *at_taps = self._on(self._streams[k], main, None, base, (images,))
             logits.append(out)
-            features.update({(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)})
-        for (j,), runner, stream in zip(one.units, one.runners, self._streams[len(one.bases) :], strict=True):
-            inputs = [features[place] for place in one.reads[j]]
-            logits.append(self._on(stream, main, one.reads[j], partial(untouched, runner, runner), inputs))
+            features.update({(k, tap): feature for tap, feature in zip(module.taps[k], at_taps, strict=True)})
+        for (j,), runner, stream in zip(module.units, module.runners, self._streams[len(module.bases) :], strict=True):
+            inputs = [features[place] for place in module.reads[j]]
+            logits.append(self._on(stream, main, module.reads[j], partial(untouched, runner, runner), inputs))
         if main is not None:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]
         # `features` lives until here: before the streams have met, memory of one must not be given to another.
-        return scale(mean_probability(probabilities_of(torch.stack(logits))), one.temperatures.by_bridges[-1])
+        return scale(mean_probability(probabilities_of(torch.stack(logits))), module.temperatures.by_bridges[-1])
 
     @property
     def _capturing(self) -> bool:
@@ -118,7 +118,7 @@ class Branches:
         return mark
 
 
-class Stacked:
+class Vmapped:
     """A deep ensemble as one network with stacked weights (`torch.func.vmap`).
 
     Args:
@@ -164,7 +164,7 @@ class Stacked:
     def __call__(self, images: Tensor) -> Tensor:
         """The probabilities (B, K) of images (B, ...) on our device and of our type."""
         with self._turn:
-            return untouched(self._bare, lambda own: self._run(self._state, own), images)  # type: ignore[no-any-return]
+            return untouched(self._bare, lambda given: self._run(self._state, given), images)  # type: ignore[no-any-return]
 
 
 def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "inductor") -> list[str]:

@@ -120,14 +120,14 @@ def align(
         device = device_for(a, engine)
         placed, start = skeleton(net).to(device), a.to(device)
         held = Fed(first.held, device)
-        told = _Counted(progress, 8)
+        counted = _Counted(progress, 8)
         points = [
-            told(curve_profile(placed, BezierCurve.line(start, b.to(device), 0), held, [r], held)[0])
+            counted(curve_profile(placed, BezierCurve.line(start, b.to(device), 0), held, [r], held)[0])
             for r in (0.0, 0.25, 0.5, 0.75, 1.0)
         ]
         # The renumbered end is the same function, so only what lies between is another.
         line = BezierCurve.line(start, matched.mode.to(device), 0)
-        between = [told(curve_profile(placed, line, held, [point.r], held)[0]) for point in points[1:-1]]
+        between = [counted(curve_profile(placed, line, held, [point.r], held)[0]) for point in points[1:-1]]
         before, after = barrier(points), barrier([points[0], *between, points[-1]])
     return Alignment(
         matched.mode, by, matched.matches, matched.difference, before, after, matched.groups.stopped, matched

@@ -54,7 +54,7 @@ def _same(a: Any, b: Any, compared: dict[tuple[int, int], Any]) -> bool:
     if isinstance(a, Tensor):
         return _like(a, b) and torch.equal(a, b)
     if isinstance(a, set | frozenset):
-        return a == b and all(isinstance(one, _PLAIN) for one in a)
+        return a == b and all(isinstance(item, _PLAIN) for item in a)
     if isinstance(a, tuple | list):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):

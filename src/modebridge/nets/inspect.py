@@ -148,13 +148,13 @@ def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
     1 cannot be tapped: .refused says why
     """
     # The first row is all that is needed.
-    one = some_of(inputs_of(example, "the example"), slice(1))
+    row = some_of(inputs_of(example, "the example"), slice(1))
 
     def both(bare: nn.Module, inputs: Sequence[Inputs]) -> tuple[Watched, Watched]:
         # Twice: in another batch, what does not keep the batch on its first axis shows itself.
-        return watch(bare, inputs[0]), watch(bare, each(_twice, inputs[0]), count=False)
+        return watch(bare, inputs[0]), watch(bare, each(lambda t: torch.cat([t, t]), inputs[0]), count=False)
 
-    first, second = on_copy(net, [one], both)
+    first, second = on_copy(net, [row], both)
     assert first.logits is not None
     names = {name: module for name, module in net.named_modules() if name}
     refused = {name: reason for name in names if (reason := _reason(name, first, second))}
@@ -169,10 +169,6 @@ def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
         taps.append(Tap(name, shape, _layout(seen.output, first), before, 1 - before, name in blocks, inner))
     preferred = net.paper_tap if isinstance(net, ResNet) else None
     return Inspection(type(net).__name__, tuple(taps), refused, first.flops, first.logits.shape[1], preferred)
-
-
-def _twice(tensor: Tensor) -> Tensor:
-    return torch.cat([tensor, tensor])
 
 
 def _reason(name: str, first: Watched, second: Watched) -> str | None:

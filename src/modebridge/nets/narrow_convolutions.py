@@ -46,10 +46,10 @@ def soundly(net: nn.Module, state: Params) -> AbstractContextManager[object]:
     if where != "cpu" or not torch.is_grad_enabled():
         return nullcontext()
     # A compiler looks once, and would take a growing table of networks for a change of its program.
-    found = is_narrow(net) if tracing() else _NARROW.get(net)
-    if found is None:
-        found = _NARROW[net] = is_narrow(net)
-    return _Subsampling() if found else nullcontext()
+    narrow = is_narrow(net) if tracing() else _NARROW.get(net)
+    if narrow is None:
+        narrow = _NARROW[net] = is_narrow(net)
+    return _Subsampling() if narrow else nullcontext()
 
 
 class _Subsampling(TorchFunctionMode):

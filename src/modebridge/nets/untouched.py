@@ -50,8 +50,8 @@ def untouched(net: Callable[..., Any], function: Callable[..., T], *inputs: Inpu
         result = function(*copies)
         if mode not in known:
             known[mode] = any(
-                version(copy) != count or _differ(copy, own)
-                for copy, count, own in zip(given, before, _tensors(inputs), strict=True)
+                version(copy) != count or _differ(copy, original)
+                for copy, count, original in zip(given, before, _tensors(inputs), strict=True)
             )
         return result
     given = _tensors(inputs)
@@ -87,8 +87,8 @@ def version(tensor: Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
-def _differ(copy: Tensor, own: Tensor) -> bool:
+def _differ(copy: Tensor, original: Tensor) -> bool:
     """Whether numbers have changed behind the count's back (`x.data`), where that can be seen."""
-    if own.device.type == "meta" or (own.device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+    if original.device.type == "meta" or (original.device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return False
-    return not torch.equal(copy, own)
+    return not torch.equal(copy, original)

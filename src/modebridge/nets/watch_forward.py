@@ -110,16 +110,16 @@ class Watched:
 
 def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
     """Run `net` once as it is, with a hook on every submodule for as long as that takes; counting takes longer."""
-    found = Watched()
+    watched = Watched()
     handles: list[RemovableHandle] = []
 
     def reader(name: str, counted: Callable[[], float]) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
         def read(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
-            _axes(module, args, found)
+            _axes(module, args, watched)
             feature = _feature(output, name)
-            _sequences(module, args, feature, found)
-            before = found.seen.pop(name, None)  # popped, so that the order is that of the last runs
-            found.seen[name] = Seen(
+            _sequences(module, args, feature, watched)
+            before = watched.seen.pop(name, None)  # popped, so that the order is that of the last runs
+            watched.seen[name] = Seen(
                 feature,
                 type(output).__name__,
                 0 if feature is None else feature._version,
@@ -134,17 +134,17 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
             for name, module in net.named_modules():
                 if name:
                     handles.append(module.register_forward_hook(reader(name, counted)))
-            found.logits = call(net, example)
-            found.flops = counted()
-        if found.logits.dim() != 2:
+            watched.logits = call(net, example)
+            watched.flops = counted()
+        if watched.logits.dim() != 2:
             raise ModebridgeError(
-                f"Expected the network to give logits of (batch, classes), but got {tuple(found.logits.shape)}; "
+                f"Expected the network to give logits of (batch, classes), but got {tuple(watched.logits.shape)}; "
                 "wrap it in a module that does."
             )
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return watched
 
 
 def find_blocks(net: nn.Module, watched: Watched) -> list[str]:
@@ -158,58 +158,58 @@ def find_blocks(net: nn.Module, watched: Watched) -> list[str]:
     ends: dict[type[nn.Module], bool] = {}
 
     def find(module: nn.Module, prefix: str, stages: Container[type[nn.Module]]) -> list[str]:
-        found: list[str] = []
+        blocks: list[str] = []
         for name, child in module.named_children():
             inside = find(child, f"{prefix}{name}.", stages)
             seen = watched.seen.get(prefix + name)
             transparent = bool(inside) and (isinstance(child, LISTS) or type(child) in stages)
             listed = isinstance(module, LISTS) and any(True for _ in child.children())
             if seen is None or transparent or kinds[type(child)] < 2 or not (listed or inside):
-                found += inside
+                blocks += inside
                 continue
-            found.append(prefix + name)
+            blocks.append(prefix + name)
             # The same tensor as it was: torchvision's mobile networks add their shortcut in place.
             inner = [watched.seen[block] for block in inside]
             same = any(block.output is seen.output and block.version == seen.version for block in inner)
             ends[type(child)] = ends.get(type(child), True) and same
-        return found
+        return blocks
 
     # The first look, in which nothing is a stage, shows of every class whether it is one.
     find(net, "", ())
     return find(net, "", [kind for kind, end in ends.items() if end])
 
 
-def _axes(module: nn.Module, args: tuple[Any, ...], found: Watched) -> None:
+def _axes(module: nn.Module, args: tuple[Any, ...], watched: Watched) -> None:
     """Remember where the channels of a map are, for layers that know it."""
     if not args or not isinstance(args[0], Tensor) or args[0].dim() != 4:
         return
     shape = tuple(args[0].shape[1:])
     if isinstance(module, ON_MAPS):
-        found.first.add(shape)
+        watched.first.add(shape)
     elif isinstance(module, nn.Linear) or (
         # timm's LayerNorm2d is one by class, but norms the first axis.
         isinstance(module, nn.LayerNorm) and math.prod(module.normalized_shape) == shape[-1]
     ):
-        found.last.add(shape)
+        watched.last.add(shape)
 
 
-def _sequences(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, found: Watched) -> None:
+def _sequences(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, watched: Watched) -> None:
     """Remember of tensors of three axes whether they are (B, C, L): a layer that makes or takes one knows it."""
     taken = [tensor for tensor in args if isinstance(tensor, Tensor) and tensor.dim() == 3]
     if taken and isinstance(module, (*ON_SEQUENCES, nn.MultiheadAttention, nn.RNNBase)):
-        found.sequences.setdefault(id(taken[0]), isinstance(module, ON_SEQUENCES))
-        found.kept.append(taken[0])
+        watched.sequences.setdefault(id(taken[0]), isinstance(module, ON_SEQUENCES))
+        watched.kept.append(taken[0])
     if output is None or output.dim() != 3:
         return
-    found.kept.append(output)
+    watched.kept.append(output)
     if isinstance(module, ON_SEQUENCES + ON_TOKENS):
         # Whoever made it is asked before whoever takes it: a linear layer may well mix the places of a sequence.
-        found.sequences.setdefault(id(output), isinstance(module, ON_SEQUENCES))
-    elif id(output) not in found.sequences:
-        known = found.sequences | found.likely
-        alike = [t for t in (*taken, *reversed(found.kept)) if t.shape == output.shape and id(t) in known]
+        watched.sequences.setdefault(id(output), isinstance(module, ON_SEQUENCES))
+    elif id(output) not in watched.sequences:
+        known = watched.sequences | watched.likely
+        alike = [t for t in (*taken, *reversed(watched.kept)) if t.shape == output.shape and id(t) in known]
         if alike:
-            found.likely[id(output)] = known[id(alike[0])]
+            watched.likely[id(output)] = known[id(alike[0])]
 
 
 def _feature(output: object, name: str) -> Tensor | None:

@@ -65,18 +65,18 @@ def clean_svg(text: str) -> str:
 
 
 def _clean(element: ET.Element) -> ET.Element:
-    found = ET.Element(element.tag.removeprefix(f"{{{SVG}}}"))
-    found.text, found.tail = element.text, element.tail
+    clean = ET.Element(element.tag.removeprefix(f"{{{SVG}}}"))
+    clean.text, clean.tail = element.text, element.tail
     for name, value in element.attrib.items():
         if name == "style":
-            found.set(name, _declarations(value))
+            clean.set(name, _declarations(value))
         elif name in _ATTRIBUTES and _ATTRIBUTES[name].fullmatch(value):
-            found.set(name.replace(f"{{{XLINK}}}", "xlink:"), value)
+            clean.set(name.replace(f"{{{XLINK}}}", "xlink:"), value)
     for child in element:
         known = child.tag.startswith(f"{{{SVG}}}") and child.tag.removeprefix(f"{{{SVG}}}") in ELEMENTS
         if known and (not child.tag.endswith("}style") or child.text in STYLES):
-            found.append(_clean(child))
-    return found
+            clean.append(_clean(child))
+    return clean
 
 
 def _declarations(style: str) -> str:

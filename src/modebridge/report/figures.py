@@ -92,10 +92,10 @@ def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
     return svg(figure, "profile", "Validation NLL and accuracy of the networks along each curve")
 
 
-def reliability_figure(found: Sequence[tuple[str, Reliability, Reliability]]) -> str:
+def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]]) -> str:
     """Accuracy against confidence before (grey) and after calibration, one panel a combination."""
-    figure, axes = canvas(1, len(found), 2.8 * len(found), 2.9, sharey=True)
-    for axis, (name, before, after) in zip(axes, found, strict=True):
+    figure, axes = canvas(1, len(diagrams), 2.8 * len(diagrams), 2.9, sharey=True)
+    for axis, (name, before, after) in zip(axes, diagrams, strict=True):
         axis.plot([0, 1], [0, 1], ":", color=GREY, linewidth=1)
         for table, colour, label in ((before, GREY, "before"), (after, COLOURS[0], "after")):
             seen = table.count > 0
@@ -129,7 +129,7 @@ def correspondence_figure(
 
 
 def bars_figure(
-    images: Tensor, truth: Sequence[str], classes: Sequence[str], said: Mapping[str, Tensor], name: str
+    images: Tensor, truth: Sequence[str], classes: Sequence[str], probabilities: Mapping[str, Tensor], name: str
 ) -> str:
     """The paper's bar charts: an image, what both ends say, and what the midpoint and the bridge say.
 
@@ -137,21 +137,21 @@ def bars_figure(
         images: (N, C, H, W) floats in [0, 1].
         truth: the right class of each image.
         classes: the names of the classes.
-        said: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
+        probabilities: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
         name: of the bridge.
     """
     count = len(images)
     figure, axes = canvas(count, 3, 8.4, 1.25 * count, width_ratios=[1, 3.4, 3.4])
-    labels = list(said)
+    labels = list(probabilities)
     colours = (GREY, COLOURS[3], COLOURS[1], COLOURS[0])
     for row in range(count):
         picture, ends, middle = axes[3 * row : 3 * row + 3]
         _picture(picture, images[row], truth[row])
         for axis, pair in ((ends, (0, 1)), (middle, (2, 3))):
-            kept = _tallest([said[label][row] for label in labels], 10)
+            kept = _tallest([probabilities[label][row] for label in labels], 10)
             places = np.arange(len(kept))
             for offset, k in zip((-0.2, 0.2), pair, strict=True):
-                heights = [float(said[labels[k]][row][c]) for c in kept]
+                heights = [float(probabilities[labels[k]][row][c]) for c in kept]
                 axis.bar(places + offset, heights, 0.38, color=colours[k], label=labels[k])
             axis.set_xticks(places, [classes[c] for c in kept] if row == count - 1 or len(classes) > 10 else [])
             axis.tick_params(axis="x", labelrotation=45 if max(map(len, classes)) > 3 else 0, labelsize=7)

@@ -144,7 +144,7 @@ def _elastic(lines: Mapping[str, Sequence[TradeOff]]) -> str:
 def _reliability(data: PageData) -> str:
     rows = [row for role in ("one", "bridge", "two") for row in data.rows if row.role == role]
     labels = data.answers.test_labels
-    found = [
+    diagrams = [
         (
             row.name,
             reliability(data.answers.probabilities(row.members), labels),
@@ -152,7 +152,7 @@ def _reliability(data: PageData) -> str:
         )
         for row in rows
     ]
-    return reliability_figure(found) if found else ""
+    return reliability_figure(diagrams) if diagrams else ""
 
 
 def _correspondence(data: PageData) -> str:
@@ -179,8 +179,8 @@ def _bars(data: PageData) -> str:
         samples.midpoint: f"midpoint {samples.midpoint}",
         samples.bridge: f"bridge {samples.bridge}",
     }
-    said: dict[str, Tensor] = {
+    probabilities: dict[str, Tensor] = {
         label: data.answers.probabilities([name])[numbers].to(torch.float32) for name, label in names.items()
     }
     truth = [data.classes[int(label)] for label in data.answers.test_labels[numbers]]
-    return bars_figure(samples.images, truth, data.classes, said, "bars")
+    return bars_figure(samples.images, truth, data.classes, probabilities, "bars")

@@ -12,10 +12,9 @@ from modebridge.batches import some_of
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.ensembles import mean_probability, probabilities_of, scale
 from modebridge.ensembles.temperature import FLOOR
-from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
-__all__ = ["ALL", "Answer", "Place", "check_bridges", "staged", "uncertainty"]
+__all__ = ["ALL", "Answer", "Place", "staged", "uncertainty"]
 
 ALL = 2.0
 """A threshold that no confidence reaches: every image takes the long way."""
@@ -70,25 +69,27 @@ def staged(
         threshold: images whose first base is at least this confident, after its own temperature, get its answer alone;
             None asks every member about every image.
     """
-    out, *found = base(0, images)
-    first = probabilities_of(out)
+    logits, *at_taps = base(0, images)
+    first = probabilities_of(logits)
     answer = scale(first, temperatures.first)
     table = first.new_zeros(members, *first.shape)
     table[0] = first
     used = torch.ones(len(first), dtype=torch.int64, device=first.device)
     unsure = (answer.amax(dim=-1) < (ALL if threshold is None else threshold)).nonzero()[:, 0]
     if len(unsure):
-        features: dict[Place, Tensor] = {(0, tap): one[unsure] for tap, one in zip(taps[0], found, strict=True)}
-        said = [first[unsure]]
+        features: dict[Place, Tensor] = {
+            (0, tap): feature[unsure] for tap, feature in zip(taps[0], at_taps, strict=True)
+        }
+        asked = [first[unsure]]
         for k in range(1, len(taps)):
-            out, *found = base(k, some_of(images, unsure))
-            features |= {(k, tap): one for tap, one in zip(taps[k], found, strict=True)}
-            said.append(probabilities_of(out))
-        said += [probabilities_of(out) for out in bridges(features)]
-        told = torch.stack(said)
-        answer[unsure] = scale(mean_probability(told), temperatures.by_bridges[count])
-        table[: len(said), unsure] = told
-        used[unsure] = len(said)
+            logits, *at_taps = base(k, some_of(images, unsure))
+            features |= {(k, tap): feature for tap, feature in zip(taps[k], at_taps, strict=True)}
+            asked.append(probabilities_of(logits))
+        asked += [probabilities_of(logits) for logits in bridges(features)]
+        probabilities = torch.stack(asked)
+        answer[unsure] = scale(mean_probability(probabilities), temperatures.by_bridges[count])
+        table[: len(asked), unsure] = probabilities
+        used[unsure] = len(asked)
     return Answer(answer, table.transpose(0, 1), *uncertainty(answer, table, used), used)
 
 
@@ -101,12 +102,3 @@ def uncertainty(probabilities: Tensor, members: Tensor, used: Tensor) -> tuple[T
 
 def _entropy(table: Tensor) -> Tensor:
     return -(table * (table + FLOOR).log()).sum(dim=-1)
-
-
-def check_bridges(bridges: int | None, most: int) -> int:
-    """How many bridges are asked for; None asks for all."""
-    if bridges is None:
-        return most
-    if not isinstance(bridges, int) or not 0 <= bridges <= most:
-        raise ModebridgeError(f"Expected bridges to be between 0 and {most}, but got {bridges}; leave it out for all.")
-    return int(bridges)
