@@ -82,7 +82,7 @@ def _run(path: Path) -> None:
 
 _VERBS: dict[str, Callable[[Path], None]] = {
     "run": _run,
-    "report": looking.report_run,
+    "report": show_commands.report_run,
     "advise": lambda path: show_commands.advise_run(path, 1.5, "flops", True),
 }
 
