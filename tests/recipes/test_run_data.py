@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from PIL import Image
 
 import modebridge as mb
-from modebridge.data import ImageFiles, ImageSet, sets
+from modebridge.data import ImageFiles, ImageSet, load_folder
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import DataConfig, Recipe, changed, check_recipe, find_recipe, from_toml, to_toml
 from modebridge.recipes.network import network_of
@@ -268,7 +269,7 @@ def test_a_folder_of_images_in_classes(tmp_path: Path, monkeypatch: pytest.Monke
     pictures(tmp_path / "test", "cat", "dog", "owl", count=3)
     assert RunData(recipe).facts.counts == {"train": 30, "valid": 6, "test": 9}
     # A folder that does not fit in memory is streamed, and known by its names and the size.
-    monkeypatch.setattr(sets, "IN_MEMORY", 1000)
+    monkeypatch.setattr(sys.modules[load_folder.__module__], "IN_MEMORY", 1000)
     streamed = RunData(recipe)
     assert isinstance(streamed.splits.train, ImageFiles)
     assert streamed.facts == RunData(recipe).facts
