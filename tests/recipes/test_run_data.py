@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
-from modebridge.data import ImageFiles, ImageSet, sets
+import modebridge as mb
+from modebridge.data import ImageFiles, ImageSet, load_folder
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import DataConfig, Recipe, changed, check_recipe, find_recipe, from_toml, run_recipe, to_toml
+from modebridge.recipes import DataConfig, Recipe, changed, check_recipe, find_recipe, from_toml, to_toml
+from modebridge.recipes.network import network_of
 from modebridge.recipes.run_data import DataFacts, RunData, facts_of
 
 CODE = """
@@ -187,9 +190,16 @@ def test_a_run_on_inputs_by_name_and_a_users_network(mine: Path) -> None:
     data = RunData(recipe)
     assert data.image(0) is None
     assert data.facts.image is None
-    result = run_recipe(recipe)
-    assert {"mode-0", "curve-0-1", "I-0-1-small", "II-0-1-small"} <= set(result.answers.test)
-    assert torch.equal(result.answers.test_labels, data.labels("test"))
+    check_recipe(recipe, data)
+    network, once = network_of(recipe, data.facts), mb.TrainConfig(epochs=1)
+    net, *fresh = (network.build(torch.Generator().manual_seed(k)) for k in range(3))
+    modes = [mb.fit_mode(drawn, data.train("mode", k), config=once) for k, drawn in enumerate(fresh)]
+    curve = mb.fit_curve(net, modes[0], modes[1], data.train("curve", 0, 1), config=once)
+    bridge = mb.fit_bridge(net, curve, data.train("bridges", bridges=True), config=once)
+    ensemble = mb.BridgedEnsemble(net, modes[:1], [bridge]).calibrate(data.valid())
+    assert 0 <= mb.evaluate(ensemble, data.test()).accuracy <= 1
+    with torch.no_grad():
+        assert torch.cat([ensemble(inputs) for inputs, _ in data.test()]).shape == (10, 4)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +269,7 @@ def test_a_folder_of_images_in_classes(tmp_path: Path, monkeypatch: pytest.Monke
     pictures(tmp_path / "test", "cat", "dog", "owl", count=3)
     assert RunData(recipe).facts.counts == {"train": 30, "valid": 6, "test": 9}
     # A folder that does not fit in memory is streamed, and known by its names and the size.
-    monkeypatch.setattr(sets, "IN_MEMORY", 1000)
+    monkeypatch.setattr(sys.modules[load_folder.__module__], "IN_MEMORY", 1000)
     streamed = RunData(recipe)
     assert isinstance(streamed.splits.train, ImageFiles)
     assert streamed.facts == RunData(recipe).facts
