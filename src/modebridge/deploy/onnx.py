@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,20 @@ def _exported(module: nn.Module, inputs: Sequence[Tensor], names: Sequence[str] 
         except Exception as error:
             raise refusal(error, wrapped, "torch.onnx") from error
     assert program is not None
-    return inliner.inline_local_functions(program.model_proto)
+    model = inliner.inline_local_functions(program.model_proto)
+    _forget_origins(model.graph)
+    return model
+
+
+def _forget_origins(graph: Any) -> None:
+    """Take out torch's notes on where each step came from: traces through the folders of whoever exported it."""
+    for part in (graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        # To touch a field that is not set would set it.
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            _forget_origins(inner)
 
 
 def needs_onnx(*names: str) -> None:
