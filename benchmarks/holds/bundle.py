@@ -1,10 +1,10 @@
-"""The deployable file of results/cifar10-frn: mode 0 and the two small bridges that do best beside it on validation images.
+"""The deployable file of results/cifar10-frn: mode 0 and the two small bridges that do best on validation images.
 
     python benchmarks/holds/bundle.py results/cifar10-frn DIR
 
 Two, because the file may have 10 MB and a network has 7.4, a small bridge 1.1. The kept validation logits choose; the
-test images in DIR only score what was chosen, since its bridges are rounded to half precision and those whose logits are
-kept are not. tests/test_results.py scores the file itself.
+test images in DIR only score what was chosen, since its bridges are rounded to half precision and those of the logits
+are not. tests/test_results.py scores the file itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ABOUT = (
 
 
 def choose(answers: Answers) -> tuple[str, ...]:
-    """Mode 0 with the pair of small bridges on it that has the lowest calibrated validation NLL, the better one first."""
+    """Mode 0 and the pair of small bridges with the lowest calibrated validation NLL beside it, the better first."""
     on_one = [name for name, cost in answers.costs.items() if cost.reads == ("mode-0",) and "small" in name]
     by_nll = {
         members: _valid_nll(answers, members) for count in (1, 2) for members in itertools.combinations(on_one, count)

@@ -1,6 +1,6 @@
 """The tables of a hold from what lies in its results folder; no GPU, no data.
 
-    python benchmarks/holds/rows.py results/cifar10-frn                     # print the tables: from logits, see scored.py
+    python benchmarks/holds/rows.py results/cifar10-frn                     # print the tables, from logits (scored.py)
     python benchmarks/holds/rows.py results/tin200-frn                      # the same, from a few numbers per image
     python benchmarks/holds/rows.py results/tin200-frn --record HOLD        # make rows.safetensors from full logits
 
