@@ -6,7 +6,6 @@ import json
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -15,7 +14,6 @@ import pytest
 import torch
 from torch import nn
 
-import modebridge
 from modebridge.deploy import ALL, Deployed, OneModule, export
 from modebridge.deploy.parity import largest_difference, probe
 from modebridge.ensembles import BridgedEnsemble
@@ -86,13 +84,6 @@ def test_any_client_of_onnx_runtime_can_leave_the_new_inputs_out(elastic, own):
     assert counts[-1] == most
     alone = convolutions(threshold=np.array(0.0, np.float32))[1]
     assert alone < counts[0], "where every image is sure the second base does not run"
-
-
-def test_the_file_does_not_tell_where_it_was_made(elastic):
-    """Torch notes a trace at every node."""
-    data = elastic.path.read_bytes()
-    assert b"stack_trace" not in data
-    assert str(Path(modebridge.__file__).parent).encode() not in data
 
 
 def test_no_image_and_threads(elastic):
