@@ -2,50 +2,127 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from modebridge.data import load_modes
+from modebridge.data import Loader, load_modes, load_set
+from modebridge.data.datasets import CLASS_NAMES
+from modebridge.deploy import Deployed
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate.scores import accuracy, nll
 from modebridge.nets import ResNet, spec_of
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
 
 ROOT = Path(__file__).parents[1]
+HOLDS = ROOT / "benchmarks" / "holds"
+FRN = ROOT / "results" / "cifar10-frn"
 
 
 def test_deep_ensembles_of_cifar10_frn():
-    table = runpy.run_path(str(ROOT / "benchmarks" / "holds" / "table.py"))
-    folder = ROOT / "results" / "cifar10-frn"
-    lines = table["deep_ensembles"](read_answers(RunFolder(folder, writes=False)))
-    assert len(lines) == 5
-    page = (folder / "README.md").read_text()
+    table = runpy.run_path(str(HOLDS / "table.py"))
+    lines = table["deep_ensembles"](read_answers(RunFolder(FRN, writes=False)))
+    assert len(lines) == 6
+    page = (FRN / "README.md").read_text()
     summary = (ROOT / "docs" / "results.md").read_text()
     for line in lines:
         assert line in page
     for line in lines[2:]:
-        accuracy, nll = (cell.strip() for cell in line.split("|")[3:5])
-        assert accuracy.replace(" 0.", " .") in summary
-        assert nll.replace("0.", ".") in summary
+        found, loss = (cell.strip() for cell in line.split("|")[3:5])
+        assert found.replace(" 0.", " .") in summary
+        assert loss.replace("0.", ".") in summary
 
 
 def test_modes_of_cifar10_frn_load():
-    modes = load_modes(ResNet(spec_of("cifar10")), ROOT / "results" / "cifar10-frn" / "weights")
-    identities = [
-        RunFolder(ROOT / "results" / "cifar10-frn", writes=False).meta("logits", f"mode-{k}")["id"] for k in range(3)
-    ]
+    modes = load_modes(ResNet(spec_of("cifar10")), FRN / "weights")
+    identities = [RunFolder(FRN, writes=False).meta(f"logits/mode-{k}")["id"] for k in range(4)]
     assert [mode.id for mode in modes] == identities
 
 
+MODES = tuple(f"mode-{k}" for k in range(4))
+ONE = [
+    ("mode-0", name) for name in ("I-0-1-small", "other-0-1-small", "mean-4-small", "self-0-small", "labels-0-1-small")
+]
+PUBLISHED = [
+    *(MODES[:count] for count in range(1, 5)),
+    *ONE,
+    ("mode-0", "I-0-1-small", "I-0-2-small", "I-0-3-small"),
+    ("mode-0", "mode-1", "II-0-1-small"),
+]
+"""Rows of cifar10-frn that the summary speaks of; the deep ensembles are what the others are measured by."""
+
+
+def cells(line):
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def test_rows_of_cifar10_frn(monkeypatch):
+    monkeypatch.syspath_prepend(str(HOLDS))
+    lines = runpy.run_path(str(HOLDS / "scored.py"))["tables"](FRN, PUBLISHED)
+    assert len(lines) == 2 + len(PUBLISHED)
+    page, summary = (FRN / "README.md").read_text(), (ROOT / "docs" / "results.md").read_text()
+    for line in lines:
+        assert line in page
+    for line, members in zip(lines[2:], PUBLISHED, strict=True):
+        if members != MODES[:3]:
+            row = cells(line)
+            assert f"| {row[3]} | {row[4].removeprefix('0')} |" in summary
+            assert row[9] in summary
+
+
+@pytest.mark.slow
+def test_all_tables_of_cifar10_frn(monkeypatch):
+    monkeypatch.syspath_prepend(str(HOLDS))
+    lines = runpy.run_path(str(HOLDS / "scored.py"))["tables"](FRN)
+    assert len(lines) > 90
+    assert "\n".join(lines) in (FRN / "README.md").read_text()
+    summary = (ROOT / "docs" / "results.md").read_text()
+    for line in lines:
+        if line.startswith("| curve against"):
+            assert " | ".join(cells(line)[1:]).replace("+0.", "+.").replace("-0.", "-.") in summary
+
+
+def said_of_the_bundle(scores):
+    return f"{100 * scores['accuracy']:.2f} % / {scores['nll']:.4f}".replace(" 0.", " .")
+
+
+def test_the_bundle_loads_and_says_its_published_row():
+    file = Deployed.load(FRN / "bundle.onnx")
+    assert (FRN / "bundle.onnx").stat().st_size <= 10_000_000
+    assert file.meta["classes"] == CLASS_NAMES["cifar10"]
+    assert file.meta["members"] == ["mode-0", "other-0-1-small", "I-0-3-small"]
+    assert file.meta["normalisation"]["input"].startswith("floats in [0, 1]")
+    for page in (FRN / "README.md", ROOT / "docs" / "results.md", ROOT / "README.md"):
+        assert said_of_the_bundle(file.meta["scores"]) in page.read_text()
+    assert file(np.full((2, 3, 32, 32), 0.5, dtype=np.float32)).probabilities.shape == (2, 10)
+    assert b"site-packages" not in (FRN / "bundle.onnx").read_bytes(), "traces of the machine that wrote it"
+
+
+@pytest.mark.slow
+def test_the_bundle_has_its_published_row_on_the_real_test_images():
+    try:
+        test = load_set("cifar10", os.environ.get("MODEBRIDGE_DATA", "data")).test
+    except ModebridgeError as error:
+        pytest.skip(f"CIFAR-10 is not there: {error}")
+    file = Deployed.load(FRN / "bundle.onnx")
+    said = torch.cat([torch.from_numpy(file(images).probabilities) for images, _ in Loader(test, 250)])
+    measured = {"accuracy": accuracy(said, test.labels), "nll": nll(said, test.labels)}
+    assert said_of_the_bundle(measured) == said_of_the_bundle(file.meta["scores"])
+
+
 def test_rows_of_tin200_frn(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "holds"))
+    monkeypatch.syspath_prepend(str(HOLDS))
     folder = ROOT / "results" / "tin200-frn"
-    lines = runpy.run_path(str(ROOT / "benchmarks" / "holds" / "rows.py"))["tables"](folder / "rows.safetensors")
+    lines = runpy.run_path(str(HOLDS / "rows.py"))["tables"](folder / "rows.safetensors")
     assert len(lines) > 40
     page, summary = (folder / "README.md").read_text(), (ROOT / "docs" / "results.md").read_text()
     assert "\n".join(lines) in page
-    rows = {line.split(" | ")[0].lstrip("| "): [cell.strip() for cell in line.split("|")[1:-1]] for line in lines}
+    rows = {line.split(" | ")[0].lstrip("| "): cells(line) for line in lines}
     for members in (
         "",
         "I-0-1-small",
@@ -55,9 +132,9 @@ def test_rows_of_tin200_frn(monkeypatch):
         "mean-0-1-small",
         "other-0-1-small",
     ):
-        cells = rows[f"mode-0 + {members}" if members else "mode-0"]
-        assert f"| {cells[3]} |" in summary
-        assert cells[-1] in summary
+        row = rows[f"mode-0 + {members}" if members else "mode-0"]
+        assert f"| {row[3]} |" in summary
+        assert row[-1] in summary
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """Turn what a hold brought back into a folder of results/, which `modebridge report` reads without data or GPU.
 
-    python benchmarks/holds/keep.py HOLD results/cifar10-frn --recipe cifar10 --set modes=3 --data DIR \
-        --machine "NVIDIA H200, 16 cores" --torch 2.11.0+cu130
+    python benchmarks/holds/keep.py HOLD results/cifar10-frn --recipe cifar10 --set modes=4 --data DIR \
+        --machine "NVIDIA H200, 16 cores" --torch 2.11.0+cu130 --log log-bridges.txt --bridge I-0-3-small
 
-HOLD has a file per mode, mode-K.safetensors with the logits of both splits and weights-mode-K.safetensors, and the log.
+HOLD has a file per member, NAME.safetensors with the logits of both splits, weights-NAME.safetensors, and main.log. The
+weights of modes are kept, of the small networks those that are asked for.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import shutil
 from pathlib import Path
 
 import torch
-from modebridge.recipes.costs import part_cost, spec_for
 from safetensors.torch import load_file
 
-from modebridge.data import load_mode
-from modebridge.nets import ResNet
-from modebridge.recipes import find_recipe
-from modebridge.recipes.run_data import RunData
-from modebridge.recipes.settings import changed, to_toml
-from modebridge.runs.folder import RunFolder, key_of
+from members import cost_of, kept_name, kind_of
+from modebridge import trees
+from modebridge.data import load_modes
+from modebridge.members import key_of
+from modebridge.nets import ResNet, spec_of
+from modebridge.recipes import RunData, changed, find_recipe, to_toml
+from modebridge.runs import RunFolder
 
 
 def main() -> None:
@@ -33,34 +34,44 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--machine", required=True)
     parser.add_argument("--torch", required=True)
+    parser.add_argument("--log", default="log.txt", help="what the log is called there")
+    parser.add_argument("--bridge", action="append", default=[], help="keep the weights of this one; may be repeated")
     given = parser.parse_args()
     recipe = changed(find_recipe(given.recipe), given.set)
-    spec, data = spec_for(recipe), RunData(recipe, 0, given.data)
-    folder, base, net = RunFolder(given.out), part_cost(spec), ResNet(spec)
-    (given.out / "weights").mkdir(exist_ok=True)
+    data = RunData(recipe, 0, given.data)
+    spec = spec_of(recipe.net, recipe.norm, data.facts.classes)
+    folder, weights = RunFolder(given.out), given.out / "weights"
+    for place, names in ((weights, ["mode-*"]), (given.out / "bridges", given.bridge)):
+        for file in (file for name in names for file in given.hold.glob(f"weights-{name}.safetensors")):
+            place.mkdir(exist_ok=True)
+            shutil.copyfile(file, place / file.name.removeprefix("weights-"))
+    modes = {f"mode-{k}": mode.id for k, mode in enumerate(load_modes(ResNet(spec), weights))}
 
-    def keep(name: str, key: str, tensors: dict[str, torch.Tensor], **notes: object) -> None:
+    def keep(kind: str, name: str, key: str, tensors: dict[str, torch.Tensor], **notes: object) -> None:
         made = {"torch": given.torch, "machine": given.machine, "note": "rounded to half precision"}
-        folder.keep("logits", name, key, tensors, notes | made)
+        folder.keep(f"{kind}/{name}", key, tensors, {"inputs": {}, **notes, **made})
 
     labels = {"valid": data.labels("valid"), "test": data.labels("test")}
-    for file in sorted(given.hold.glob("mode-*.safetensors")):
-        weights = given.out / "weights" / file.name
-        shutil.copyfile(given.hold / f"weights-{file.name}", weights)
-        identity = load_mode(net, weights).id
+    for file in sorted(given.hold.glob("*.safetensors")):
+        if file.stem.startswith("weights-") or file.stem == "labels":
+            continue
+        name, own = kept_name(file.stem), file.stem.replace("curve-", "pin-")
+        identity = modes.get(name) or trees.fingerprint(load_file(given.hold / f"weights-{own}.safetensors"))
+        cost = cost_of(name, spec)
         keep(
-            file.stem,
-            key_of("logits", file.stem, identity, data.scored_on),
+            kind_of(name),
+            name,
+            key_of("logits", name, identity, data.scored_on),
             load_file(file),
-            flops=base.flops,
-            params=base.params,
-            reads=[],
+            flops=cost.flops,
+            params=cost.params,
+            reads=list(cost.reads),
             id=identity,
             scored_on=data.scored_on,
         )
-    keep("labels", key_of("labels", data.scored_on), labels, scored_on=data.scored_on)
+    keep("logits", "labels", key_of("labels", data.scored_on), labels, scored_on=data.scored_on)
     folder.files.write({"recipe.toml": to_toml(recipe, 0)})
-    shutil.copyfile(given.hold / "main.log", given.out / "log.txt")
+    shutil.copyfile(given.hold / "main.log", given.out / given.log)
     shutil.rmtree(given.out / ".work")
 
 

@@ -1,6 +1,7 @@
-"""The table of a hold over many classes, exactly, from a few numbers per image and row; no GPU, no data, no logits.
+"""The tables of a hold from what lies in its results folder; no GPU, no data.
 
-    python benchmarks/holds/rows.py results/tin200-frn                      # print the tables
+    python benchmarks/holds/rows.py results/cifar10-frn                     # print the tables, from logits (scored.py)
+    python benchmarks/holds/rows.py results/tin200-frn                      # the same, from a few numbers per image
     python benchmarks/holds/rows.py results/tin200-frn --record HOLD        # make rows.safetensors from full logits
 
 Logits over 200 classes are 8 MB per member; what the scores of a row need is the calibrated and the plain surprisal of
@@ -13,31 +14,20 @@ import argparse
 import json
 from pathlib import Path
 
+import scored
 import torch
-from modebridge.recipes.costs import part_cost
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tin200 import COMBINATIONS, TARGETS
 from torch import Tensor
 
+from members import cost_of
 from modebridge.ensembles import scale
-from modebridge.evaluate import Answers, MemberCost, interval_of, resampled_means
+from modebridge.evaluate import Answers, interval_of, resampled_means
 from modebridge.evaluate.scores import hits, squared_errors, surprisals
 from modebridge.nets import spec_of
 
 BINS = 15
-
-
-def cost_of(name: str) -> MemberCost:
-    """What a member of the hold costs, by its name."""
-    spec = spec_of("tin200")
-    if name.startswith(("mode", "curve")):
-        part, reads = part_cost(spec), ()
-    else:
-        two = name.startswith("II")
-        part = part_cost(spec, "II" if two else "I", 1 if "medium" in name else 2)
-        reads = ("mode-0", "mode-1") if two else ("mode-1",) if name.startswith("I-1") else ("mode-0",)
-    return MemberCost(part.flops, part.params, reads)
 
 
 def record(hold: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -46,7 +36,9 @@ def record(hold: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     names = sorted({name for combination in COMBINATIONS for name in combination})
     logits = {name: load_file(hold / f"{name}.safetensors") for name in names}
     valid, test = ({name: tensors[split].float() for name, tensors in logits.items()} for split in ("valid", "test"))
-    answers = Answers(valid, test, labels["valid"], labels["test"], {name: cost_of(name) for name in names})
+    answers = Answers(
+        valid, test, labels["valid"], labels["test"], {name: cost_of(name, spec_of("tin200")) for name in names}
+    )
     tensors: dict[str, Tensor] = {}
     notes: dict[str, dict[str, float]] = {}
     for members in COMBINATIONS:
@@ -121,7 +113,8 @@ def main() -> None:
         given.folder.mkdir(parents=True, exist_ok=True)
         tensors, notes = record(given.record)
         save_file(tensors, given.folder / "rows.safetensors", notes)
-    print("\n".join(tables(given.folder / "rows.safetensors")))
+    file = given.folder / "rows.safetensors"
+    print("\n".join(tables(file) if file.exists() else scored.tables(given.folder)))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 
+import modebridge
 from modebridge.deploy import Deployed, export
 from modebridge.deploy.metadata import RULES, read_metadata
 from modebridge.errors import ModebridgeError
@@ -184,3 +185,10 @@ def test_what_no_reader_would_take_is_not_written(tmp_path, wish, words):
     with pytest.raises(ModebridgeError, match=words):
         export(tied(), tmp_path / "fast.onnx", images(2), **wish)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_does_not_tell_where_it_was_made(little_onnx):
+    """Torch notes a trace at every node."""
+    data = little_onnx.read_bytes()
+    assert b"stack_trace" not in data
+    assert str(Path(modebridge.__file__).parent).encode() not in data

@@ -30,7 +30,20 @@ def _model(module: nn.Module, example: tuple[Tensor, ...], shapes: Any) -> Model
 
     program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False)
     assert program is not None
-    return inliner.inline_local_functions(program.model_proto)
+    model = inliner.inline_local_functions(program.model_proto)
+    _forget_origins(model.graph)
+    return model
+
+
+def _forget_origins(graph: Any) -> None:
+    """Take out torch's notes on where each step came from: traces through the folders of whoever exported it."""
+    for part in (graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        # To touch a field that is not set would set it.
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            _forget_origins(inner)
 
 
 def needs_onnx(*names: str) -> None:
