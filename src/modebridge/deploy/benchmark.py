@@ -97,20 +97,18 @@ def contenders(
     """
     taps = tuple(sorted({bridge.tap for bridge in (*type1, *type2)}))
 
-    def contender(
-        name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), *, stacked: bool = False
-    ) -> Contender:
+    def contender(name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), stacked: bool = False) -> Contender:
         return Contender(name, partial(BridgedEnsemble, net, list(modes), list(bridges)), stacked, taps)
 
     entered = [contender("DE-1", modes[:1])]
-    entered += [contender(f"DE-1 + {_counted(k)} I", modes[:1], type1[:k]) for k in range(1, len(type1) + 1)]
+    entered += [contender(_named(1, k, " I"), modes[:1], type1[:k]) for k in range(1, len(type1) + 1)]
     if points:
         entered.append(contender("DE-1 + midpoint", [modes[0], points[0]]))
     for m in range(2, len(modes) + 1):
         entered.append(contender(f"DE-{m}", modes[:m]))
         entered.append(contender(f"DE-{m} vmapped", modes[:m], stacked=True))
     if len(modes) > 1:
-        entered += [contender(f"DE-2 + {_counted(k)} II", modes[:2], type2[:k]) for k in range(1, len(type2) + 1)]
+        entered += [contender(_named(2, k, " II"), modes[:2], type2[:k]) for k in range(1, len(type2) + 1)]
     return entered
 
 
@@ -307,9 +305,5 @@ def race_file(
     return results
 
 
-def _named(bases: int, bridges: int) -> str:
-    return f"DE-{bases}" + (f" + {_counted(bridges)}" if bridges else "")
-
-
-def _counted(bridges: int) -> str:
-    return f"{bridges} bridge{'s' if bridges > 1 else ''}"
+def _named(bases: int, bridges: int, kind: str = "") -> str:
+    return f"DE-{bases}" + (f" + {bridges} bridge{'s' if bridges > 1 else ''}{kind}" if bridges else "")
