@@ -44,7 +44,7 @@ class Dim:
 
     size: int
     group: int | None = None
-    kind: str = "whole"
+    form: str = "whole"
     parts: tuple[Dim, ...] = ()
 
 
@@ -120,9 +120,9 @@ class Groups:
         """Where each place of the new dimension comes from; None where nothing moves."""
         if not any(leaf.group in permutations for leaf in leaves(dim)):
             return None
-        if dim.kind == "whole":
+        if dim.form == "whole":
             return permutations[dim.group] if dim.group is not None else torch.arange(dim.size)
-        if dim.kind == "sum":
+        if dim.form == "sum":
             offsets = [sum(part.size for part in dim.parts[:k]) for k in range(len(dim.parts))]
             pieces = [self._index(part, permutations) for part in dim.parts]
             return torch.cat(
@@ -136,7 +136,7 @@ class Groups:
         total = torch.zeros((), dtype=torch.long)
         for k, part in enumerate(dim.parts):
             outer = self.groups[part.group].outer if part.group in self.groups else None
-            if part.group not in permutations and part.kind == "whole":
+            if part.group not in permutations and part.form == "whole":
                 source = grids[k]
             elif outer is not None and part.group is not None:
                 source = permutations[part.group][grids[place_of[outer]], grids[k]]
@@ -197,9 +197,9 @@ def blocks(dim: Dim) -> Iterator[tuple[tuple[Dim, ...], Tensor]]:
     >>> [(len(parts), indices.tolist()) for parts, indices in blocks(Dim(6, None, "product", (pair, Dim(2))))]
     [(2, [0, 1]), (2, [2, 3, 4, 5])]
     """
-    if dim.kind == "whole":
+    if dim.form == "whole":
         yield (dim,), torch.arange(dim.size)
-    elif dim.kind == "sum":
+    elif dim.form == "sum":
         offset = 0
         for part in dim.parts:
             yield from ((parts, indices + offset) for parts, indices in blocks(part))
@@ -236,20 +236,20 @@ def _outers(trace: Trace, number_of: Mapping[int, int]) -> dict[int, int]:
 
 def _runs(axis: Axis) -> Iterator[list[Axis]]:
     axis = axis.root
-    if axis.kind == "sum":
+    if axis.form == "sum":
         for part in axis.parts:
             yield from _runs(part)
     else:
         run = factors(axis)
         for leaf in run:
-            if leaf.kind == "sum":
+            if leaf.form == "sum":
                 yield from _runs(leaf)
         yield run
 
 
 def leaves(dim: Dim) -> Iterator[Dim]:
     """The parts of a dimension that have none themselves."""
-    if dim.kind == "whole":
+    if dim.form == "whole":
         yield dim
     else:
         for part in dim.parts:
@@ -258,8 +258,8 @@ def leaves(dim: Dim) -> Iterator[Dim]:
 
 def _dim(axis: Axis, number_of: Mapping[int, int]) -> Dim:
     axis = axis.root
-    if axis.kind == "whole":
+    if axis.form == "whole":
         return Dim(axis.size, number_of.get(id(axis)))
-    if axis.kind == "sum":
+    if axis.form == "sum":
         return Dim(axis.size, None, "sum", tuple(_dim(part, number_of) for part in axis.parts))
     return Dim(axis.size, None, "product", tuple(_dim(part, number_of) for part in factors(axis)))

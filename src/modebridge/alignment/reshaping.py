@@ -123,7 +123,7 @@ def _cat(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -
     axes = list(together(rest, [1 if k == dim else size for k, size in enumerate(out.shape)]))
     axes[dim] = parts[0] if len(parts) == 1 else Axis(out.shape[dim])
     if len(parts) > 1:
-        axes[dim].kind, axes[dim].parts = "sum", parts
+        axes[dim].form, axes[dim].parts = "sum", parts
     return [tuple(axes)]
 
 

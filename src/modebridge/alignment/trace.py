@@ -283,7 +283,7 @@ def _whereabouts(net: nn.Module, where: list[str], see: Callable[[str, Iterable[
 def leaves_of(axis: Axis) -> Iterator[Axis]:
     """The parts of an axis that have none themselves."""
     axis = axis.root
-    if axis.kind == "whole":
+    if axis.form == "whole":
         yield axis
     else:
         for part in axis.parts:

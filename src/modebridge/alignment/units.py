@@ -45,7 +45,7 @@ def _on(dim: Dim) -> list[int]:
 
 
 def _parts(dim: Dim) -> tuple[Dim, ...]:
-    return dim.parts if dim.kind == "product" and _on(dim) else (dim,)
+    return dim.parts if dim.form == "product" and _on(dim) else (dim,)
 
 
 def units_of(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -> Tensor | None:
@@ -73,7 +73,7 @@ def _fitted(dim: Dim, size: int) -> Dim | None:
     """A traced dimension at the size it has now: batches and lengths differ, groups do not; None where they would."""
     if dim.size == size or not _on(dim):
         return dim if dim.size == size else Dim(size)
-    rest = [k for k, part in enumerate(dim.parts) if not _on(part)] if dim.kind == "product" else []
+    rest = [k for k, part in enumerate(dim.parts) if not _on(part)] if dim.form == "product" else []
     if not rest:
         return None
     parts = list(dim.parts)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from modebridge.batches import each
 from modebridge.bridges.budget import body_within
-from modebridge.bridges.build import Kind, body_for, body_like
+from modebridge.bridges.build import READS, Kind, body_for, body_like
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.nets import FilterResponseNorm, Layout, Norm, ResNet, Tapped, check_tap, inspect, skeleton
 from modebridge.nets.flops import counting
@@ -91,7 +91,7 @@ def choose_body(
         else:
             body = body_for(shape, classes, kind, slim, layout=layout, norm=norm, seed=seed)
         body = body.to(feature.dtype)
-    taken = _check_body(body, [feature] * (2 if kind == "II" else 1), logits.shape[1], name)
+    taken = _check_body(body, [feature] * READS[kind], logits.shape[1], name)
     if budget is not None and taken > budget * whole:
         raise ModebridgeError(
             f"Expected the body of '{name}' to take at most {budget:g} of the base's {whole:,.0f} multiply-adds, "

@@ -56,8 +56,8 @@ def bench(
             f"{'none' if target is None else 'both'}; give one of them."
         )
     sizes = _sizes(batches)
-    kind = _device(device)
-    if bf16 and kind == "cpu":
+    device_type = _device(device)
+    if bf16 and device_type == "cpu":
         raise ModebridgeError("Expected --bf16 on a CUDA device, but got the CPU; leave it out.")
     if not 0 < seconds <= DAY:
         raise ModebridgeError(f"Expected --seconds to be above 0 and at most a day, but got {seconds}; try 2.")
@@ -68,11 +68,11 @@ def bench(
             )
         torch.set_num_threads(threads)
     names = listed("--only", only)
-    chosen, lacking = usable_ways(kind, listed("--ways", ways))
-    about = surroundings(kind, bf16=bf16)
+    chosen, lacking = usable_ways(device_type, listed("--ways", ways))
+    about = surroundings(device_type, bf16=bf16)
     _warn_if_busy(about["load"])
     if target is not None and target.is_file():
-        if kind != "cpu":
+        if device_type != "cpu":
             raise ModebridgeError("Expected exported files to be timed on the CPU, but got cuda; use --device cpu.")
         if ways is not None or only is not None:
             raise ModebridgeError(
@@ -97,14 +97,14 @@ def bench(
     for sentence in lacking:
         say(sentence, style="yellow")
     rows_of = [sum(not (one.stacked and way == "onnx") for one in entered) for way in chosen for _ in sizes]
-    place = _Place(folder, f"bench/{kind}{'-bf16' if bf16 else ''}") if folder is not None else None
+    place = _Place(folder, f"bench/{device_type}{'-bf16' if bf16 else ''}") if folder is not None else None
     if folder is not None and not folder.writes:
         say(f"'{folder.path}' is read-only: the tables are shown and not written.", style="yellow")
         place = None
     if place is not None and not overwrite:
         _keep_fuller(place, sum(rows_of))
     progress = _Progress(about, rows_of, seconds, quiet=as_json)
-    _end(_races(entered, image, chosen, sizes, kind, bf16, seconds, progress), about, as_json, place)
+    _end(_races(entered, image, chosen, sizes, device_type, bf16, seconds, progress), about, as_json, place)
 
 
 def _warn_if_busy(load: float | None) -> None:

@@ -119,8 +119,7 @@ def span(seconds: float) -> str:
 def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     """FLOPs and parameters of every kind of member and of the rows of the results table, from architectures alone."""
     blueprint = blueprint_for(recipe)
-    members = members_of(recipe)
-    small = {member.title: member for member in members if member.body(blueprint) is not None}
+    small = {member.title: member for member in members_of(recipe) if member.reads}
     plans: list[tuple[str, list[Member]]] = [(f"one {title}", [member]) for title, member in small.items()]
     rows = [(plan.name, list(plan.members)) for plan in row_plans(recipe)]
     plans = [*rows[:1], *plans, *rows[1:]]

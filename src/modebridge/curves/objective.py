@@ -82,13 +82,12 @@ def start_curve(
         raise ModebridgeError(
             f"Expected pin_start to be 'midpoint' or 'random', but got '{pin_start}'; choose one of the two."
         )
-    if kind == "bezier":
-        return line
-    if kind == "polychain":
-        return Polychain(line.start, line.end, line.pins)
-    raise ModebridgeError(
-        f"Expected the kind of curve to be 'bezier' or 'polychain', but got '{kind}'; choose one of the two."
-    )
+    curves: dict[str, type[Curve]] = {"bezier": BezierCurve, "polychain": Polychain}
+    if kind not in curves:
+        raise ModebridgeError(
+            f"Expected the kind of curve to be 'bezier' or 'polychain', but got '{kind}'; choose one of the two."
+        )
+    return curves[kind](line.start, line.end, line.pins)
 
 
 class CurveObjective(Objective[C]):
