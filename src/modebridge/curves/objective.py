@@ -82,7 +82,7 @@ def start_curve(
         raise ModebridgeError(
             f"Expected pin_start to be 'midpoint' or 'random', but got '{pin_start}'; choose one of the two."
         )
-    curves: dict[str, type[Curve]] = {"bezier": BezierCurve, "polychain": Polychain}
+    curves: dict[str, type[BezierCurve] | type[Polychain]] = {"bezier": BezierCurve, "polychain": Polychain}
     if kind not in curves:
         raise ModebridgeError(
             f"Expected the kind of curve to be 'bezier' or 'polychain', but got '{kind}'; choose one of the two."
