@@ -59,9 +59,9 @@ def export_run(
     calibration, labelled = some_images(recipe, data, seed) if int8 else (None, None)
     threshold = None
     if average_cost is not None:
-        found = threshold_for(read_answers(folder), notes["names"], average_cost)
+        chosen_threshold = threshold_for(read_answers(folder), notes["names"], average_cost)
         # A budget for everybody needs no threshold.
-        threshold = found if found < ALL else None
+        threshold = chosen_threshold if chosen_threshold < ALL else None
     say(f"Exporting {' + '.join(notes['names'])} and comparing the file with the library ...")
     done = export(
         ensemble,
@@ -162,11 +162,11 @@ def predict_files(
 
 def _opened(file: Path) -> Deployed:
     """The file; that an old one cannot be checked is said in a line."""
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UncheckedFileWarning)
         deployed = Deployed.load(file)
-    for one in found:
+    for one in caught:
         say(f"Note: {one.message}", style="yellow")
     return deployed
 

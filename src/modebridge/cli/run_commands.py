@@ -48,10 +48,10 @@ def chosen(recipe: str | None, settings: Sequence[str], seed: int | None, out: P
     kept = recipe_to_go_on_with(out) if recipe is None and out is not None else None
     if kept is not None:
         say(f"Settings of {kept[2]}")
-    found, own_seed = kept[:2] if kept is not None else read_recipe("digits" if recipe is None else recipe)
-    found = changed(found, settings)
-    check_recipe(found)
-    return found, seed if seed is not None else own_seed or 0
+    named, own_seed = kept[:2] if kept is not None else read_recipe("digits" if recipe is None else recipe)
+    named = changed(named, settings)
+    check_recipe(named)
+    return named, seed if seed is not None else own_seed or 0
 
 
 def default_folder(recipe: Recipe, seed: int) -> Path:
@@ -251,9 +251,9 @@ def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> N
     text = [markdown_table(result.rows), *record["warnings"], summary(result.rows)]
     folder.files.write({"results.md": "\n\n".join(text) + "\n"})
     before, now = folder.files.record("results.json"), json.loads(json.dumps(record))
-    said = ("recipe", "seed", "rows", "warnings", "summary")
+    shown = ("recipe", "seed", "rows", "warnings", "summary")
     # When and where it was made stays, where nothing was.
-    if record["trained"] or any(before.get(key) != now[key] for key in said):
+    if record["trained"] or any(before.get(key) != now[key] for key in shown):
         folder.files.write({"results.json": json.dumps(record, indent=1)})
     write_page(folder, gather(folder, result.rows))
     folder.tidy()

@@ -96,14 +96,14 @@ def list_recipes(*, estimate: bool, as_json: bool) -> None:
     console = screen()
     console.print(table)
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU cores"
-    told = (
+    explained = (
         f"PFLOP: of training everything. Here: an estimate for {where}, from a few steps timed now; compilation, "
         "reading and scoring come on top. "
         if estimate
         else "How long each takes here: modebridge recipes --estimate. "
     )
     console.print(
-        f"{told}Names ending in -bn have batch norm, the others filter response norm. "
+        f"{explained}Names ending in -bn have batch norm, the others filter response norm. "
         "Run one: modebridge run RECIPE --data DIR, DIR holding the set's official files."
     )
 
@@ -151,10 +151,10 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
         table.add_row(record["name"], *cells)
     console = screen()
     console.print(table)
-    said = "FLOPs and params in units of one network, truly counted (convolutions and matrix products)."
+    explained = "FLOPs and params in units of one network, truly counted (convolutions and matrix products)."
     if paper:
-        said += " [P]: as the paper counts, elementwise work too, bridges' parameters divided by three networks."
-    console.print(said)
+        explained += " [P]: as the paper counts, elementwise work too, bridges' parameters divided by three networks."
+    console.print(explained)
 
 
 def _parts(blueprint: Blueprint, small: Mapping[str, Member], convention: CostConvention) -> dict[str, Cost]:

@@ -129,12 +129,12 @@ def cut_off(images: Held, parts: int = 1) -> list[Held]:
             f"{len(images)}; give more, or the other splits."
         )
     images = images.shuffled(0)
-    found: list[Held] = []
+    pieces: list[Held] = []
     for _ in range(parts):
-        found.insert(0, images.part(len(images) - held, len(images)))
+        pieces.insert(0, images.part(len(images) - held, len(images)))
         images = images.part(0, len(images) - held)
-    found.insert(0, images)
-    return found
+    pieces.insert(0, images)
+    return pieces
 
 
 def load_folder(folder: Path, size: int) -> Splits:

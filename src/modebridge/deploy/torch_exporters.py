@@ -110,7 +110,7 @@ def _refusal(error: Exception, wrapped: Positional, exporter: str) -> Modebridge
     """
     owners = _owners(wrapped)
     chain = list(_chain(error))
-    place = next((found for link in reversed(chain) if (found := _place(link, wrapped))), None)
+    place = next((match for link in reversed(chain) if (match := _place(link, wrapped))), None)
     net, name = owners.get(id(place.module), (None, "")) if place else (None, "")
     kind = type(net if net is not None else next(iter(_users(wrapped)))).__name__
     where = f" in its submodule '{name}' ({type(place.module).__name__})" if place and name else ""

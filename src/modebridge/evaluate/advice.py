@@ -72,14 +72,14 @@ def advise(answers: Answers, budget: float, prices: Mapping[str, float] | None =
 
 def _advice(answers: Answers, members: Members, budget: float, most: int) -> Advice:
     logits = [answers.heads(name, "valid") for name in members.names]
-    found = search(members, logits, answers.valid_labels, budget, most)
-    costs = {one: members.cost(one) for one in found.nll}
+    searched = search(members, logits, answers.valid_labels, budget, most)
+    costs = {one: members.cost(one) for one in searched.nll}
     # The search's last digits are float32's: what lies about its front is scored as every table scores it.
-    near = [*_front(costs, found.nll, 0.0), *_front(costs, found.nll, NEAR)[:TIES]]
-    scored = {one: _choice(answers, _by_gain(members, one, found.nll), costs[one]) for one in dict.fromkeys(near)}
+    near = [*_front(costs, searched.nll, 0.0), *_front(costs, searched.nll, NEAR)[:TIES]]
+    scored = {one: _choice(answers, _by_gain(members, one, searched.nll), costs[one]) for one in dict.fromkeys(near)}
     front = _front({one: costs[one] for one in scored}, {one: choice.nll for one, choice in scored.items()}, 0.0)
     chosen = next(one for one in reversed(front) if costs[one] <= budget + EPSILON)
-    return Advice(scored[chosen], tuple(scored[one] for one in front), len(found.nll), found.whole)
+    return Advice(scored[chosen], tuple(scored[one] for one in front), len(searched.nll), searched.whole)
 
 
 def _members(answers: Answers, prices: Mapping[str, float] | None) -> Members:

@@ -188,8 +188,8 @@ def _name_of(keyword: ast.keyword) -> str:
 
 def _date(reference: str) -> int:
     """When the file of a user's function was changed: what it builds may be another network since."""
-    found = split_reference(reference)
-    return found[0].stat().st_mtime_ns if found is not None and found[0].is_file() else 0
+    location = split_reference(reference)
+    return location[0].stat().st_mtime_ns if location is not None and location[0].is_file() else 0
 
 
 @cache

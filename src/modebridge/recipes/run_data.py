@@ -55,7 +55,7 @@ class DataFacts:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> DataFacts:
+    def from_dict(cls, record: Mapping[str, Any]) -> DataFacts:
         """From what `to_dict` gave, also by way of JSON.
 
         >>> facts = DataFacts(2, (3, 8, 8), ("cat", "dog"), {"train": 5, "valid": 1, "test": 1})
@@ -63,16 +63,16 @@ class DataFacts:
         True
         """
         try:
-            image = found["image"]
+            image = record["image"]
             return cls(
-                int(found["classes"]),
+                int(record["classes"]),
                 None if image is None else tuple(int(side) for side in image),
-                tuple(str(name) for name in found["class_names"]),
-                {str(split): int(count) for split, count in found["counts"].items()},
+                tuple(str(name) for name in record["class_names"]),
+                {str(split): int(count) for split, count in record["counts"].items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ModebridgeError(
-                f"Expected the facts of a data set, but got {str(found)[:80]}; read the data again."
+                f"Expected the facts of a data set, but got {str(record)[:80]}; read the data again."
             ) from error
 
 
@@ -281,8 +281,8 @@ class RunData:
 
 def _pixels(recipe: Recipe) -> int:
     """The side of images that are streamed: what the recipe says, else the network's own, else ImageNet's usual."""
-    own = SPECS[recipe.net].image[-1] if recipe.net in SPECS else 224
-    return recipe.data.size or own
+    usual = SPECS[recipe.net].image[-1] if recipe.net in SPECS else 224
+    return recipe.data.size or usual
 
 
 def _names(names: Sequence[str], classes: int) -> tuple[str, ...]:

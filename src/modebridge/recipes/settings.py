@@ -29,11 +29,13 @@ def keys_of(record: object, prefix: str = "") -> dict[str, Any]:
     >>> keys_of(find_recipe("digits"))["mode.epochs"]
     20
     """
-    found: dict[str, Any] = {}
+    values_by_key: dict[str, Any] = {}
     for field in fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
-        found |= keys_of(value, f"{prefix}{field.name}.") if is_dataclass(value) else {prefix + field.name: value}
-    return found
+        values_by_key |= (
+            keys_of(value, f"{prefix}{field.name}.") if is_dataclass(value) else {prefix + field.name: value}
+        )
+    return values_by_key
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -142,22 +144,22 @@ def from_toml(text: str, where: str, beside: Path | None = None) -> tuple[Recipe
         beside: the folder that relative paths in it begin at; None for the current one.
     """
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except RecursionError:
         raise ModebridgeError(
             f"Expected '{where}' to be a recipe, but it is nested too deeply to be one; mend it."
         ) from None
     except ValueError as error:  # not TOML, or a number of thousands of digits
         raise ModebridgeError(f"Expected '{where}' to be TOML, but got '{error}'; mend it.") from None
-    seed = found.pop("seed", 0)
+    seed = document.pop("seed", 0)
     if type(seed) is not int:
         raise ModebridgeError(
             f"Expected seed in '{where}' to be a whole number, but got '{_short(seed)}'; change the value."
         )
-    for table, key in ((found, "net"), (found.get("data"), "name")):
+    for table, key in ((document, "net"), (document.get("data"), "name")):
         if isinstance(table, dict) and isinstance(table.get(key), str):
             table[key] = located(table[key], beside)
-    return _build(Recipe, found, "", where), seed
+    return _build(Recipe, document, "", where), seed
 
 
 def read_toml(file: Path) -> tuple[Recipe, int]:
@@ -185,9 +187,9 @@ def _short(value: object, most: int = 80) -> str:
     return text if len(text) <= most else text[:most] + " ..."
 
 
-def _build(kind: type[T], found: Mapping[str, Any], before: str, where: str) -> T:
+def _build(kind: type[T], document: Mapping[str, Any], before: str, where: str) -> T:
     hints = get_type_hints(kind)
-    for name in found:
+    for name in document:
         if name not in hints:
             raise ModebridgeError(
                 f"Expected the settings of a recipe in '{where}', but got '{_short(before + name)}'; "
@@ -195,17 +197,17 @@ def _build(kind: type[T], found: Mapping[str, Any], before: str, where: str) -> 
             )
     values: dict[str, Any] = {}
     for name, hint in hints.items():
-        if name not in found:
+        if name not in document:
             continue
         if is_dataclass(hint):
-            if not isinstance(found[name], Mapping):
+            if not isinstance(document[name], Mapping):
                 raise ModebridgeError(
                     f"Expected [{name}] in '{where}' to be a table of settings, but got "
-                    f"'{_short(found[name])}'; write one."
+                    f"'{_short(document[name])}'; write one."
                 )
-            values[name] = _build(typing.cast("type[Any]", hint), found[name], f"{name}.", where)
+            values[name] = _build(typing.cast("type[Any]", hint), document[name], f"{name}.", where)
         else:
-            values[name] = _read(found[name], hint, before + name)
+            values[name] = _read(document[name], hint, before + name)
     try:
         return kind(**values)
     except TypeError as error:

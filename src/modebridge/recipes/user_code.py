@@ -43,8 +43,8 @@ def split_reference(text: str) -> tuple[Path, str] | None:
     >>> split_reference("my_recipe.py:make_net")
     (PosixPath('my_recipe.py'), 'make_net')
     """
-    found = _REFERENCE.fullmatch(text)
-    return (Path(found["path"]), found["name"]) if found else None
+    match = _REFERENCE.fullmatch(text)
+    return (Path(match["path"]), match["name"]) if match else None
 
 
 def absolute(path: Path | str, beside: Path | None = None) -> str:
@@ -124,9 +124,9 @@ def find_function(reference: str, what: str) -> Callable[..., object]:
         reference: of the function.
         what: the setting that names it.
     """
-    found = split_reference(reference)
-    assert found is not None
-    path, name = found
+    location = split_reference(reference)
+    assert location is not None
+    path, name = location
     module = load_file(path)
     function = getattr(module, name, None)
     if not callable(function):

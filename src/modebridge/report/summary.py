@@ -73,11 +73,11 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _share(one: Row, bridged: Row, two: Row) -> str:
-    found = f"{closed_gap(one.nll, bridged.nll, two.nll):.0%}"
+    percent = f"{closed_gap(one.nll, bridged.nll, two.nll):.0%}"
     if bridged.closed_interval is None:
-        return found
+        return percent
     low, high = bridged.closed_interval
-    return f"{found} [{low:.0%} to {high:.0%}]"
+    return f"{percent} [{low:.0%} to {high:.0%}]"
 
 
 def _worth(best: Row, rows: Sequence[Row]) -> str:

@@ -41,7 +41,7 @@ def read_artefact(path: Path, *, known: bool = False) -> tuple[dict[str, Tensor]
 def stamp_of(*files: Path) -> tuple[object, ...]:
     """By which a file is known to be the one that was looked at; unlike any other where it cannot be looked at."""
     try:
-        found = [file.stat() for file in files]
+        stats = [file.stat() for file in files]
     except OSError:
         return (object(),)
-    return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in found)
+    return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in stats)

@@ -32,15 +32,15 @@ class EpochFiles:
         if not os.path.lexists(file):
             return []
         try:
-            found, bad = parse_metrics(read_bytes(file))
+            epochs, bad = parse_metrics(read_bytes(file))
         except Damage as damage:
             self._damage[listed] = str(damage)
             return []
-        if not found and not bad:
+        if not epochs and not bad:
             self._damage[listed] = "it is empty"
         elif bad:
             self._damage[listed] = f"line{'s' if len(bad) > 1 else ''} {', '.join(map(str, bad))}"
-        return found
+        return epochs
 
     def places(self) -> list[str]:
         """The artefacts that have epochs."""

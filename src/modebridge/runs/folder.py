@@ -212,7 +212,7 @@ class RunFolder:
         for place in self.metrics.places():
             self.metrics.read(place)
         given = [place for place in self.damage if place.startswith("modes/") and self.files.was_given(place[6:])]
-        said = [
+        sentences = [
             f"{place} is damaged ({reason}): it is not used, and made again where this run needs it."
             if self._way_out(place).startswith("modebridge run")
             else self._left_out(place, reason)
@@ -220,7 +220,7 @@ class RunFolder:
             if place not in given  # nothing here can make those again: whoever needs them refuses
         ]
         self.files.mend()
-        return said
+        return sentences
 
     def left_out(self) -> list[str]:
         """What was found not to be whole and was not used, a sentence each."""

@@ -26,14 +26,14 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
         raise ModebridgeError(f"Expected '{place}' to be a folder with the weights of modes, but there is none.")
     for notes in sorted(place.glob("*/meta.json")):
         _check(notes.parent)
-    found = load_modes(net, place)
-    if len(found) < 2:
+    modes = load_modes(net, place)
+    if len(modes) < 2:
         raise ModebridgeError(
-            f"Expected at least 2 modes in '{place}', but got {len(found)}; a curve needs two, so add a file."
+            f"Expected at least 2 modes in '{place}', but got {len(modes)}; a curve needs two, so add a file."
         )
-    if len({mode.id for mode in found}) < len(found):
+    if len({mode.id for mode in modes}) < len(modes):
         raise ModebridgeError("Expected the modes to differ, but two files hold the same weights; give each once.")
-    return found
+    return modes
 
 
 def _check(folder: Path) -> None:

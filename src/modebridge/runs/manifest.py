@@ -57,14 +57,14 @@ class LooseFiles:
         file = self.path / MANIFEST
         try:
             record = unsealed(file, old=False)
-            found = Manifest(record["files"], record["given"], record["recipes"])
+            verified = Manifest(record["files"], record["given"], record["recipes"])
         except (Damage, KeyError) as damage:
             if not os.path.lexists(file) and not self._has_seals():
                 return None
             self._damage[MANIFEST] = f"{damage}; the files it answers for cannot be verified"
             return None
         self._damage.pop(MANIFEST, None)
-        return found
+        return verified
 
     def text(self, name: str) -> str | None:
         """A file as it was written; None where there is none, or none that is whole, which is noted."""
@@ -89,13 +89,13 @@ class LooseFiles:
         """The JSON object in a file; empty where there is none that is whole, which is noted."""
         text = self.text(name)
         try:
-            found = json.loads(text) if text is not None else {}
+            content = json.loads(text) if text is not None else {}
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            content = None
+        if not isinstance(content, dict):
             self._damage[name] = "it is no JSON object"
             return {}
-        return found
+        return content
 
     def recipe(self) -> tuple[str | None, str | None]:
         """The text of recipe.toml as it is now, and the one that was last written, each None where it is not known.
@@ -128,10 +128,10 @@ class LooseFiles:
                     f"Expected '{self.path}' to be writable, because {changed[0]} is to be written, but it is "
                     "read-only; copy it, or make it writable."
                 )
-            if manifest is not None and any(manifest.files.get(name) != [own] for name, own in fresh.items()):
-                for name, own in fresh.items():
-                    known = there[name] in manifest.files.get(name, []) and there[name] != own
-                    manifest.files[name] = [own, there[name]] if known else [own]
+            if manifest is not None and any(manifest.files.get(name) != [hash] for name, hash in fresh.items()):
+                for name, hash in fresh.items():
+                    known = there[name] in manifest.files.get(name, []) and there[name] != hash
+                    manifest.files[name] = [hash, there[name]] if known else [hash]
                 if RECIPE in files:
                     manifest.recipes = {fresh[RECIPE]: files[RECIPE], **manifest.recipes}
                 self._put(manifest)
@@ -146,7 +146,7 @@ class LooseFiles:
         """Note modes that were trained elsewhere: nothing here can make them again."""
         with self._alone():
             manifest = self.manifest()
-            if manifest is not None and any(manifest.given.get(name) != own for name, own in modes.items()):
+            if manifest is not None and any(manifest.given.get(name) != hash for name, hash in modes.items()):
                 manifest.given |= modes
                 self._put(manifest)
 
@@ -222,7 +222,7 @@ class LooseFiles:
 
     def _found(self, names: Iterable[str]) -> Manifest:
         hashes = {name: self._hash(name) for name in names}
-        manifest = Manifest({name: [own] for name, own in hashes.items() if own})
+        manifest = Manifest({name: [hash] for name, hash in hashes.items() if hash})
         if RECIPE in manifest.files:
             text = (self.path / RECIPE).read_bytes().decode(errors="replace")
             manifest.recipes = {manifest.files[RECIPE][0]: text}
@@ -232,8 +232,8 @@ class LooseFiles:
         return manifest
 
     def _settle(self, manifest: Manifest, fresh: Mapping[str, str]) -> None:
-        settled = {**manifest.files, **{name: [own] for name, own in fresh.items()}}
-        recipes = {own: text for own, text in manifest.recipes.items() if own in settled.get(RECIPE, [])}
+        settled = {**manifest.files, **{name: [hash] for name, hash in fresh.items()}}
+        recipes = {hash: text for hash, text in manifest.recipes.items() if hash in settled.get(RECIPE, [])}
         if (settled, recipes) != (manifest.files, manifest.recipes):
             manifest.files, manifest.recipes = settled, recipes
             self._put(manifest)

@@ -118,25 +118,25 @@ def _fits(samples: Mapping[str, Tensor], answers: Answers) -> bool:
 
 def _times(folder: RunFolder, answers: Answers, rows: Sequence[Row]) -> dict[str, float]:
     """Measured times by member, where all that the table needs were measured."""
-    found = _numbers(folder.files.record("times.json").get("relative"))
+    times = _numbers(folder.files.record("times.json").get("relative"))
     used = {name for row in rows for name in row.members}
     used |= {read for name in used for read in answers.costs[name].reads}
-    return found if used <= set(found) else {}
+    return times if used <= set(times) else {}
 
 
-def _numbers(found: object) -> dict[str, float]:
+def _numbers(values: object) -> dict[str, float]:
     """Numbers by name, out of JSON of which nothing is known."""
-    items = found.items() if isinstance(found, Mapping) else ()
+    items = values.items() if isinstance(values, Mapping) else ()
     return {str(name): float(value) for name, value in items if isinstance(value, int | float)}
 
 
 def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
-    found = {}
+    profiles = {}
     for i, j in recipe.curves():
         points = folder.read(f"profiles/{i}-{j}")[0].get("points")
         if points is not None and points.ndim == 2 and points.shape[1] == 3:
-            found[f"{i}-{j}"] = [CurvePoint(*row) for row in points.tolist()]
-    return found
+            profiles[f"{i}-{j}"] = [CurvePoint(*row) for row in points.tolist()]
+    return profiles
 
 
 def _metrics(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Sequence[Epoch]]]:
@@ -167,17 +167,17 @@ def _studies(folder: RunFolder) -> list[StudyPart]:
 
 
 def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[str, Any]) -> dict[str, str]:
-    found = {"recipe": f"{recipe.name}: {recipe.about}", "seed": str(seed)}
+    facts = {"recipe": f"{recipe.name}: {recipe.about}", "seed": str(seed)}
     for key in ("made", "machine", "modebridge", "torch", "python"):
         if key in results:
-            found[key] = str(results[key])
+            facts[key] = str(results[key])
     timed = folder.files.record("times.json")
     if timed:
         parts = [timed.get("machine", ""), timed.get("made", ""), f"batches of {timed.get('batch', '?')}"]
-        found["times measured on"] = ", ".join(map(str, parts))
+        facts["times measured on"] = ", ".join(map(str, parts))
     seconds = _numbers(results.get("seconds"))
     if seconds:
-        found["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in seconds.items())
+        facts["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in seconds.items())
     for kind in _trained(recipe):
         hashes = []
         for place in folder.places(kind):
@@ -185,8 +185,8 @@ def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[s
             summary = f" ({meta['summary']})" if "summary" in meta else ""
             hashes += [f"{place.partition('/')[2]} {str(meta['hash'])[:12]}{summary}"] if meta else []
         if hashes:
-            found[kind] = ", ".join(hashes)
-    return found
+            facts[kind] = ", ".join(hashes)
+    return facts
 
 
 def _trained(recipe: Recipe) -> list[str]:

@@ -49,38 +49,38 @@ def read_answers(folder: RunFolder) -> Answers:
             folder.damage["logits/labels"] = str(damage)
     if not labels or "logits/labels" in folder.damage:
         raise _unfinished(folder, "labels")
-    found: dict[str, _Kept] = {}
+    logits_of: dict[str, _Kept] = {}
     for place in folder.places("logits"):
         name = place.partition("/")[2]
         tensors, meta = folder.read(place)
         if name == "labels" or not tensors or meta.get("scored_on") != noted.get("scored_on"):
             continue
         try:
-            found[name] = _kept(name, tensors, meta, labels)
+            logits_of[name] = _kept(name, tensors, meta, labels)
         except Damage as damage:
             folder.damage[f"logits/{name}"] = str(damage)
     first = ModeMember(0).name
-    classes = found[first].test.shape[-1] if first in found else 0
-    _same_classes(folder, found, classes)
-    ids = {name: kept.id for name, kept in found.items()}
-    for name, kept in list(found.items()):
+    classes = logits_of[first].test.shape[-1] if first in logits_of else 0
+    _same_classes(folder, logits_of, classes)
+    ids = {name: kept.id for name, kept in logits_of.items()}
+    for name, kept in list(logits_of.items()):
         replaced = any(ids.get(parent) != id for parent, id in kept.parents.items())
-        unread = any(read not in found for read in kept.cost.reads)
+        unread = any(read not in logits_of for read in kept.cost.reads)
         if replaced or unread or (recipe is not None and not kept.member.belongs(recipe[0])):
-            del found[name]
-    if first not in found:
+            del logits_of[name]
+    if first not in logits_of:
         raise _unfinished(folder, first)
     most = max(int(labels[split].max()) for split in ("valid", "test"))
     if most >= classes:
         folder.damage["logits/labels"] = f"there is a label {most}, but the members know classes to {classes - 1}"
         raise _unfinished(folder, "labels")
-    order = sorted(found, key=lambda name: (KINDS.index(type(found[name].member)), name))
+    order = sorted(logits_of, key=lambda name: (KINDS.index(type(logits_of[name].member)), name))
     return Answers(
-        valid={name: found[name].valid for name in order},
-        test={name: found[name].test for name in order},
+        valid={name: logits_of[name].valid for name in order},
+        test={name: logits_of[name].test for name in order},
         valid_labels=labels["valid"].long(),
         test_labels=labels["test"].long(),
-        costs={name: found[name].cost for name in order},
+        costs={name: logits_of[name].cost for name in order},
     )
 
 
@@ -109,31 +109,31 @@ def _kept(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], lab
             got = "none" if logits is None else f"{logits.dtype} of {tuple(logits.shape)}"
             raise Damage(f"Expected {len(wanted)} rows of {split} logits, one a label, but got {got}")
     flops, params, reads = meta.get("flops"), meta.get("params"), meta.get("reads")
-    own, parents = meta.get("id"), meta.get("parents", {})
+    identity, parents = meta.get("id"), meta.get("parents", {})
     if not isinstance(flops, int | float) or not isinstance(params, int) or min(flops, params) <= 0:
         raise Damage("meta.json lacks its cost")
-    if not isinstance(reads, list) or not isinstance(own, str) or not isinstance(parents, dict):
+    if not isinstance(reads, list) or not isinstance(identity, str) or not isinstance(parents, dict):
         raise Damage("meta.json lacks what it reads or is made from")
     cost = MemberCost(flops, params, tuple(str(read) for read in reads), member.usable)
-    return _Kept(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, own, parents)
+    return _Kept(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, identity, parents)
 
 
 def _check_labels(labels: Mapping[str, Tensor]) -> None:
     for split in ("valid", "test"):
-        found = labels.get(split)
-        if found is None or found.ndim != 1 or found.is_floating_point() or found.is_complex() or not len(found):
-            got = "none" if found is None else f"{found.dtype} of {tuple(found.shape)}"
+        numbers = labels.get(split)
+        if numbers is None or numbers.ndim != 1 or numbers.is_floating_point() or numbers.is_complex() or not len(numbers):
+            got = "none" if numbers is None else f"{numbers.dtype} of {tuple(numbers.shape)}"
             raise Damage(f"Expected whole numbers for {split} labels, one an image, but got {got}")
-        if int(found.min()) < 0:
-            raise Damage(f"Expected {split} labels from 0, but got {int(found.min())}")
+        if int(numbers.min()) < 0:
+            raise Damage(f"Expected {split} labels from 0, but got {int(numbers.min())}")
 
 
-def _same_classes(folder: RunFolder, found: dict[str, _Kept], classes: int) -> None:
-    for name, kept in list(found.items()):
+def _same_classes(folder: RunFolder, logits_of: dict[str, _Kept], classes: int) -> None:
+    for name, kept in list(logits_of.items()):
         for logits in (kept.valid, kept.test):
-            if logits.shape[-1] != classes and name in found:
+            if logits.shape[-1] != classes and name in logits_of:
                 folder.damage[f"logits/{name}"] = f"Expected {classes} classes, as mode-0, but got {logits.shape[-1]}"
-                del found[name]
+                del logits_of[name]
 
 
 def _unfinished(folder: RunFolder, name: str) -> ModebridgeError:

@@ -38,21 +38,21 @@ class _Kept:
             return "is missing"
         if self.now is None:
             return "can no longer be read"
-        said = differences(self.made[0], self.now[0])
+        notices = differences(self.made[0], self.now[0])
         if self.made[1] != self.now[1]:
-            said.append(f"seed {self.made[1]} -> {self.now[1]}")
-        return f"was changed since the run ({'; '.join(said) or 'about'})"
+            notices.append(f"seed {self.made[1]} -> {self.now[1]}")
+        return f"was changed since the run ({'; '.join(notices) or 'about'})"
 
 
 def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
     """The recipe and seed that a run folder was made with; refuses one whose recipe.toml says something else."""
-    found = known_recipe_of(folder)
-    if found is None:
+    kept_recipe = known_recipe_of(folder)
+    if kept_recipe is None:
         raise ModebridgeError(
             f"Expected '{folder.path}' to be a run folder, but it has no recipe.toml; "
             f"make one: modebridge run --out {folder.path}"
         )
-    return found
+    return kept_recipe
 
 
 def known_recipe_of(folder: RunFolder) -> tuple[Recipe, int] | None:
@@ -114,14 +114,14 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
             f"{before[0].name}, seed {before[1]}{since}; choose another with --out."
         )
     _check_version(folder)
-    said: list[str] = []
+    notices: list[str] = []
     if kept.change or kept.wrong:
-        said.append(f"{RECIPE} {kept.change or 'cannot be read'}; it will say what this run is made with.")
+        notices.append(f"{RECIPE} {kept.change or 'cannot be read'}; it will say what this run is made with.")
     elif before is None and _has_artefacts(folder):
-        said.append(f"{RECIPE} is missing; what was made with other settings than these is made again.")
+        notices.append(f"{RECIPE} is missing; what was made with other settings than these is made again.")
     changes = differences(before[0], recipe) if before is not None else []
     if changes:
-        said.append(
+        notices.append(
             f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on that is made again."
         )
     if folder.read_only and changes:
@@ -130,10 +130,10 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
             "read-only; choose another folder with --out."
         )
     if folder.writes:
-        said += folder.mend()
+        notices += folder.mend()
         text = kept.text if kept.text is not None and kept.now == (recipe, seed) else to_toml(recipe, seed)
         folder.files.write({RECIPE: text})
-    return said
+    return notices
 
 
 def _look(folder: RunFolder) -> _Kept:

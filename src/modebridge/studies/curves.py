@@ -26,9 +26,9 @@ def correspondence_study(run: Run) -> StudyPart:
     pairs = [(j, k) for j in partners for k in partners if j != k]
     plans: list[tuple[str, list[tuple[str, str]]]] = []
     for kind in ("I", "II"):
-        own = [(PointMember(0, j).name, BridgeMember(kind, 0, j).name) for j in partners]
+        matching = [(PointMember(0, j).name, BridgeMember(kind, 0, j).name) for j in partners]
         others = [(PointMember(0, j).name, BridgeMember(kind, 0, k).name) for j, k in pairs]
-        plans += [(f"Match type {kind} bridge", own), (f"Other type {kind} bridge", others)]
+        plans += [(f"Match type {kind} bridge", matching), (f"Other type {kind} bridge", others)]
     plans.append(("Other Bezier", [(PointMember(0, j).name, PointMember(0, k).name) for j, k in pairs]))
     plans.append(("One end", [(PointMember(0, j).name, ModeMember(0).name) for j in partners]))
     printed = paper_numbers("correspondence", recipe)
@@ -36,15 +36,15 @@ def correspondence_study(run: Run) -> StudyPart:
     for name, compared in plans:
         if not compared:
             continue
-        found = [correspondence(tables[target], tables[said]) for target, said in compared]
+        compared_pairs = [correspondence(tables[target], tables[imitator]) for target, imitator in compared]
         beside = printed.get(name, {})
         rows.append(
             TableRow(
                 name,
                 {
-                    "R2": cell_of([one.r2 for one in found], beside.get("R2", "")),
-                    "R2 per class": cell_of([one.r2_per_class for one in found]),
-                    "KL": cell_of([one.kl for one in found], beside.get("KL", "")),
+                    "R2": cell_of([one.r2 for one in compared_pairs], beside.get("R2", "")),
+                    "R2 per class": cell_of([one.r2_per_class for one in compared_pairs]),
+                    "KL": cell_of([one.kl for one in compared_pairs], beside.get("KL", "")),
                 },
             )
         )
@@ -102,11 +102,11 @@ def r_ablation(run: Run, positions: Sequence[float] = tuple(POSITIONS[1:])) -> S
     extra: dict[str, dict[str, Cell]] = {}
     for r, member in bridges.items():
         name, paper = f"DE-1 + bridge I at r = {r:g}", f"ResNet (DE-1) + Bridge_sm (r={r:.1f})"
-        found = correspondence(answers.probabilities([targets[r].name]), answers.probabilities([member.name]))
+        closeness = correspondence(answers.probabilities([targets[r].name]), answers.probabilities([member.name]))
         beside = printed.get(paper, {})
         extra[name] = {
-            "R2": Cell(found.r2, None, beside.get("R2", "")),
-            "KL": Cell(found.kl, None, beside.get("KL", "")),
+            "R2": Cell(closeness.r2, None, beside.get("R2", "")),
+            "KL": Cell(closeness.kl, None, beside.get("KL", "")),
         }
         sheet.add(name, [[ModeMember(0), member]], paper)
     columns = (Column("R2", 3, "up"), Column("KL", 3, "down"), *COLUMNS[2:])

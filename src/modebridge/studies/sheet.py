@@ -30,8 +30,8 @@ _DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tin200": "Tiny Ima
 @cache
 def _printed() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
     text = resources.files("modebridge.studies").joinpath("paper.json").read_text(encoding="utf-8")
-    found: dict[str, dict[str, dict[str, dict[str, str]]]] = json.loads(text)
-    return found
+    tables: dict[str, dict[str, dict[str, dict[str, str]]]] = json.loads(text)
+    return tables
 
 
 def paper_numbers(table: str, recipe: Recipe, group: str = "") -> Mapping[str, Mapping[str, str]]:
@@ -145,11 +145,11 @@ class Sheet:
         ]
         rows = []
         for name, sets, printed in self._plans:
-            found = [score(members) for members in sets]
+            combined = [score(members) for members in sets]
             # One set of members in all runs is one measurement: it has no spread.
-            scores = found if len({frozenset(members) for members in sets}) > 1 else found[:1]
+            scores = combined if len({frozenset(members) for members in sets}) > 1 else combined[:1]
             equivalents = [
-                dee(one.nll, references[min(number, len(references) - 1)]) for number, one in enumerate(found)
+                dee(one.nll, references[min(number, len(references) - 1)]) for number, one in enumerate(combined)
             ]
             values = {
                 "FLOPs": [one.relative_flops for one in scores],

@@ -97,7 +97,7 @@ def type2(run: Run) -> StudyPart:
         plain = [n for n in rows if "+" not in n]
         lines = {"deep ensembles": ([flops[n] for n in plain], [rows[n] for n in plain])}
         lines |= {
-            f"+ {what}": ([flops[n] for n in found], [rows[n] for n in found]) for what, found in names.items() if found
+            f"+ {what}": ([flops[n] for n in some], [rows[n] for n in some]) for what, some in names.items() if some
         }
         panels.append((column, lines))
     figure = lines_figure("study-type2", "Accuracy and NLL against FLOPs", "FLOPs, in networks", panels)
@@ -160,12 +160,12 @@ def bridge_size(run: Run) -> StudyPart:
     width = spec.widths[-1] if spec is not None else 0  # only the paper prints rows by width
     for slim, member in members.items():
         name = f"widths / {slim:g}"
-        said, cost = answers.probabilities([member.name]), answers.costs[member.name]
+        probabilities, cost = answers.probabilities([member.name]), answers.costs[member.name]
         beside = printed.get(f"CNN {int(width / slim)} ch", {})
         extra[name] = {
             "bridge FLOPs": Cell(cost.flops / unit.flops, None, beside.get("FLOPs", "")),
             "bridge #Params": Cell(cost.params / unit.params, None, beside.get("#Params", "")),
-            "R2": Cell(r2(target, said), None, beside.get("R2", "")),
+            "R2": Cell(r2(target, probabilities), None, beside.get("R2", "")),
         }
         sheet.add(name, [[ModeMember(0), ModeMember(1), member]], f"CNN {int(width / slim)} ch")
     columns = (Column("bridge FLOPs", 4), Column("bridge #Params", 4), Column("R2", 3, "up"), *COLUMNS[2:6])
