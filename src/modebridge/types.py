@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ __all__ = [
     "Draw",
     "HasDevice",
     "Inputs",
+    "Layout",
     "Objective",
     "Params",
     "Prepared",
@@ -82,6 +83,9 @@ class State:
         """What learns and what is frozen together, as a network takes them."""
         return {**self.params, **self.frozen}
 
+
+Layout: TypeAlias = Literal["map", "map, channels last", "sequence", "tokens", "vector"]
+"""(C, H, W), (H, W, C), (C, L), (T, C) or (C,)."""
 
 Program: TypeAlias = Callable[[State, Prepared], Tensor]
 """From a member's state and what was prepared for it to its scalar loss."""

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from modebridge import trees
 from modebridge.bridges.build import Kind
 from modebridge.errors import ModebridgeError
+from modebridge.guards import untouched
 from modebridge.modes import Mode
-from modebridge.nets import untouched
 
 __all__ = ["Bridge"]
 

@@ -9,7 +9,8 @@ import torch
 
 from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
 from modebridge.errors import ModebridgeError
-from modebridge.nets import BasicBlock, BottleneckBlock, Layout, Norm, ResNetSpec, last_blocks_tap
+from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, last_blocks_tap
+from modebridge.types import Layout
 
 __all__ = ["READS", "WIDE", "Kind", "body_for", "body_like", "channels_of", "layout_for"]
 

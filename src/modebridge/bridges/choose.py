@@ -12,9 +12,10 @@ from modebridge.batches import each
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import READS, Kind, body_for, body_like
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets import FilterResponseNorm, Layout, Norm, ResNet, Tapped, check_tap, inspect, skeleton
+from modebridge.inspection import inspect
+from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, check_tap, skeleton
 from modebridge.nets.flops import counting
-from modebridge.types import Inputs
+from modebridge.types import Inputs, Layout
 
 __all__ = ["ChosenBody", "choose_body"]
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges.bodies import Join
-from modebridge.nets import FilterResponseNorm, alike, skeleton
+from modebridge.guards import alike
+from modebridge.nets import FilterResponseNorm, skeleton
 
 __all__ = ["Grouped", "units"]
 

@@ -14,7 +14,8 @@ from modebridge.deploy.elastic_answer import Place
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import BridgedEnsemble, mean_probability, probabilities_of, scale
-from modebridge.nets import Predictor, Taps, call, skeleton, untouched
+from modebridge.guards import untouched
+from modebridge.nets import Predictor, Taps, call, skeleton
 from modebridge.types import Inputs
 
 __all__ = ["BasePart", "OneModule", "Positional"]

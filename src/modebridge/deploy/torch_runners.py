@@ -15,8 +15,9 @@ from modebridge.deploy.fold import fold
 from modebridge.deploy.one_module import BasePart, OneModule
 from modebridge.ensembles import BridgedEnsemble, mean_probability, probabilities_of, scale
 from modebridge.errors import ModebridgeError
-from modebridge.nets import check_tap, skeleton, untouched
-from modebridge.nets.cuda_graph import CudaGraph
+from modebridge.guards import untouched
+from modebridge.guards.cuda_graph import CudaGraph
+from modebridge.nets import check_tap, skeleton
 
 __all__ = ["Branches", "Vmapped", "capture", "compile_regions"]
 

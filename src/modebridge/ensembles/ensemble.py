@@ -15,10 +15,10 @@ from modebridge.ensembles.asking import check_asked, check_logits, refusal, take
 from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
+from modebridge.guards.untouched import tracing
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import Predictor, Taps, call, check_tap, mean_probability, probabilities_of, skeleton
 from modebridge.nets.flops import FAILED
-from modebridge.nets.untouched import tracing
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgedEnsemble"]

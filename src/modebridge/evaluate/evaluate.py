@@ -16,7 +16,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
 from modebridge.evaluate.cost import Cost, cost
 from modebridge.evaluate.scores import accuracy, brier, ece, hits, nll, surprisals
-from modebridge.nets import untouched
+from modebridge.guards import untouched
 from modebridge.types import Batches, Inputs
 
 __all__ = ["Scores", "evaluate", "predict"]

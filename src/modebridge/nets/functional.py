@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from modebridge.errors import ModebridgeError
-from modebridge.nets.narrow_convolutions import soundly
+from modebridge.guards.narrow_convolutions import soundly
+from modebridge.guards.untouched import tracing, untouched
 from modebridge.nets.taps import Taps, without_taps
-from modebridge.nets.untouched import tracing, untouched
 from modebridge.types import Inputs, Params
 
 __all__ = [

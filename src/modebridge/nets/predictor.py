@@ -7,7 +7,7 @@ from typing import Self
 from torch import nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.nets.untouched import tracing
+from modebridge.guards.untouched import tracing
 
 __all__ = ["Predictor"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.nets.untouched import tracing, version
+from modebridge.guards.untouched import tracing, version
 
 __all__ = ["Taps", "check_tap", "feature_of", "tap_names", "without_taps"]
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from modebridge.batches import each, go_to_epoch
 from modebridge.errors import ModebridgeError
-from modebridge.nets import alike
+from modebridge.guards import alike
 from modebridge.training.compile_cache import keep_compiled
 from modebridge.training.processes import Processes, launched
 from modebridge.types import Batch, Batches, Draw

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.nets import alike
+from modebridge.guards import alike
 from tests.networks import HuggingFaceStyle, Plain
 from tests.scenarios import Vectors, tiny_net
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.batches import each, inputs_of, some_of
 from modebridge.errors import ModebridgeError, near
+from modebridge.inspection.watch_forward import Watched, find_blocks, watch
 from modebridge.nets.flops import Shape, on_copy
 from modebridge.nets.resnet import ResNet
-from modebridge.nets.watch_forward import Watched, find_blocks, watch
-from modebridge.types import Batch, Inputs
+from modebridge.types import Batch, Inputs, Layout
 
-__all__ = ["Inspection", "Layout", "Tap", "inspect"]
+__all__ = ["Inspection", "Tap", "inspect"]
 
-Layout: TypeAlias = Literal["map", "map, channels last", "sequence", "tokens", "vector"]
-"""(C, H, W), (H, W, C), (C, L), (T, C) or (C,)."""
 
 BEST = 0.8
 """The share of the FLOPs before the paper's taps: it reads the feature before the last 3 of 15 or 16 blocks."""

@@ -15,8 +15,9 @@ from modebridge.deploy.one_module import OneModule, Positional
 from modebridge.deploy.torch_runners import Branches, Vmapped
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import curve_profile, predict
+from modebridge.guards import untouched
 from modebridge.modes import Mode
-from modebridge.nets import Tapped, call, untouched
+from modebridge.nets import Tapped, call
 from modebridge.training import BridgePlan, fit_bridges, fit_curve, fit_mode, plan_bridge
 from tests.deploy.scenes import staged_answer
 from tests.scenarios import quick

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from modebridge.nets.untouched import tracing
+from modebridge.guards.untouched import tracing
 from modebridge.types import Params
 
 __all__ = ["WIDTH", "is_narrow", "soundly"]

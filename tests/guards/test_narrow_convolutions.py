@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from modebridge.guards.narrow_convolutions import is_narrow
 from modebridge.nets import SPECS, ResNet, run, skeleton
-from modebridge.nets.narrow_convolutions import is_narrow
 from tests.networks import NETWORKS, OTHERS
 from tests.scenarios import tiny_net
 
