@@ -232,15 +232,15 @@ class RunFolder:
 
     def _way_out(self, place: str) -> str:
         """What makes a part of the folder again; empty where nothing does."""
-        kind, _, rest = place.partition("/")
+        top, _, rest = place.partition("/")
         verbs = {
             "studies": f"modebridge study {rest.partition('/')[0]} --out {self.path}",
             "times.json": f"modebridge advise {self.path} --by time",
             "bench": f"modebridge bench {self.path}",
             "metrics": "",
         }
-        given = kind == "modes" and self.files.was_given(rest)
-        return "" if given else verbs.get(kind, f"modebridge run --out {self.path}")
+        given = top == "modes" and self.files.was_given(rest)
+        return "" if given else verbs.get(top, f"modebridge run --out {self.path}")
 
     def checkpoints(self, name: str, key: str) -> Checkpoints:
         """Where some training saves itself; another key has other files."""
