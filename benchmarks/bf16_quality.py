@@ -37,7 +37,7 @@ def compare(
     ensembles = [BridgedEnsemble(nets[0], [mode]).to(engine.device) for mode in modes]
     scores = [evaluate(one.calibrate(Loader(valid, 1000)), Loader(test, 1000)) for one in ensembles]
     precision = "bf16" if engine.bf16 else "fp32"
-    for what in ("accuracy", "nll", "cnll"):
+    for what in ("accuracy", "raw_nll", "nll"):
         values = [getattr(score, what) for score in scores]
         spread = statistics.stdev(values) if len(values) > 1 else float("nan")
         each = ", ".join(f"{value:.4f}" for value in values)

@@ -16,8 +16,9 @@ from pathlib import Path
 import torch
 
 from modebridge import __version__
-from modebridge.recipes import find_recipe, run_recipe
+from modebridge.recipes import find_recipe
 from modebridge.report import Row, closed_gap
+from modebridge.runs import run_recipe
 
 
 def figures(rows: list[Row]) -> dict[str, float]:

@@ -31,12 +31,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
-from modebridge.deploy.file import Deployed
-from modebridge.deploy.load import load_server
-from modebridge.deploy.pictures import from_bytes
+from modebridge.deploy.image_decoding import from_bytes
 from modebridge.recipes import read_recipe
-from modebridge.recipes.benching import contenders_for, surroundings
+from modebridge.runs.bench_entries import contenders_for, surroundings
+from server_load import load_server
 
 SERVED = ("DE-1", "DE-4", "DE-1 + 3 bridges I")
 

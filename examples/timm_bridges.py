@@ -50,7 +50,7 @@ def main() -> None:
     ):
         scores = mb.evaluate(mb.BridgedEnsemble(net, members, bridges).calibrate(valid), test)
         flops = f"x{scores.cost.relative_flops:.2f}"
-        print(f"{row:24}{flops:>8}{scores.accuracy:8.1%}{scores.cnll:8.3f}")
+        print(f"{row:24}{flops:>8}{scores.accuracy:8.1%}{scores.nll:8.3f}")
 
 
 def model(name: str) -> torch.nn.Module:

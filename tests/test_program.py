@@ -16,8 +16,9 @@ from modebridge import ModebridgeError
 from modebridge.cli.app import app
 from modebridge.cli.boundary import run_program
 from modebridge.cli.start import Interrupts
-from modebridge.recipes import RECIPES, RunFolder, read_answers
-from tests.recipes.small import small
+from modebridge.recipes import RECIPES
+from modebridge.runs import RunFolder, read_answers
+from tests.runs.small import small
 
 
 def program(*arguments, **environment):
@@ -111,10 +112,10 @@ def test_a_failure_leaves_no_folder_that_it_made(verb, tmp_path):
 
 
 def test_a_failure_keeps_what_was_made(quick, tmp_path, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise ModebridgeError("as a full disk would")
 
-    monkeypatch.setattr("modebridge.recipes.workshop.Workshop.curves", fail)
+    monkeypatch.setattr("modebridge.members.curve_member.fit_curves", fail)
     assert "full disk" in str(invoke("run", "--out", str(tmp_path / "run"), "--set", "modes=2").exception)
     assert (tmp_path / "run" / "modes" / "0" / "weights.safetensors").is_file()
     assert (tmp_path / "run" / "recipe.toml").is_file()
@@ -210,14 +211,14 @@ def test_advice_by_every_price(quick, folder):
 def test_costs_and_recipes_as_data(quick):
     rows = {row["name"]: row for row in json.loads(invoke("cost", "tin200", "--paper", "--json").stdout)}
     assert rows["one bridge I small"]["relative_params"] == pytest.approx(0.1712, abs=5e-5)
-    assert rows["DE-1 + 2 I small"]["paper_params"] == pytest.approx(1.114, abs=5e-4)
+    assert rows["DE-1 + 2 bridges I"]["paper_params"] == pytest.approx(1.114, abs=5e-4)
 
 
 def test_recipes_are_listed_at_once_and_estimated_where_asked(quick, monkeypatch):
-    from modebridge.cli import looking
+    from modebridge.cli import show_commands
 
-    monkeypatch.setattr(looking, "seconds_here", None)
-    monkeypatch.setattr(looking, "work_of", None)
+    monkeypatch.setattr(show_commands, "seconds_here", None)
+    monkeypatch.setattr(show_commands, "work_of", None)
     listed = {row["name"]: row for row in json.loads(invoke("recipes", "--json").stdout)}
     assert set(listed) == set(RECIPES)
     assert listed["cifar10"]["bridges"] == 68
@@ -225,7 +226,7 @@ def test_recipes_are_listed_at_once_and_estimated_where_asked(quick, monkeypatch
     assert "PFLOP" not in shown
     assert "modebridge recipes --estimate" in " ".join(shown.split())
     monkeypatch.undo()
-    monkeypatch.setattr(looking, "RECIPES", {"digits": small})
+    monkeypatch.setattr(show_commands, "RECIPES", {"digits": small})
     (row,) = json.loads(invoke("recipes", "--estimate", "--json").stdout)
     assert row["seconds"] > 0
     assert row["petaflop"] > 0

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from modebridge.data import Loader, load_modes, load_set
-from modebridge.data.sets import CLASS_NAMES
+from modebridge.data.datasets import CLASS_NAMES
 from modebridge.deploy import Deployed
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.scores import accuracy, nll
 from modebridge.nets import ResNet, spec_of
-from modebridge.recipes.folder import RunFolder
-from modebridge.recipes.reading import read_answers
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.read_answers import read_answers
 
 ROOT = Path(__file__).parents[1]
 HOLDS = ROOT / "benchmarks" / "holds"
@@ -40,7 +40,7 @@ def test_deep_ensembles_of_cifar10_frn():
 
 def test_modes_of_cifar10_frn_load():
     modes = load_modes(ResNet(spec_of("cifar10")), FRN / "weights")
-    identities = [RunFolder(FRN, writes=False).meta("logits", f"mode-{k}")["id"] for k in range(4)]
+    identities = [RunFolder(FRN, writes=False).meta(f"logits/mode-{k}")["id"] for k in range(4)]
     assert [mode.id for mode in modes] == identities
 
 

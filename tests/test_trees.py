@@ -28,10 +28,10 @@ def test_combine_with_weights_zero_and_one_is_exact_even_beside_infinities():
         trees.combine([1.0], [a, b])
 
 
-def test_norm_dot_size_of_empty_and_one():
+def test_norm_and_size_of_empty_and_one():
     assert float(trees.norm({})) == 0.0
     assert trees.size({}) == 0
-    assert float(trees.dot(tree([1.0, 2.0]), tree([3.0, 4.0]))) == 11.0
+    assert float(trees.norm(tree([3.0, 4.0]))) == 5.0
 
 
 def test_fingerprint_sees_bytes_names_and_types_only():

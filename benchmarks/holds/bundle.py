@@ -15,19 +15,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from members import read_all
 from safetensors.torch import load_file
 from torch import Tensor
 
+from members import read_all
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.data import ImageSet, Loader, load_mode, load_set
-from modebridge.data.sets import CLASS_NAMES
+from modebridge.data.datasets import CLASS_NAMES
 from modebridge.deploy import Exported, export, fit_temperatures
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.evaluate import Answers
 from modebridge.evaluate.scores import accuracy, brier, ece, nll
 from modebridge.nets import ResNet, spec_of
-from modebridge.recipes.folder import RunFolder
+from modebridge.runs import RunFolder
 
 __all__ = ["choose", "measure"]
 

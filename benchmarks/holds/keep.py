@@ -14,17 +14,15 @@ import shutil
 from pathlib import Path
 
 import torch
-from members import cost_of, kept_name, kind_of
 from safetensors.torch import load_file
 
+from members import cost_of, kept_name, kind_of
 from modebridge import trees
 from modebridge.data import load_modes
-from modebridge.nets import ResNet
-from modebridge.recipes import find_recipe
-from modebridge.recipes.costs import spec_for
-from modebridge.recipes.feeds import Feeds, load_splits
-from modebridge.recipes.folder import RunFolder, key_of
-from modebridge.recipes.settings import changed, to_toml
+from modebridge.members import key_of
+from modebridge.nets import ResNet, spec_of
+from modebridge.recipes import RunData, changed, find_recipe, to_toml
+from modebridge.runs import RunFolder
 
 
 def main() -> None:
@@ -40,9 +38,8 @@ def main() -> None:
     parser.add_argument("--bridge", action="append", default=[], help="keep the weights of this one; may be repeated")
     given = parser.parse_args()
     recipe = changed(find_recipe(given.recipe), given.set)
-    splits = load_splits(recipe.data, given.data)
-    spec = spec_for(recipe)
-    feeds = Feeds(splits, recipe.data, 0, spec.image[-1], torch.device("cpu"))
+    data = RunData(recipe, 0, given.data)
+    spec = spec_of(recipe.net, recipe.norm, data.facts.classes)
     folder, weights = RunFolder(given.out), given.out / "weights"
     for place, names in ((weights, ["mode-*"]), (given.out / "bridges", given.bridge)):
         for file in (file for name in names for file in given.hold.glob(f"weights-{name}.safetensors")):
@@ -52,9 +49,9 @@ def main() -> None:
 
     def keep(kind: str, name: str, key: str, tensors: dict[str, torch.Tensor], **notes: object) -> None:
         made = {"torch": given.torch, "machine": given.machine, "note": "rounded to half precision"}
-        folder.keep(kind, name, key, tensors, notes | made)
+        folder.keep(f"{kind}/{name}", key, tensors, {"inputs": {}, **notes, **made})
 
-    labels = {"valid": splits.valid.labels, "test": splits.test.labels}
+    labels = {"valid": data.labels("valid"), "test": data.labels("test")}
     for file in sorted(given.hold.glob("*.safetensors")):
         if file.stem.startswith("weights-") or file.stem == "labels":
             continue
@@ -64,15 +61,15 @@ def main() -> None:
         keep(
             kind_of(name),
             name,
-            key_of("logits", name, identity, feeds.scored_on),
+            key_of("logits", name, identity, data.scored_on),
             load_file(file),
             flops=cost.flops,
             params=cost.params,
             reads=list(cost.reads),
             id=identity,
-            scored_on=feeds.scored_on,
+            scored_on=data.scored_on,
         )
-    keep("logits", "labels", key_of("labels", feeds.scored_on), labels, scored_on=feeds.scored_on)
+    keep("logits", "labels", key_of("labels", data.scored_on), labels, scored_on=data.scored_on)
     folder.files.write({"recipe.toml": to_toml(recipe, 0)})
     shutil.copyfile(given.hold / "main.log", given.out / given.log)
     shutil.rmtree(given.out / ".work")

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, MemberCost
-from modebridge.nets import ResNetSpec
-from modebridge.recipes.costs import part_cost
-from modebridge.recipes.folder import RunFolder
-from modebridge.recipes.members import Member
-from modebridge.recipes.reading import read_answers
+from functools import cache
 
-__all__ = ["CONTROLS", "cost_of", "kept_name", "kind_of", "read_all"]
+import torch
+
+from modebridge.bridges import choose_body
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import Answers, MemberCost, module_cost
+from modebridge.members import parse_member
+from modebridge.nets import ResNet, ResNetSpec
+from modebridge.runs import RunFolder, read_answers
+
+__all__ = ["CONTROLS", "cost_of", "kept_name", "kind_of", "part_cost", "read_all"]
 
 CONTROLS = "controls"
 """Where members lie whose names recipes do not know, laid out as those in logits/."""
+
+
+@cache
+def part_cost(spec: ResNetSpec, kind: str = "", slim: float = 2.0) -> MemberCost:
+    """The cost of a network, or of a bridge of type I or II on it."""
+    net = ResNet(spec)
+    if not kind:
+        whole = module_cost(net, spec.image)
+        return MemberCost(whole.flops, whole.params)
+    body = choose_body(net, torch.rand(1, *spec.image), "II" if kind == "II" else "I", slim=slim)
+    return MemberCost(body.flops, body.params)
 
 
 def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
@@ -39,7 +53,7 @@ def kept_name(name: str) -> str:
 def kind_of(name: str) -> str:
     """Under what a results folder keeps the logits of a member."""
     try:
-        Member.parse(name)
+        parse_member(name)
     except ModebridgeError:
         return CONTROLS
     return "logits"
@@ -49,8 +63,9 @@ def read_all(folder: RunFolder) -> Answers:
     """What all members of a results folder said, controls too."""
     known = read_answers(folder)
     valid, test, costs = dict(known.valid), dict(known.test), dict(known.costs)
-    for name in folder.names(CONTROLS):
-        tensors, meta = folder.read(CONTROLS, name)
+    for place in folder.places(CONTROLS):
+        name = place.partition("/")[2]
+        tensors, meta = folder.read(place)
         valid[name], test[name] = tensors["valid"].float(), tensors["test"].float()
         costs[name] = MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]))
     return Answers(valid, test, known.valid_labels, known.test_labels, costs)

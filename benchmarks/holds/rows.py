@@ -16,12 +16,12 @@ from pathlib import Path
 
 import scored
 import torch
-from members import cost_of
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tin200 import COMBINATIONS, TARGETS
 from torch import Tensor
 
+from members import cost_of
 from modebridge.ensembles import scale
 from modebridge.evaluate import Answers, interval_of, resampled_means
 from modebridge.evaluate.scores import hits, squared_errors, surprisals

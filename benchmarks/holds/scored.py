@@ -11,13 +11,13 @@ from pathlib import Path
 
 import torch
 from cifar10_bridges import OTHERS, combinations
-from members import kept_name, read_all
 from torch import Tensor
 
+from members import kept_name, read_all
 from modebridge.ensembles import scale
 from modebridge.evaluate import Answers, correspondence, dee, interval_of, resampled_means
 from modebridge.evaluate.scores import brier, ece, hits, surprisals
-from modebridge.recipes.folder import RunFolder
+from modebridge.runs import RunFolder
 
 __all__ = ["PAIRS", "TARGETS", "rows_of", "tables"]
 

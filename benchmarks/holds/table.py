@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from modebridge.evaluate import Answers
-from modebridge.recipes.folder import RunFolder
-from modebridge.recipes.reading import read_answers
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.read_answers import read_answers
 
 
 def deep_ensembles(answers: Answers) -> list[str]:

@@ -2,7 +2,7 @@
 
     python benchmarks/holds/tin200_decode.py FOLDER OUT.safetensors PART ...
 
-Unpacks the joined .tar.xz parts into FOLDER, decodes every image, and writes the library's own splits (`data.sets`):
+Unpacks the joined .tar.xz parts into FOLDER, decodes every image, and writes the splits of `data.datasets`:
 90,000 training, 10,000 validation and 10,000 test images as uint8.
 """
 
@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from modebridge.data.files import ImageFiles, open_image
+from modebridge.data.datasets import tiny_imagenet
+from modebridge.data.image_files import ImageFiles, open_image
 from modebridge.data.imageset import ImageSet
-from modebridge.data.sets import tiny_imagenet
 
 CHUNK = 500
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from modebridge.evaluate import align
     from modebridge.evaluate.cost import cost
     from modebridge.evaluate.evaluate import evaluate
+    from modebridge.inspection.inspect import inspect
     from modebridge.modes import Mode
-    from modebridge.nets.inspect import inspect
     from modebridge.training import (
         Engine,
         TrainConfig,
@@ -76,7 +76,7 @@ _NAMES = {
     "errors": ("ModebridgeError",),
     "evaluate": ("align", "cost"),
     "modes": ("Mode",),
-    "nets": ("inspect",),
+    "inspection": ("inspect",),
     "training": (
         *("Engine", "TrainConfig", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
         *("fit_mode", "fit_modes", "plan_bridge"),

@@ -29,8 +29,8 @@ def near(name: str, known: Iterable[str], most: int = 5) -> str:
     names = list(known)
     if not names:
         return "there are none"
-    found = difflib.get_close_matches(name, names, n=most, cutoff=0.4) or names[:most]
-    return "near ones: " + ", ".join(found)
+    close = difflib.get_close_matches(name, names, n=most, cutoff=0.4) or names[:most]
+    return "near ones: " + ", ".join(close)
 
 
 def first_line(error: BaseException, most: int = 200) -> str:

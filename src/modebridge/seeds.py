@@ -69,5 +69,5 @@ def cuda_generator(device: torch.device) -> torch.Generator:
     """The generator that layers on a GPU draw from."""
     torch.cuda.init()  # type: ignore[no-untyped-call]  # before that there are none
     index = torch.cuda.current_device() if device.index is None else device.index
-    found: torch.Generator = torch.cuda.default_generators[index]
-    return found
+    generator: torch.Generator = torch.cuda.default_generators[index]
+    return generator

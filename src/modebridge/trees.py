@@ -11,7 +11,7 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.types import Params
 
-__all__ = ["check_same", "clone", "combine", "common", "dot", "fingerprint", "norm", "size", "to", "wide"]
+__all__ = ["check_same", "clone", "combine", "common", "fingerprint", "norm", "size", "to", "wide"]
 
 
 def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> None:
@@ -88,7 +88,7 @@ def common(trees: Sequence[Params]) -> dict[str, Tensor]:
     {'a': tensor(0.1000)}
     """
     first, *others = trees
-    return {name: own for name, own in first.items() if all(torch.equal(own, other[name]) for other in others)}
+    return {name: tensor for name, tensor in first.items() if all(torch.equal(tensor, other[name]) for other in others)}
 
 
 def clone(tree: Params) -> dict[str, Tensor]:
@@ -112,19 +112,14 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
-def dot(a: Params, b: Params) -> Tensor:
-    """The inner product of two trees, in float64."""
-    parts = [(tensor.double() * b[name].double()).sum() for name, tensor in a.items()]
-    return torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64)
-
-
 def norm(tree: Params) -> Tensor:
     """The Euclidean length of a tree, in float64.
 
     >>> norm({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])})
     tensor(5., dtype=torch.float64)
     """
-    return dot(tree, tree).sqrt()
+    squares = [(tensor.double() * tensor.double()).sum() for tensor in tree.values()]
+    return torch.stack(squares).sum().sqrt() if squares else torch.zeros((), dtype=torch.float64)
 
 
 def size(tree: Params) -> int:

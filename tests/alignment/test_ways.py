@@ -14,6 +14,7 @@ from modebridge.alignment import align_modes, find_groups, prove
 from modebridge.alignment.passes import as_in_training
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
+from tests.alignment.renumbering import renumbered
 
 METHODS = ("activations", "weights")
 
@@ -26,11 +27,6 @@ def seeded(kind, seed: int = 0, **options) -> nn.Module:
 def batches(*brightness: float, size: int = 12) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(7)
     return [(torch.rand(size, 6, generator=generator) * 0.2 + level, torch.arange(size) % 3) for level in brightness]
-
-
-def renumbered(mode: Mode, groups, seed: int = 3) -> Mode:
-    permutations = groups.random(torch.Generator().manual_seed(seed))
-    return Mode(groups.permute(mode.params, permutations), groups.permute(mode.buffers, permutations))
 
 
 def apart(net: nn.Module, first: Mode, second: Mode, x: Tensor) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import modebridge
-from modebridge.cli import looking, running, terminal
+from modebridge.cli import run_commands, show_commands, terminal
 from modebridge.cli.boundary import BUG, CLOSED, MISTAKE, PARTLY, run_program
 from modebridge.cli.start import STOPPED, Interrupts
 
@@ -49,7 +49,7 @@ def fail_with(monkeypatch, error):
     def fail(**_):
         raise error
 
-    monkeypatch.setattr(looking, "list_recipes", fail)
+    monkeypatch.setattr(show_commands, "list_recipes", fail)
 
 
 def test_a_bug_is_a_sentence_and_the_trace_is_for_who_asks(run, monkeypatch, tmp_path):
@@ -96,7 +96,7 @@ def test_the_path_that_a_bug_was_met_on(run, monkeypatch, tmp_path):
     def fail(*_):
         raise AssertionError
 
-    monkeypatch.setattr(looking, "report_run", fail)
+    monkeypatch.setattr(show_commands, "report_run", fail)
     assert f" on '{tmp_path}'" in run("report", tmp_path)[2]
 
 
@@ -112,7 +112,7 @@ def test_user_text_is_neither_markup_nor_a_command_to_the_terminal(run, tmp_path
             assert not set(err.replace("\n", "")) & {"\x1b", "\x9b", "\u202e", "\udcff"}
     screen = terminal.screen()
     with screen.capture() as shown:
-        table = looking.plain_table("[bold]image", "n")
+        table = show_commands.plain_table("[bold]image", "n")
         table.title = "[/title]"
         table.add_row("a[/b].png", ":smile:")
         screen.print(table)
@@ -155,7 +155,7 @@ def test_an_empty_path_is_not_the_current_folder(run, words, tmp_path, monkeypat
 def test_a_narrow_screen_cuts_nothing_off(run, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     screen = terminal.screen()
-    table = looking.plain_table("cifar100 frn", "M MACs", "M params", "FLOPs[P]")
+    table = show_commands.plain_table("cifar100 frn", "M MACs", "M params", "FLOPs[P]")
     table.title = "A title"
     table.add_row("one bridge I medium", "1,072.1", "7.43", "x1.000")
     with screen.capture() as shown:
@@ -205,13 +205,13 @@ def test_ctrl_c_while_torch_is_imported(tmp_path, way, times):
 def test_ctrl_c_in_a_running_process(tmp_path, new):
     """The run waits, at a known moment, in a recipe of its own until it is stopped."""
     (tmp_path / "small.py").write_text(
-        "from tests.recipes.small import small\n"
-        "from modebridge.recipes import pipeline\n"
+        "from tests.runs.small import small\n"
+        "from modebridge.runs import recipe_run\n"
         "import sys, time\n"
         "def wait(*_, **__):\n"
         "    print('at work', file=sys.stderr, flush=True)\n"
         "    time.sleep(60)\n"
-        "pipeline.make_workshop = wait\n"
+        "recipe_run.Run = wait\n"
         "recipe = small\n"
     )
     out = tmp_path / "out"
@@ -235,7 +235,7 @@ def test_ctrl_c_in_a_run_says_how_to_go_on(monkeypatch, tmp_path, new):
     ended = []
     monkeypatch.setattr("modebridge.cli.boundary.goodbye", lambda more="": ended.append(more) or sys.exit(STOPPED))
     interrupts = Interrupts()
-    monkeypatch.setattr(running, "run_recipe", lambda *_, **__: interrupts._interrupt(signal.SIGINT, None))
+    monkeypatch.setattr(run_commands, "run_recipe", lambda *_, **__: interrupts._interrupt(signal.SIGINT, None))
     out = tmp_path / "\x1b[31m"
     if not new:
         out.mkdir()
@@ -257,7 +257,7 @@ def test_what_another_error_makes_of_ctrl_c_is_still_ctrl_c(monkeypatch):
         except KeyboardInterrupt as error:
             raise RuntimeError from error
 
-    monkeypatch.setattr(looking, "list_recipes", fail)
+    monkeypatch.setattr(show_commands, "list_recipes", fail)
     with pytest.raises(SystemExit):
         run_program(["recipes"], interrupts)
     assert ended == [""]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from modebridge import ModebridgeError
 from modebridge.cli.app import app
-from tests.recipes.small import finished
+from tests.runs.small import finished
 
 NOBODY = 65534
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import modebridge
-from modebridge.data.matching import choose_state
+from modebridge.data.checkpoint_search import choose_state
 from modebridge.data.weights import load_mode, load_modes, weight_files
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode

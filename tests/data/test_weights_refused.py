@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge.data.matching import choose_state, choose_states
+from modebridge.data.checkpoint_search import choose_state, choose_states
 from modebridge.data.weights import load_mode, load_modes, read_state, weight_files
 from modebridge.errors import ModebridgeError
 from tests.scenarios import tiny_net

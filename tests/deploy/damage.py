@@ -1,4 +1,4 @@
-"""Exported files as others make them: with other papers, or as an earlier version wrote them."""
+"""Exported files as others make them: with other metadata, or as an earlier version wrote them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 
 
-def papers_in(path: Path) -> dict[str, Any]:
+def metadata_in(path: Path) -> dict[str, Any]:
     """All that a file says of itself, the plan of a .pt2 archive too."""
     if path.suffix == ".onnx":
         return json.loads({one.key: one.value for one in onnx.load(path).metadata_props}["modebridge"])
@@ -18,8 +18,8 @@ def papers_in(path: Path) -> dict[str, Any]:
         return json.loads(archive.read(_extra(archive)))
 
 
-def with_papers(source: Path, target: Path, text: str) -> Path:
-    """The same file with another text for its papers, and without a seal."""
+def with_metadata(source: Path, target: Path, text: str) -> Path:
+    """The same file with another text for its metadata, and without a seal."""
     if source.suffix == ".onnx":
         model = onnx.load(source)
         onnx.helper.set_model_props(model, {"modebridge": text})
@@ -33,9 +33,9 @@ def with_papers(source: Path, target: Path, text: str) -> Path:
 
 def unsealed(source: Path, target: Path) -> Path:
     """The file as a version without seals wrote it."""
-    papers = papers_in(source)
-    del papers["seal"]
-    return with_papers(source, target, json.dumps(papers))
+    metadata = metadata_in(source)
+    del metadata["seal"]
+    return with_metadata(source, target, json.dumps(metadata))
 
 
 def _extra(archive: zipfile.ZipFile) -> str:

@@ -7,7 +7,10 @@ from torch import nn
 
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.bridges.bodies import VectorBody
+from modebridge.deploy.elastic_answer import Answer, staged
+from modebridge.deploy.one_module import OneModule
 from modebridge.ensembles import BridgedEnsemble
+from modebridge.guards import untouched
 from modebridge.modes import Mode
 from tests.scenarios import tiny_net
 
@@ -58,6 +61,26 @@ def tied() -> BridgedEnsemble:
         if isinstance(layer, nn.Linear):
             layer.weight.data.mul_(6)
     return BridgedEnsemble(net, [mode], [Bridge(body, [mode], "2")])
+
+
+def staged_answer(
+    one: OneModule, batch: torch.Tensor, bridges: int | None = None, threshold: float | None = None
+) -> Answer:
+    """The elastic answer, from the parts of a module as a .pt2 file runs its programs."""
+    count = len(one.reads) if bridges is None else bridges
+    return staged(
+        batch,
+        lambda k, some: one.bases[k](some),
+        lambda features: [
+            untouched(runner, runner, *[features[place] for place in reads])
+            for runner, reads in list(zip(one.runners, one.reads, strict=True))[:count]
+        ],
+        taps=one.taps,
+        members=len(one.bases) + len(one.reads),
+        temperatures=one.temperatures,
+        count=count,
+        threshold=threshold,
+    )
 
 
 def images(count: int, seed: int = 0) -> torch.Tensor:

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import psutil
 
-from modebridge.deploy.serving import ServeConfig
+from modebridge.deploy.serve import ServeConfig
 
 NURSERY = """
 import json, os, sys
 import modebridge.deploy.server
 from modebridge.cli import boundary, start
-from modebridge.cli.serving import ServeConfig, serve_file
+from modebridge.cli.serve_command import ServeConfig, serve_file
 for line in sys.stdin:
     asked = json.loads(line)
     if "pid" in asked:

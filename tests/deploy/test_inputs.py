@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from modebridge.bridges import Bridge
 from modebridge.cli.app import app
 from modebridge.deploy import ALL, Deployed, OneModule, Temperatures, export
-from modebridge.deploy.contenders import race_file
+from modebridge.deploy.benchmark import race_file
 from modebridge.deploy.parity import probe
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from tests.deploy.scenes import middle
+from tests.deploy.scenes import middle, staged_answer
 
 LENGTH, WORDS = 6, 11
 FITTED = Temperatures(0.8, (1.0, 1.1, 1.2))
@@ -103,7 +103,8 @@ def test_tokens_get_the_librarys_answers(own, done):
         batch = inputs(count, seed=9)
         some = [(None, middle(own, batch, FITTED.first))] if count > 1 and file.meta["elastic"] else []
         for bridges, threshold in [*ways, *some]:
-            told, wanted = (asked(batch, bridges=bridges, threshold=threshold) for asked in (file, one.answer))
+            told = file(batch, bridges=bridges, threshold=threshold)
+            wanted = staged_answer(one, batch, bridges, threshold)
             for name in told._fields:
                 got = getattr(told, name)
                 np.testing.assert_allclose(got, getattr(wanted, name).numpy(), atol=2e-6, err_msg=f"{name} {bridges}")
@@ -117,7 +118,7 @@ def test_tokens_get_the_librarys_answers(own, done):
     assert file(inputs(0)).probabilities.shape == (0, 3)
 
 
-def test_its_papers_name_the_inputs(done):
+def test_its_metadata_names_the_inputs(done):
     meta = Deployed.load(done.path).meta
     assert done.parity < 1e-5
     assert meta["parity"]["images"] == 7 + 1 + 3 + 1 + 5 + 3

@@ -14,7 +14,7 @@ from modebridge.deploy.parity import largest_difference, probe
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from tests.deploy.scenes import images, tied
+from tests.deploy.scenes import images, staged_answer, tied
 
 
 def test_equal_confidences_are_no_reason_to_refuse(tmp_path):
@@ -34,7 +34,7 @@ def test_a_wrong_answer_is_seen_among_ties():
     def ask(batch, bridges, threshold, how=lambda found: found):
         # Rounding may send any of them either way.
         sure = 0.0 if threshold is None else threshold + 1e-6 * (-1) ** len(batch)
-        found = one.answer(torch.from_numpy(batch), bridges=bridges, threshold=None if threshold is None else sure)
+        found = staged_answer(one, torch.from_numpy(batch), bridges, None if threshold is None else sure)
         return how(found.probabilities.numpy()) if threshold is not None else found.probabilities.numpy()
 
     assert largest_difference(ask, own, fitted, batches, elastic=True) < 1e-5
@@ -121,9 +121,9 @@ class Absent:
             raise ModuleNotFoundError(f"No module named '{{name}}'", name=name)
 
 sys.meta_path.insert(0, Absent())
-import modebridge.recipes.folder
+import modebridge.runs.folder
 # Where a run folder is read, which takes long; it must not come to that.
-modebridge.recipes.folder.RunFolder.__init__ = None
+modebridge.runs.folder.RunFolder.__init__ = None
 from modebridge.cli import main
 sys.argv = ["modebridge", *{arguments!r}]
 main()

@@ -17,14 +17,14 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import torch
+from benchmarks.server_load import check_distinct, load_server
 from PIL import Image
 
 from modebridge import BridgedEnsemble, Mode, ModebridgeError
+from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
-from modebridge.deploy.file import Deployed
-from modebridge.deploy.load import check_distinct, load_server
-from modebridge.deploy.pictures import from_bytes
-from modebridge.deploy.serving import ServeConfig, check_config
+from modebridge.deploy.image_decoding import from_bytes
+from modebridge.deploy.serve import ServeConfig, check_config
 from modebridge.nets import resnet
 from tests.deploy.servers import ask, counts, eventually, free_port, gone, workers_of
 

@@ -26,7 +26,7 @@ from tests.deploy.servers import Nursery, Server, ask, counts, eventually, most_
 pytest.importorskip("litserve", reason="the extra `serve`")
 from fastapi import HTTPException
 
-from modebridge.deploy.body import Room
+from modebridge.deploy.request_body import ByteBudget
 
 QUEUE, READ = 2.0, 1.0
 HEAD = b"POST /predict HTTP/1.1\r\nHost: here\r\n"
@@ -135,12 +135,12 @@ def test_half_open_connections_are_closed(server):
 
 
 def test_requests_have_so_much_room_together():
-    room = Room(100)
-    with room.share() as first, room.share() as second:
+    budget = ByteBudget(100)
+    with budget.share() as first, budget.share() as second:
         first.take(60)
         with pytest.raises(HTTPException, match="Expected requests of 100 bytes together"):
             second.take(60)
-    with room.share() as third:
+    with budget.share() as third:
         third.take(100)
 
 

@@ -13,11 +13,11 @@ from torch import nn
 
 from modebridge.bridges import Bridge
 from modebridge.deploy import OneModule
-from modebridge.deploy.branches import Stacked
+from modebridge.deploy.torch_runners import Vmapped
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import Tapped, run, run_with_taps
+from modebridge.nets import Tapped, run
 from tests.deploy.scenes import ensemble, images
 from tests.scenarios import tiny_net
 
@@ -52,15 +52,10 @@ def test_threads_run_one_network_at_different_weights():
         return answer[1]["layers.1"].flatten(1) + answer[0].sum()
 
     assert all(_on_threads(lambda mode: run(bare, mode.params, mode.buffers, batch), [(mode,) for mode in modes]))
-    assert all(
-        _on_threads(
-            lambda mode: feature(run_with_taps(bare, batch, ["layers.1"], mode.state)), [(mode,) for mode in modes], 10
-        )
-    )
     states = [(tapped.state_of(mode.state),) for mode in modes]
     assert all(_on_threads(lambda state: feature(tapped.run(state, batch)), states))
     assert Mode.from_module(bare).id == before
-    stacked = Stacked(ensemble(ones=0, twos=0))
+    stacked = Vmapped(ensemble(ones=0, twos=0))
     assert all(_on_threads(stacked, [(images(2, seed),) for seed in range(4)]))
 
 
@@ -80,8 +75,8 @@ def test_copies_and_networks_taken_out_read_for_themselves():
     assert torch.equal(base(batch).softmax(-1), own.members(batch)[0])
     tap = own._taps[0][0]
     torch.testing.assert_close(
-        run_with_taps(nn.Sequential(base), batch, [f"0.{tap}"])[1][f"0.{tap}"],
-        run_with_taps(base, batch, [tap])[1][tap],
+        Tapped(nn.Sequential(base), [f"0.{tap}"])(batch)[1][f"0.{tap}"],
+        Tapped(base, [tap])(batch)[1][tap],
     )
     assert not any(module._forward_hooks for module in BridgedEnsemble(base, [Mode.from_module(base)]).modules())
 

@@ -10,7 +10,7 @@ from modebridge.curves import start_curve
 from modebridge.ensembles import BridgedEnsemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import evaluate
-from modebridge.nets import run_with_taps
+from modebridge.nets import Tapped
 from modebridge.training import fit_bridges, plan_bridge
 from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
@@ -35,7 +35,7 @@ def test_mean_of_members_by_hand(parts):
     ensemble = BridgedEnsemble(net, [ends[0], ends[1], curve.at(0.5)], list(bridges.values()))
     assert len(ensemble) == 7
     tap = last_blocks_tap(net.spec)
-    (l0, f0), (l1, f1) = (run_with_taps(ends[k].load(net), images, [tap, "layers.2"]) for k in (0, 1))
+    (l0, f0), (l1, f1) = (Tapped(ends[k].load(net), [tap, "layers.2"])(images) for k in (0, 1))
     logits = [
         l0,
         l1,

@@ -27,7 +27,8 @@ def answers(seed: int = 0, n: int = 300) -> Answers:
         }
         for split, labels in truth.items()
     }
-    costs = {name: MemberCost(100.0, 1000) for name in noise if name.startswith(("mode", "curve"))}
+    costs = {name: MemberCost(100.0, 1000) for name in noise if name.startswith("mode")}
+    costs["curve-0-1"] = MemberCost(100.0, 1000, usable=False)
     costs |= {
         "I-0-1-small": MemberCost(5.0, 80, ("mode-0",)),
         "II-0-1-small": MemberCost(6.0, 100, ("mode-0", "mode-1")),

@@ -9,7 +9,7 @@ from torch import nn
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import accuracy, bootstrap_interval, brier, cost, ece, evaluate, nll, predict
+from modebridge.evaluate import accuracy, bootstrap_mean, brier, cost, ece, evaluate, hits, nll, predict, surprisals
 from tests.scenarios import EXACT, TINY, modes, tiny_net
 
 
@@ -37,23 +37,24 @@ def test_scores_are_those_by_hand(ensemble):
         tempered = ensemble(images)
     assert found.n == 18
     assert found.accuracy == accuracy(plain, labels)
-    for score, value, calibrated in [
-        (nll, found.nll, found.cnll),
-        (ece, found.ece, found.cece),
-        (brier, found.brier, found.cbrier),
+    for score, raw, calibrated in [
+        (nll, found.raw_nll, found.nll),
+        (ece, found.raw_ece, found.ece),
+        (brier, found.raw_brier, found.brier),
     ]:
-        assert value == pytest.approx(score(plain, labels), rel=1e-9)
+        assert raw == pytest.approx(score(plain, labels), rel=1e-9)
         assert calibrated == pytest.approx(score(tempered, labels), rel=1e-9)
     assert found.temperature == float(ensemble.temperature) != 1.0
-    assert found.cnll != found.nll
+    assert found.nll != found.raw_nll
+    assert (found.cnll, found.cece) == (found.nll, found.ece)
     assert found.cost == cost(ensemble, (1, 8, 8))
-    assert (found.accuracy_interval, found.nll_interval, found.cnll_interval) == (None, None, None)
+    assert (found.accuracy_interval, found.nll_interval) == (None, None)
 
 
 def test_never_calibrated(ensemble):
     found = evaluate(ensemble, batches(), intervals=True)
-    assert (found.cnll, found.cece, found.cbrier) == (None, None, None)
-    assert (found.temperature, found.cnll_interval) == (None, None)
+    assert (found.cnll, found.cece, found.temperature) == (None, None, None)
+    assert (found.nll, found.ece, found.brier) == (found.raw_nll, found.raw_ece, found.raw_brier)
     assert found.nll_interval is not None
 
 
@@ -61,10 +62,9 @@ def test_intervals(ensemble):
     data = batches()
     found = evaluate(ensemble.calibrate(data), data, intervals=True)
     plain, labels = predict(lambda images: ensemble.members(images).mean(dim=0), data)
-    assert found.accuracy_interval == pytest.approx(bootstrap_interval(accuracy, plain, labels))
-    assert found.nll_interval == pytest.approx(bootstrap_interval(nll, plain, labels))
+    assert found.accuracy_interval == pytest.approx(bootstrap_mean(hits(plain, labels)))
     tempered = scale(plain, ensemble.temperature)
-    assert found.cnll_interval == pytest.approx(bootstrap_interval(nll, tempered, labels))
+    assert found.nll_interval == pytest.approx(bootstrap_mean(surprisals(tempered, labels)))
 
 
 def test_every_mode_and_bridge_runs_once_a_batch(ensemble):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.nets import run, run_with_taps, skeleton, tap_names
+from modebridge.nets import Tapped, run, skeleton, tap_names
 from modebridge.nets.flops import plain_attention
 from tests.scenarios import EXACT, Vectors, tiny_net
 
@@ -20,7 +20,7 @@ def test_tap_and_logits_in_one_pass():
     calls = []
     net.register_forward_hook(lambda *_: calls.append(1))
     images = torch.rand(2, 1, 8, 8, dtype=EXACT)
-    logits, features = run_with_taps(net, images, ["layers.1", "layers.2", "layers.1"])
+    logits, features = Tapped(net, ["layers.1", "layers.2", "layers.1"])(images)
     assert len(calls) == 1
     torch.testing.assert_close(logits, net(images), rtol=0, atol=1e-12)
     x = (images - net.mean) / net.std
@@ -46,35 +46,28 @@ def test_skeleton_is_a_copy_with_its_own_mode():
 
 def test_a_tap_that_does_not_exist_lists_the_near_ones():
     with pytest.raises(ModebridgeError, match=r"'layers\.33'; near ones: .*layers\.3"):
-        run_with_taps(tiny_net(), torch.rand(1, 1, 8, 8), ["layers.33"])
+        Tapped(tiny_net(), ["layers.33"])(torch.rand(1, 1, 8, 8))
     with pytest.raises(ModebridgeError, match="submodule"):
-        run_with_taps(tiny_net(), torch.rand(1, 1, 8, 8), [""])
-
-
-def test_hooks_are_gone_after_an_error():
-    net = tiny_net()
-    with pytest.raises(ModebridgeError):
-        run_with_taps(net, torch.rand(1, 1, 8, 8), ["layers.1", "nowhere"])
-    assert not net.layers[1]._forward_hooks
+        Tapped(tiny_net(), [""])(torch.rand(1, 1, 8, 8))
 
 
 def test_ambiguous_and_unused_taps():
     relu = nn.ReLU()
     twice = nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu)
     with pytest.raises(ModebridgeError, match="run once"):
-        run_with_taps(twice, torch.rand(1, 2), ["1"])
+        Tapped(twice, ["1"])(torch.rand(1, 2))
     net = Vectors()
     net.spare = nn.Linear(1, 1)
     with pytest.raises(ModebridgeError, match="never called"):
-        run_with_taps(net, torch.rand(1, 4), ["spare"])
+        Tapped(net, ["spare"])(torch.rand(1, 4))
     assert "head" in tap_names(net)
 
 
 def test_a_tap_changed_in_place_afterwards_is_refused():
     net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(inplace=True), nn.Linear(2, 2))
     with pytest.raises(ModebridgeError, match="changed it in place"):
-        run_with_taps(net, torch.rand(1, 2), ["0"])
-    run_with_taps(net, torch.rand(1, 2), ["1"])
+        Tapped(net, ["0"])(torch.rand(1, 2))
+    Tapped(net, ["1"])(torch.rand(1, 2))
 
 
 def test_a_tap_that_returns_several_gives_the_first():
@@ -82,10 +75,12 @@ def test_a_tap_that_returns_several_gives_the_first():
         def forward(self, x):
             return x, x + 1
 
-    net = nn.Sequential(Pair(), nn.Identity())
-    net.forward = lambda x: net[1](net[0](x)[0])
+    class First(nn.Sequential):
+        def forward(self, x):
+            return self[1](self[0](x)[0])
+
     x = torch.rand(1, 2)
-    assert torch.equal(run_with_taps(net, x, ["0"])[1]["0"], x)
+    assert torch.equal(Tapped(First(Pair(), nn.Identity()), ["0"])(x)[1]["0"], x)
 
 
 @pytest.mark.parametrize("nothing", [None, (), {}, "words", (None, 1)])
@@ -94,10 +89,13 @@ def test_a_tap_must_return_a_tensor(nothing):
         def forward(self, x):
             return nothing
 
-    net = nn.Sequential(Odd(), nn.Identity())
-    net.forward = lambda x: (net[0](x), net[1](x))[1]
+    class Second(nn.Sequential):
+        def forward(self, x):
+            return (self[0](x), self[1](x))[1]
+
+    net = Second(Odd(), nn.Identity())
     with pytest.raises(ModebridgeError, match="output of tap '0' to be a tensor or to begin with one"):
-        run_with_taps(net, torch.rand(1, 2), ["0"])
+        Tapped(net, ["0"])(torch.rand(1, 2))
 
 
 def test_logits_in_dicts_and_objects():

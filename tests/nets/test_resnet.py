@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from modebridge.errors import ModebridgeError
-from modebridge.nets import SPECS, FilterResponseNorm, SameConv2d, resnet, run_with_taps
+from modebridge.nets import SPECS, FilterResponseNorm, SameConv2d, Tapped, resnet
 
 PARAMS = {
     ("cifar10", "frn"): 1_860_986,
@@ -43,7 +43,7 @@ def test_multiply_adds_and_bridge_taps(name):
     net = resnet(name, seed=0).to("meta").eval()
     tap, shape = TAPS[name]
     with FlopCounterMode(display=False) as counter:
-        logits, features = run_with_taps(net, torch.empty(1, *SPECS[name].image, device="meta"), [tap])
+        logits, features = Tapped(net, [tap])(torch.empty(1, *SPECS[name].image, device="meta"))
     assert round(counter.get_total_flops() / 2e6, 2) == MACS_M[name]
     assert logits.shape == (1, SPECS[name].classes)
     assert features[tap].shape == (1, *shape)

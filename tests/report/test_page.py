@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from modebridge.evaluate import Combined
-from modebridge.recipes import RunFolder, gather, make_workshop, run_recipe, write_page
 from modebridge.report import Cell, Column, Row, StudyTable, TableRow, best_for_cost, cell_of, row_of
+from modebridge.runs import Run, RunFolder, gather, run_recipe, write_page
 from modebridge.studies import run_study, write_study
-from tests.recipes.small import finished, small
+from tests.runs.small import finished, small
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -34,7 +34,7 @@ def hostile(folder: RunFolder) -> None:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = finished(tmp_path_factory.mktemp("page") / "run")
-    write_study(run_study("correspondence", make_workshop(small(), folder=folder)), folder)
+    write_study(run_study("correspondence", Run(small(), folder=folder)), folder)
     hostile(folder)
     return write_page(folder)
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import Recipe, RunFolder, find_recipe, make_workshop, run_recipe
+from modebridge.recipes import Recipe, find_recipe
 from modebridge.report import StudyPart
+from modebridge.runs import Run, RunFolder, run_recipe
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.studies.sheet import Sheet, paper_numbers, runs
-from tests.recipes.small import finished, small
+from tests.runs.small import finished, small
 
 ROWS = {
     "type1": ["DE-1", "DE-1 + 1 bridges I small", "DE-1 + 2 bridges I medium", "DE-1 + 2 Bezier", "DE-3"],
@@ -40,8 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     ],
 )
 def test_a_study_has_its_rows_and_files(folder: RunFolder, name: str) -> None:
-    workshop = make_workshop(small(), folder=folder)
-    part = run_study(name, workshop)
+    part = run_study(name, Run(small(), folder=folder))
     rows = {row.name: row.cells for table in part.tables for row in table.rows}
     assert set(ROWS[name]) <= set(rows)
     assert not any(table.has_paper for table in part.tables), "the recipe is not the paper's"
@@ -55,9 +55,9 @@ def test_a_study_has_its_rows_and_files(folder: RunFolder, name: str) -> None:
     assert json.loads((place / "table.json").read_text())["name"] == name
     assert (place / "figure.svg").read_text().startswith("<svg")
     # Everything is there now: a second time nothing is trained.
-    again = make_workshop(small(), folder=folder)
+    again = Run(small(), folder=folder)
     assert _same(run_study(name, again), part)
-    assert not again.maker.trained
+    assert not again.trained
 
 
 def _same(a: StudyPart, b: StudyPart) -> bool:
@@ -68,7 +68,7 @@ def test_scores_are_those_of_the_ensemble(folder: RunFolder) -> None:
     """A row of a study equals the same row of the run's own table, which has other code behind it."""
     result = run_recipe(small(), folder=folder)
     own = {row.name: row for row in result.rows}
-    table = run_study("type1", make_workshop(small(), folder=folder)).tables[0]
+    table = run_study("type1", Run(small(), folder=folder)).tables[0]
     rows = {row.name: row.cells for row in table.rows}
     last = "DE-1 + 2 bridges I small"
     assert rows[last]["NLL"].mean == pytest.approx(own["DE-1 + 2 bridges I"].nll)
@@ -110,7 +110,7 @@ def test_the_papers_numbers_are_those_of_the_reference() -> None:
 def test_the_deep_ensembles_of_the_papers_runs() -> None:
     """The sets that the authors' references were made from: four different ones of every size, over eight modes."""
     sheet = Sheet(_Stub(find_recipe("cifar10")), runs(find_recipe("cifar10"), 6), 7)  # type: ignore[arg-type]
-    sets = {m: [{member.i for member in sheet.deep_ensemble(m, run)} for run in range(4)] for m in range(1, 8)}
+    sets = {m: [{member.number for member in sheet.deep_ensemble(m, run)} for run in range(4)] for m in range(1, 8)}
     assert sets[1] == [{0}, {1}, {2}, {3}]
     assert sets[2] == [{0, 1}, {0, 2}, {0, 3}, {0, 4}]
     assert sets[4] == [{0, 1, 2, 3}, {0, 2, 3, 4}, {0, 3, 4, 5}, {0, 4, 5, 1}]
@@ -126,7 +126,7 @@ def test_the_deep_ensembles_of_the_papers_runs() -> None:
 
 @dataclass(frozen=True)
 class _Stub:
-    """All that a sheet needs of a workshop before anything is made."""
+    """All that a sheet needs of a run before anything is made."""
 
     recipe: Recipe
 
@@ -136,4 +136,4 @@ def test_runs_turn_the_partners() -> None:
     assert runs(recipe) == [[0, 1, 2, 3, 4, 5], [0, 2, 3, 4, 5, 1], [0, 3, 4, 5, 1, 2], [0, 4, 5, 1, 2, 3]]
     assert runs(recipe, 3) == [[0, 1, 2], [0, 2, 1]]
     with pytest.raises(ModebridgeError, match="near ones: type"):
-        run_study("type", make_workshop(small()))
+        run_study("type", Run(small()))

@@ -59,8 +59,8 @@ def main(out: Path) -> None:
     line = start_curve(bn, *(type(ends[0]).from_module(tiny_net(seed, "bn", EXACT)) for seed in (3, 4)))
     data = loader(16, 5, dtype=EXACT)
     go_to_epoch(data, 0)
-    objective = CurveObjective(bn, line, data, 0.5, processes.refresh)
-    refreshed = objective.result(line, objective.start(line)).statistics[0.5]
+    objective = CurveObjective(bn, line, data, refresh=processes.refresh)
+    refreshed = objective.result(objective.start()).statistics[0.5]
     found |= {f"statistics/{name}": tensor for name, tensor in refreshed.items()}
 
     if processes.size > 1:

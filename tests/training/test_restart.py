@@ -11,7 +11,8 @@ import pytest
 from modebridge import trees
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.training import Checkpoints, fit_bridges, fit_curves, fit_modes, plan_bridge
+from modebridge.training import Checkpoints, Engine, fit_bridges, fit_curves, fit_modes, plan_bridge
+from modebridge.training.checkpoints import fingerprint
 from tests.scenarios import blobs, loader, modes, quick, tiny_net
 
 STEPS = 3  # batches an epoch of `loader()`
@@ -150,14 +151,11 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_checkpoint(tmp_path, mon
     checkpoints = Checkpoints(path)
     checkpoints.clear()
     assert not list(tmp_path.iterdir())
-    assert checkpoints.load("anything") is None
+    assert checkpoints.restore("anything", []) is None
 
 
 def test_a_checkpoint_of_another_way_to_step_is_refused(tmp_path):
     """Steps taken together (one graph) and in turn (several processes) leave positions that mean different things."""
-    from modebridge.training.engine import Engine
-    from modebridge.training.saver import fingerprint
-
     assert Engine().way == "fp32 in turn"
     config = quick(1)
-    assert fingerprint(config, [], [], "fp32 in turn") != fingerprint(config, [], [], "fp32 together")
+    assert fingerprint(config, [], "fp32 in turn") != fingerprint(config, [], "fp32 together")

@@ -25,8 +25,7 @@ from modebridge.training import (
     side_by_side,
     train,
 )
-from modebridge.training.flat import Layout
-from modebridge.training.step import Step, make_forward, sgd_
+from modebridge.training.step import FlatLayout, Step, make_forward, sgd_
 from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 
@@ -223,7 +222,7 @@ def test_best_keeps_the_epoch_with_the_fewest_errors():
     """The error rate by hand after every epoch; what is kept is the weights of the lowest."""
     valid, seen = blobs(30, seed=5), []
     config = TrainConfig(epochs=6, lr=0.05, warmup=1, keep="best")
-    objective = ModeObjective(tiny_net())
+    objective = ModeObjective(tiny_net(), Mode.from_module(tiny_net()))
     original = objective.validate
 
     def spy(states, batches):
@@ -234,8 +233,7 @@ def test_best_keeps_the_epoch_with_the_fewest_errors():
         return scores
 
     objective.validate = spy
-    task = Task(objective.start(Mode.from_module(tiny_net())), loader(), [(valid.images, valid.labels)])
-    (kept,) = train(objective, [task], config)
+    (kept,) = train([Task(objective, loader(), [(valid.images, valid.labels)])], config)
     assert objective.result(kept).id == min(seen, key=lambda pair: pair[0])[1]
 
 
@@ -282,7 +280,7 @@ def test_curves_together_have_the_statistics_that_each_has_alone():
 def test_layout_keeps_numbers_names_and_memory_order():
     net = tiny_net()
     params = dict(net.named_parameters())
-    layout = Layout(params)
+    layout = FlatLayout(params)
     flat = layout.pack(params)
     views = layout.views(flat)
     assert views.keys() == params.keys()
@@ -301,11 +299,11 @@ def test_compiled_losses_are_the_same():
     for kind in ("bezier", "polychain"):
         curve = start_curve(net, a, b, kind=kind)
         objective = CurveObjective(net, curve, loader(dtype=EXACT))
-        state = objective.start(curve)["curve"]
-        layout = Layout(state.params)
+        state = objective.start()["curve"]
+        layout = FlatLayout(state.params)
         forward = make_forward(objective.program("curve"), layout)
         traced = torch.compile(forward, backend="eager", fullgraph=True)
-        steps = [Step(state, layout, f, quick(), torch.device("cpu")) for f in (forward, traced)]
+        steps = [Step(state, layout, f, quick(), Engine()) for f in (forward, traced)]
         batch = next(iter(loader(dtype=EXACT)))
         prepared = objective.prepare(batch, objective.draw(8, torch.Generator().manual_seed(0)))["curve"]
         for _ in range(2):

@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from modebridge.alignment.assignment import Similarity, quality, solve
 from modebridge.alignment.by_activations import activation_similarity
 from modebridge.alignment.by_weights import match_by_weights, weight_similarity
 from modebridge.alignment.groups import Groups, Permutations, groups_of
-from modebridge.alignment.matching import Similarity, quality, solve
 from modebridge.alignment.proof import prove
 from modebridge.alignment.sample import sample
 from modebridge.alignment.spec import Spec, from_spec
@@ -73,14 +73,14 @@ def find_groups(net: nn.Module, inputs: Inputs | Sequence[Inputs]) -> Groups:
     """
     batches = [inputs] if isinstance(inputs, Tensor | Mapping) else list(inputs)
     # A single image twice: an axis of size 1 is no axis.
-    found = groups_of(trace(net, [each(lambda t: t if len(t) > 1 else t[[0, 0]], batch) for batch in batches]))
-    if not found.groups:
-        words = ", ".join(f"{name} in '{where}'" for name, where in found.stopped)
+    groups = groups_of(trace(net, [each(lambda t: t if len(t) > 1 else t[[0, 0]], batch) for batch in batches]))
+    if not groups.groups:
+        words = ", ".join(f"{name} in '{where}'" for name, where in groups.stopped)
         raise ModebridgeError(
             f"Expected {type(net).__name__} to have units that can be renumbered, but found none"
             + (f": {words} keep them in place; give a spec by hand." if words else "; there is nothing to align.")
         )
-    return found
+    return groups
 
 
 def align_modes(
@@ -130,8 +130,9 @@ def align_modes(
         similarity = activation_similarity(
             groups, mine.load(bare), theirs.load(bare), Fed(data, device), images, progress
         )
-        permutations = {key: own for root in groups.roots() for key, own in solve(groups, root, similarity).items()}
-        permutations = {**groups.identity(), **permutations}
+        permutations = groups.identity()
+        for root in groups.roots():
+            permutations.update(solve(groups, root, similarity))
         matches = _matches(groups, permutations, similarity.plain, similarity.plain, permutations)
         groups = replace(groups, stopped=(*groups.stopped, *similarity.stopped))
     # Of the tensors as they were given: what was on the CPU stays there.
@@ -161,7 +162,7 @@ class Fed:
 
 
 def _matches(
-    groups: Groups, found: Permutations, before: Similarity, after: Similarity, matched: Permutations
+    groups: Groups, permutations: Permutations, before: Similarity, after: Similarity, matched: Permutations
 ) -> tuple[Match, ...]:
     straight = groups.identity()
     matches = []
@@ -170,14 +171,14 @@ def _matches(
         if old is None or new is None:
             continue
         n = len(groups.flat(number, straight))
-        own = groups.flat(number, found)
+        permutation = groups.flat(number, permutations)
         matches.append(
             Match(
                 group.name,
                 n,
                 quality(old.reshape(n, n), torch.arange(n)),
                 quality(new.reshape(n, n), groups.flat(number, matched)),
-                int((own != torch.arange(n)).sum()),
+                int((permutation != torch.arange(n)).sum()),
             )
         )
     return tuple(matches)

@@ -19,16 +19,16 @@ class Axis:
     """A union-find node: `size` places, whole or made of parts, free or pinned.
 
     Attributes:
-        kind: "whole"; "product": the parts are factors, the first changing slowest; "sum": they lie one after another.
+        form: "whole"; "product": the parts are factors, the first changing slowest; "sum": they lie one after another.
         family: of the first factor of a product: the axis that was cut, and the other factors.
     """
 
-    __slots__ = ("_parent", "across", "family", "kind", "members", "merged", "parts", "pinned", "size")
+    __slots__ = ("_parent", "across", "family", "form", "members", "merged", "parts", "pinned", "size")
 
     def __init__(self, size: int, *, pinned: bool = False) -> None:
         self.size = size
         self.pinned = pinned
-        self.kind: str = "whole"
+        self.form: str = "whole"
         self.parts: list[Axis] = []
         self._parent: Axis | None = None
         self.family: tuple[Axis, list[Axis]] | None = None
@@ -70,8 +70,8 @@ def unify(first: Axis, second: Axis) -> Axis:
     for axis in (a, b):
         _tie(axis)
         keep(axis)
-    if a.root.kind == "whole" or b.root.kind == "whole" or _refine_together(a.root, b.root):
-        a, b = (a.root, b.root) if a.root.kind == "whole" else (b.root, a.root)
+    if a.root.form == "whole" or b.root.form == "whole" or _refine_together(a.root, b.root):
+        a, b = (a.root, b.root) if a.root.form == "whole" else (b.root, a.root)
     else:
         pin(a)
         pin(b)
@@ -120,7 +120,7 @@ def merge(axes: Sequence[Axis]) -> Axis:
         _tie(axis)
     whole = Axis(math.prod([axis.size for axis in real]))
     if real:
-        whole.kind, whole.parts = "product", list(real)
+        whole.form, whole.parts = "product", list(real)
         whole.pinned = all(axis.root.pinned for axis in real)
     return whole
 
@@ -130,12 +130,12 @@ def split(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
     axis = axis.root
     real = [size for size in sizes if size != 1]
     if len(real) <= 1:
-        found = iter([axis])
+        pieces = iter([axis])
     elif axis.pinned:
-        found = iter([Axis(size, pinned=True) for size in real])
+        pieces = iter([Axis(size, pinned=True) for size in real])
     else:
-        found = iter(_cut(axis, real))
-    return [Axis(1) if size == 1 else next(found) for size in sizes]
+        pieces = iter(_cut(axis, real))
+    return [Axis(1) if size == 1 else next(pieces) for size in sizes]
 
 
 def take(axis: Axis, start: int, stop: int) -> Axis:
@@ -152,7 +152,7 @@ def take(axis: Axis, start: int, stop: int) -> Axis:
     if len(inside) == 1:
         return inside[0]
     piece = Axis(stop - start)
-    piece.kind, piece.parts = "sum", inside
+    piece.form, piece.parts = "sum", inside
     return piece
 
 
@@ -175,7 +175,7 @@ def select(axis: Axis, index: int, others: Sequence[Axis]) -> list[Axis]:
         for factor in rest:
             factor.members = [Axis(factor.size, pinned=factor.pinned) for _ in range(axis.size)]
         root = owner.root
-        root.kind = "sum"
+        root.form = "sum"
         root.parts = [merge([factor.members[k] for factor in rest]) for k in range(axis.size)]
     chosen = {id(factor): factor.members[index] for factor in rest}
     return [_substitute(other, chosen) for other in others]
@@ -184,7 +184,7 @@ def select(axis: Axis, index: int, others: Sequence[Axis]) -> list[Axis]:
 def factors(axis: Axis) -> list[Axis]:
     """An axis as a product of axes that are no products themselves."""
     axis = axis.root
-    if axis.kind != "product":
+    if axis.form != "product":
         return [axis]
     return [inner for part in axis.parts for inner in factors(part)]
 
@@ -193,7 +193,7 @@ def _substitute(axis: Axis, chosen: dict[int, Axis]) -> Axis:
     axis = axis.root
     if id(axis) in chosen:
         return chosen[id(axis)]
-    if axis.kind != "product":
+    if axis.form != "product":
         return axis
     parts = [_substitute(part, chosen) for part in axis.parts]
     return merge(parts) if any(new is not old.root for new, old in zip(parts, axis.parts, strict=True)) else axis
@@ -201,11 +201,11 @@ def _substitute(axis: Axis, chosen: dict[int, Axis]) -> Axis:
 
 def _cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
     """Factors of the given sizes (none of them 1) of an axis that is not pinned."""
-    if axis.kind == "whole":
-        axis.kind, axis.parts = "product", [Axis(size) for size in sizes]
+    if axis.form == "whole":
+        axis.form, axis.parts = "product", [Axis(size) for size in sizes]
         axis.parts[0].family = (axis, axis.parts[1:])
         return axis.parts
-    if axis.kind == "sum" and len(axis.parts) == sizes[0] and len({part.size for part in axis.parts}) == 1:
+    if axis.form == "sum" and len(axis.parts) == sizes[0] and len({part.size for part in axis.parts}) == 1:
         # Pieces of one size seen as rows: each keeps its own renumbering.
         first, rest = Axis(sizes[0], pinned=True), [Axis(size) for size in sizes[1:]]
         rows = [split(part, sizes[1:]) for part in axis.parts]
@@ -214,7 +214,7 @@ def _cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
         first.family = (axis, rest)
         return [first, *rest]
     inner = factors(axis)
-    fine = _common(sizes, [part.size for part in inner]) if axis.kind == "product" else None
+    fine = _common(sizes, [part.size for part in inner]) if axis.form == "product" else None
     if fine is None:
         pin(axis)
         return [Axis(size, pinned=True) for size in sizes]
@@ -249,14 +249,14 @@ def _common(a: Sequence[int], b: Sequence[int]) -> list[int] | None:
 
 def _pieces(axis: Axis, sizes: Sequence[int]) -> bool:
     """Cut an axis into pieces one after another (or finer ones); False where that is not possible."""
-    if axis.kind == "product":
+    if axis.form == "product":
         first, inner = axis.parts[0].root, axis.size // axis.parts[0].size
         if first.family is not None and first.family[0].root is axis and not any(size % inner for size in sizes):
             select(first, 0, [])
-        if axis.kind != "sum":
+        if axis.form != "sum":
             return False
-    if axis.kind == "whole":
-        axis.kind, axis.parts = "sum", [Axis(size) for size in sizes]
+    if axis.form == "whole":
+        axis.form, axis.parts = "sum", [Axis(size) for size in sizes]
         return True
     ends = {sum(sizes[:k]) for k in range(len(sizes))}
     parts: list[Axis] = []
@@ -279,7 +279,7 @@ def _pieces(axis: Axis, sizes: Sequence[int]) -> bool:
 
 def _refine_together(a: Axis, b: Axis) -> bool:
     """Make two axes with parts the same, part by part; False where their cuts cross."""
-    if a.kind == b.kind == "product":
+    if a.form == b.form == "product":
         mine, theirs = factors(a), factors(b)
         fine = _common([part.size for part in mine], [part.size for part in theirs])
         if fine is None:
@@ -288,8 +288,8 @@ def _refine_together(a: Axis, b: Axis) -> bool:
         for x, y in zip(cut_a, cut_b, strict=True):
             unify(x, y)
         return True
-    sizes = [part.size for axis in (a, b) if axis.kind == "sum" for part in axis.parts]
-    if a.kind == b.kind == "sum":
+    sizes = [part.size for axis in (a, b) if axis.form == "sum" for part in axis.parts]
+    if a.form == b.form == "sum":
         ends = sorted({sum(part.size for part in axis.parts[:k]) for axis in (a, b) for k in range(len(axis.parts))})
         sizes = [y - x for x, y in zip(ends, [*ends[1:], a.size], strict=True)]
     if not (_pieces(a, sizes) and _pieces(b, sizes)) or [x.size for x in a.parts] != [y.size for y in b.parts]:

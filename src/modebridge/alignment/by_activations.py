@@ -149,7 +149,8 @@ class _Sums:
         n, a, b, _, _, ab = self._parts
         # Divided by infinity: 0, whatever rounding left of the covariance.
         mine, theirs = (
-            own.masked_fill(silent, math.inf) for own, silent in zip(self._deviations(), self.silent(), strict=True)
+            deviation.masked_fill(silent, math.inf)
+            for deviation, silent in zip(self._deviations(), self.silent(), strict=True)
         )
         covariance = ab / n - (a / n)[:, None] * (b / n)[None, :]
         return covariance / mine[:, None] / theirs[None, :]
@@ -159,8 +160,8 @@ class _Sums:
         n, a, b, _, _, _ = self._parts
         assert self._middles is not None
         mine, theirs = (
-            own <= FAINT * ((total / n + middle.double().squeeze(1)).square() + own.square()).sqrt()
-            for own, total, middle in zip(self._deviations(), (a, b), self._middles, strict=True)
+            deviation <= FAINT * ((total / n + middle.double().squeeze(1)).square() + deviation.square()).sqrt()
+            for deviation, total, middle in zip(self._deviations(), (a, b), self._middles, strict=True)
         )
         return mine, theirs
 

@@ -8,14 +8,17 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
+from modebridge.alignment.assignment import Similarity, solve
 from modebridge.alignment.groups import Group, Groups, Place, leaves, places
-from modebridge.alignment.matching import Similarity, solve
 from modebridge.types import Params
 
 __all__ = ["match_by_weights", "weight_similarity"]
 
+SWEEPS = 50
+"""Over all groups, at most."""
 
-def match_by_weights(groups: Groups, a: Params, b: Params, sweeps: int = 50) -> dict[int, Tensor]:
+
+def match_by_weights(groups: Groups, a: Params, b: Params) -> dict[int, Tensor]:
     """The permutations that bring the weights of `b` nearest to those of `a`.
 
     The first sweep looks at weights whose other groups are matched already, beginning at the inputs, whose order is
@@ -25,22 +28,21 @@ def match_by_weights(groups: Groups, a: Params, b: Params, sweeps: int = 50) -> 
         groups: the symmetry.
         a: the reference's parameters.
         b: the parameters to renumber.
-        sweeps: at most so many.
     """
     known = {number: places(groups, number) for number in groups.groups}
-    found = groups.identity()
+    permutations = groups.identity()
     solved: set[int] = set()
     for number in groups.roots():
         family = {number, *(inner.number for inner in groups.inner(number))}
-        found.update(solve(groups, number, _table(groups, known, a, b, found, solved | family)))
+        permutations.update(solve(groups, number, _table(groups, known, a, b, permutations, solved | family)))
         solved |= family
-    for _ in range(sweeps):
-        before = {number: permutation.clone() for number, permutation in found.items()}
+    for _ in range(SWEEPS):
+        before = {number: permutation.clone() for number, permutation in permutations.items()}
         for number in groups.roots():
-            found.update(solve(groups, number, _table(groups, known, a, b, found, None)))
-        if all(torch.equal(found[number], before[number]) for number in found):
+            permutations.update(solve(groups, number, _table(groups, known, a, b, permutations, None)))
+        if all(torch.equal(permutations[number], before[number]) for number in permutations):
             break
-    return found
+    return permutations
 
 
 def weight_similarity(groups: Groups, a: Params, b: Params) -> Similarity:

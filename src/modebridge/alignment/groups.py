@@ -44,7 +44,7 @@ class Dim:
 
     size: int
     group: int | None = None
-    kind: str = "whole"
+    form: str = "whole"
     parts: tuple[Dim, ...] = ()
 
 
@@ -95,16 +95,11 @@ class Groups:
 
     def identity(self) -> dict[int, Tensor]:
         """Everything where it is."""
-        return {number: self._straight(group) for number, group in self.groups.items()}
-
-    def random(self, generator: torch.Generator) -> dict[int, Tensor]:
-        """A random renumbering of everything."""
-        found = {}
+        straight = {number: torch.arange(group.size) for number, group in self.groups.items()}
         for number, group in self.groups.items():
-            count = 1 if group.outer is None else self.groups[group.outer].size
-            rows = torch.stack([torch.randperm(group.size, generator=generator) for _ in range(count)])
-            found[number] = rows[0] if group.outer is None else rows
-        return found
+            if group.outer is not None:
+                straight[number] = straight[number].expand(self.groups[group.outer].size, -1).clone()
+        return straight
 
     def roots(self) -> list[int]:
         """The groups inside none; each is matched at once with those inside it."""
@@ -112,26 +107,22 @@ class Groups:
 
     def flat(self, number: int, permutations: Permutations) -> Tensor:
         """The permutation of a group as one vector, over the units of the outer one where it is inside another."""
-        group, own = self.groups[number], permutations[number]
+        group, permutation = self.groups[number], permutations[number]
         if group.outer is None:
-            return own
-        return (permutations[group.outer][:, None] * group.size + own).reshape(-1)
+            return permutation
+        return (permutations[group.outer][:, None] * group.size + permutation).reshape(-1)
 
     def inner(self, number: int) -> list[Group]:
         """The groups inside each unit of a group."""
         return [group for group in self.groups.values() if group.outer == number]
 
-    def _straight(self, group: Group) -> Tensor:
-        straight = torch.arange(group.size)
-        return straight if group.outer is None else straight.expand(self.groups[group.outer].size, -1).clone()
-
     def _index(self, dim: Dim, permutations: Permutations) -> Tensor | None:
         """Where each place of the new dimension comes from; None where nothing moves."""
         if not any(leaf.group in permutations for leaf in leaves(dim)):
             return None
-        if dim.kind == "whole":
+        if dim.form == "whole":
             return permutations[dim.group] if dim.group is not None else torch.arange(dim.size)
-        if dim.kind == "sum":
+        if dim.form == "sum":
             offsets = [sum(part.size for part in dim.parts[:k]) for k in range(len(dim.parts))]
             pieces = [self._index(part, permutations) for part in dim.parts]
             return torch.cat(
@@ -141,14 +132,14 @@ class Groups:
                 ]
             )
         grids = torch.meshgrid(*[torch.arange(part.size) for part in dim.parts], indexing="ij")
-        own = {part.group: k for k, part in enumerate(dim.parts) if part.group is not None}
+        place_of = {part.group: k for k, part in enumerate(dim.parts) if part.group is not None}
         total = torch.zeros((), dtype=torch.long)
         for k, part in enumerate(dim.parts):
             outer = self.groups[part.group].outer if part.group in self.groups else None
-            if part.group not in permutations and part.kind == "whole":
+            if part.group not in permutations and part.form == "whole":
                 source = grids[k]
             elif outer is not None and part.group is not None:
-                source = permutations[part.group][grids[own[outer]], grids[k]]
+                source = permutations[part.group][grids[place_of[outer]], grids[k]]
             else:
                 index = self._index(part, permutations)
                 source = grids[k] if index is None else index[grids[k]]
@@ -177,13 +168,13 @@ def groups_of(trace: Trace) -> Groups:
 def places(groups: Groups, number: int) -> list[Place]:
     """Every dimension of every weight on which a group is found."""
     group = groups.groups[number]
-    found = []
+    found_at = []
     for name, dims in groups.weights.items():
         for k, dim in enumerate(dims):
             for rows in _rows(dim, number, group.outer):
                 shape = (group.size, -1) if group.outer is None else (groups.groups[group.outer].size, group.size, -1)
-                found.append(Place(name, k, rows.reshape(shape)))
-    return found
+                found_at.append(Place(name, k, rows.reshape(shape)))
+    return found_at
 
 
 def _rows(dim: Dim, number: int, outer: int | None) -> Iterator[Tensor]:
@@ -206,9 +197,9 @@ def blocks(dim: Dim) -> Iterator[tuple[tuple[Dim, ...], Tensor]]:
     >>> [(len(parts), indices.tolist()) for parts, indices in blocks(Dim(6, None, "product", (pair, Dim(2))))]
     [(2, [0, 1]), (2, [2, 3, 4, 5])]
     """
-    if dim.kind == "whole":
+    if dim.form == "whole":
         yield (dim,), torch.arange(dim.size)
-    elif dim.kind == "sum":
+    elif dim.form == "sum":
         offset = 0
         for part in dim.parts:
             yield from ((parts, indices + offset) for parts, indices in blocks(part))
@@ -237,7 +228,7 @@ def _outers(trace: Trace, number_of: Mapping[int, int]) -> dict[int, int]:
                     across |= {
                         (number, number_of.get(id(other))) for crossed in leaf.across for other in factors(crossed)
                     }
-    nested = {number: next(iter(found)) for number, found in before.items() if len(found) == 1}
+    nested = {number: next(iter(outers)) for number, outers in before.items() if len(outers) == 1}
     inside = {number: outer for number, outer in nested.items() if outer is not None and (outer, number) not in across}
     # One level only: what lives inside something nested is numbered alike everywhere.
     return {number: outer for number, outer in inside.items() if outer not in inside}
@@ -245,20 +236,20 @@ def _outers(trace: Trace, number_of: Mapping[int, int]) -> dict[int, int]:
 
 def _runs(axis: Axis) -> Iterator[list[Axis]]:
     axis = axis.root
-    if axis.kind == "sum":
+    if axis.form == "sum":
         for part in axis.parts:
             yield from _runs(part)
     else:
         run = factors(axis)
         for leaf in run:
-            if leaf.kind == "sum":
+            if leaf.form == "sum":
                 yield from _runs(leaf)
         yield run
 
 
 def leaves(dim: Dim) -> Iterator[Dim]:
     """The parts of a dimension that have none themselves."""
-    if dim.kind == "whole":
+    if dim.form == "whole":
         yield dim
     else:
         for part in dim.parts:
@@ -267,8 +258,8 @@ def leaves(dim: Dim) -> Iterator[Dim]:
 
 def _dim(axis: Axis, number_of: Mapping[int, int]) -> Dim:
     axis = axis.root
-    if axis.kind == "whole":
+    if axis.form == "whole":
         return Dim(axis.size, number_of.get(id(axis)))
-    if axis.kind == "sum":
+    if axis.form == "sum":
         return Dim(axis.size, None, "sum", tuple(_dim(part, number_of) for part in axis.parts))
     return Dim(axis.size, None, "product", tuple(_dim(part, number_of) for part in factors(axis)))

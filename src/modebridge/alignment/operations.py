@@ -29,9 +29,9 @@ def _same(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) 
 
 
 def _softmax(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = ask(args[0])
-    along(own, [args[1]] if own else [])
-    return [own]
+    labels = ask(args[0])
+    along(labels, [args[1]] if labels else [])
+    return [labels]
 
 
 def _uniform(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
@@ -57,17 +57,17 @@ def _extreme(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: An
     return _elementwise(ask, args, kwargs, out) if len(args) > 1 else _over(ask(args[0]), None, out)
 
 
-def _over(own: Labels, dims: int | list[int] | None, out: Any) -> list[Labels]:
+def _over(labels: Labels, dims: int | list[int] | None, out: Any) -> list[Labels]:
     results = [out] if isinstance(out, Tensor) else list(out)
     if dims is None or (isinstance(dims, list) and not dims):
-        gone = set(range(len(own)))
+        gone = set(range(len(labels)))
     else:
-        gone = {dim % len(own) for dim in ([dims] if isinstance(dims, int) else dims)}
-    along(own, gone)
+        gone = {dim % len(labels) for dim in ([dims] if isinstance(dims, int) else dims)}
+    along(labels, gone)
     for k in gone:
-        keep(own[k])
-    kept = all(result.dim() == len(own) for result in results)
-    axes = tuple(Axis(1) if k in gone else axis for k, axis in enumerate(own) if kept or k not in gone)
+        keep(labels[k])
+    kept = all(result.dim() == len(labels) for result in results)
+    axes = tuple(Axis(1) if k in gone else axis for k, axis in enumerate(labels) if kept or k not in gone)
     return [axes for _ in results]
 
 
@@ -119,57 +119,57 @@ def _addmm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any)
 
 def _glu(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """One half of a dimension times a gate from the other."""
-    own = list(ask(args[0]))
+    labels = list(ask(args[0]))
     dim = args[1] if len(args) > 1 else -1
-    half = own[dim].size // 2
-    own[dim] = unify(take(own[dim], 0, half), take(own[dim], half, 2 * half))
-    return [tuple(own)]
+    half = labels[dim].size // 2
+    labels[dim] = unify(take(labels[dim], 0, half), take(labels[dim], half, 2 * half))
+    return [tuple(labels)]
 
 
 def _weight_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own, dim = ask(args[0]), args[2] if len(args) > 2 else 0
-    along(own, [k for k in range(len(own)) if k != dim])
-    return [together([own, ask(args[1])], out[0].shape), ask(args[1])]
+    labels, dim = ask(args[0]), args[2] if len(args) > 2 else 0
+    along(labels, [k for k in range(len(labels)) if k != dim])
+    return [together([labels, ask(args[1])], out[0].shape), ask(args[1])]
 
 
 def _batch_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = ask(args[0])
-    along(own, [k for k in range(len(own)) if k != 1])
+    labels = ask(args[0])
+    along(labels, [k for k in range(len(labels)) if k != 1])
     for tensor in args[1:5]:
         if isinstance(tensor, Tensor):
-            unify(ask(tensor)[0], own[1])
+            unify(ask(tensor)[0], labels[1])
     # Saved means and deviations, or nothing.
-    return [own, *((own[1].root,) if extra.dim() == 1 and extra.numel() else _pinned(extra) for extra in out[1:])]
+    return [labels, *((labels[1].root,) if extra.dim() == 1 and extra.numel() else _pinned(extra) for extra in out[1:])]
 
 
 def _layer_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = ask(args[0])
-    along(own, range(len(own) - len(args[1]), len(own)))
+    labels = ask(args[0])
+    along(labels, range(len(labels) - len(args[1]), len(labels)))
     for tensor in args[2:4]:
         if isinstance(tensor, Tensor):
             given = ask(tensor)
-            for x, y in zip(given, own[-len(given) :], strict=True):
+            for x, y in zip(given, labels[-len(given) :], strict=True):
                 unify(x, y)
-    return [own, *(_pinned(extra) for extra in out[1:])]
+    return [labels, *(_pinned(extra) for extra in out[1:])]
 
 
 def _group_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own, groups = ask(args[0]), args[6]
+    labels, groups = ask(args[0]), args[6]
     if groups > 1:
-        split(own[1], [groups, own[1].size // groups])
+        split(labels[1], [groups, labels[1].size // groups])
     for tensor in args[1:3]:
         if isinstance(tensor, Tensor):
-            unify(ask(tensor)[0], own[1])
-    return [own, *(_pinned(extra) for extra in out[1:])]
+            unify(ask(tensor)[0], labels[1])
+    return [labels, *(_pinned(extra) for extra in out[1:])]
 
 
 def _pool(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """Batch and channels stay, places are fixed."""
-    own = ask(args[0])
-    for axis in own[2:]:
+    labels = ask(args[0])
+    for axis in labels[2:]:
         pin(axis)
     results = [out] if isinstance(out, Tensor) else list(out)
-    return [(*own[:2], *(Axis(size, pinned=True) for size in result.shape[2:])) for result in results]
+    return [(*labels[:2], *(Axis(size, pinned=True) for size in result.shape[2:])) for result in results]
 
 
 def _pinned(tensor: Tensor) -> Labels:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ __all__ = [
     "tensors_in",
     "weights_of",
 ]
+
+T = TypeVar("T")
 
 CONTRACTIONS = {"aten::convolution": (0, 1), "aten::addmm": (1, 2), "aten::mm": (0, 1), "aten::bmm": (0, 1)}
 """Operations in which units meet weights: the positions of the two operands."""
@@ -75,9 +77,9 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return hash(tuple(self._way))
 
     def sign(self, name: str, arguments: object, given: Sequence[Tensor], weights: frozenset[str]) -> None:
-        """Write down an operation: its name, whole numbers, shapes and weights."""
+        """Write down an operation: its name, shapes, weights, and the whole numbers that decide how it moves units."""
         shapes = tuple(tuple(tensor.shape) for tensor in given)
-        self._way.append((name, tuple(_whole_numbers(arguments)), shapes, weights))
+        self._way.append((name, tuple(_all_of(int, arguments)), shapes, weights))
 
     def static(self, tensor: Tensor) -> bool:
         """Whether a tensor is made of weights alone: what meets one of them in a product is a unit's activation."""
@@ -86,8 +88,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def follow(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> frozenset[str]:
         """Take note of an operation; returns the weights among what it was given."""
         origins = [self._origins.get(tensor) for tensor in given]
-        known = frozenset(name for own in origins if own is not None for name in own)
-        constant = bool(given) and all(own is not None for own in origins)
+        known = frozenset(name for names in origins if names is not None for name in names)
+        constant = bool(given) and all(names is not None for names in origins)
         for result in results:
             if constant:
                 self._origins[result] = known
@@ -100,7 +102,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name not in CONTRACTIONS:
             return None
         origins = [self._origins.get(args[place]) for place in CONTRACTIONS[name]]
-        if sum(own is None for own in origins) != 1:
+        if sum(names is None for names in origins) != 1:
             return None
         side = origins.index(None)
         weights = tuple(sorted(origins[1 - side] or ()))
@@ -198,10 +200,10 @@ def outputs_of(output: object, name: str = "output", depth: int = 4) -> dict[str
         parts = {str(key): value for key, value in output.items()}
     else:
         parts = dict(getattr(output, "__dict__", {}))
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for key, value in parts.items():
-        found.update(outputs_of(value, f"{name}{key}" if key.startswith("[") else f"{name}.{key}", depth - 1))
-    return found
+        tensors.update(outputs_of(value, f"{name}{key}" if key.startswith("[") else f"{name}.{key}", depth - 1))
+    return tensors
 
 
 @contextmanager
@@ -219,21 +221,14 @@ def as_in_training(net: nn.Module) -> Iterator[None]:
 
 def tensors_in(tree: object) -> Iterator[Tensor]:
     """The tensors among the arguments or results of an operation."""
-    if isinstance(tree, Tensor):
+    return _all_of(Tensor, tree)
+
+
+def _all_of(kind: type[T], tree: object) -> Iterator[T]:
+    if isinstance(tree, kind):
         yield tree
     elif isinstance(tree, tuple | list):
         for part in tree:
-            yield from tensors_in(part)
+            yield from _all_of(kind, part)
     elif isinstance(tree, dict):
-        yield from tensors_in(list(tree.values()))
-
-
-def _whole_numbers(tree: object) -> Iterator[int]:
-    """Dimensions, sizes and bounds: what decides how an operation moves units; a factor does not."""
-    if isinstance(tree, int):
-        yield tree
-    elif isinstance(tree, tuple | list):
-        for part in tree:
-            yield from _whole_numbers(part)
-    elif isinstance(tree, dict):
-        yield from _whole_numbers(list(tree.values()))
+        yield from _all_of(kind, list(tree.values()))

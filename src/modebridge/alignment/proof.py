@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.alignment.passes import as_in_training, one_pass
-from modebridge.batches import each
+from modebridge.batches import each, named
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import skeleton
@@ -95,5 +95,5 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _devices(inputs: Inputs) -> list[int]:
-    tensors = [inputs] if isinstance(inputs, Tensor) else list(inputs.values())
-    return sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
+    devices = [tensor.device for tensor in named(inputs).values()]
+    return sorted({device.index or 0 for device in devices if device.type == "cuda"})

@@ -23,7 +23,7 @@ def together(labels: Sequence[Labels], shape: Sequence[int]) -> Labels:
     out: list[Axis] = []
     for place, size in enumerate(shape):
         back = len(shape) - place
-        met = [own[-back] for own in labels if len(own) >= back and own[-back].size == size != 1]
+        met = [axes[-back] for axes in labels if len(axes) >= back and axes[-back].size == size != 1]
         for other in met[1:]:
             unify(met[0], other)
         out.append(met[0].root if met else Axis(size))
@@ -31,7 +31,7 @@ def together(labels: Sequence[Labels], shape: Sequence[int]) -> Labels:
 
 
 def _view(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own, before, after = ask(args[0]), list(args[0].shape), list(out.shape)
+    labels, before, after = ask(args[0]), list(args[0].shape), list(out.shape)
     axes: list[Axis] = []
     i = j = 0
     while i < len(before) or j < len(after):
@@ -42,15 +42,15 @@ def _view(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) 
                 left = before[i : i + len(left) + 1]
             else:
                 right = after[j : j + len(right) + 1]
-        whole = merge(own[i : i + len(left)]) if i < len(before) else Axis(1)
+        whole = merge(labels[i : i + len(left)]) if i < len(before) else Axis(1)
         axes.extend(split(whole, right) if j < len(after) else [])
         i, j = i + len(left), j + len(right)
     return [tuple(axes)]
 
 
 def _permute(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = ask(args[0])
-    return [tuple(own[dim] for dim in args[1])]
+    labels = ask(args[0])
+    return [tuple(labels[dim] for dim in args[1])]
 
 
 def _transpose(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
@@ -72,79 +72,79 @@ def _unsqueeze(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: 
 
 
 def _squeeze(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = ask(args[0])
-    asked = args[1] if len(args) > 1 else list(range(len(own)))
-    dims = {dim % len(own) for dim in ([asked] if isinstance(asked, int) else asked)} if own else set()
-    return [tuple(axis for k, axis in enumerate(own) if not (k in dims and axis.size == 1))]
+    labels = ask(args[0])
+    asked = args[1] if len(args) > 1 else list(range(len(labels)))
+    dims = {dim % len(labels) for dim in ([asked] if isinstance(asked, int) else asked)} if labels else set()
+    return [tuple(axis for k, axis in enumerate(labels) if not (k in dims and axis.size == 1))]
 
 
 def _select(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = list(ask(args[0]))
-    axis = own.pop(args[1])
-    return [tuple(select(axis, args[2] % axis.size, own))]
+    labels = list(ask(args[0]))
+    axis = labels.pop(args[1])
+    return [tuple(select(axis, args[2] % axis.size, labels))]
 
 
 def _unbind(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = list(ask(args[0]))
-    axis = own.pop(args[1] if len(args) > 1 else 0)
-    return [tuple(select(axis, index, own)) for index in range(len(out))]
+    labels = list(ask(args[0]))
+    axis = labels.pop(args[1] if len(args) > 1 else 0)
+    return [tuple(select(axis, index, labels)) for index in range(len(out))]
 
 
 def _slice(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = list(ask(args[0]))
-    dim = (args[1] if len(args) > 1 else 0) % len(own)
+    labels = list(ask(args[0]))
+    dim = (args[1] if len(args) > 1 else 0) % len(labels)
     start, step = (args[2] if len(args) > 2 else 0) or 0, args[4] if len(args) > 4 else 1
     size = out.shape[dim]
     if step != 1:
-        pin(own[dim])
-        own[dim] = Axis(size, pinned=True)
+        pin(labels[dim])
+        labels[dim] = Axis(size, pinned=True)
     else:
-        begin = max(start + own[dim].size if start < 0 else start, 0)
-        own[dim] = take(own[dim], begin, begin + size)
-    return [tuple(own)]
+        begin = max(start + labels[dim].size if start < 0 else start, 0)
+        labels[dim] = take(labels[dim], begin, begin + size)
+    return [tuple(labels)]
 
 
 def _split(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = list(ask(args[0]))
-    dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(own)
-    whole, position, pieces = own[dim], 0, []
+    labels = list(ask(args[0]))
+    dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(labels)
+    whole, position, pieces = labels[dim], 0, []
     for piece in out:
-        own[dim] = take(whole, position, position + piece.shape[dim])
+        labels[dim] = take(whole, position, position + piece.shape[dim])
         position += piece.shape[dim]
-        pieces.append(tuple(own))
+        pieces.append(tuple(labels))
     return pieces
 
 
 def _cat(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % out.dim()
     labels = [ask(tensor) for tensor in args[0] if tensor.dim() == out.dim()]
-    parts = [own[dim].root for own in labels if own[dim].size]
-    rest = [(*own[:dim], Axis(1), *own[dim + 1 :]) for own in labels]
+    parts = [given[dim].root for given in labels if given[dim].size]
+    rest = [(*given[:dim], Axis(1), *given[dim + 1 :]) for given in labels]
     axes = list(together(rest, [1 if k == dim else size for k, size in enumerate(out.shape)]))
     axes[dim] = parts[0] if len(parts) == 1 else Axis(out.shape[dim])
     if len(parts) > 1:
-        axes[dim].kind, axes[dim].parts = "sum", parts
+        axes[dim].form, axes[dim].parts = "sum", parts
     return [tuple(axes)]
 
 
 def _repeat(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """Copies one after another: all alike, so that their order is free."""
-    own = ask(args[0])
-    wide = [*(Axis(1) for _ in range(out.dim() - len(own))), *own]
+    labels = ask(args[0])
+    wide = [*(Axis(1) for _ in range(out.dim() - len(labels))), *labels]
     return [tuple(merge([Axis(times), axis]) for times, axis in zip(args[1], wide, strict=True))]
 
 
 def _pixel_shuffle(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = ask(args[0])
-    channels, inside = split(own[-3], [out.shape[-3], args[1] ** 2])
+    labels = ask(args[0])
+    channels, inside = split(labels[-3], [out.shape[-3], args[1] ** 2])
     pin(inside)
-    return [(*own[:-3], channels, *(Axis(size, pinned=True) for size in out.shape[-2:]))]
+    return [(*labels[:-3], channels, *(Axis(size, pinned=True) for size in out.shape[-2:]))]
 
 
 def _channel_shuffle(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = ask(args[0])
-    group, inside = split(own[1], [args[1], own[1].size // args[1]])
-    return [(own[0], merge([inside, group]), *own[2:])]
+    labels = ask(args[0])
+    group, inside = split(labels[1], [args[1], labels[1].size // args[1]])
+    return [(labels[0], merge([inside, group]), *labels[2:])]
 
 
 def _stack(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
@@ -156,46 +156,46 @@ def _stack(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any)
 
 def _in_order(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """Operations along named dimensions that depend on the order there: roll, flip, cumsum, sort."""
-    own = ask(args[0])
+    labels = ask(args[0])
     asked = args[-1]
     for dim in [asked] if isinstance(asked, int) else asked:
-        pin(own[dim])
-    return [own]
+        pin(labels[dim])
+    return [labels]
 
 
 def _pad(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = list(ask(args[0]))
+    labels = list(ask(args[0]))
     for k, size in enumerate(out.shape):
-        if size != own[k].size or args[1][2 * (len(own) - 1 - k) : 2 * (len(own) - k)] not in ([], [0, 0]):
-            pin(own[k])
-            own[k] = Axis(size, pinned=True)
-    return [tuple(own)]
+        if size != labels[k].size or args[1][2 * (len(labels) - 1 - k) : 2 * (len(labels) - k)] not in ([], [0, 0]):
+            pin(labels[k])
+            labels[k] = Axis(size, pinned=True)
+    return [tuple(labels)]
 
 
 def _index(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """Rows looked up in a table: the rows keep their places, the columns are free."""
-    own, where = ask(args[0]), _looked_up(ask, args[0], args[1])
+    labels, where = ask(args[0]), _looked_up(ask, args[0], args[1])
     if where is None:
         return None
-    new = out.dim() - (len(own) - len(where))
+    new = out.dim() - (len(labels) - len(where))
     fresh = tuple(Axis(size, pinned=True) for size in out.shape[where.start : where.start + new])
-    return [(*own[: where.start], *fresh, *own[where.stop :])]
+    return [(*labels[: where.start], *fresh, *labels[where.stop :])]
 
 
 def _index_put(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """Rows written into a table: the columns of both are the same ones."""
-    own, where = ask(args[0]), _looked_up(ask, args[0], args[1])
+    labels, where = ask(args[0]), _looked_up(ask, args[0], args[1])
     if where is None:
         return None
     values = ask(args[2])
-    behind = own[where.stop :]
+    behind = labels[where.stop :]
     rows, columns = values[: max(len(values) - len(behind), 0)], values[max(len(values) - len(behind), 0) :]
     if where.start > 0 and any(axis.size > 1 for axis in rows):
         return None
     for axis in rows:
         pin(axis)
     together([behind, columns], [axis.size for axis in behind])
-    return [own]
+    return [labels]
 
 
 def _looked_up(ask: Ask, table: Tensor, indices: Sequence[Tensor | None]) -> range | None:
@@ -215,22 +215,22 @@ def _looked_up(ask: Ask, table: Tensor, indices: Sequence[Tensor | None]) -> ran
 
 
 def _index_select(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own, dim = list(ask(args[0])), args[1]
-    pin(own[dim])
-    own[dim] = Axis(out.shape[dim], pinned=True)
-    return [tuple(own)]
+    labels, dim = list(ask(args[0])), args[1]
+    pin(labels[dim])
+    labels[dim] = Axis(out.shape[dim], pinned=True)
+    return [tuple(labels)]
 
 
 def _index_add(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """Rows added to rows of a table: the columns of both are the same ones."""
-    own, source, dim = ask(args[0]), ask(args[3]), args[1] % out.dim()
-    for k, (axis, other) in enumerate(zip(own, source, strict=True)):
+    labels, source, dim = ask(args[0]), ask(args[3]), args[1] % out.dim()
+    for k, (axis, other) in enumerate(zip(labels, source, strict=True)):
         if k == dim:
             pin(axis)
             pin(other)
         elif axis.size == other.size:
             unify(axis, other)
-    return [own]
+    return [labels]
 
 
 def _embedding(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
@@ -244,9 +244,9 @@ def _as_real(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: An
 
 
 def _as_complex(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    own = ask(args[0])
-    pin(own[-1])
-    return [own[:-1]]
+    labels = ask(args[0])
+    pin(labels[-1])
+    return [labels[:-1]]
 
 
 def _restride(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:

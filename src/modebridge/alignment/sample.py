@@ -78,15 +78,15 @@ def _without_lone_images(batches: list[Batch]) -> list[Batch]:
 
 def _join(lone: Batch, other: Batch) -> list[Batch]:
     """Both as one batch, or the other one where their images do not go together."""
-    (one, label), (inputs, labels) = lone, other
-    if _shapes(one) != _shapes(inputs):
+    (image, label), (inputs, labels) = lone, other
+    if _shapes(image) != _shapes(inputs):
         return [other]
     both = torch.cat([labels, label])
     if isinstance(inputs, Tensor):
-        assert isinstance(one, Tensor)
-        return [(torch.cat([inputs, one]), both)]
-    assert not isinstance(one, Tensor)
-    return [({name: torch.cat([tensor, one[name]]) for name, tensor in inputs.items()}, both)]
+        assert isinstance(image, Tensor)
+        return [(torch.cat([inputs, image]), both)]
+    assert not isinstance(image, Tensor)
+    return [({name: torch.cat([tensor, image[name]]) for name, tensor in inputs.items()}, both)]
 
 
 def _shapes(inputs: Inputs) -> object:

@@ -212,8 +212,8 @@ class _Watcher(Tracker):  # type: ignore[no-untyped-call]
             axes = [tuple(Axis(size, pinned=True) for size in result.shape) for result in results]
         elif any(axis.root.pinned for axis in free):
             self._note([axis for axis in free if axis.root.pinned], name, place or ITSELF)
-        for result, found in zip(results, axes, strict=True):
-            self._labels[result] = found
+        for result, labels in zip(results, axes, strict=True):
+            self._labels[result] = labels
         weights = self.follow(given, results)
         self._running |= weights
         self.sign(name, (args, kwargs), given, weights)
@@ -234,8 +234,8 @@ class _Watcher(Tracker):  # type: ignore[no-untyped-call]
         # A use of the operation that its rule was not written for: not understood, like any other.
         except (TypeError, IndexError, ValueError, KeyError, AttributeError, StopIteration):
             return None
-        told = axes is not None and [[axis.size for axis in labels] for labels in axes]
-        return axes if told == [list(result.shape) for result in results] else None
+        sizes = axes is not None and [[axis.size for axis in labels] for labels in axes]
+        return axes if sizes == [list(result.shape) for result in results] else None
 
     def _see_tensors(self, module: str, tensors: Iterable[Tensor]) -> None:
         visible = self._visible.setdefault(module, {})
@@ -283,7 +283,7 @@ def _whereabouts(net: nn.Module, where: list[str], see: Callable[[str, Iterable[
 def leaves_of(axis: Axis) -> Iterator[Axis]:
     """The parts of an axis that have none themselves."""
     axis = axis.root
-    if axis.kind == "whole":
+    if axis.form == "whole":
         yield axis
     else:
         for part in axis.parts:

@@ -32,9 +32,11 @@ def _is_seen(groups: Groups, number: int, dims: Sequence[Dim]) -> bool:
         return False
     elsewhere = [part.group for dim in dims if dim is not having[0] for part in _parts(dim)]
     for parts, _ in blocks(having[0]):
-        own = [part.group for part in parts]
-        if number in own and (own.count(number) > 1 or (outer is not None and outer not in (*own, *elsewhere))):
-            return False
+        numbers = [part.group for part in parts]
+        if number in numbers:
+            lost = outer is not None and outer not in (*numbers, *elsewhere)
+            if lost or numbers.count(number) > 1:
+                return False
     return True
 
 
@@ -43,7 +45,7 @@ def _on(dim: Dim) -> list[int]:
 
 
 def _parts(dim: Dim) -> tuple[Dim, ...]:
-    return dim.parts if dim.kind == "product" and _on(dim) else (dim,)
+    return dim.parts if dim.form == "product" and _on(dim) else (dim,)
 
 
 def units_of(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -> Tensor | None:
@@ -58,20 +60,20 @@ def units_of(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -
     # Of half precision only the way through the network is meant, not what is computed from it here.
     tensor = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
     place = next(k for k, dim in enumerate(dims) if number in _on(dim))
-    found: list[Tensor] = []
+    pieces: list[Tensor] = []
     for parts, indices in blocks(sized[place]):
         if any(part.group == number for part in parts):
             piece = _taken(tensor, place, indices)
             rows = _rows(groups, number, piece, [*map(_parts, sized[:place]), parts, *map(_parts, sized[place + 1 :])])
-            found.extend((rows.real, rows.imag) if rows.is_complex() else (rows,))
-    return torch.cat(found, dim=1)
+            pieces.extend((rows.real, rows.imag) if rows.is_complex() else (rows,))
+    return torch.cat(pieces, dim=1)
 
 
 def _fitted(dim: Dim, size: int) -> Dim | None:
     """A traced dimension at the size it has now: batches and lengths differ, groups do not; None where they would."""
     if dim.size == size or not _on(dim):
         return dim if dim.size == size else Dim(size)
-    rest = [k for k, part in enumerate(dim.parts) if not _on(part)] if dim.kind == "product" else []
+    rest = [k for k, part in enumerate(dim.parts) if not _on(part)] if dim.form == "product" else []
     if not rest:
         return None
     parts = list(dim.parts)
@@ -98,11 +100,11 @@ def _rows(groups: Groups, number: int, tensor: Tensor, parts: Sequence[Sequence[
         tensor: whose units are wanted.
         parts: what each of its dimensions is made of.
     """
-    flat = [part for own in parts for part in own]
-    if not any(_on(part) for own in parts[2:] for part in own):
+    flat = [part for dims in parts for part in dims]
+    if not any(_on(part) for dims in parts[2:] for part in dims):
         tensor = _thinned(tensor)
         # Thinned dimensions have no groups.
-        sizes = [*(part.size for own in parts[:2] for part in own), *tensor.shape[2:]]
+        sizes = [*(part.size for dims in parts[:2] for part in dims), *tensor.shape[2:]]
     else:
         sizes = [part.size for part in flat]
     grid = tensor.reshape(sizes)

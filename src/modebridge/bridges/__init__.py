@@ -4,13 +4,16 @@ from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import Kind, body_for, body_like
-from modebridge.bridges.objective import BridgeObjective, kl_divergence, mix
+from modebridge.bridges.choose import ChosenBody, choose_body
+from modebridge.bridges.loss import bridge_loss, kl_divergence, mix
+from modebridge.bridges.objective import BridgeObjective
 from modebridge.bridges.targets import Target, curve_target, ensemble_target, label_target, mode_target
 from modebridge.nets import last_blocks_tap
 
 __all__ = [
     "Bridge",
     "BridgeObjective",
+    "ChosenBody",
     "Kind",
     "ResidualBody",
     "Target",
@@ -19,6 +22,8 @@ __all__ = [
     "body_for",
     "body_like",
     "body_within",
+    "bridge_loss",
+    "choose_body",
     "curve_target",
     "ensemble_target",
     "kl_divergence",

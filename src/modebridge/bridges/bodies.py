@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from modebridge.nets import BasicBlock, Layout, Norm, initialise
+from modebridge.nets import BasicBlock, Norm, initialise
 from modebridge.nets.blocks import Padding
+from modebridge.types import Layout
 
 __all__ = ["Join", "ResidualBody", "TokenBody", "VectorBody"]
 

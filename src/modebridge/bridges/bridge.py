@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from modebridge import trees
 from modebridge.bridges.build import Kind
 from modebridge.errors import ModebridgeError
+from modebridge.guards import untouched
 from modebridge.modes import Mode
-from modebridge.nets import untouched
 
 __all__ = ["Bridge"]
 
@@ -60,8 +60,8 @@ class Bridge(nn.Module):
 
         None where the base has none.
         """
-        own = sum(parameter.numel() for parameter in self.parameters())
-        return own / self._base if self._base else None
+        count = sum(parameter.numel() for parameter in self.parameters())
+        return count / self._base if self._base else None
 
     def forward(self, *features: Tensor) -> Tensor:
         """Logits (B, K) from the features of the modes in `reads`, in that order."""

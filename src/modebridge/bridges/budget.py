@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
-from modebridge.bridges.build import WIDE, Kind, channels_of, layout_for
+from modebridge.bridges.build import READS, WIDE, Kind, channels_of, layout_for
 from modebridge.errors import ModebridgeError
-from modebridge.nets import BasicBlock, BottleneckBlock, Layout, Norm
+from modebridge.nets import BasicBlock, BottleneckBlock, Norm
 from modebridge.nets.flops import counting, zeros
+from modebridge.types import Layout
 
 __all__ = ["body_within"]
 
@@ -60,7 +61,7 @@ def body_within(
     (48, 960.0)
     """
     layout = layout_for(shape, layout)
-    reads = [shape] * (1 if kind == "I" else 2)
+    reads = [shape] * READS[kind]
 
     def cost(family: Family, width: int) -> float:
         with torch.device("meta"):  # nothing is drawn, computed or kept

@@ -9,11 +9,15 @@ import torch
 
 from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
 from modebridge.errors import ModebridgeError
-from modebridge.nets import BasicBlock, BottleneckBlock, Layout, Norm, ResNetSpec, last_blocks_tap
+from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, last_blocks_tap
+from modebridge.types import Layout
 
-__all__ = ["WIDE", "Kind", "body_for", "body_like", "channels_of", "layout_for"]
+__all__ = ["READS", "WIDE", "Kind", "body_for", "body_like", "channels_of", "layout_for"]
 
 Kind: TypeAlias = Literal["I", "II"]
+
+READS: dict[Kind, int] = {"I": 1, "II": 2}
+"""How many features a bridge of each type takes."""
 
 WIDE = 256
 """Channels from which a bridge is built of bottleneck blocks."""
@@ -40,7 +44,7 @@ def body_like(
         seed: of the weights.
     """
     last_blocks_tap(spec, blocks)
-    if kind not in ("I", "II"):
+    if kind not in READS:
         raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'.")
     if not slim > 0 or any(int(planes / slim) < 1 for planes, _ in spec.blocks()[-blocks:]):
         raise ModebridgeError(f"Expected slim to leave at least one channel, but got {slim}; 1 is medium, 2 small.")
@@ -48,7 +52,7 @@ def body_like(
     before = spec.blocks()[: spec.depth - blocks]
     inputs = before[-1][0] * block.expansion if before else spec.stem[0]
     return ResidualBody(
-        inputs * (1 if kind == "I" else 2),
+        inputs * READS[kind],
         [(int(planes / slim), stride) for planes, stride in spec.blocks()[-blocks:]],
         spec.classes,
         block=block,
@@ -91,7 +95,7 @@ def body_for(
             f"Expected slim to leave at least one channel of {channels}, but got {slim}; 1 is medium, 2 small."
         )
     generator = None if seed is None else torch.Generator().manual_seed(seed)
-    width, inputs = int(channels / slim), channels * (1 if kind == "I" else 2)
+    width, inputs = int(channels / slim), channels * READS[kind]
     if layout == "tokens":
         return TokenBody(inputs, width, classes, generator=generator)
     if layout == "vector":
@@ -122,7 +126,7 @@ def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
     if layout is None:
         return axes[len(shape)][0]
     if layout not in axes[len(shape)]:
-        known = " or ".join(f"'{one}'" for one in axes[len(shape)])
+        known = " or ".join(f"'{name}'" for name in axes[len(shape)])
         raise ModebridgeError(f"Expected the layout of {tuple(shape)} to be {known}, but got '{layout}'; leave it out.")
     return layout
 

@@ -12,44 +12,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.batches import each, rows_of
+from modebridge.batches import each
 from modebridge.bridges.bridge import Bridge
+from modebridge.bridges.loss import bridge_loss, mix
 from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
-from modebridge.nets import Tapped, check_tap, run, skeleton
+from modebridge.nets import Tapped, check_tap, mean_probability, probabilities_of, run, skeleton
 from modebridge.trees import wide
-from modebridge.types import Batch, Batches, Draw, Inputs, Params, Prepared, Program, State, States
+from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
 
-__all__ = ["BridgeObjective", "kl_divergence", "mix"]
+__all__ = ["BridgeObjective"]
 
-Said: TypeAlias = tuple[Tensor, dict[str, Tensor]]
+Outputs: TypeAlias = tuple[Tensor, dict[str, Tensor]]
 """What a frozen network gives: logits, and features by tap."""
 
-Frozen: TypeAlias = Callable[[Params, Inputs], Said]
+Frozen: TypeAlias = Callable[[Params, Inputs], Outputs]
 """A frozen network's forward pass at given weights."""
 
 
-def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
-    """KL(target || softmax(logits)) of each row, in nats; a target of zero adds nothing.
-
-    >>> kl_divergence(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
-    tensor([0.])
-    """
-    negative_entropy: Tensor = torch.special.xlogy(target, target)
-    return (negative_entropy - target * F.log_softmax(logits, dim=-1)).sum(dim=-1)
-
-
-def mix(values: Tensor, share: Tensor, partner: Tensor) -> Tensor:
-    """Mixup: share * values + (1 - share) * values[partner], one share per sample.
-
-    Values beyond the shares are there for partners only (see `BridgeObjective.part`).
-    """
-    shares = share.view(-1, *[1] * (values.dim() - 1))
-    return shares * values[: len(share)] + (1 - shares) * values[partner]
-
-
-class BridgeObjective:
+class BridgeObjective(Objective[dict[str, Bridge]]):
     """Train many bridges at once; each frozen network runs once a batch, whatever the number of bridges.
 
     With m modes, all curves between them and any number of bridges, a batch takes m + m(m-1)/2 frozen forward
@@ -76,9 +58,9 @@ class BridgeObjective:
         mixup: float = 0.4,
         *,
         compiled: Callable[[Frozen], Frozen] = lambda function: function,
-        fan_out: Callable[[Sequence[Callable[[], Said]]], list[Said]] | None = None,
+        fan_out: Callable[[Sequence[Callable[[], Outputs]]], list[Outputs]] | None = None,
         synced: Callable[[nn.Module], nn.Module] = lambda module: module,
-        shares: Callable[[nn.Module, nn.Module], bool] = lambda one, other: False,
+        shares: Callable[[nn.Module, nn.Module], bool] = lambda a, b: False,
     ) -> None:
         if not bridges:
             raise ModebridgeError("Expected at least one bridge to train, but got none; give some.")
@@ -110,17 +92,12 @@ class BridgeObjective:
                     )
         # Only what somebody needs is run: targets, and modes whose features are read.
         read = {source for bridge in bridges.values() for source in bridge.reads}
-        said = {mode.id: mode for target in targets.values() for mode in target.modes}
-        needed = {**{key: mode for key, mode in known.items() if key in read}, **said}
+        aimed_at = {mode.id: mode for target in targets.values() for mode in target.modes}
+        needed = {**{key: mode for key, mode in known.items() if key in read}, **aimed_at}
         tapped = Tapped(net, sorted({bridge.tap for bridge in bridges.values()}))
         where = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
         self._frozen = {key: tapped.state_of(mode.to(where).state) for key, mode in needed.items()}
         self._forward = compiled(tapped.run)
-
-    @property
-    def frozen_forwards(self) -> int:
-        """How many frozen networks run in one step."""
-        return len(self._frozen)
 
     def start(self) -> States:
         """The bridges' own weights; those with `requires_grad=False` are frozen."""
@@ -128,9 +105,7 @@ class BridgeObjective:
         for name, bridge in self._bridges.items():
             mode = Mode.from_module(bridge)
             learns = {key for key, parameter in bridge.named_parameters() if parameter.requires_grad}
-            params = {key: tensor for key, tensor in mode.params.items() if key in learns}
-            frozen = {key: tensor for key, tensor in mode.params.items() if key not in learns}
-            states[name] = State(params, mode.buffers, frozen)
+            states[name] = State.split(mode.params, mode.buffers, learns)
         return states
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
@@ -152,9 +127,8 @@ class BridgeObjective:
 
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
         """The rows, and behind them their partners, wherever in the whole batch those are."""
-        ours = rows_of(batch, rows)
         if not draw:
-            return ours, draw
+            return super().part(batch, draw, rows)
         partner = draw["partner"][rows]
         count = len(partner)
 
@@ -174,15 +148,15 @@ class BridgeObjective:
             share, partner = draw["share"].to(labels.device), draw["partner"].to(labels.device)
             images = each(lambda tensor: mix(tensor, share.to(tensor.dtype), partner), images)
         jobs = [partial(self._forward, state, images) for state in self._frozen.values()]
-        said = dict(zip(self._frozen, self._fan_out(jobs), strict=True))
+        outputs = dict(zip(self._frozen, self._fan_out(jobs), strict=True))
         prepared: dict[str, dict[str, Tensor]] = {}
         for name, bridge in self._bridges.items():
-            inputs = {f"feature{k}": said[source][1][bridge.tap] for k, source in enumerate(bridge.reads)}
+            inputs = {f"feature{k}": outputs[source][1][bridge.tap] for k, source in enumerate(bridge.reads)}
             modes = self._targets[name].modes
             if modes:
-                target = torch.stack([wide(said[mode.id][0]).softmax(dim=-1) for mode in modes]).mean(dim=0)
+                target = mean_probability([probabilities_of(outputs[mode.id][0]) for mode in modes])
             else:
-                logits = wide(next(iter(said.values()))[0])
+                logits = wide(next(iter(outputs.values()))[0])
                 target = F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
                 target = mix(target, share.to(target.dtype), partner) if draw else target
             prepared[name] = {**inputs, "target": target}
@@ -211,28 +185,28 @@ class BridgeObjective:
         for name, bridge in self._bridges.items():
             filled = skeleton(bridge)
             state = states[name]
-            filled.load_state_dict({**state.params, **state.frozen, **state.buffers})
+            filled.load_state_dict({**state.all_params, **state.buffers})
             filled.cpu()
-            for own, given in zip(filled.parameters(), bridge.parameters(), strict=True):
-                own.requires_grad_(given.requires_grad)
+            for copied, parameter in zip(filled.parameters(), bridge.parameters(), strict=True):
+                copied.requires_grad_(parameter.requires_grad)
             assert isinstance(filled, Bridge)
             trained[name] = filled
         return trained
 
 
-def _in_turn(jobs: Sequence[Callable[[], Said]]) -> list[Said]:
+def _in_turn(jobs: Sequence[Callable[[], Outputs]]) -> list[Outputs]:
     return [job() for job in jobs]
 
 
-def _serves(one: Bridge, other: Bridge, shares: Callable[[nn.Module, nn.Module], bool]) -> bool:
+def _serves(a: Bridge, b: Bridge, shares: Callable[[nn.Module, nn.Module], bool]) -> bool:
     """Whether the program of one bridge serves another; what else bridges remember is not part of it."""
-    return len(one.reads) == len(other.reads) and shares(one.body, other.body)
+    return len(a.reads) == len(b.reads) and shares(a.body, b.body)
 
 
 def _program(body: nn.Module) -> Program:
     def loss(state: State, prepared: Prepared) -> Tensor:
         features = [prepared[f"feature{k}"] for k in range(len(prepared) - 1)]
-        out = run(body, {**state.params, **state.frozen}, state.buffers, *features)
-        return kl_divergence(prepared["target"], wide(out)).mean()
+        logits = run(body, state.all_params, state.buffers, *features)
+        return bridge_loss(prepared["target"], logits)
 
     return loss

@@ -61,6 +61,7 @@ def run(
     modes: Modes = None,
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write RUN/tensorboard too (an extra).")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only show what is there and what would be trained.")] = False,
     as_json: Json = False,
 ) -> None:
     """Train modes, curves and bridges that are missing, score them, and write the report.
@@ -72,9 +73,14 @@ def run(
     Examples: `modebridge run`, `modebridge run cifar10-short --data ~/cifar --out runs/c10`,
     `modebridge run digits --set modes=3 --set norm=frn`.
     """
-    from modebridge.cli import running
+    from modebridge.cli import run_commands
 
-    running.run(
+    if plan:
+        run_commands.show_plan(
+            recipe, seed=seed, out=out, settings=settings or [], data=data, device=device, modes=modes, as_json=as_json
+        )
+        return
+    run_commands.run(
         recipe,
         seed=seed,
         out=out,
@@ -95,9 +101,9 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List what can be run, and on what data; with --estimate how much work it is and how long that takes here."""
-    from modebridge.cli import looking
+    from modebridge.cli import show_commands
 
-    looking.list_recipes(estimate=estimate, as_json=as_json)
+    show_commands.list_recipes(estimate=estimate, as_json=as_json)
 
 
 @app.command()
@@ -116,9 +122,11 @@ def study(
 
     It uses what is in the run folder, trains what is missing, and writes RUN/studies/NAME (Markdown, JSON, LaTeX, SVG).
     """  # noqa: D205
-    from modebridge.cli import running
+    from modebridge.cli import run_commands
 
-    running.study(name, recipe, seed=seed, out=out, settings=settings or [], data=data, device=device, as_json=as_json)
+    run_commands.study(
+        name, recipe, seed=seed, out=out, settings=settings or [], data=data, device=device, as_json=as_json
+    )
 
 
 @app.command()
@@ -129,9 +137,9 @@ def cost(
     as_json: Json = False,
 ) -> None:
     """Count FLOPs and parameters of networks, bridges and combinations, without training anything."""
-    from modebridge.cli import looking, running
+    from modebridge.cli import run_commands, show_commands
 
-    looking.show_cost(running.chosen(recipe, settings or [], None, None)[0], paper=paper, as_json=as_json)
+    show_commands.show_cost(run_commands.chosen(recipe, settings or [], None, None)[0], paper=paper, as_json=as_json)
 
 
 @app.command()
@@ -140,9 +148,9 @@ def report(
     out: Page = None,
 ) -> None:
     """Write the page of a run folder again; needs neither the data set nor a GPU."""
-    from modebridge.cli import looking
+    from modebridge.cli import show_commands
 
-    looking.report_run(folder, out)
+    show_commands.report_run(folder, out)
 
 
 @app.command()
@@ -153,9 +161,9 @@ def advise(
     as_json: Json = False,
 ) -> None:
     """Say which modes and bridges to use under a budget, chosen on validation data alone."""
-    from modebridge.cli import looking
+    from modebridge.cli import show_commands
 
-    looking.advise_run(folder, budget, by, as_json)
+    show_commands.advise_run(folder, budget, by, as_json)
 
 
 @app.command()
@@ -180,10 +188,10 @@ def export(
     Examples: `modebridge export runs/digits fast.onnx`,
     `modebridge export runs/digits fast.onnx --members mode-0,I-0-1-small --average-cost 1.05`.
     """
-    from modebridge.cli import deploying
+    from modebridge.cli import export_commands
     from modebridge.cli.terminal import listed
 
-    deploying.export_run(
+    export_commands.export_run(
         folder,
         file,
         members=listed("--members", members) or [],
@@ -215,10 +223,12 @@ def predict(
 
     Examples: `modebridge predict fast.onnx cat.png holiday/`, `modebridge predict fast.onnx --examples`.
     """
-    from modebridge.cli import deploying
+    from modebridge.cli import export_commands
 
-    asked = [*(images or []), *(deploying.examples() if examples else [])]
-    deploying.predict_files(file, asked, bridges=bridges, threshold=threshold, megapixels=megapixels, as_json=as_json)
+    asked = [*(images or []), *(export_commands.examples() if examples else [])]
+    export_commands.predict_files(
+        file, asked, bridges=bridges, threshold=threshold, megapixels=megapixels, as_json=as_json
+    )
 
 
 @app.command()
@@ -244,9 +254,9 @@ def bench(
     Of a run folder it writes DIR/bench (Markdown, JSON) too. Examples: `modebridge bench runs/digits`,
     `modebridge bench fast.onnx --batch 1,64`, `modebridge bench --recipe cifar10 --ways onnx`.
     """
-    from modebridge.cli import benching
+    from modebridge.cli import bench_command
 
-    benching.bench(
+    bench_command.bench(
         target,
         recipe=recipe,
         batches=batch,
@@ -275,6 +285,8 @@ def serve(
 
     Example: `modebridge serve fast.onnx`, then `curl --data-binary @cat.png http://127.0.0.1:8000/predict`.
     """
-    from modebridge.cli import serving
+    from modebridge.cli import serve_command
 
-    serving.serve_file(file, serving.ServeConfig(host, port, batch, timeout_ms, max_mb, max_megapixels=megapixels))
+    serve_command.serve_file(
+        file, serve_command.ServeConfig(host, port, batch, timeout_ms, max_mb, max_megapixels=megapixels)
+    )

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
-from modebridge.cli.looking import plain_table
-from modebridge.deploy.contenders import Result
+from modebridge.cli.show_commands import plain_table
+from modebridge.deploy.benchmark import Result
 
 __all__ = ["about_line", "goals", "markdown", "row_of", "table_of"]
 
@@ -70,17 +70,17 @@ def about_line(about: Mapping[str, Any]) -> str:
 
 def goals(results: Sequence[Result]) -> list[str]:
     """Whether the largest ensemble of one network and type I bridges keeps its promise, once a way and batch."""
-    said: list[str] = []
+    sentences: list[str] = []
     for way, batch in dict.fromkeys((one.way, one.batch) for one in results):
         bridged = [one for one in results if (one.way, one.batch) == (way, batch) and one.name.endswith(" I")]
         if bridged:
             one = bridged[-1]
             judged = "within" if one.over <= GOAL else "NOT within"
-            said.append(
+            sentences.append(
                 f"{way}, batch {batch}: {one.name} takes x{one.ratio.median:.3f} the time at x{one.flops:.3f} the "
                 f"FLOPs, {judged} {GOAL:g} points."
             )
-    return said
+    return sentences
 
 
 def row_of(one: Result) -> dict[str, Any]:

@@ -60,8 +60,8 @@ def run_program(arguments: Sequence[str], interrupts: Interrupts) -> None:
         interrupts.caught = False
         if interrupts.raised or isinstance(error, KeyboardInterrupt):
             # Some library may have made another error of it.
-            said = error.args[:1] if isinstance(error, KeyboardInterrupt) else ()
-            goodbye(terminal.visible("".join(map(str, said))))
+            message = error.args[:1] if isinstance(error, KeyboardInterrupt) else ()
+            goodbye(terminal.visible("".join(map(str, message))))
         if debug and not isinstance(error, typer.Exit | SystemExit):
             traceback.print_exception(error)
         code = _code_of(error, words)
@@ -102,9 +102,9 @@ def _code_of(error: BaseException, words: Sequence[str]) -> int:
         return _said(str(error), MISTAKE)
     show, wrong = getattr(error, "show", None), getattr(error, "exit_code", None)
     if callable(show) and wrong is not None:  # typer's own words for a wrong option or argument
-        with io.StringIO() as told:
-            show(file=told)
-            for line in told.getvalue().splitlines():
+        with io.StringIO() as reported:
+            show(file=reported)
+            for line in reported.getvalue().splitlines():
                 terminal.say(line, fold=False)
         return int(wrong)
     if isinstance(error, OSError):

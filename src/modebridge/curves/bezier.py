@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from modebridge import trees
 from modebridge.curves.curve import Curve, Position
@@ -34,25 +34,9 @@ class BezierCurve(Curve):
     {'w': tensor([4.])}
     """
 
-    @property
-    def degree(self) -> int:
-        """1 for a line, 2 for the paper's curve."""
-        return len(self.pins) + 1
-
     def weights(self, r: Position) -> list[Position]:
         """Bernstein's polynomials at r."""
-        return bernstein(self.degree, r)
-
-    def slopes(self, r: Position) -> list[Position]:
-        """Their derivatives: n (b[n-1, k-1] - b[n-1, k])."""
-        lower = bernstein(self.degree - 1, r)
-        return [self.degree * (a - b) for a, b in zip([0.0, *lower], [*lower, 0.0], strict=True)]
-
-    def elevated(self) -> BezierCurve:
-        """The same path written with one pin more."""
-        n, controls = self.degree + 1, self.controls
-        pins = [trees.combine([k / n, 1 - k / n], [controls[k - 1], controls[k]]) for k in range(1, n)]
-        return replace(self, pins=tuple(pins))
+        return bernstein(len(self.pins) + 1, r)
 
     @classmethod
     def line(cls, start: Mode, end: Mode, pins: int = 1) -> BezierCurve:

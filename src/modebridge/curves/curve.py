@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_statistics, has_statistics, refresh_statistics
+from modebridge.modes import Mode, Refresh, check_statistics, has_statistics, refresh_statistics
 from modebridge.types import Batches, Params
 
 __all__ = ["Curve", "Position", "check_r"]
@@ -61,10 +61,6 @@ class Curve(ABC):
     def weights(self, r: Position) -> list[Position]:
         """The weights of start, pins and end at r; they sum to 1."""
 
-    @abstractmethod
-    def slopes(self, r: Position) -> list[Position]:
-        """The derivatives of the weights by r; they sum to 0."""
-
     @property
     def controls(self) -> list[Params]:
         """Start, pins and end."""
@@ -82,21 +78,6 @@ class Curve(ABC):
         """
         return {**self.point(r), **trees.common(self.controls)}
 
-    def tangent(self, r: Position) -> dict[str, Tensor]:
-        """The derivative of `point` by r, in closed form."""
-        check_r(r)
-        return trees.combine(self.slopes(r), self.controls)
-
-    def reversed(self) -> Self:
-        """The same path walked the other way: its point at r is ours at 1 - r."""
-        return replace(
-            self,
-            start=self.end,
-            end=self.start,
-            pins=tuple(reversed(self.pins)),
-            statistics={round(1.0 - r, 12): buffers for r, buffers in self.statistics.items()},
-        )
-
     def with_pins(self, pins: Sequence[Params]) -> Self:
         """The same kind of curve through other pins; statistics of the old ones are dropped."""
         return replace(self, pins=tuple(pins), statistics={})
@@ -111,16 +92,24 @@ class Curve(ABC):
             statistics={r: trees.to(buffers, device) for r, buffers in self.statistics.items()},
         )
 
-    def with_statistics(self, net: nn.Module, r: float, batches: Batches) -> Self:
+    def with_statistics(
+        self, net: nn.Module, r: float, batches: Batches, *, refresh: Refresh = refresh_statistics
+    ) -> Self:
         """The same curve with batch norm's statistics re-estimated at r (nothing to do for other networks).
 
         The ends keep their own statistics, so r = 0 and r = 1 change nothing.
+
+        Args:
+            net: the network that the modes fit.
+            r: where.
+            batches: the training images.
+            refresh: how; several processes do it together.
         """
         check_r(r)
         check_statistics(net, self.start.buffers, self.end.buffers)
         if r in (0.0, 1.0) or r in self.statistics or not has_statistics(net):
             return self
-        fresh = refresh_statistics(net, self.settled(r), self.start.buffers, batches)
+        fresh = refresh(net, self.settled(r), self.start.buffers, batches)
         return replace(self, statistics={**self.statistics, r: fresh})
 
     def at(self, r: float) -> Mode:
@@ -140,8 +129,3 @@ class Curve(ABC):
                 "call curve = curve.with_statistics(net, r, train) first."
             )
         return Mode(self.settled(r), self.start.buffers)
-
-    def length(self, steps: int = 64) -> float:
-        """The length of the path in parameter space, by the midpoint rule on |tangent|."""
-        middles = ((torch.arange(steps, dtype=torch.float64) + 0.5) / steps).tolist()
-        return sum(float(trees.norm(self.tangent(r))) for r in middles) / steps

@@ -34,24 +34,24 @@ def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
     device = next((parameter.device for parameter in copy.parameters()), None)
     with seeds.borrowed(seed, device), torch.no_grad():  # modules of others draw from the global generator
         for module in copy.modules():
-            reset = next((found for name in RESETS if callable(found := getattr(module, name, None))), None)
+            reset = next((method for name in RESETS if callable(method := getattr(module, name, None))), None)
             if reset is not None and not isinstance(module, DRAWN):
                 reset()
     generator = torch.Generator().manual_seed(seed)
     initialise(copy, generator)
     fresh: dict[str, Tensor] = dict(copy.named_parameters())
-    for name, own in net.named_parameters():
+    for name, parameter in net.named_parameters():
         # Both are asked: some write the numbers they had, and what is written through `.data` has no new version.
-        if fresh[name]._version == versions[name] and torch.equal(fresh[name], own):
-            fresh[name] = _alike(own.detach(), generator)
+        if fresh[name]._version == versions[name] and torch.equal(fresh[name], parameter):
+            fresh[name] = _alike(parameter.detach(), generator)
     return trees.clone(fresh)
 
 
-def _alike(own: Tensor, generator: torch.Generator) -> Tensor:
+def _alike(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """Normal numbers with the mean and the spread of a tensor."""
-    wide = own.double()
-    spread = float(wide.std(correction=0)) if own.numel() else 0.0
-    if spread == 0 and own.numel() > 1 and own.dim() > 1 and not bool(own.any()):
+    wide = tensor.double()
+    spread = float(wide.std(correction=0)) if tensor.numel() else 0.0
+    if spread == 0 and tensor.numel() > 1 and tensor.dim() > 1 and not bool(tensor.any()):
         spread = EMBEDDING
-    drawn = torch.randn(own.shape, generator=generator, dtype=torch.float64).to(own.device)
-    return torch.empty_like(own).copy_(wide.mean() + spread * drawn)
+    drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
+    return torch.empty_like(tensor).copy_(wide.mean() + spread * drawn)

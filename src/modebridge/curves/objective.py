@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
-from typing import Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Literal, Self, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modebridge import trees
-from modebridge.batches import go_to_epoch, inputs_in, named, rows_of
+from modebridge.batches import go_to_epoch, inputs_in, named
 from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
 from modebridge.curves.fresh import fresh_weights
 from modebridge.curves.polychain import Polychain
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes, check_statistics, error_rate, has_statistics, refresh_statistics
+from modebridge.modes import (
+    Mode,
+    Refresh,
+    check_modes,
+    check_statistics,
+    error_rate,
+    has_statistics,
+    refresh_statistics,
+)
 from modebridge.nets import run, skeleton
-from modebridge.types import Batch, Batches, Draw, Params, Prepared, Program, State, States
+from modebridge.types import Batch, Batches, Draw, Objective, Params, Prepared, Program, State, States
 
 __all__ = ["CurveKind", "CurveObjective", "PinStart", "start_curve"]
 
 CurveKind: TypeAlias = Literal["bezier", "polychain"]
 PinStart: TypeAlias = Literal["midpoint", "random"]
-Refresh: TypeAlias = Callable[[nn.Module, Params, Params, Batches], Params]
 C = TypeVar("C", bound=Curve)
 
 MEMBER = "curve"
@@ -76,83 +82,80 @@ def start_curve(
         raise ModebridgeError(
             f"Expected pin_start to be 'midpoint' or 'random', but got '{pin_start}'; choose one of the two."
         )
-    if kind == "bezier":
-        return line
-    if kind == "polychain":
-        return Polychain(line.start, line.end, line.pins)
-    raise ModebridgeError(
-        f"Expected the kind of curve to be 'bezier' or 'polychain', but got '{kind}'; choose one of the two."
-    )
+    curves: dict[str, type[BezierCurve] | type[Polychain]] = {"bezier": BezierCurve, "polychain": Polychain}
+    if kind not in curves:
+        raise ModebridgeError(
+            f"Expected the kind of curve to be 'bezier' or 'polychain', but got '{kind}'; choose one of the two."
+        )
+    return curves[kind](line.start, line.end, line.pins)
 
 
-class CurveObjective(Generic[C]):
+class CurveObjective(Objective[C]):
     r"""Minimise :math:`E_{r \sim U(0,1)} L(\theta(r))` over the pins: one r a step, cross entropy on the labels.
+
+    A parameter that does not learn stays where it is: at the ends' own value where they share it, which is what
+    freezing a layer of both comes to, and else on the path through the pins given (the straight segment).
 
     Args:
         net: the network that the modes fit.
-        curve: gives the kind of curve and the number of its pins.
+        curve: where to begin; its ends are frozen.
         train: batches to re-estimate batch norm's statistics on; needed by networks that have any.
         r: where validation looks, and where statistics are kept in the end.
+        trainable: names of the parameters whose pins learn; None trains all.
+        synced: makes a network's batch norm see the batches of all processes.
         refresh: re-estimates the statistics; several processes do it together.
     """
 
     def __init__(
-        self, net: nn.Module, curve: C, train: Batches, r: float = 0.5, refresh: Refresh = refresh_statistics
+        self,
+        net: nn.Module,
+        curve: C,
+        train: Batches,
+        r: float = 0.5,
+        *,
+        trainable: Collection[str] | None = None,
+        synced: Callable[[nn.Module], nn.Module] = lambda module: module,
+        refresh: Refresh = refresh_statistics,
     ) -> None:
         self._net = net
-        self._train_net = skeleton(net, training=True)
+        self._train_net = synced(skeleton(net, training=True))
         self._eval_net = skeleton(net)
-        self._kind = curve
+        self._curve = curve
         self._train = train
         self._r = r
+        self._trainable = trainable
         self._refresh = refresh
-        self._statistics = has_statistics(net)
         # Kept, so that copies of this objective (`on`) have the very same program, which is compiled once.
         self._program: Program = self._loss
 
-    def on(self, train: Batches) -> Self:
-        """The same objective with statistics of another curve's own training data; it shares the compiled program."""
+    def on(self, curve: C, train: Batches) -> Self:
+        """The same objective for a curve of the same kind, with batches of its own; it shares the compiled program."""
         other = copy.copy(self)
-        other._train = train
+        other._curve, other._train = curve, train
         return other
 
-    def start(self, curve: C, trainable: Collection[str] | None = None) -> States:
-        """Begin from the pins of `curve`, named by their number; its ends are frozen, and so is what is not trainable.
-
-        A parameter that does not learn stays where it is: at the ends' own value where they share it, which is what
-        freezing a layer of both comes to, and else on the path through the pins given (the straight segment).
-
-        Args:
-            curve: where to begin.
-            trainable: names of the parameters whose pins learn; None trains all.
-        """
-        learns = trainable if trainable is not None else curve.start.params
+    def start(self) -> States:
+        """The pins, named by their number; the ends are frozen, and so is what is not trainable."""
+        controls = self._curve.controls
+        learns = self._curve.start.params if self._trainable is None else self._trainable
         params: dict[str, Tensor] = {}
         frozen: dict[str, Tensor] = {}
-        for key, tree in zip(self._keys, curve.controls, strict=True):
+        for key, tree in zip(self._keys, controls, strict=True):
             for name, tensor in tree.items():
                 pin = key not in ("start", "end") and name in learns
                 (params if pin else frozen)[f"{key}:{name}"] = tensor
-        for name, tensor in trees.common(curve.controls).items():
+        for name, tensor in trees.common(controls).items():
             if name not in learns:
                 # Once, and never averaged: rounding would move it from r to r.
                 for key in self._keys:
                     del frozen[f"{key}:{name}"]
                 frozen[f"{SHARED}:{name}"] = tensor
         # Buffers are for the forward pass to scribble on: statistics on the way are no use to anybody.
-        return {MEMBER: State(params, curve.start.buffers, frozen)}
+        return {MEMBER: State(params, self._curve.start.buffers, frozen)}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """One r for the whole batch."""
         return {"r": torch.rand((), generator=generator, dtype=torch.float64)}
-
-    whole = False
-
-    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
-        """The rows, at the r of the whole batch."""
-        return rows_of(batch, rows), draw
-
-    ahead = False
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """The batch and its r."""
@@ -172,40 +175,37 @@ class CurveObjective(Generic[C]):
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         """The share of wrong answers at r (0.5 unless told otherwise), with statistics of that point."""
         state = states[MEMBER]
-        point = self._point(state, self._r)
-        buffers = self._refreshed(point, state.buffers)
+        point, buffers = self._point(state, self._r), state.buffers
+        if has_statistics(self._net):
+            buffers = self._refresh(self._net, point, buffers, self._same_batches())
         return {MEMBER: error_rate(self._eval_net, State(point, buffers), batches)}
 
-    def result(self, curve: C, states: States) -> C:
-        """`curve` with the trained pins, and statistics at r where the network needs them."""
+    def result(self, states: States) -> C:
+        """The curve through the trained pins, with statistics at r where the network needs them."""
         controls, shared = self._controls(states[MEMBER])
         pins = [{**tree, **shared} for tree in controls[1:-1]]
-        trained = curve.with_pins([trees.clone({name: pin[name] for name in curve.start.params}) for pin in pins])
-        if not self._statistics:
-            return trained
-        fresh = self._refreshed(trained.settled(self._r), curve.start.buffers)
-        return replace(trained, statistics={self._r: fresh})
+        names = self._curve.start.params
+        trained = self._curve.with_pins([trees.clone({name: pin[name] for name in names}) for pin in pins])
+        return trained.with_statistics(self._net, self._r, self._same_batches(), refresh=self._refresh)
 
-    def _refreshed(self, point: Params, buffers: Params) -> Params:
-        if not self._statistics:
-            return buffers
-        # Always the same batches: statistics must not depend on how many epochs a loader has behind it.
+    def _same_batches(self) -> Batches:
+        """The training data at epoch 0: statistics must not depend on how many epochs a loader has behind it."""
         go_to_epoch(self._train, 0)
-        return self._refresh(self._net, point, buffers, self._train)
+        return self._train
 
     def _point(self, state: State, r: Position) -> Params:
         controls, shared = self._controls(state)
-        return {**trees.combine(self._kind.weights(r), controls), **shared}
+        return {**trees.combine(self._curve.weights(r), controls), **shared}
 
     @property
     def _keys(self) -> list[str]:
         """How the parts of a state are named: the ends by word, the pins by number."""
-        return ["start", *(str(k) for k in range(len(self._kind.pins))), "end"]
+        return ["start", *(str(k) for k in range(len(self._curve.pins))), "end"]
 
     def _controls(self, state: State) -> tuple[list[Params], Params]:
         """Start, pins and end out of a state, by the first part of their names, and what all of them share."""
-        found: dict[str, dict[str, Tensor]] = {key: {} for key in (*self._keys, SHARED)}
-        for key, tensor in (*state.params.items(), *state.frozen.items()):
-            number, name = key.split(":", 1)
-            found[number][name] = tensor
-        return [found[key] for key in self._keys], found[SHARED]
+        parts: dict[str, dict[str, Tensor]] = {key: {} for key in (*self._keys, SHARED)}
+        for full_name, tensor in state.all_params.items():
+            key, name = full_name.split(":", 1)
+            parts[key][name] = tensor
+        return [parts[key] for key in self._keys], parts[SHARED]

@@ -2,11 +2,12 @@
 
 from modebridge.data.augment import crop_and_flip
 from modebridge.data.cifar import read_cifar
-from modebridge.data.decoded import read_images
+from modebridge.data.datasets import SETS, Splits, cut_off, load_folder, load_set, tiny_imagenet
 from modebridge.data.digits import load_digits, noisy_digits
-from modebridge.data.files import ImageFiles, find_images
+from modebridge.data.image_cache import read_images
+from modebridge.data.image_files import ImageFiles, find_images
 from modebridge.data.imageset import ImageSet, Loader
-from modebridge.data.sets import SETS, Splits, load_set, tiny_imagenet
+from modebridge.data.loaderset import LoaderSet
 from modebridge.data.stream import Stream
 from modebridge.data.weights import load_mode, load_modes
 
@@ -15,11 +16,14 @@ __all__ = [
     "ImageFiles",
     "ImageSet",
     "Loader",
+    "LoaderSet",
     "Splits",
     "Stream",
     "crop_and_flip",
+    "cut_off",
     "find_images",
     "load_digits",
+    "load_folder",
     "load_mode",
     "load_modes",
     "load_set",

@@ -105,8 +105,8 @@ def _python(file: Path, classes: int) -> Part:
             f"Expected '{file}' to be the official file, but its check sum differs; it is damaged, get it again."
         )
     try:
-        found = _Plain(io.BytesIO(raw), encoding="bytes").load()
-        named = {key.decode() if isinstance(key, bytes) else key: value for key, value in found.items()}
+        batch = _Plain(io.BytesIO(raw), encoding="bytes").load()
+        named = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
         images, labels = np.asarray(named["data"]), np.asarray(named["labels" if classes == 10 else "fine_labels"])
         if images.dtype != np.uint8 or images.shape != (len(labels), _PIXELS):
             raise ValueError(f"data of {images.dtype} {images.shape} for {len(labels)} labels")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from modebridge import seeds
-from modebridge.data.files import ImageFiles, open_image
+from modebridge.data.image_files import ImageFiles, open_image
 from modebridge.errors import ModebridgeError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from modebridge.data.matching import choose_state, choose_states, natural
-from modebridge.data.plain import ALLOWED
+from modebridge.data.checkpoint_search import choose_state, choose_states, natural
+from modebridge.data.safe_unpickling import ALLOWED
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 
@@ -152,18 +152,18 @@ def read_state(path: Path | str, room: int = 0) -> dict[str, Any]:
             return dict(safetensors.torch.load_file(file))
         with torch.serialization.safe_globals(ALLOWED), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about protocols of pickle that we have words for
-            found: Any = torch.load(file, map_location="cpu", weights_only=True)
+            content: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken pickle raises whatever it stumbles over
         got, way_out = _refusal(error, kind)
         # Without torch's own words, some of which advise to run the file's code.
         raise ModebridgeError(
             f"Expected '{file}' to hold a state dict of plain tensors, but got {got}; {way_out}."
         ) from error
-    if isinstance(found, list | tuple) and found and all(isinstance(item, Mapping) for item in found):
-        found = dict(enumerate(found))  # the state dicts of several networks
-    if not isinstance(found, Mapping):
-        raise ModebridgeError(f"Expected '{file}' to hold a state dict, but got {type(found).__name__}; {_PLAIN}.")
-    return {str(key): value for key, value in found.items()}
+    if isinstance(content, list | tuple) and content and all(isinstance(item, Mapping) for item in content):
+        content = dict(enumerate(content))  # the state dicts of several networks
+    if not isinstance(content, Mapping):
+        raise ModebridgeError(f"Expected '{file}' to hold a state dict, but got {type(content).__name__}; {_PLAIN}.")
+    return {str(key): value for key, value in content.items()}
 
 
 @contextmanager
@@ -241,8 +241,8 @@ def _refusal(error: Exception, kind: str) -> tuple[str, str]:
 def _shards(index: Path) -> dict[str, str]:
     """The file that each tensor of a network in shards is in."""
     try:
-        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return {str(name): Path(file).name for name, file in found.items()}
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return {str(name): Path(file).name for name, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModebridgeError(
             f"Expected '{index}' to name the file of each tensor in its weight_map, but got {type(error).__name__}; "

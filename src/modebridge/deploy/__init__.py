@@ -1,12 +1,12 @@
 """One module, one file: a bridged ensemble for production, and how to ask it."""
 
-from modebridge.deploy.answer import ALL, Answer
-from modebridge.deploy.elastic import TradeOff, choose_threshold, gated, trade_off
+from modebridge.deploy.bridge_temperatures import Temperatures, fit_temperatures
+from modebridge.deploy.deployed import Deployed, UncheckedFileWarning
+from modebridge.deploy.elastic_answer import ALL, Answer
 from modebridge.deploy.export import Exported, export
-from modebridge.deploy.file import Deployed, UncheckedFileWarning
-from modebridge.deploy.module import OneModule
+from modebridge.deploy.one_module import OneModule
 from modebridge.deploy.quantise import Int8Cost
-from modebridge.deploy.temperatures import Temperatures, fit_temperatures
+from modebridge.deploy.thresholds import TradeOff, choose_threshold, gated, trade_off
 
 __all__ = [
     "ALL",

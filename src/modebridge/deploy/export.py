@@ -1,4 +1,4 @@
-"""From an ensemble to one file: compared with the library before it appears, with its papers inside."""
+"""From an ensemble to one file: compared with the library before it appears, with its metadata inside."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import LABELS, check_batch, shapes_of, size_of, some_of
-from modebridge.deploy.about import describe
-from modebridge.deploy.answer import ALL
-from modebridge.deploy.file import Deployed
+from modebridge.deploy.bridge_temperatures import Temperatures, fit_temperatures
+from modebridge.deploy.deployed import Deployed
+from modebridge.deploy.describe import describe
+from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import check_example, specs_of
-from modebridge.deploy.module import OneModule
-from modebridge.deploy.onnx import needs_onnx
-from modebridge.deploy.papers import written_papers
+from modebridge.deploy.metadata import metadata_json
+from modebridge.deploy.one_module import OneModule
+from modebridge.deploy.onnx_parts import needs_onnx
 from modebridge.deploy.parity import MARGIN, expected, largest_difference, probe
 from modebridge.deploy.quantise import Int8Cost, compare
-from modebridge.deploy.temperatures import Temperatures, fit_temperatures
-from modebridge.deploy.writers import Wishes, write_onnx, write_package
+from modebridge.deploy.writers import write_onnx, write_package
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.nets import FilterResponseNorm
@@ -114,9 +114,9 @@ def export(
         )
     if threshold is not None and not elastic:
         raise ModebridgeError("Expected a threshold with elastic files only, but elastic is False; leave one out.")
-    own = copy.deepcopy(ensemble).cpu().float().eval()
+    reference = copy.deepcopy(ensemble).cpu().float().eval()
     images, pair = _images(check)
-    found = _temperatures(own, valid, temperatures)
+    fitted = _temperatures(reference, valid, temperatures)
     ranges = None if int8 is None else check_example(int8, "int8")
     for what, other in (("check", images), ("int8", ranges)):
         if other is not None and specs_of(other) != specs:
@@ -124,36 +124,27 @@ def export(
                 f"Expected the images of {what} to be {shapes_of(given)} as the example, but got {shapes_of(other)}; "
                 "give such."
             )
-    meta = describe(own, found, given, classes=classes, names=names, scores=scores, about=about)
-    batches = probe(given, images, own)
+    meta = describe(reference, fitted, given, classes=classes, names=names, scores=scores, about=about)
+    batches = probe(given, images, reference)
     meta |= {"threshold": threshold, "elastic": elastic, "precision": "fp32" if int8 is None else "int8", "aot": aot}
     extras = {"members": members, "entropy": uncertainty, "mutual_information": uncertainty}
     meta["outputs"] = ["probabilities", *[name for name, wanted in extras.items() if wanted], "used"]
     # What no reader would take is refused before the long part, under the name that the user gave.
-    written_papers(meta, place)
-    wishes = Wishes(
-        inputs=specs,
-        classes=len(meta["classes"]),
-        temperatures=found,
-        threshold=ALL if threshold is None else threshold,
-        members=members,
-        uncertainty=uncertainty,
-        elastic=elastic,
-        calibration=ranges,
-        aot=aot,
-    )
+    metadata_json(meta, place)
     # Measured: filter response norm's many small operations gain by grouping, folded convolutions lose by it.
-    small = any(isinstance(layer, FilterResponseNorm) for layer in own.bridges.modules())
+    small = any(isinstance(layer, FilterResponseNorm) for layer in reference.bridges.modules())
     together = not elastic and (small if grouped == "auto" else grouped)
-    one = OneModule(own, found, grouped=together)
-    if _apart(one, own, found, batches) >= tolerance:
+    module = OneModule(reference, fitted, grouped=together)
+    if _apart(module, reference, batches) >= tolerance:
         # Folding is exact in the network's graph as torch.fx saw it; a network that hides something keeps its norms.
-        one = OneModule(own, found, folded=False, grouped=together)
+        module = OneModule(reference, fitted, folded=False, grouped=together)
     scratch = place.with_name(f".{place.stem}-{secrets.token_hex(6)}{place.suffix}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        write = write_onnx if kind == "onnx" else write_package
-        seal = write(one, given, wishes, meta, scratch)
+        if kind == "onnx":
+            seal = write_onnx(module, given, meta, scratch, ranges)
+        else:
+            seal = write_package(module, given, meta, scratch)
         file = Deployed.load(scratch)
 
         def ask(images: Any, bridges: int | None, threshold: float | None) -> Any:
@@ -161,13 +152,13 @@ def export(
 
         # Confidences may differ as much as probabilities may.
         margin = max(MARGIN, tolerance)
-        parity = largest_difference(ask, own, found, batches, elastic=elastic, margin=margin)
+        parity = largest_difference(ask, reference, fitted, batches, elastic=elastic, margin=margin)
         if int8 is None and not parity < tolerance:
             raise ModebridgeError(
                 f"Expected the file's probabilities to be within {tolerance:g} of the library's, but got a difference "
                 f"of {parity:.3g}; nothing was written: give the tolerance that you can accept."
             )
-        price = compare(own, found, file, pair) if int8 is not None and pair is not None else None
+        price = compare(reference, fitted, file, pair) if int8 is not None and pair is not None else None
         meta["parity"] = {"largest_difference": parity, "images": sum(size_of(batch) for batch in batches)}
         meta |= {} if price is None else {"int8": price.as_dict()}
         seal(meta)
@@ -180,10 +171,13 @@ def export(
 
 
 @torch.no_grad()
-def _apart(one: OneModule, own: BridgedEnsemble, found: Temperatures, batches: Sequence[Inputs]) -> float:
+def _apart(module: OneModule, ensemble: BridgedEnsemble, batches: Sequence[Inputs]) -> float:
     """How far the module is from the library, on a few images of each kind."""
     some = [some_of(batch, slice(8)) for batch in batches]
-    return max(float((one(x) - expected(own.members(x), len(own.bases), found)).abs().max()) for x in some)
+    differences = [
+        module(batch) - expected(ensemble.members(batch), len(ensemble.bases), module.temperatures) for batch in some
+    ]
+    return max(float(difference.abs().max()) for difference in differences)
 
 
 def check_format(place: Path, *, int8: bool = False, aot: bool = False) -> None:
@@ -209,20 +203,20 @@ def _images(check: Inputs | Batch | None) -> tuple[Inputs | None, Batch | None]:
 
 
 @torch.no_grad()
-def _temperatures(own: BridgedEnsemble, valid: Batches | None, given: Temperatures | None) -> Temperatures:
+def _temperatures(ensemble: BridgedEnsemble, valid: Batches | None, given: Temperatures | None) -> Temperatures:
     if given is not None:
-        given.check(len(own.bridges))
+        given.check(len(ensemble.bridges))
         return given
     if valid is None:
-        return Temperatures.same(float(own.temperature), len(own.bridges))
+        return Temperatures.same(float(ensemble.temperature), len(ensemble.bridges))
     pairs = [check_batch(item, "valid") for item in valid]
     if not pairs:
         raise ModebridgeError("Expected valid to have batches, but got none; give the validation split.")
-    said = torch.cat([own.members(check_example(images, "valid")) for images, _ in pairs], dim=1)
+    members = torch.cat([ensemble.members(check_example(images, "valid")) for images, _ in pairs], dim=1)
     labels = torch.cat([labels.cpu() for _, labels in pairs])
-    fitted = fit_temperatures(said, labels, len(own.bases))
-    if not own.calibrated:
+    fitted = fit_temperatures(members, labels, len(ensemble.bases))
+    if not ensemble.calibrated:
         return fitted
-    full = float(own.temperature)
-    first = full if len(own.bases) == 1 and not len(own.bridges) else fitted.first
+    full = float(ensemble.temperature)
+    first = full if len(ensemble.bases) == 1 and not len(ensemble.bridges) else fitted.first
     return Temperatures(first, (*fitted.by_bridges[:-1], full))

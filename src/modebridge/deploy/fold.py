@@ -83,14 +83,14 @@ def _pairs(net: nn.Module, prefix: str) -> list[tuple[str, str]]:
     except Exception:
         return [pair for name, child in net.named_children() for pair in _pairs(child, f"{prefix}{name}.")]
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
-    found = []
+    pairs = []
     for node in graph.nodes:
         if node.op != "call_module" or calls[str(node.target)] > 1:
             continue
         users: list[Any] = list(node.users)
         if len(users) == 1 and users[0].op == "call_module" and calls[str(users[0].target)] == 1:
-            found.append((f"{prefix}{node.target}", f"{prefix}{users[0].target}"))
-    return found
+            pairs.append((f"{prefix}{node.target}", f"{prefix}{users[0].target}"))
+    return pairs
 
 
 def _replace(net: nn.Module, name: str, module: nn.Module) -> None:

@@ -54,7 +54,7 @@ class InputSpec:
     type: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data, for the file's papers."""
+        """As plain data, for the file's metadata."""
         return asdict(self) | {"shape": list(self.shape)}
 
 
@@ -73,10 +73,10 @@ def specs_of(example: Inputs) -> dict[str, InputSpec]:
 
 
 def specs_in(meta: Mapping[str, Any]) -> dict[str, InputSpec]:
-    """What a file takes, by its papers."""
+    """What a file takes, by its metadata."""
     if "inputs" not in meta:  # files of 0.1 knew of images only
         return {IMAGES: InputSpec(tuple(meta["image"]), "float32")}
-    return {name: InputSpec(tuple(one["shape"]), one["type"]) for name, one in meta["inputs"].items()}
+    return {name: InputSpec(tuple(entry["shape"]), entry["type"]) for name, entry in meta["inputs"].items()}
 
 
 def check_example(example: object, what: str) -> Inputs:
@@ -101,15 +101,15 @@ def check_example(example: object, what: str) -> Inputs:
 
 
 def _ready(tensor: Tensor, what: str, rule: str, way_out: str, least: int = 1) -> Tensor:
-    found = tensor.detach().cpu()
-    found = (found.float() if found.is_floating_point() else found).contiguous()
-    if found.dim() < least or str(found.dtype).removeprefix("torch.") not in TYPES:
+    ready = tensor.detach().cpu()
+    ready = (ready.float() if ready.is_floating_point() else ready).contiguous()
+    if ready.dim() < least or str(ready.dtype).removeprefix("torch.") not in TYPES:
         raise ModebridgeError(
             f"Expected {what} to be {rule}, but got {tensor.dtype} {tuple(tensor.shape)}; give {way_out}."
         )
-    if found.is_floating_point() and not bool(torch.isfinite(found).all()):
+    if ready.is_floating_point() and not bool(torch.isfinite(ready).all()):
         raise ModebridgeError(f"Expected {what} to be finite, but got NaN or Inf; give real inputs.")
-    return found
+    return ready
 
 
 def arrays_of(inputs: Inputs) -> Arrays:
@@ -145,13 +145,13 @@ def checked(given: object, specs: Mapping[str, InputSpec]) -> dict[str, Array]:
             f"Expected the inputs {', '.join(specs)}, but got '{extra[0]}' too, which this file does not take; "
             "leave it out."
         )
-    found = {name: _table(given[name], name, spec) for name, spec in specs.items()}
-    sizes = {len(table) for table in found.values()}
+    tables = {name: _table(given[name], name, spec) for name, spec in specs.items()}
+    sizes = {len(table) for table in tables.values()}
     if len(sizes) > 1:
         raise ModebridgeError(
             f"Expected as many rows of every input, but got {', '.join(map(str, sorted(sizes)))}; give one batch."
         )
-    return found
+    return tables
 
 
 def _table(given: Any, name: str, spec: InputSpec) -> Array:
@@ -168,7 +168,7 @@ def _table(given: Any, name: str, spec: InputSpec) -> Array:
         )
     if not floats and not np.can_cast(table.dtype, spec.type, "same_kind"):
         raise ModebridgeError(f"Expected {name} as {spec.type}, but got {table.dtype}; convert them.")
-    found = np.ascontiguousarray(table, dtype=spec.type)
-    if not floats and not np.array_equal(found, table):
+    converted = np.ascontiguousarray(table, dtype=spec.type)
+    if not floats and not np.array_equal(converted, table):
         raise ModebridgeError(f"Expected {name} as {spec.type}, but got larger numbers; check them.")
-    return found
+    return converted

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import each, size_of, some_of
-from modebridge.deploy.answer import ALL
+from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import Array, Arrays, arrays_of
-from modebridge.deploy.temperatures import Temperatures
+from modebridge.deploy.thresholds import gated
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.nets.flops import FAILED
 from modebridge.types import Inputs
@@ -50,9 +51,9 @@ def _random(example: Inputs, count: int = 7) -> Inputs:
     def some(tensor: Tensor) -> Tensor:
         if tensor.is_floating_point():
             return torch.rand(count, *tensor.shape[1:], generator=generator)
-        found = tensor[rows]
+        chosen = tensor[rows]
         # Moved along by another number of places in each row, and by the same in every input: masks stay with tokens.
-        return torch.stack([row.roll(k, 0) for k, row in enumerate(found)]) if found.dim() > 1 else found
+        return torch.stack([row.roll(k, 0) for k, row in enumerate(chosen)]) if chosen.dim() > 1 else chosen
 
     return each(some, example)
 
@@ -81,11 +82,8 @@ def expected(
         bridges: how many are asked; None asks all.
         threshold: of the first base's confidence; None asks every member about every image.
     """
-    count = len(members) - bases if bridges is None else bridges
-    long = scale(members[: bases + count].mean(dim=0), temperatures.by_bridges[count])
-    short = scale(members[0], temperatures.first)
-    unsure = short.amax(dim=-1) < (ALL if threshold is None else threshold)
-    return torch.where(unsure[:, None], long, short)
+    asked = members if bridges is None else members[: bases + bridges]
+    return gated(asked, bases, temperatures, ALL if threshold is None else threshold)[0]
 
 
 @torch.no_grad()
@@ -111,14 +109,14 @@ def largest_difference(
             # Every number of bridges once; the other batches see them through the full answer.
             ways += [(j, None) for j in range(len(ensemble.bridges))] if number == 0 else []
         for bridges, threshold in ways:
-            told = torch.from_numpy(ask(arrays_of(images), bridges, threshold))
+            answer = torch.from_numpy(ask(arrays_of(images), bridges, threshold))
             wanted = [expected(members, bases, temperatures, bridges, threshold)]
             if threshold is not None:
                 first = scale(members[0], temperatures.first).amax(dim=-1)
                 tied = ((first - threshold).abs() <= margin)[:, None]
                 other = [expected(members, bases, temperatures, bridges, way) for way in (0.0, None)]
                 wanted = [torch.where(tied, either, wanted[0]) for either in other]
-            apart = torch.stack([(told - one).abs().amax(dim=-1) for one in wanted])
+            apart = torch.stack([(answer - either).abs().amax(dim=-1) for either in wanted])
             worst = _larger(worst, apart.amin(dim=0))
     return worst
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +12,17 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import size_of, some_of
-from modebridge.deploy.exporting import in_order
-from modebridge.deploy.graph import Model
-from modebridge.deploy.module import OneModule
+from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.one_module import OneModule
+from modebridge.deploy.onnx_graph import Model
 from modebridge.deploy.parity import expected
-from modebridge.deploy.temperatures import Temperatures
+from modebridge.deploy.torch_exporters import in_order, quiet
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.evaluate.scores import accuracy, nll
 from modebridge.types import Batch, Inputs
 
 if TYPE_CHECKING:
-    from modebridge.deploy.file import Deployed
+    from modebridge.deploy.deployed import Deployed
 
 __all__ = ["Int8Cost", "compare", "quantised"]
 
@@ -44,7 +42,7 @@ class Int8Cost:
     """The share of images with the same top class in both."""
 
     def as_dict(self) -> dict[str, float]:
-        """As plain data, for the file's papers."""
+        """As plain data, for the file's metadata."""
         return asdict(self)
 
     @property
@@ -58,21 +56,18 @@ class Int8Cost:
 
 @torch.no_grad()
 def quantised(
-    one: OneModule, bases: Sequence[Model], bridges: Sequence[Model], images: Inputs
+    module: OneModule, bases: Sequence[Model], bridges: Sequence[Model], images: Inputs
 ) -> tuple[list[Model], list[Model]]:
     """The same parts with eight-bit weights (by channel) and activations; each is calibrated on what it is fed.
 
     Args:
-        one: the ensemble, to compute the features that bridges read.
+        module: the ensemble, to compute the features that bridges read.
         bases: the ONNX models of the bases.
         bridges: those of the bridges.
         images: (N, ...) to find the ranges of activations on; some hundreds are plenty.
     """
-    features: dict[tuple[int, str], Tensor] = {}
-    for k, base in enumerate(one.bases):
-        _, *found = base(images)
-        features |= {(k, tap): feature for tap, feature in zip(one.taps[k], found, strict=True)}
-    fed = [[features[place] for place in one.reads[numbers[0]]] for numbers in one.units]
+    _, features = module.run_bases(images)
+    fed = [[features[place] for place in module.reads[numbers[0]]] for numbers in module.units]
     return [_quantise(model, in_order(images)) for model in bases], [
         _quantise(model, inputs) for model, inputs in zip(bridges, fed, strict=True)
     ]
@@ -96,7 +91,8 @@ def _quantise(model: Model, inputs: Sequence[Tensor], batch: int = 32) -> Model:
                 return None
             return {name: array[start : start + batch] for name, array in zip(names, arrays, strict=True)}
 
-    with tempfile.TemporaryDirectory() as folder, _quiet():
+    # The quantiser advises and reports through the root logger, whose name is empty.
+    with tempfile.TemporaryDirectory() as folder, quiet([""]):
         plain, ready, done = (str(Path(folder) / name) for name in ("plain.onnx", "ready.onnx", "done.onnx"))
         onnx.save(model, plain)
         quant_pre_process(plain, ready, skip_symbolic_shape=True)
@@ -114,11 +110,11 @@ def _quantise(model: Model, inputs: Sequence[Tensor], batch: int = 32) -> Model:
 
 
 @torch.no_grad()
-def compare(own: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pair: Batch) -> Int8Cost:
+def compare(ensemble: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pair: Batch) -> Int8Cost:
     """The scores of a file beside the library's, on labelled images, in batches of 64."""
     images, labels = pair
     parts = [some_of(images, slice(k, k + 64)) for k in range(0, size_of(images), 64)]
-    before = torch.cat([expected(own.members(part), len(own.bases), temperatures) for part in parts])
+    before = torch.cat([expected(ensemble.members(part), len(ensemble.bases), temperatures) for part in parts])
     after = torch.cat([torch.from_numpy(file(part).probabilities) for part in parts])
     return Int8Cost(
         images=size_of(images),
@@ -128,15 +124,3 @@ def compare(own: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pa
         fp32_nll=nll(before, labels),
         agreement=float((before.argmax(-1) == after.argmax(-1)).double().mean()),
     )
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The quantiser advises and reports through the root logger."""
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        root.setLevel(level)

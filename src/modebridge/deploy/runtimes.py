@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import size_of
-from modebridge.deploy.answer import Answer, staged, uncertainty
-from modebridge.deploy.exporting import in_order
+from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.elastic_answer import Answer, staged, uncertainty
 from modebridge.deploy.inputs import Array, specs_in
-from modebridge.deploy.onnx import needs_onnx
-from modebridge.deploy.papers import KEY, read_papers
-from modebridge.deploy.temperatures import Temperatures
-from modebridge.ensembles import scale
+from modebridge.deploy.metadata import KEY, read_metadata
+from modebridge.deploy.onnx_parts import needs_onnx
+from modebridge.deploy.torch_exporters import in_order
+from modebridge.ensembles import mean_probability, scale
 from modebridge.errors import ModebridgeError, first_line
 
 __all__ = ["OnnxFile", "PackageFile", "Runtime"]
@@ -28,7 +28,7 @@ KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)", "int32": "tensor(
 
 
 class Runtime(Protocol):
-    """What runs a file, and the file's papers."""
+    """What runs a file, and the file's metadata."""
 
     meta: dict[str, Any]
 
@@ -63,15 +63,15 @@ class OnnxFile:
             # An input with a default is an "overridable initializer".
             inputs = [*self.session.get_inputs(), *self.session.get_overridable_initializers()]
             outputs = self.session.get_outputs()
-            graph = {one.name: (one.type, one.shape[1:]) for one in (*inputs, *outputs)}
+            graph = {value.name: (value.type, value.shape[1:]) for value in (*inputs, *outputs)}
         except Exception as error:
             # ONNX Runtime has an exception class of its own for every kind of bad file; names need not be UTF-8.
             raise ModebridgeError(
                 f"Expected '{path}' to be an ONNX file, but got '{first_line(error)}'; get it again."
             ) from error
-        self.meta = read_papers(text, path, sealed=sealed)
+        self.meta = read_metadata(text, path, sealed=sealed)
         _check_graph(graph, self.meta, path)
-        self._names = [one.name for one in outputs]
+        self._names = [value.name for value in outputs]
 
     def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
         """See `Runtime`."""
@@ -83,24 +83,24 @@ class OnnxFile:
         return dict(zip(self._names, self.session.run(None, feed), strict=True))
 
 
-def _check_graph(found: Mapping[str, tuple[str, Any]], papers: Mapping[str, Any], path: Path) -> None:
-    """Refuse a graph that takes or gives something else than its papers say.
+def _check_graph(graph: Mapping[str, tuple[str, Any]], metadata: Mapping[str, Any], path: Path) -> None:
+    """Refuse a graph that takes or gives something else than its metadata says.
 
     Args:
-        found: type and shape, without the batch, of every input and output.
-        papers: of the file.
+        graph: type and shape, without the batch, of every input and output.
+        metadata: of the file.
         path: of the file.
     """
-    classes, members = len(papers["classes"]), len(papers["members"])
+    classes, members = len(metadata["classes"]), len(metadata["members"])
     shapes = {"probabilities": [classes], "members": [members, classes]}
-    wanted = {name: (KINDS[one.type], list(one.shape)) for name, one in specs_in(papers).items()}
-    if papers["elastic"]:
+    wanted = {name: (KINDS[spec.type], list(spec.shape)) for name, spec in specs_in(metadata).items()}
+    if metadata["elastic"]:
         wanted |= {"bridges": (KINDS["int64"], []), "threshold": (KINDS["float32"], [])}
-    for name in papers["outputs"]:
+    for name in metadata["outputs"]:
         wanted[name] = KINDS["int64" if name == "used" else "float32"], shapes.get(name, [])
-    for name in {**wanted, **found}:
-        if wanted.get(name) != found.get(name):
-            says, has = ("{} {}".format(*where[name]) if name in where else "none" for where in (wanted, found))
+    for name in {**wanted, **graph}:
+        if wanted.get(name) != graph.get(name):
+            says, has = ("{} {}".format(*where[name]) if name in where else "none" for where in (wanted, graph))
             raise ModebridgeError(
                 f"Expected '{name}' in the graph of '{path}' to be {says}, as its metadata says, but got {has}; "
                 "export it again."
@@ -120,21 +120,21 @@ class PackageFile:
             from torch.export.pt2_archive._package import PT2ArchiveReader, load_pt2
 
             with PT2ArchiveReader(str(path)) as archive:
-                own = f"extra/{KEY}"
-                text = archive.read_string(own) if own in archive.get_file_names() else None
+                entry = f"extra/{KEY}"
+                text = archive.read_string(entry) if entry in archive.get_file_names() else None
             # Before the programs are loaded, which are code: those of another tool never are.
-            self.meta = read_papers(text, path, sealed=sealed)
+            self.meta = read_metadata(text, path, sealed=sealed)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = load_pt2(str(path))
-                programs: dict[str, Any] = {name: one.module() for name, one in found.exported_programs.items()}
+                archived = load_pt2(str(path))
+                programs: dict[str, Any] = {name: p.module() for name, p in archived.exported_programs.items()}
         except ModebridgeError:
             raise
         except Exception as error:
             raise ModebridgeError(
                 f"Expected '{path}' to be a .pt2 archive, but got '{first_line(error)}'; get it again."
             ) from error
-        self.programs: dict[str, Any] = programs | dict(found.aoti_runners)
+        self.programs: dict[str, Any] = programs | dict(archived.aoti_runners)
         self.plan: dict[str, Any] = self.meta.pop("plan", {})
         parts = [f"base{k}" for k in range(self.meta["bases"])] + [f"bridge{j}" for j in range(self.meta["bridges"])]
         wanted = ["model"] if not self.meta["elastic"] else parts if self.plan else ["plan"]
@@ -151,7 +151,7 @@ class PackageFile:
         if not self.meta["elastic"]:
             members = self.programs["model"](*batch.values())
             used = torch.full((size_of(batch),), len(members))
-            answer = scale(members.mean(dim=0), self.meta["temperature"])
+            answer = scale(mean_probability(members), self.meta["temperature"])
             return self._tables(Answer(answer, members.transpose(0, 1), *uncertainty(answer, members, used), used))
         # In plain memory order, in which the programs were made: a compiled one takes it on trust.
         reads = self.plan["reads"]
@@ -159,8 +159,8 @@ class PackageFile:
             staged(
                 batch,
                 lambda k, some: self.programs[f"base{k}"](*in_order(some)),
-                lambda found: [
-                    self.programs[f"bridge{j}"](*[found[k, tap].contiguous() for k, tap in reads[j]])
+                lambda features: [
+                    self.programs[f"bridge{j}"](*[features[k, tap].contiguous() for k, tap in reads[j]])
                     for j in range(bridges)
                 ],
                 taps=self.plan["taps"],
@@ -172,5 +172,5 @@ class PackageFile:
         )
 
     def _tables(self, answer: Answer[Tensor]) -> dict[str, Array]:
-        found = answer._asdict()
-        return {name: found[name].numpy() for name in self.meta["outputs"]}
+        tables = answer._asdict()
+        return {name: tables[name].numpy() for name in self.meta["outputs"]}

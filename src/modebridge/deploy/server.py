@@ -1,4 +1,4 @@
-"""The HTTP server around an exported file; imports LitServe, so only `serving` imports this."""
+"""The HTTP server around an exported file; imports LitServe, so only `serve` imports this."""
 
 # No `from __future__ import annotations`: FastAPI and LitServe read annotations as objects.
 import asyncio
@@ -25,13 +25,13 @@ from fastapi.responses import PlainTextResponse
 from litserve.utils import LitAPIStatus, WorkerSetupStatus
 from numpy.typing import NDArray
 
-from modebridge.deploy.body import Room, body_of
-from modebridge.deploy.connections import Connection, HttpServer
-from modebridge.deploy.file import Deployed
-from modebridge.deploy.metrics import Metrics
-from modebridge.deploy.pictures import TooManyPixelsError, from_base64, from_bytes, from_lists
-from modebridge.deploy.serving import ServeConfig, Stop
-from modebridge.deploy.worker import BATCH_HEADER, PATH, Api, Line
+from modebridge.deploy.deployed import Deployed
+from modebridge.deploy.http_connections import Connection, HttpServer
+from modebridge.deploy.image_decoding import TooManyPixelsError, from_base64, from_bytes, from_lists
+from modebridge.deploy.prometheus import Metrics
+from modebridge.deploy.request_body import ByteBudget, body_of
+from modebridge.deploy.serve import ServeConfig, Stop
+from modebridge.deploy.server_worker import BATCH_HEADER, PATH, AnswerPipe, Api
 from modebridge.errors import ModebridgeError
 
 __all__ = ["Server"]
@@ -58,7 +58,7 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         deployed = Deployed.load(path)
         self.config, self.image = config, deployed.image_shape()
         self._waiting: dict[str, asyncio.Future[Any]] = {}
-        self._busy, self._room = 0, Room(max(MOST_BYTES, config.max_bytes))
+        self._busy, self._budget = 0, ByteBudget(max(MOST_BYTES, config.max_bytes))
         self._died = False
         super().__init__(
             Api(path, deployed.meta, config),
@@ -102,7 +102,7 @@ class Server(litserve.LitServer):  # type: ignore[misc]
     def _start_worker(self) -> BaseProcess:
         requests, self._requests = Pipe(duplex=False)
         self._answers, answers = Pipe(duplex=False)
-        self.litapi_request_queues[PATH], self._transport, self.workers_setup_status = requests, Line(answers), {}
+        self.litapi_request_queues[PATH], self._transport, self.workers_setup_status = requests, AnswerPipe(answers), {}
         # Ctrl-C reaches all processes of a terminal, systemd's SIGTERM all of a service: the worker leaves them to us.
         # (The tracker of `multiprocessing` unblocks both when it starts, so it has to be there before.)
         resource_tracker.ensure_running()
@@ -134,13 +134,13 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         def take() -> None:
             while True:
                 try:
-                    one = self._answers.recv()
+                    item = self._answers.recv()
                 except (EOFError, OSError):
                     # Its end is news only while the server runs.
                     with suppress(RuntimeError):
                         loop.call_soon_threadsafe(self._worker_ended)
                     return
-                loop.call_soon_threadsafe(self._answered, *one)
+                loop.call_soon_threadsafe(self._answered, *item)
 
         for target in (hand_over, take):
             threading.Thread(target=target, daemon=True).start()
@@ -175,7 +175,7 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         uid, handed_over = str(uuid.uuid4()), False
         try:
             loop = asyncio.get_running_loop()
-            with self._room.share() as share:
+            with self._budget.share() as share:
                 kind, data = await body_of(request, self.config.max_bytes, share)
                 end = loop.time() + self.config.queue_seconds
                 async with asyncio.timeout_at(end):

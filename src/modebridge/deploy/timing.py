@@ -82,12 +82,12 @@ def measure(
             turns[name].append(_turn(candidates[name], seconds / rounds, clock))
     return {
         name: Timing(
-            spread_of([time for turn in found for time in turn]),
-            tuple(median(turn) for turn in found),
-            sum(len(turn) for turn in found),
-            min(min(turn) for turn in found),
+            spread_of([time for turn in times for time in turn]),
+            tuple(median(turn) for turn in times),
+            sum(len(turn) for turn in times),
+            min(min(turn) for turn in times),
         )
-        for name, found in turns.items()
+        for name, times in turns.items()
     }
 
 
@@ -102,19 +102,19 @@ def _turn(call: Callable[[], object], seconds: float, clock: Callable[[], float]
     return times
 
 
-def ratio(one: Timing, unit: Timing) -> Spread:
+def ratio(timing: Timing, unit: Timing) -> Spread:
     """How much longer one candidate takes than another, round by round: what slows a round down slows both.
 
     >>> a, b = (Timing(Spread(0, 0, 0), rounds, 2, 0.0) for rounds in ((2.0, 40.0), (1.0, 20.0)))
     >>> ratio(a, b)
     Spread(median=2.0, low=2.0, high=2.0)
     """
-    if len(one.rounds) != len(unit.rounds):
+    if len(timing.rounds) != len(unit.rounds):
         raise ModebridgeError(
-            f"Expected two timings of the same rounds, but got {len(one.rounds)} and {len(unit.rounds)}; "
+            f"Expected two timings of the same rounds, but got {len(timing.rounds)} and {len(unit.rounds)}; "
             "measure both in one call."
         )
-    return spread_of([a / b if b else math.nan for a, b in zip(one.rounds, unit.rounds, strict=True)])
+    return spread_of([a / b if b else math.nan for a, b in zip(timing.rounds, unit.rounds, strict=True)])
 
 
 def spread_of(values: Sequence[float]) -> Spread:

@@ -1,28 +1,25 @@
-"""One writer a format: the file under a passing name, and how to put the papers in once it has been checked."""
+"""One writer a format: the file under a passing name, and how to put the metadata in once it has been checked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
 from modebridge.batches import some_of
-from modebridge.deploy.graph import Layout, compose
-from modebridge.deploy.inputs import InputSpec
-from modebridge.deploy.module import OneModule
-from modebridge.deploy.onnx import part_models
-from modebridge.deploy.packages import make_package
-from modebridge.deploy.papers import KEY, written_papers
+from modebridge.deploy.file_seal import seal_archive, write_sealed_onnx
+from modebridge.deploy.metadata import KEY, metadata_json
+from modebridge.deploy.one_module import OneModule
+from modebridge.deploy.onnx_graph import compose
+from modebridge.deploy.onnx_parts import part_models
+from modebridge.deploy.pt2_archive import make_package
 from modebridge.deploy.quantise import quantised
-from modebridge.deploy.seal import seal_archive, write_sealed_onnx
-from modebridge.deploy.temperatures import Temperatures
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
-__all__ = ["Seal", "Wishes", "write_onnx", "write_package"]
+__all__ = ["Seal", "write_onnx", "write_package"]
 
 Seal: TypeAlias = Callable[[Mapping[str, Any]], None]
 """Puts the final metadata into the file."""
@@ -31,70 +28,50 @@ MOST = 2**31 - 2**20
 """Bytes that fit into one ONNX file."""
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What the file is to be; see `export`."""
+def write_onnx(
+    module: OneModule, example: Inputs, meta: Mapping[str, Any], path: Path, calibration: Inputs | None
+) -> Seal:
+    """Write the ensemble as ONNX.
 
-    inputs: Mapping[str, InputSpec]
-    classes: int
-    temperatures: Temperatures
-    threshold: float
-    members: bool
-    uncertainty: bool
-    elastic: bool
-    calibration: Inputs | None = None
-    aot: bool = False
-
-
-def write_onnx(one: OneModule, example: Inputs, wishes: Wishes, meta: Mapping[str, Any], path: Path) -> Seal:
-    """Write the ensemble as ONNX; the arguments are the module, images, what it is to be, its papers, where."""
+    Args:
+        module: the ensemble.
+        example: images, or several inputs by name.
+        meta: what the file is to be, as its metadata says it.
+        path: of the file.
+        calibration: images to find the ranges of eight-bit activations on; None writes 32 bits.
+    """
     import onnx
 
-    size = sum(tensor.numel() * tensor.element_size() for tensor in one.state_dict().values())
+    size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     if size > MOST:
         raise ModebridgeError(
             f"Expected the weights to fit into one ONNX file of 2 GB, but got {size / 2**30:.1f} GB; export to .pt2."
         )
-    bases, bridges = part_models(one, example)
-    if wishes.calibration is not None:
-        bases, bridges = quantised(one, bases, bridges, wishes.calibration)
-    layout = Layout(
-        inputs=wishes.inputs,
-        taps=one.taps,
-        shapes=_shapes(one, example),
-        reads=one.reads,
-        units=one.units,
-        classes=wishes.classes,
-        temperatures=wishes.temperatures,
-        threshold=wishes.threshold,
-        members=wishes.members,
-        uncertainty=wishes.uncertainty,
-        elastic=wishes.elastic,
-    )
-    model = compose(bases, bridges, layout)
+    bases, bridges = part_models(module, example)
+    if calibration is not None:
+        bases, bridges = quantised(module, bases, bridges, calibration)
+    with torch.no_grad():
+        _, features = module.run_bases(some_of(example, slice(1)))
+    shapes = {place: feature.shape[1:] for place, feature in features.items()}
+    model = compose(bases, bridges, module, shapes, meta)
     onnx.checker.check_model(model)
 
-    def seal(papers: Mapping[str, Any]) -> None:
-        onnx.helper.set_model_props(model, {KEY: written_papers(papers, path)})
+    def seal(final: Mapping[str, Any]) -> None:
+        onnx.helper.set_model_props(model, {KEY: metadata_json(final, path)})
         write_sealed_onnx(path, model.SerializeToString())
 
     seal(meta)
     return seal
 
 
-def write_package(one: OneModule, example: Inputs, wishes: Wishes, meta: Mapping[str, Any], path: Path) -> Seal:
+def write_package(module: OneModule, example: Inputs, meta: Mapping[str, Any], path: Path) -> Seal:
     """Write the ensemble as a .pt2 archive; the arguments are those of `write_onnx`."""
-    plan = {"taps": one.taps, "reads": one.reads}
-    pack = make_package(one, example, elastic=wishes.elastic, aot=wishes.aot)
+    plan = {"taps": module.taps, "reads": module.reads}
+    pack = make_package(module, example, elastic=meta["elastic"], aot=meta["aot"])
 
     def seal(final: Mapping[str, Any]) -> None:
-        pack(path, {KEY: written_papers({**final, "plan": plan}, path)})
+        pack(path, {KEY: metadata_json({**final, "plan": plan}, path)})
         seal_archive(path)
 
     seal(meta)
     return seal
-
-
-@torch.no_grad()
-def _shapes(one: OneModule, example: Inputs) -> list[list[tuple[int, ...]]]:
-    return [[tuple(feature.shape[1:]) for feature in base(some_of(example, slice(1)))[1:]] for base in one.bases]

@@ -2,6 +2,7 @@
 
 from modebridge.ensembles.ensemble import BridgedEnsemble
 from modebridge.ensembles.stacked import Stacked
-from modebridge.ensembles.temperature import fit_temperature, probabilities_of, scale
+from modebridge.ensembles.temperature import fit_temperature, scale
+from modebridge.nets import mean_probability, probabilities_of
 
-__all__ = ["BridgedEnsemble", "Stacked", "fit_temperature", "probabilities_of", "scale"]
+__all__ = ["BridgedEnsemble", "Stacked", "fit_temperature", "mean_probability", "probabilities_of", "scale"]

@@ -60,19 +60,19 @@ def check_logits(logits: Tensor, given: Inputs) -> Tensor:
     return logits
 
 
-def refusal(error: Exception, given: Inputs, own: nn.Module, what: str) -> ModebridgeError | None:
+def refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:
     """Why the networks did not run on their inputs, as one sentence; None where it was not for the inputs.
 
     Args:
         error: what they raised.
         given: the inputs.
-        own: the ensemble.
+        ensemble: the networks.
         what: where the inputs came from.
     """
     if isinstance(error, ModebridgeError | torch.OutOfMemoryError) or "CUDA error" in str(error):
         return None
     tensors = {IMAGES: given} if isinstance(given, Tensor) else given
-    weight = next((parameter for parameter in own.parameters() if parameter.is_floating_point()), None)
+    weight = next((parameter for parameter in ensemble.parameters() if parameter.is_floating_point()), None)
     for name, tensor in tensors.items():
         if weight is None:
             break

@@ -13,12 +13,12 @@ from modebridge.batches import check_batch, check_labels
 from modebridge.bridges import Bridge
 from modebridge.ensembles.asking import check_asked, check_logits, refusal, takes_tokens
 from modebridge.ensembles.stacked import Stacked
-from modebridge.ensembles.temperature import fit_temperature, probabilities_of, scale
+from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
+from modebridge.guards.untouched import tracing
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import Predictor, Taps, call, check_tap, skeleton
+from modebridge.nets import Predictor, Taps, call, check_tap, mean_probability, probabilities_of, skeleton
 from modebridge.nets.flops import FAILED
-from modebridge.nets.untouched import tracing
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgedEnsemble"]
@@ -119,9 +119,9 @@ class BridgedEnsemble(Predictor):
         logits: list[Tensor] = []
         features: dict[tuple[int, str], Tensor] = {}
         for k, (base, reader) in enumerate(zip(self.bases, self._readers, strict=True)):
-            out, found = reader.read(partial(call, base, images))
-            logits.append(check_logits(out, images))
-            features.update({(k, tap): feature for tap, feature in found.items()})
+            base_logits, base_features = reader.read(partial(call, base, images))
+            logits.append(check_logits(base_logits, images))
+            features.update({(k, tap): feature for tap, feature in base_features.items()})
         for bridge, reads in zip(self.bridges, self._reads, strict=True):
             assert isinstance(bridge, Bridge)
             logits.append(bridge(*[features[k, bridge.tap] for k in reads]))
@@ -129,7 +129,7 @@ class BridgedEnsemble(Predictor):
 
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:
         """The probabilities (B, K): the mean of the members', tempered; several inputs as a dict or by name."""
-        return scale(self.members(inputs if images is None else images).mean(dim=0), self.temperature)
+        return scale(mean_probability(self.members(inputs if images is None else images)), self.temperature)
 
     @torch.no_grad()
     def calibrate(self, valid: Batches) -> Self:
@@ -151,6 +151,6 @@ class BridgedEnsemble(Predictor):
 
     def _answer(self, item: object) -> tuple[Tensor, Tensor]:
         images, labels = check_batch(item, "valid")
-        probabilities = self._asked(images, "valid").mean(dim=0)
+        probabilities = mean_probability(self._asked(images, "valid"))
         check_labels(labels, probabilities.shape[-1], "valid")
         return probabilities, labels

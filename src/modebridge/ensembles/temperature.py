@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.trees import wide
 
-__all__ = ["FLOOR", "fit_temperature", "probabilities_of", "scale"]
+__all__ = ["FLOOR", "fit_temperature", "scale"]
 
 FLOOR = 1e-12
 """Added to a probability before its logarithm, as the authors do."""
@@ -23,15 +22,6 @@ CHUNK = 2**16
 
 FIRST = 512
 """Rows that a first guess is fitted on, where there are several times as many."""
-
-
-def probabilities_of(logits: Tensor) -> Tensor:
-    """The softmax of logits over classes, of half precision in float32: rows of bfloat16 do not sum to 1.
-
-    >>> probabilities_of(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype
-    torch.float32
-    """
-    return wide(logits).softmax(dim=-1)
 
 
 def scale(probabilities: Tensor, temperature: Tensor | float) -> Tensor:
@@ -103,21 +93,21 @@ class _Data:
         # The largest is then exactly 0, so that the small sums of sure rows lose no digit beside it.
         self.logs = [part.sub_(part.amax(dim=1, keepdim=True)) for part in self.logs]
         pairs = zip(self.logs, [labels[part] for part in parts], strict=True)
-        self.own = [logs.gather(1, own.view(-1, 1))[:, 0] for logs, own in pairs]
+        self.of_labels = [logs.gather(1, numbers.view(-1, 1))[:, 0] for logs, numbers in pairs]
 
     def all_right(self) -> bool:
         """Whether in no row another class is more probable than the true one."""
-        return not any(bool(own.any()) for own in self.own)
+        return not any(bool(of_labels.any()) for of_labels in self.of_labels)
 
     def derivatives(self, sharpness: float) -> tuple[float, float, float]:
         """The NLL's first and second derivative by the sharpness 1/T, and the mean confidence."""
         sums = []
-        for logs, own in zip(self.logs, self.own, strict=True):
+        for logs, of_labels in zip(self.logs, self.of_labels, strict=True):
             weights = (logs * sharpness).exp_()
             total = weights.sum(dim=1)
             mean = weights.mul_(logs).sum(dim=1) / total
             square = weights.mul_(logs).sum(dim=1) / total
-            sums.append(torch.stack([(mean - own).sum(), (square - mean * mean).sum(), total.reciprocal().sum()]))
+            sums.append(torch.stack([(mean - of_labels).sum(), (square - mean * mean).sum(), total.reciprocal().sum()]))
         slope, curvature, confidence = (torch.stack(sums).sum(dim=0) / self.rows).tolist()
         return slope, curvature, confidence
 

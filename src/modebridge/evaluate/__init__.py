@@ -1,17 +1,9 @@
 """What an ensemble is worth and what it costs: scores, calibration, DEE, correspondence, curves, FLOPs."""
 
 from modebridge.evaluate.advice import Advice, Choice, advise
-from modebridge.evaluate.aligning import Alignment, align
+from modebridge.evaluate.align_and_measure import Alignment, align
 from modebridge.evaluate.answers import Answers, Combined, MemberCost
-from modebridge.evaluate.bootstrap import (
-    Interval,
-    Score,
-    bootstrap_difference,
-    bootstrap_interval,
-    bootstrap_mean,
-    interval_of,
-    resampled_means,
-)
+from modebridge.evaluate.bootstrap import Interval, bootstrap_mean, interval_of, resampled_means
 from modebridge.evaluate.correspondence import Average, Correspondence, correspondence, kl, r2
 from modebridge.evaluate.cost import (
     Cost,
@@ -62,14 +54,11 @@ __all__ = [
     "Interval",
     "MemberCost",
     "Reliability",
-    "Score",
     "Scores",
     "accuracy",
     "advise",
     "align",
     "barrier",
-    "bootstrap_difference",
-    "bootstrap_interval",
     "bootstrap_mean",
     "brier",
     "check",

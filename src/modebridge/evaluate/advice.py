@@ -65,28 +65,29 @@ def advise(answers: Answers, budget: float, prices: Mapping[str, float] | None =
     members = _members(answers, prices)
     if not budget >= min(members.prices[: members.networks]):
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; 1.2 is a usual one.")
-    small = answers.valid[members.names[0]].numel() <= CHUNK
+    small = answers.heads(members.names[0], "valid")[0].numel() <= CHUNK
     with _one_thread() if small else nullcontext():
         return _advice(answers, members, budget, most)
 
 
 def _advice(answers: Answers, members: Members, budget: float, most: int) -> Advice:
-    logits = [answers.valid[name] for name in members.names]
-    found = search(members, logits, answers.valid_labels, budget, most)
-    costs = {one: members.cost(one) for one in found.nll}
+    logits = [answers.heads(name, "valid") for name in members.names]
+    searched = search(members, logits, answers.valid_labels, budget, most)
+    costs = {one: members.cost(one) for one in searched.nll}
     # The search's last digits are float32's: what lies about its front is scored as every table scores it.
-    near = [*_front(costs, found.nll, 0.0), *_front(costs, found.nll, NEAR)[:TIES]]
-    scored = {one: _choice(answers, _by_gain(members, one, found.nll), costs[one]) for one in dict.fromkeys(near)}
+    near = [*_front(costs, searched.nll, 0.0), *_front(costs, searched.nll, NEAR)[:TIES]]
+    scored = {one: _choice(answers, _by_gain(members, one, searched.nll), costs[one]) for one in dict.fromkeys(near)}
     front = _front({one: costs[one] for one in scored}, {one: choice.nll for one, choice in scored.items()}, 0.0)
     chosen = next(one for one in reversed(front) if costs[one] <= budget + EPSILON)
-    return Advice(scored[chosen], tuple(scored[one] for one in front), len(found.nll), found.whole)
+    return Advice(scored[chosen], tuple(scored[one] for one in front), len(searched.nll), searched.whole)
 
 
 def _members(answers: Answers, prices: Mapping[str, float] | None) -> Members:
-    modes = [name for name, cost in answers.costs.items() if not cost.reads and not name.startswith("curve-")]
+    modes = [name for name, cost in answers.costs.items() if not cost.reads and cost.usable]
     places = {name: place for place, name in enumerate(modes)}
     # A bridge whose modes are not all there cannot be run.
-    bridges = [name for name, cost in answers.costs.items() if cost.reads and set(cost.reads) <= set(modes)]
+    readers = {name: set(cost.reads) for name, cost in answers.costs.items() if cost.reads and cost.usable}
+    bridges = [name for name, reads in readers.items() if reads <= set(modes)]
     names = (*modes, *bridges)
     if prices is None:
         unit = answers.costs[modes[0]].flops

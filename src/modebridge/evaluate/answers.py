@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from modebridge.ensembles import fit_temperature, scale
+from modebridge.ensembles import fit_temperature, mean_probability, scale
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
 from modebridge.evaluate.scores import accuracy, brier, ece, hits, nll, surprisals
@@ -18,11 +17,19 @@ __all__ = ["Answers", "Combined", "MemberCost"]
 
 @dataclass(frozen=True)
 class MemberCost:
-    """What a member adds to a forward pass of one image: multiply-adds, parameters, and whose features it reads."""
+    """What a member adds to a forward pass of one image.
+
+    Args:
+        flops: multiply-adds.
+        params: parameters.
+        reads: the members whose features it reads.
+        usable: whether an ensemble to deploy may have it; False for what only teaches others.
+    """
 
     flops: float
     params: int
     reads: tuple[str, ...] = ()
+    usable: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +72,7 @@ class Answers:
     """The logits of every member on the validation and the test split.
 
     Args:
-        valid: (N, K) logits by member.
+        valid: (N, K) logits by member; (H, N, K) where a member has several heads, each one voice in the mean.
         test: the same on the test split.
         valid_labels: (N,).
         test_labels: (N,).
@@ -82,11 +89,16 @@ class Answers:
         """The mean probability (N, K) of some members, in float64."""
         if not members:
             raise ModebridgeError("Expected a combination to have members, but got none; name at least one mode.")
+        heads = [head for name in members for head in self.heads(name, split)]
+        return mean_probability([head.double().softmax(dim=-1) for head in heads])
+
+    def heads(self, member: str, split: str = "test") -> list[Tensor]:
+        """The logits (N, K) of each head of a member."""
         table = self.test if split == "test" else self.valid
-        for name in members:
-            if name not in table:
-                raise ModebridgeError(f"Expected a member of this run, but got '{name}'; {near(name, table)}.")
-        return torch.stack([table[name].double().softmax(dim=-1) for name in members]).mean(dim=0)
+        if member not in table:
+            raise ModebridgeError(f"Expected a member of this run, but got '{member}'; {near(member, table)}.")
+        logits = table[member]
+        return [logits] if logits.ndim == 2 else list(logits)
 
     def temperature(self, members: Sequence[str]) -> float:
         """Of a combination, fitted on the validation split."""

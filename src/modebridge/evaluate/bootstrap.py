@@ -2,105 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate.scores import check
 
-__all__ = [
-    "Interval",
-    "Score",
-    "bootstrap_difference",
-    "bootstrap_interval",
-    "bootstrap_mean",
-    "interval_of",
-    "resampled_means",
-]
-
-Score: TypeAlias = Callable[[Tensor, Tensor], float]
-"""Probabilities (N, K) and labels (N,) to a number."""
+__all__ = ["Interval", "bootstrap_mean", "interval_of", "resampled_means"]
 
 Interval: TypeAlias = tuple[float, float]
 """Low and high."""
 
 
-def bootstrap_interval(
-    score: Score,
-    probabilities: Tensor,
-    labels: Tensor,
-    *,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval:
-    """Where a score would lie if the same many samples were drawn again.
+def bootstrap_mean(values: Tensor, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
+    """Where the mean of per-sample values (N,), such as `surprisals`, would lie if as many samples were drawn again.
 
     It holds the spread of the test samples alone, not that of training: seeds are another matter.
 
     Args:
-        score: any score of this layer, or your own.
-        probabilities: (N, K).
-        labels: (N,).
+        values: one a sample.
         resamples: how many times N samples are drawn with replacement.
-        level: the share of resampled scores within the interval.
+        level: the share of resampled means within the interval.
         seed: of the draws; one seed draws the same samples for every score.
 
-    >>> from modebridge.evaluate.scores import accuracy
-    >>> table = torch.tensor([[0.9, 0.1]]).repeat(100, 1)
-    >>> bootstrap_interval(accuracy, table, torch.arange(100) % 2, resamples=200)
+    >>> bootstrap_mean(torch.arange(100) % 2 == 0, resamples=200)
     (0.4, 0.59)
-    """
-    _check(resamples, level)
-    check(probabilities, labels)
-    values = [
-        score(probabilities[index], labels[index])
-        for index in _draws(len(labels), resamples, seed, probabilities.device)
-    ]
-    return _percentiles(values, level)
-
-
-def bootstrap_difference(
-    score: Score,
-    a: Tensor,
-    b: Tensor,
-    labels: Tensor,
-    *,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval:
-    """The interval of score(a) - score(b) of two models on the same samples.
-
-    Paired: each resample is drawn once for both models, so what is hard for both drops out. An interval without 0
-    says that the models differ on data like these.
-
-    Args:
-        score: any score of this layer, or your own.
-        a: (N, K) probabilities of one model.
-        b: (N, K) probabilities of the other.
-        labels: (N,).
-        resamples: as in `bootstrap_interval`.
-        level: as there.
-        seed: as there.
-    """
-    _check(resamples, level)
-    check(a, labels)
-    check(b, labels)
-    values = [
-        score(a[index], labels[index]) - score(b[index], labels[index])
-        for index in _draws(len(labels), resamples, seed, a.device)
-    ]
-    return _percentiles(values, level)
-
-
-def bootstrap_mean(values: Tensor, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
-    """The interval of a mean of per-sample values (N,), such as `surprisals`.
-
-    The same as `bootstrap_interval` of the score whose mean it is, without dragging K classes through every resample.
     """
     _check(resamples, level)
     if values.dim() != 1 or len(values) == 0:

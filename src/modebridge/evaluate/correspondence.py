@@ -1,4 +1,4 @@
-"""How closely a bridge says what the network on the curve says."""
+"""How closely a bridge predicts the probabilities of the network on the curve."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias, overload
 import torch
 from torch import Tensor
 
+from modebridge.bridges import kl_divergence
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.scores import check_probabilities
@@ -47,15 +48,15 @@ def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted
         raise ModebridgeError(
             f"Expected average to be 'variance_weighted', 'uniform' or 'none', but got '{average}'; choose one."
         )
-    aim, said = _pair(target, prediction)
-    if len(aim) < 2:
+    target, prediction = _pair(target, prediction)
+    if len(target) < 2:
         raise ModebridgeError(
             "Expected R2 to have at least 2 samples, but got 1, which has no variance; give more data."
         )
-    error = (aim - said).square().sum(dim=0)
+    error = (target - prediction).square().sum(dim=0)
     # A constant class has variance 0 by definition, not the dust that its rounded mean leaves.
-    constant = (aim == aim[0]).all(dim=0)
-    variance = (aim - aim.mean(dim=0)).square().sum(dim=0).masked_fill(constant, 0.0)
+    constant = (target == target[0]).all(dim=0)
+    variance = (target - target.mean(dim=0)).square().sum(dim=0).masked_fill(constant, 0.0)
     # error / 0 is never taken: where the variance is 0 the answer is 1 or 0.
     scores = torch.where(
         variance > 0, 1 - error / variance.masked_fill(variance == 0, 1.0), (error == 0).to(error.dtype)
@@ -68,13 +69,14 @@ def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted
 
 
 def kl(target: Tensor, prediction: Tensor) -> float:
-    """The mean over samples of KL(target || prediction) in nats, 1e-12 added before each logarithm.
+    """The mean over samples of KL(target || prediction) in nats, 1e-12 added to predictions before the logarithm.
 
     >>> round(kl(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5]])), 4)
     0.6931
     """
-    aim, said = _pair(target, prediction)
-    return float((aim * ((aim + FLOOR).log() - (said + FLOOR).log())).sum(dim=1).mean())
+    target, prediction = _pair(target, prediction)
+    # At least 0, which rounding may miss by a hair.
+    return max(0.0, float(kl_divergence(target, (prediction + FLOOR).log()).mean()))
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,11 @@ def correspondence(target: Tensor, prediction: Tensor) -> Correspondence:
 
 
 def _pair(target: Tensor, prediction: Tensor) -> tuple[Tensor, Tensor]:
-    aim = check_probabilities(target, "the target")
-    said = check_probabilities(prediction, "the prediction")
-    if aim.shape != said.shape:
+    target = check_probabilities(target, "the target")
+    prediction = check_probabilities(prediction, "the prediction")
+    if target.shape != prediction.shape:
         raise ModebridgeError(
-            f"Expected target and prediction to have the same shape, but got {tuple(aim.shape)} and "
-            f"{tuple(said.shape)}; run both on the same data."
+            f"Expected target and prediction to have the same shape, but got {tuple(target.shape)} and "
+            f"{tuple(prediction.shape)}; run both on the same data."
         )
-    return aim, said
+    return target, prediction

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.batches import check_batch
-from modebridge.ensembles import BridgedEnsemble, scale
+from modebridge.ensembles import BridgedEnsemble, mean_probability, scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
 from modebridge.evaluate.cost import Cost, cost
 from modebridge.evaluate.scores import accuracy, brier, ece, hits, nll, surprisals
-from modebridge.nets import untouched
+from modebridge.guards import untouched
 from modebridge.types import Batches, Inputs
 
 __all__ = ["Scores", "evaluate", "predict"]
@@ -75,20 +75,22 @@ def _evaluating(model: object) -> Iterator[None]:
 class Scores:
     """What a bridged ensemble is worth on some data, and what it costs.
 
+    Names are those of `Combined`: plain ones are of the probabilities that the ensemble gives, calibrated once
+    `calibrate` was called; `raw_` ones are of the plain mean probability, without a temperature.
+
     Args:
         n: how many images were scored.
         accuracy: the share of right answers; a temperature does not change it.
-        nll: of the plain mean probability (temperature 1), in nats.
-        ece: the same, 15 bins.
-        brier: the same, summed over classes.
-        cnll: calibrated, that is with the ensemble's temperature; None where it was never calibrated.
-        cece: the same.
-        cbrier: the same.
+        nll: negative log likelihood in nats, with the ensemble's temperature.
+        ece: expected calibration error with it, 15 bins.
+        brier: Brier score with it, summed over classes.
+        raw_nll: negative log likelihood without a temperature; `nll` is the same where none was fitted.
+        raw_ece: the same of `ece`.
+        raw_brier: the same of `brier`.
         temperature: the one fitted on validation data; None where there is none.
         cost: of one image, in units of one base network.
         accuracy_interval: 95 % bootstrap interval over images, where asked for.
-        nll_interval: the same.
-        cnll_interval: the same.
+        nll_interval: the same of `nll`.
     """
 
     n: int
@@ -96,14 +98,23 @@ class Scores:
     nll: float
     ece: float
     brier: float
-    cnll: float | None
-    cece: float | None
-    cbrier: float | None
+    raw_nll: float
+    raw_ece: float
+    raw_brier: float
     temperature: float | None
     cost: Cost
     accuracy_interval: Interval | None = None
     nll_interval: Interval | None = None
-    cnll_interval: Interval | None = None
+
+    @property
+    def cnll(self) -> float | None:
+        """The calibrated NLL: `nll`, or None where no temperature was fitted."""
+        return None if self.temperature is None else self.nll
+
+    @property
+    def cece(self) -> float | None:
+        """The calibrated ECE: `ece`, or None where no temperature was fitted."""
+        return None if self.temperature is None else self.ece
 
 
 @torch.no_grad()
@@ -124,23 +135,22 @@ def evaluate(ensemble: BridgedEnsemble, data: Batches, *, intervals: bool = Fals
 
     def mean(images: Inputs) -> Tensor:
         seen[:] = seen or [images]
-        return ensemble._asked(images, "data").mean(dim=0)
+        return mean_probability(ensemble._asked(images, "data"))
 
     with _evaluating(ensemble):
         plain, labels = predict(mean, data)
-    calibrated = scale(plain, ensemble.temperature) if ensemble.calibrated else None
+    tempered = scale(plain, ensemble.temperature) if ensemble.calibrated else plain
     return Scores(
         n=len(labels),
         accuracy=accuracy(plain, labels),
-        nll=nll(plain, labels),
-        ece=ece(plain, labels),
-        brier=brier(plain, labels),
-        cnll=None if calibrated is None else nll(calibrated, labels),
-        cece=None if calibrated is None else ece(calibrated, labels),
-        cbrier=None if calibrated is None else brier(calibrated, labels),
-        temperature=None if calibrated is None else float(ensemble.temperature),
+        nll=nll(tempered, labels),
+        ece=ece(tempered, labels),
+        brier=brier(tempered, labels),
+        raw_nll=nll(plain, labels),
+        raw_ece=ece(plain, labels),
+        raw_brier=brier(plain, labels),
+        temperature=float(ensemble.temperature) if ensemble.calibrated else None,
         cost=cost(ensemble, seen[0]),
         accuracy_interval=bootstrap_mean(hits(plain, labels)) if intervals else None,
-        nll_interval=bootstrap_mean(surprisals(plain, labels)) if intervals else None,
-        cnll_interval=(None if calibrated is None or not intervals else bootstrap_mean(surprisals(calibrated, labels))),
+        nll_interval=bootstrap_mean(surprisals(tempered, labels)) if intervals else None,
     )

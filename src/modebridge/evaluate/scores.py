@@ -113,9 +113,9 @@ def surprisals(probabilities: Tensor, labels: Tensor) -> Tensor:
 def squared_errors(probabilities: Tensor, labels: Tensor) -> Tensor:
     """The squared distance of each row from the one-hot label: (N,) in float64, each within [0, 2]."""
     table, numbers = check(probabilities, labels)
-    own = table.gather(1, numbers.view(-1, 1)).squeeze(1)
+    of_labels = table.gather(1, numbers.view(-1, 1)).squeeze(1)
     # |p - y|^2 without a one-hot table: sum p^2 - 2 p_y + 1.
-    return table.square().sum(dim=1) - 2 * own + 1
+    return table.square().sum(dim=1) - 2 * of_labels + 1
 
 
 def accuracy(probabilities: Tensor, labels: Tensor) -> float:
@@ -165,8 +165,8 @@ class Reliability:
 def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
     """Accuracy and confidence in equal bins of the top probability.
 
-    >>> found = reliability(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1]), bins=2)
-    >>> found.count.tolist(), found.accuracy.tolist()
+    >>> diagram = reliability(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1]), bins=2)
+    >>> diagram.count.tolist(), diagram.accuracy.tolist()
     ([0, 2], [nan, 0.5])
     """
     if bins < 1:
@@ -195,6 +195,6 @@ def ece(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:
     >>> round(ece(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1])), 4)
     0.45
     """
-    found = reliability(probabilities, labels, bins)
-    gaps = (found.accuracy - found.confidence).abs().nan_to_num(0.0)
-    return float((gaps * found.count).sum() / found.count.sum())
+    diagram = reliability(probabilities, labels, bins)
+    gaps = (diagram.accuracy - diagram.confidence).abs().nan_to_num(0.0)
+    return float((gaps * diagram.count).sum() / diagram.count.sum())

@@ -54,15 +54,15 @@ class Members:
 
         A bridge on a network that is no member would pay for a network whose answer is thrown away.
         """
-        own = set(combination)
+        taken = set(combination)
         start = combination[-1] + 1 if combination else 0
         stop = len(self.names) if combination else self.networks
-        return (k for k in range(start, stop) if self.reads[k] <= own)
+        return (k for k in range(start, stop) if self.reads[k] <= taken)
 
     def joining(self, combination: Combination) -> Iterator[int]:
         """All places that may join."""
-        own = set(combination)
-        return (k for k in range(len(self.names)) if k not in own and self.reads[k] <= own)
+        taken = set(combination)
+        return (k for k in range(len(self.names)) if k not in taken and self.reads[k] <= taken)
 
     def cost(self, combination: Combination) -> float:
         """In networks."""
@@ -82,18 +82,20 @@ class Found:
     whole: float
 
 
-def search(members: Members, logits: Sequence[Tensor], labels: Tensor, budget: float, most: int = MOST) -> Found:
+def search(
+    members: Members, logits: Sequence[Sequence[Tensor]], labels: Tensor, budget: float, most: int = MOST
+) -> Found:
     """Look at every combination up to as many networks as `most` allows, and at the best ones beyond.
 
     Args:
         members: what may be combined.
-        logits: (N, K) of each member.
+        logits: (N, K) of each head of each member.
         labels: (N,).
         budget: up to here every combination is looked at before any beyond.
         most: combinations x images x classes.
     """
-    stride = ceil(logits[0].numel() / SAMPLE)
-    scorer = _Scorer([one[::stride] for one in logits], labels[::stride])
+    stride = ceil(logits[0][0].numel() / SAMPLE)
+    scorer = _Scorer([[head[::stride] for head in heads] for heads in logits], labels[::stride])
     allowed = max(most // scorer.numbers, 1)
     whole = 0.0
     listed: list[Combination] | None = None
@@ -181,39 +183,43 @@ def _best(members: Members, nll: Mapping[Combination, float], width: int) -> dic
 class _Scorer:
     """The calibrated NLL of many combinations at a time, in float32."""
 
-    def __init__(self, logits: Sequence[Tensor], labels: Tensor) -> None:
-        # (M, K, N): sums over classes then run along images, which is what vector units like.
-        self._table = torch.stack([one.double().softmax(dim=-1).float().T for one in logits])
+    def __init__(self, logits: Sequence[Sequence[Tensor]], labels: Tensor) -> None:
+        # (M, K, N): sums over classes then run along images, which is what vector units like. Of several heads the sum.
+        self._table = torch.stack(
+            [torch.stack([head.double().softmax(dim=-1) for head in heads]).sum(dim=0).float().T for heads in logits]
+        )
+        self._voices = torch.tensor([len(heads) for heads in logits])
         self._labels = labels
         self.numbers = self._table[0].numel()
 
     def nll(self, combinations: Sequence[Combination]) -> dict[Combination, float]:
-        found: dict[Combination, float] = {}
+        lowest_nll: dict[Combination, float] = {}
         size = max(1, CHUNK // self.numbers)
         inverse = 1.0
         for start in range(0, len(combinations), size):
             chunk = combinations[start : start + size]
             scores, inverse = self._chunk(chunk, inverse)
-            found.update(zip(chunk, scores, strict=True))
-        return found
+            lowest_nll.update(zip(chunk, scores, strict=True))
+        return lowest_nll
 
     def _chunk(self, chunk: Sequence[Combination], start: float) -> tuple[list[float], float]:
         members, classes, images = self._table.shape
         sizes = torch.tensor([len(combination) for combination in chunk])
+        voices = torch.tensor([int(self._voices[list(combination)].sum()) for combination in chunk])
         rows, columns = (
             torch.arange(len(chunk)).repeat_interleave(sizes),
             torch.tensor([k for one in chunk for k in one]),
         )
         chosen = torch.zeros(len(chunk), members)
-        chosen[rows, columns] = 1 / sizes[rows].float()
+        chosen[rows, columns] = 1 / voices[rows].float()
         logs = (chosen @ self._table.view(members, -1)).view(-1, classes, images).add_(FLOOR).log_()
         # Against its largest class, so that no power underflows as a whole.
         logs -= logs.amax(dim=1, keepdim=True)
-        own = logs.gather(1, self._labels.expand(len(chunk), 1, images)).squeeze(1)
-        return _lowest(logs, own, start)
+        of_labels = logs.gather(1, self._labels.expand(len(chunk), 1, images)).squeeze(1)
+        return _lowest(logs, of_labels, start)
 
 
-def _lowest(logs: Tensor, own: Tensor, start: float) -> tuple[list[float], float]:
+def _lowest(logs: Tensor, of_labels: Tensor, start: float) -> tuple[list[float], float]:
     r"""The NLL of B tables, each at its best temperature: Newton's method on 1/T within `fit_temperature`'s bounds.
 
     .. math:: f(\beta) = \mathrm{mean}_n [\log \sum_k e^{\beta l_{nk}} - \beta l_{n y_n}]
@@ -224,7 +230,7 @@ def _lowest(logs: Tensor, own: Tensor, start: float) -> tuple[list[float], float
 
     Args:
         logs: (B, K, N) log probabilities, each column's largest being 0.
-        own: (B, N) those of the labels.
+        of_labels: (B, N) those of the labels.
         start: the first beta.
 
     Returns:
@@ -232,14 +238,14 @@ def _lowest(logs: Tensor, own: Tensor, start: float) -> tuple[list[float], float
     """
     beta = torch.full((len(logs),), start, dtype=torch.float64)
     low, high = torch.full_like(beta, 1 / BOUNDS[1]), torch.full_like(beta, 1 / BOUNDS[0])
-    value, total = torch.full_like(beta, inf), own
+    value, total = torch.full_like(beta, inf), of_labels
     for _ in range(60):
         power = (logs * beta.float().view(-1, 1, 1)).exp_()
         total = power.sum(dim=1)
         first = power.mul_(logs).sum(dim=1) / total
         second = power.mul_(logs).sum(dim=1) / total - first.square()
-        value = total.log().double().mean(dim=1) - beta * own.double().mean(dim=1)
-        slope, bend = (first - own).double().mean(dim=1), second.double().mean(dim=1)
+        value = total.log().double().mean(dim=1) - beta * of_labels.double().mean(dim=1)
+        slope, bend = (first - of_labels).double().mean(dim=1), second.double().mean(dim=1)
         low, high = torch.where(slope > 0, low, beta), torch.where(slope > 0, beta, high)
         newton = beta - slope / bend
         inside = (newton > low) & (newton < high)
@@ -251,9 +257,9 @@ def _lowest(logs: Tensor, own: Tensor, start: float) -> tuple[list[float], float
             break
         beta = step
     confidence = total.double().reciprocal().mean(dim=1)  # of the largest class, whose power is 1
-    images = own.shape[1]
-    sure = (own == 0).all(dim=1) | ((beta > 1) & (confidence > (images + 1) / (images + 2)))
+    images = of_labels.shape[1]
+    sure = (of_labels == 0).all(dim=1) | ((beta > 1) & (confidence > (images + 1) / (images + 2)))
     if bool(sure.any()):
-        plain = logs[sure].exp().sum(dim=1).log().double().mean(dim=1) - own[sure].double().mean(dim=1)
+        plain = logs[sure].exp().sum(dim=1).log().double().mean(dim=1) - of_labels[sure].double().mean(dim=1)
         value[sure] = plain
     return value.tolist(), float(beta.log().mean().exp())

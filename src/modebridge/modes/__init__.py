@@ -2,11 +2,12 @@
 
 from modebridge.modes.mode import Mode, check_modes, tensors_of, unusual
 from modebridge.modes.objective import ModeObjective, error_rate
-from modebridge.modes.statistics import check_statistics, has_statistics, refresh_statistics
+from modebridge.modes.statistics import Refresh, check_statistics, has_statistics, refresh_statistics
 
 __all__ = [
     "Mode",
     "ModeObjective",
+    "Refresh",
     "check_modes",
     "check_statistics",
     "error_rate",

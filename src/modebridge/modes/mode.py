@@ -45,16 +45,16 @@ class Mode:
 
         Floats are converted to the network's own type; other numbers are no weights, and refused where it has floats.
         """
-        own_params, own_buffers, aliases = tensors_of(net)
-        given = {name: tensor for name, tensor in state.items() if name not in aliases and isinstance(tensor, Tensor)}
-        for name, tensor in given.items():
-            _check_numbers(name, tensor, own_params.get(name, own_buffers.get(name)))
+        net_params, net_buffers, aliases = tensors_of(net)
+        saved = {name: tensor for name, tensor in state.items() if name not in aliases and isinstance(tensor, Tensor)}
+        for name, tensor in saved.items():
+            _check_numbers(name, tensor, net_params.get(name, net_buffers.get(name)))
         trees.check_same(
-            [{**own_params, **own_buffers}, given], f"the checkpoint and {type(net).__name__}", types=False
+            [{**net_params, **net_buffers}, saved], f"the checkpoint and {type(net).__name__}", types=False
         )
         # In the network's own types and memory orders, as load_state_dict would load it.
-        params = {name: _like(own, given[name]) for name, own in own_params.items()}
-        buffers = {name: _like(own, given[name]) for name, own in own_buffers.items()}
+        params = {name: _like(tensor, saved[name]) for name, tensor in net_params.items()}
+        buffers = {name: _like(tensor, saved[name]) for name, tensor in net_buffers.items()}
         for name, tensor in {**params, **buffers}.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ModebridgeError(
@@ -113,16 +113,16 @@ def unusual(tensor: Tensor) -> str | None:
     return None
 
 
-def _check_numbers(name: str, given: Tensor, own: Tensor | None) -> None:
+def _check_numbers(name: str, saved: Tensor, expected: Tensor | None) -> None:
     """Refuse what `copy_` would turn into weights that nobody trained, or could not read at all."""
-    got, way_out = unusual(given), "save plain dense tensors, tensor.to_dense() or tensor.dequantize()"
-    if got is None and own is not None and own.shape == given.shape:
-        if own.is_floating_point() and not given.is_floating_point():
-            got, way_out = f"{given.dtype}", f"use the weights as they were trained, such as {own.dtype}"
-        elif given.is_complex() and not own.is_complex():
-            got, way_out = f"{given.dtype}", f"save it as {own.dtype}"
-        elif _claims_more(given) and not _claims_more(own):
-            got = f"{tuple(given.shape)} made of {given.untyped_storage().nbytes()} bytes"
+    got, way_out = unusual(saved), "save plain dense tensors, tensor.to_dense() or tensor.dequantize()"
+    if got is None and expected is not None and expected.shape == saved.shape:
+        if expected.is_floating_point() and not saved.is_floating_point():
+            got, way_out = f"{saved.dtype}", f"use the weights as they were trained, such as {expected.dtype}"
+        elif saved.is_complex() and not expected.is_complex():
+            got, way_out = f"{saved.dtype}", f"save it as {expected.dtype}"
+        elif _claims_more(saved) and not _claims_more(expected):
+            got = f"{tuple(saved.shape)} made of {saved.untyped_storage().nbytes()} bytes"
             way_out = "save a tensor that holds all its numbers, tensor.contiguous()"
     if got is not None:
         raise ModebridgeError(f"Expected '{name}' to be a tensor of a network's numbers, but got {got}; {way_out}.")
@@ -133,8 +133,8 @@ def _claims_more(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
 
 
-def _like(own: Tensor, given: Tensor) -> Tensor:
-    return torch.empty_like(own, device=given.device, requires_grad=False).copy_(given.detach())
+def _like(expected: Tensor, saved: Tensor) -> Tensor:
+    return torch.empty_like(expected, device=saved.device, requires_grad=False).copy_(saved.detach())
 
 
 def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:

@@ -2,74 +2,80 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.batches import inputs_in, named, rows_of
+from modebridge.batches import inputs_in, named
 from modebridge.modes.mode import Mode
 from modebridge.nets import run, skeleton
-from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
+from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
 
 __all__ = ["ModeObjective", "error_rate"]
 
 MEMBER = "mode"
 
 
-class ModeObjective:
+class ModeObjective(Objective[Mode]):
     """Train one network on labels: the mean cross entropy of a batch.
 
     Args:
         net: gives the architecture.
+        mode: the weights to begin from.
+        trainable: names of the parameters that learn, the others stay as they are; None trains all.
+        synced: makes a network's batch norm see the batches of all processes.
     """
 
-    def __init__(self, net: nn.Module) -> None:
-        self._train = skeleton(net, training=True)
+    def __init__(
+        self,
+        net: nn.Module,
+        mode: Mode,
+        trainable: Collection[str] | None = None,
+        *,
+        synced: Callable[[nn.Module], nn.Module] = lambda module: module,
+    ) -> None:
+        self._train = synced(skeleton(net, training=True))
         self._eval = skeleton(net)
+        self._mode = mode
+        self._trainable = trainable
+        # Kept, so that copies of this objective (`on`) have the very same program, which is compiled once.
+        self._program: Program = self._loss
 
-    def start(self, mode: Mode, trainable: Collection[str] | None = None) -> States:
-        """Begin from the weights of `mode`; those named learn, the others stay as they are. None trains all."""
-        learns = trainable if trainable is not None else mode.params
-        params = {name: tensor for name, tensor in mode.params.items() if name in learns}
-        frozen = {name: tensor for name, tensor in mode.params.items() if name not in learns}
-        return {MEMBER: State(params, mode.buffers, frozen)}
+    def on(self, mode: Mode, trainable: Collection[str] | None = None) -> Self:
+        """The same objective from other weights; it shares the compiled program."""
+        other = copy.copy(self)
+        other._mode, other._trainable = mode, trainable
+        return other
 
-    def draw(self, size: int, generator: torch.Generator) -> Draw:
-        """Nothing: augmentation belongs to the data."""
-        return {}
-
-    whole = False
-
-    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
-        """The rows alone."""
-        return rows_of(batch, rows), draw
-
-    ahead = False
+    def start(self) -> States:
+        """The weights of the mode."""
+        learns = self._mode.params if self._trainable is None else self._trainable
+        return {MEMBER: State.split(self._mode.params, self._mode.buffers, learns)}
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """The batch as it is."""
+        """The batch as it is: augmentation belongs to the data."""
         return {MEMBER: {**named(batch[0]), "labels": batch[1]}}
 
     def program(self, member: str) -> Program:
         """Cross entropy on the labels."""
-        return self._loss
+        return self._program
 
     def _loss(self, state: State, prepared: Prepared) -> Tensor:
-        logits = run(self._train, {**state.params, **state.frozen}, state.buffers, inputs_in(prepared))
+        logits = run(self._train, state.all_params, state.buffers, inputs_in(prepared))
         return F.cross_entropy(logits, prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         """The share of wrong answers."""
-        state = states[MEMBER]
-        return {MEMBER: error_rate(self._eval, state, batches)}
+        return {MEMBER: error_rate(self._eval, states[MEMBER], batches)}
 
     def result(self, states: States) -> Mode:
         """The trained mode."""
-        state = states[MEMBER]
-        return Mode({**state.params, **state.frozen}, state.buffers)
+        return Mode(states[MEMBER].all_params, states[MEMBER].buffers)
 
 
 @torch.no_grad()
@@ -77,7 +83,7 @@ def error_rate(net: nn.Module, state: State, batches: Batches) -> float:
     """The share of images whose top class is not their label."""
     wrong, seen = 0, 0
     for images, labels in batches:
-        logits = run(net, {**state.params, **state.frozen}, state.buffers, images)
+        logits = run(net, state.all_params, state.buffers, images)
         wrong += int((logits.argmax(-1) != labels).sum())
         seen += len(labels)
     return wrong / seen if seen else math.nan

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,10 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import run, skeleton
 from modebridge.types import Batches, Params
 
-__all__ = ["check_statistics", "has_statistics", "refresh_statistics"]
+__all__ = ["Refresh", "check_statistics", "has_statistics", "refresh_statistics"]
+
+Refresh: TypeAlias = Callable[[nn.Module, Params, Params, Batches], dict[str, Tensor]]
+"""`refresh_statistics`, or the same shared out among processes."""
 
 
 def has_statistics(net: nn.Module) -> bool:

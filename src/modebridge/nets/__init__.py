@@ -1,44 +1,37 @@
 """The paper's networks, and running any network at any parameters. Knows nothing of curves."""
 
-from modebridge.nets.alike import alike
 from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, initialise
-from modebridge.nets.functional import Tapped, call, logits_of, run, run_with_taps, skeleton
-from modebridge.nets.inspect import Inspection, Layout, Tap, inspect
+from modebridge.nets.functional import Tapped, call, logits_of, run, skeleton
 from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
 from modebridge.nets.predictor import Predictor
+from modebridge.nets.probabilities import mean_probability, probabilities_of
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
 from modebridge.nets.taps import Taps, check_tap, feature_of, tap_names
-from modebridge.nets.untouched import untouched
 
 __all__ = [
     "SPECS",
     "BasicBlock",
     "BottleneckBlock",
     "FilterResponseNorm",
-    "Inspection",
-    "Layout",
     "Norm",
     "Predictor",
     "ResNet",
     "ResNetSpec",
     "SameConv2d",
-    "Tap",
     "Tapped",
     "Taps",
-    "alike",
     "call",
     "check_tap",
     "feature_of",
     "initialise",
-    "inspect",
     "last_blocks_tap",
     "logits_of",
     "make_norm",
+    "mean_probability",
+    "probabilities_of",
     "resnet",
     "run",
-    "run_with_taps",
     "skeleton",
     "spec_of",
     "tap_names",
-    "untouched",
 ]

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from modebridge.batches import each
+from modebridge.batches import each, named
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets.functional import run_with_taps
+from modebridge.nets.functional import Tapped
 from modebridge.types import Inputs
 
-__all__ = ["Shape", "counting", "examples", "feature_shapes", "flops", "invoke", "on_copy", "plain_attention", "zeros"]
+__all__ = ["Shape", "counting", "examples", "feature_shapes", "invoke", "on_copy", "plain_attention", "zeros"]
 
 Shape: TypeAlias = tuple[int, ...]
 """Of one image or feature, without the batch axis."""
@@ -31,28 +31,17 @@ FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeEr
 """What modules raise at inputs that they cannot take."""
 
 
-def flops(module: nn.Module, *inputs: Inputs) -> float:
-    """The multiply-adds of convolutions and products of matrices and vectors in one forward pass, in evaluation mode.
-
-    Args:
-        module: any module; it is copied without its weights and never touched.
-        inputs: what it is called with; a batch of one gives the cost of one image.
-
-    >>> flops(nn.Linear(3, 5), torch.zeros(1, 3))
-    15.0
-    """
-
-    def count(bare: nn.Module, given: Sequence[Inputs]) -> float:
-        with counting() as counted:
-            invoke(bare, given)
-        return counted()
-
-    return on_copy(module, inputs, count)
-
-
 @contextmanager
 def counting() -> Iterator[Callable[[], float]]:
-    """Count multiply-adds while this is open; the function it gives says how many there were so far."""
+    """Count the multiply-adds of convolutions and products of matrices and vectors while this is open.
+
+    The function it gives says how many there were so far.
+
+    >>> with counting() as counted:
+    ...     _ = nn.Linear(3, 5)(torch.zeros(1, 3))
+    >>> counted()
+    15.0
+    """
     with plain_attention(), FlopCounterMode(display=False, custom_mapping=_UNCOUNTED) as counter:
         # torch counts a multiply-add as two operations.
         yield lambda: float(counter.get_total_flops()) / 2
@@ -138,7 +127,7 @@ def feature_shapes(net: nn.Module, image: Sequence[int] | Inputs, taps: Sequence
     """
 
     def read(bare: nn.Module, inputs: Sequence[Inputs]) -> dict[str, Shape]:
-        _, features = run_with_taps(bare, inputs[0], taps)
+        _, features = Tapped(bare, taps)(inputs[0])
         return {tap: tuple(feature.shape[1:]) for tap, feature in features.items()}
 
     return on_copy(net, examples(net, image), read) if taps else {}
@@ -157,8 +146,8 @@ def examples(module: nn.Module, *given: Sequence[int] | Inputs) -> list[Inputs]:
 
 def zeros(module: nn.Module, *shapes: Sequence[int]) -> list[Tensor]:
     """A batch of one of each shape, of the module's own type, on torch's meta device."""
-    own = next(iter(module.parameters()), torch.zeros(()))
-    dtype = own.dtype if own.is_floating_point() else torch.float32
+    parameter = next(iter(module.parameters()), torch.zeros(()))
+    dtype = parameter.dtype if parameter.is_floating_point() else torch.float32
     return [torch.empty(1, *shape, dtype=dtype, device="meta") for shape in shapes]
 
 
@@ -200,8 +189,8 @@ def on_copy(
     except ModebridgeError:
         raise
     except FAILED as error:
-        valued = any(tensor.device.type != "meta" for given in inputs for tensor in _tensors(given))
-        shapes = ", ".join(str(tuple(tensor.shape)) for given in inputs for tensor in _tensors(given))
+        valued = any(tensor.device.type != "meta" for given in inputs for tensor in named(given).values())
+        shapes = ", ".join(str(tuple(tensor.shape)) for given in inputs for tensor in named(given).values())
         way_out = (
             "check its shape and type" if valued else "give the shape of one image or feature without the batch axis"
         )
@@ -209,10 +198,6 @@ def on_copy(
             f"Expected {type(module).__name__} to run on {'an example' if valued else 'zeros'} of shape {shapes}, "
             f"but got '{first_line(error)}'; {way_out}."
         ) from error
-
-
-def _tensors(given: Inputs) -> list[Tensor]:
-    return [given] if isinstance(given, Tensor) else list(given.values())
 
 
 def _moved(device: torch.device, tensor: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from modebridge.errors import ModebridgeError
-from modebridge.nets.narrow import soundly
+from modebridge.guards.narrow_convolutions import soundly
+from modebridge.guards.untouched import tracing, untouched
 from modebridge.nets.taps import Taps, without_taps
-from modebridge.nets.untouched import tracing, untouched
 from modebridge.types import Inputs, Params
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "call",
     "logits_of",
     "run",
-    "run_with_taps",
     "skeleton",
 ]
 
@@ -53,7 +52,7 @@ def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
 
 def call(net: nn.Module, inputs: Inputs) -> Tensor:
     """The logits of `net` at its own parameters; several inputs are passed by their names, and none is changed."""
-    return logits_of(untouched(net, lambda own: net(own) if isinstance(own, Tensor) else net(**own), inputs))
+    return logits_of(untouched(net, lambda safe: net(safe) if isinstance(safe, Tensor) else net(**safe), inputs))
 
 
 def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Tensor:
@@ -68,9 +67,10 @@ def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Ten
         inputs: tensors in order, or one dict of them by the names of the arguments.
     """
 
-    def at(*own: Inputs) -> object:
-        plain = [given for given in own if isinstance(given, Tensor)]
-        by_name = {name: tensor for given in own if not isinstance(given, Tensor) for name, tensor in given.items()}
+    def at(*safe: Inputs) -> object:
+        plain = [tensors for tensors in safe if isinstance(tensors, Tensor)]
+        dicts = [tensors for tensors in safe if not isinstance(tensors, Tensor)]
+        by_name = {name: tensor for tensors in dicts for name, tensor in tensors.items()}
         return _at(net, {**params, **buffers}, tuple(plain), by_name)
 
     return logits_of(untouched(net, at, *inputs), training=net.training)
@@ -89,46 +89,19 @@ def logits_of(output: object, *, training: bool = False) -> Tensor:
     >>> logits_of({"logits": torch.ones(1, 2), "hidden_states": None})
     tensor([[1., 1.]])
     """
-    found = output
+    logits = output
     if isinstance(output, Mapping):
-        found = output.get("logits")
+        logits = output.get("logits")
     elif not isinstance(output, Tensor):
-        found = getattr(output, "logits", None)
-        if found is None and training and isinstance(output, tuple | list) and output:
-            found = output[0]
-    if not isinstance(found, Tensor):
+        logits = getattr(output, "logits", None)
+        if logits is None and training and isinstance(output, tuple | list) and output:
+            logits = output[0]
+    if not isinstance(logits, Tensor):
         raise ModebridgeError(
             f"Expected the network's output to be a tensor or to hold one as 'logits', but got "
             f"{type(output).__name__}; wrap it in a module that returns its logits."
         )
-    return found
-
-
-def run_with_taps(
-    net: nn.Module, images: Inputs, taps: Sequence[str], state: Params | None = None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """One forward pass that gives both the logits and the feature maps at the taps.
-
-    Args:
-        net: any module that maps images to logits.
-        images: (B, ...), or several inputs by name.
-        taps: names of submodules as in `net.named_modules()`; the feature is what the submodule returns.
-        state: parameters and buffers by name to run at; None takes the module's own.
-
-    Returns:
-        Logits (B, K), and the feature of each tap by its name.
-
-    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> logits, features = run_with_taps(net, torch.rand(5, 3), ["1"])
-    >>> logits.shape, features["1"].shape
-    (torch.Size([5, 2]), torch.Size([5, 4]))
-    """
-    with _one_at_a_time(net):
-        reading = Taps(net, taps)
-        try:
-            return reading.read(lambda: call(net, images) if state is None else run(net, state, {}, images))
-        finally:
-            reading.remove()
+    return logits
 
 
 class Tapped(nn.Module):
@@ -137,8 +110,13 @@ class Tapped(nn.Module):
     Several threads may run it: at its own weights side by side, at others one after another.
 
     Args:
-        net: any module that maps images to logits; it is copied.
-        taps: the names of the submodules to read.
+        net: any module that maps images to logits; it is copied, and runs in evaluation mode.
+        taps: names of submodules as in `net.named_modules()`; the feature is what the submodule returns.
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> logits, features = Tapped(net, ["1"])(torch.rand(5, 3))
+    >>> logits.shape, features["1"].shape
+    (torch.Size([5, 2]), torch.Size([5, 4]))
     """
 
     def __init__(self, net: nn.Module, taps: Sequence[str]) -> None:
@@ -157,9 +135,9 @@ class Tapped(nn.Module):
 
     def state_of(self, state: Params) -> dict[str, Tensor]:
         """The parameters and buffers of the network under the names that `run` takes."""
-        own = self.net.state_dict()
+        placeholders = self.net.state_dict()
         # In the memory order of our own: another order would be another program to a compiler.
-        return {f"net.{name}": torch.empty_like(own[name]).copy_(tensor) for name, tensor in state.items()}
+        return {f"net.{name}": torch.empty_like(placeholders[name]).copy_(tensor) for name, tensor in state.items()}
 
 
 def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping[str, Any] | None = None) -> Any:

@@ -7,7 +7,7 @@ from typing import Self
 from torch import nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.nets.untouched import tracing
+from modebridge.guards.untouched import tracing
 
 __all__ = ["Predictor"]
 
@@ -49,8 +49,8 @@ class Predictor(nn.Module):
     @property
     def _keepers(self) -> list[nn.Module]:
         """The layers with buffers; looked for once, since big networks have hundreds of others."""
-        found: list[nn.Module] | None = self.__dict__.get("_kept")
-        if found is None:
-            found = [module for module in self.modules() if module is not self and module._buffers]
-            self.__dict__["_kept"] = found
-        return found
+        keepers: list[nn.Module] | None = self.__dict__.get("_kept")
+        if keepers is None:
+            keepers = [module for module in self.modules() if module is not self and module._buffers]
+            self.__dict__["_kept"] = keepers
+        return keepers

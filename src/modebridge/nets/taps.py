@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.nets.untouched import tracing, version
+from modebridge.guards.untouched import tracing, version
 
 __all__ = ["Taps", "check_tap", "feature_of", "tap_names", "without_taps"]
 
@@ -27,9 +27,10 @@ class Taps:
 
     def __init__(self, net: nn.Module, taps: Sequence[str]) -> None:
         self._names = list(dict.fromkeys(taps))
-        self._heard = _ByThread()
+        self._by_thread = _ByThread()
         places = [(check_tap(net, tap), tap) for tap in self._names]  # all of them, before any hook is set
-        self._handles = [module.register_forward_hook(_Reader(self._heard, tap)) for module, tap in places]
+        for module, tap in places:
+            module.register_forward_hook(_Reader(self._by_thread, tap))
 
     def read(self, forward: Callable[[], Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The logits of a forward pass, and the feature of each tap by its name.
@@ -37,25 +38,20 @@ class Taps:
         Args:
             forward: runs the network once, on the thread that called.
         """
-        before = self._heard.found
-        found: dict[str, _Reading] = {}
-        self._heard.found = found
+        before = self._by_thread.readings
+        readings: dict[str, _Reading] = {}
+        self._by_thread.readings = readings
         try:
             logits = forward()
         finally:
-            self._heard.found = before
+            self._by_thread.readings = before
         for tap in self._names:
-            if tap not in found:
+            if tap not in readings:
                 raise ModebridgeError(
                     f"Expected tap '{tap}' to run in the forward pass, but it was never called; "
                     "choose a submodule on the way from the images to the logits."
                 )
-        return logits, {tap: found[tap].feature(tap) for tap in self._names}
-
-    def remove(self) -> None:
-        """Take the hooks off the network."""
-        for handle in self._handles:
-            handle.remove()
+        return logits, {tap: readings[tap].feature(tap) for tap in self._names}
 
 
 class _Reading:
@@ -81,7 +77,7 @@ class _ByThread(threading.local):
     """What the pass of each thread has read; None where nobody reads. A copy starts with nothing."""
 
     def __init__(self) -> None:  # in every thread that comes; dynamo wants it to be an attribute of the instance
-        self.found: dict[str, _Reading] | None = None
+        self.readings: dict[str, _Reading] | None = None
 
     def __reduce__(self) -> tuple[type[_ByThread], tuple[()]]:
         return _ByThread, ()
@@ -90,20 +86,20 @@ class _ByThread(threading.local):
 class _Reader:
     """The hook of one tap; a class and no closure, so that a copied network gets a hook of its own."""
 
-    def __init__(self, heard: _ByThread, tap: str) -> None:
-        self._heard = heard
+    def __init__(self, by_thread: _ByThread, tap: str) -> None:
+        self._by_thread = by_thread
         self._tap = tap
 
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
-        found = self._heard.found
-        if found is None:
+        readings = self._by_thread.readings
+        if readings is None:
             return
-        if self._tap in found:
+        if self._tap in readings:
             raise ModebridgeError(
                 f"Expected tap '{self._tap}' to run once in a forward pass, but it ran again; "
                 "tap a submodule that is used in one place only."
             )
-        found[self._tap] = _Reading(output, self._tap)
+        readings[self._tap] = _Reading(output, self._tap)
 
 
 def without_taps(net: nn.Module) -> nn.Module:
@@ -116,17 +112,17 @@ def without_taps(net: nn.Module) -> nn.Module:
 
 def feature_of(output: object, tap: str) -> Tensor:
     """The feature in what a tapped submodule returned: a tensor, or the first one of a tuple, list or dict."""
-    found = output
+    feature = output
     if isinstance(output, Mapping):
-        found = next(iter(output.values()), None)
+        feature = next(iter(output.values()), None)
     elif isinstance(output, tuple | list):
-        found = output[0] if output else None
-    if not isinstance(found, Tensor):
+        feature = output[0] if output else None
+    if not isinstance(feature, Tensor):
         raise ModebridgeError(
             f"Expected the output of tap '{tap}' to be a tensor or to begin with one, but got "
             f"{type(output).__name__}; tap a submodule that returns a tensor."
         )
-    return found
+    return feature
 
 
 def tap_names(net: nn.Module) -> list[str]:

@@ -1,58 +1,33 @@
-"""Choices, not algorithms: what is trained on what, for how long, and the run that makes it so."""
+"""Choices, not algorithms: which network is trained on what, for how long."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes.answering import answers_of
 from modebridge.recipes.checking import check_recipe
 from modebridge.recipes.config import DataConfig, Recipe
-from modebridge.recipes.digits import digits
-from modebridge.recipes.folder import RunFolder, machine
-from modebridge.recipes.gathering import gather, write_page
-from modebridge.recipes.kept import begin, find_recipe_of, recipe_to_go_on_with
-from modebridge.recipes.members import Member, bridge, members_of, mode, point
+from modebridge.recipes.demo import digits
+from modebridge.recipes.network import Network, network_of
 from modebridge.recipes.paper import cifar10, cifar10_short, cifar100, in1k, tin200, tin200_short
-from modebridge.recipes.pipeline import RunResult, engine_for, make_workshop, run_recipe
-from modebridge.recipes.reading import missing_members, read_answers
-from modebridge.recipes.scoring import curve_warnings, main_rows
-from modebridge.recipes.settings import changed, from_file, from_toml, to_toml
-from modebridge.recipes.workshop import Workshop
-from modebridge.types import Progress
+from modebridge.recipes.run_data import DataFacts, RunData, facts_of
+from modebridge.recipes.settings import changed, differences, from_file, from_toml, to_toml
 
 __all__ = [
     "RECIPES",
     "DataConfig",
-    "Member",
-    "Progress",
+    "DataFacts",
+    "Network",
     "Recipe",
-    "RunFolder",
-    "RunResult",
-    "Workshop",
-    "answers_of",
-    "begin",
-    "bridge",
+    "RunData",
     "changed",
     "check_recipe",
-    "curve_warnings",
-    "engine_for",
+    "differences",
+    "facts_of",
     "find_recipe",
-    "find_recipe_of",
     "from_toml",
-    "gather",
-    "machine",
-    "main_rows",
-    "make_workshop",
-    "members_of",
-    "missing_members",
-    "mode",
-    "point",
-    "read_answers",
+    "network_of",
     "read_recipe",
-    "recipe_to_go_on_with",
-    "run_recipe",
     "to_toml",
-    "write_page",
 ]
 
 RECIPES: dict[str, Callable[[], Recipe]] = {

@@ -1,37 +1,47 @@
-"""Whether the choices of a recipe fit each other and its data set: found out before anything is read or trained."""
+"""Whether the choices of a recipe fit each other and its data: found out before anything is trained."""
 
 from __future__ import annotations
 
-from modebridge.bridges import last_blocks_tap
-from modebridge.errors import ModebridgeError, near
-from modebridge.nets.resnet import SPECS
+import torch
+
+from modebridge.batches import shapes_of, size_of
+from modebridge.bridges import choose_body, last_blocks_tap
+from modebridge.errors import ModebridgeError, first_line
+from modebridge.nets import ResNetSpec, call, skeleton
 from modebridge.recipes.config import Recipe
-from modebridge.recipes.costs import spec_for
+from modebridge.recipes.network import Network, check_reference, network_of
+from modebridge.recipes.run_data import RunData, facts_of
+from modebridge.recipes.user_code import seeded
+from modebridge.types import Inputs
 
 __all__ = ["check_recipe"]
 
-IMAGES = {"digits": (1, 8, 8), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32)}
-"""The shape of the images of sets that come in one; others are brought to the network's own."""
 
+def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
+    """Refuse a recipe whose network, images and bridges do not go together.
 
-def check_recipe(recipe: Recipe) -> None:
-    """Refuse a recipe whose network, images and bridges do not go together."""
-    if recipe.net not in SPECS:
+    Args:
+        recipe: the choices.
+        data: its data, where it has been read; None looks as far as that is possible without reading.
+    """
+    check_reference(recipe.net)
+    facts = data.facts if data is not None else facts_of(recipe)
+    if facts is None:
+        return
+    network = network_of(recipe, facts)
+    spec, side = network.spec, facts.image[-1] if facts.image else 0
+    if recipe.data.pad > side:
         raise ModebridgeError(
-            f"Expected net to be a known network, but got '{recipe.net[:80]}'; {near(recipe.net[:80], SPECS)}."
-        )
-    spec = spec_for(recipe)
-    image = IMAGES.get(recipe.data.name, spec.image)
-    if image[0] != spec.image[0]:
-        raise ModebridgeError(
-            f"Expected net to take images of {image[0]} channels, as {recipe.data.name} has, but {recipe.net} takes "
-            f"{spec.image[0]}; choose another net."
-        )
-    if recipe.data.pad > image[-1]:
-        raise ModebridgeError(
-            f"Expected data.pad to be at most the {image[-1]} pixels of an image's side, but got {recipe.data.pad}; "
+            f"Expected data.pad to be at most the {side} pixels of an image's side, but got {recipe.data.pad}; "
             "lower it."
         )
+    if spec is not None:
+        _check_widths(recipe, spec)
+    if spec is None or recipe.budget:
+        _check_by_running(recipe, network, data.few() if data is not None else torch.zeros(2, *facts.image or ()))
+
+
+def _check_widths(recipe: Recipe, spec: ResNetSpec) -> None:
     last_blocks_tap(spec)
     last = [planes for planes, _ in spec.blocks()[-3:]]
     for size in ("small", "medium"):
@@ -42,3 +52,32 @@ def check_recipe(recipe: Recipe) -> None:
                 f"Expected {size} to be between 0.1 and {min(last)}, the narrowest width that it divides, but got "
                 f"{slim:g}; 1 leaves widths as they are, 2 halves them."
             )
+
+
+@torch.no_grad()
+def _check_by_running(recipe: Recipe, network: Network, inputs: Inputs) -> None:
+    """Two images through the network, and through a bridge of each size."""
+    net = skeleton(network.build(torch.Generator().manual_seed(0)))
+    try:
+        with seeded(0):  # a network that draws in evaluation mode too must not disturb the caller's generator
+            logits = call(net, inputs)
+    except ModebridgeError:
+        raise
+    except Exception as error:  # a user's module: anything can be wrong with it
+        raise ModebridgeError(
+            f"Expected net '{recipe.net}' to run on the data's images, {shapes_of(inputs)}, but got "
+            f"'{first_line(error)}'; give it the options for such images, or other images."
+        ) from error
+    if logits.shape != (size_of(inputs), network.classes):
+        raise ModebridgeError(
+            f"Expected net '{recipe.net}' to give logits of (batch, {network.classes}), one per class of the data, but "
+            f"got {tuple(logits.shape)} for {size_of(inputs)} images; build it with {network.classes} classes."
+        )
+    for size in recipe.sizes:
+        slim = recipe.slim(size)
+        if not slim >= 0.1:
+            raise ModebridgeError(
+                f"Expected {size} to be at least 0.1, but got {slim:g}; 1 leaves widths as they are, 2 halves them."
+            )
+        budget = recipe.budget if size == "small" and recipe.budget else None
+        choose_body(net, inputs, "I", slim=slim, budget=budget, name=f"{size} bridge")

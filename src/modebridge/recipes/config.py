@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from modebridge.curves import PinStart
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Norm
+from modebridge.recipes.user_code import absolute, reference_to, split_reference
 from modebridge.training import TrainConfig
 
-__all__ = ["DataConfig", "Recipe"]
+__all__ = ["FOLDER", "DataConfig", "Recipe", "located"]
+
+FOLDER = "folder:"
+"""What the name of data begins with that is a folder of images in classes."""
 
 IMAGES = 10**9
 """More than any data set has."""
@@ -23,7 +28,10 @@ class DataConfig:
     """Which images, and how they are fed.
 
     Args:
-        name: "digits", or a set of `modebridge.data.SETS`, which is read from a folder.
+        name: "digits"; a set of `modebridge.data.SETS`, which is read from its official files; "folder:PATH" with
+            PATH/train/CLASS/*.jpg and so on (valid or val, and test, are cut from train where they are not beside
+            it); or a function of your own file, itself or as "FILE.py:NAME", that returns (train, valid, test) or
+            (train, test), each a pair of tensors (images, labels), an `ImageSet`, or a loader of such batches.
         batch_size: of modes and curves.
         bridge_batch_size: of bridges; 0 for the same.
         train: take only so many of the training images; 0 for all.
@@ -32,6 +40,8 @@ class DataConfig:
         pad: zero pixels around an image before a random crop of its own size.
         flip: mirror half of the images.
         noise: of digits only: standard deviation of the fixed pixel noise, in units of the images' own.
+        size: pixels of a side that the images of a folder are brought to; 0 where the set has its own (of "in1k" the
+            network's).
     """
 
     name: str
@@ -43,12 +53,25 @@ class DataConfig:
     pad: int = 0
     flip: bool = False
     noise: float = 0.0
+    size: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", _as_text(self.name, "data.name"))
         _within("data.batch_size", self.batch_size, 1, IMAGES)
         for name in ("bridge_batch_size", "train", "valid", "test", "pad"):
             _within(f"data.{name}", getattr(self, name), 0, IMAGES)
         _within("data.noise", self.noise, 0, 1000)
+        _within("data.size", self.size, 0, 10_000)
+        if self.name.startswith(FOLDER) and not self.size:
+            raise ModebridgeError(
+                "Expected data.size to be the pixels of a side that a folder's images are brought to, but got 0; give "
+                "for example data.size=32."
+            )
+        if self.size and not self.name.startswith((FOLDER, "in1k")):
+            raise ModebridgeError(
+                f"Expected data.size to be 0 for {self.name[:80]}, whose images have a size already, but got "
+                f"{self.size}; it is for folders of images."
+            )
 
 
 @dataclass(frozen=True)
@@ -59,18 +82,22 @@ class Recipe:
         name: how the command line calls it.
         about: one line for people.
         data: images and batches.
-        net: name of the base network.
-        norm: its normalisation.
+        net: the base network: one of the paper's names ("digits", "cifar10", "cifar100", "tin200", "in1k");
+            "timm:MODEL" or "torchvision:MODEL", with options in brackets where it needs them, as in
+            "timm:vit_tiny_patch16_224(img_size=32, depth=3)"; or a function of your own file that returns a module,
+            itself or as "FILE.py:NAME". It may take `classes` and `channels`.
         modes: how many networks are trained.
         mode: training of each mode.
         curve: training of each curve.
         bridge: training of all bridges together.
+        norm: of the paper's networks, "frn" or "bn"; others have their own.
         pairs: which curves: "first" from mode 0 to each other one, "all" between all modes, "paper" all pairs of modes
             0 to 4 and the pair 0-5.
         type2: of which pairs there are type II bridges: of the "first" alone, or of "all" curves.
         sizes: which sizes of bridges, of "small" and "medium".
         small: what the widths of small bridges are divided by.
         medium: what those of medium bridges are divided by.
+        budget: at most this share of the base's FLOPs for a small bridge, instead of `small`; 0 to go by `small`.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
         align: renumber the units of every other mode to match those of mode 0: "none", by "activations" (the paper, on
@@ -84,16 +111,17 @@ class Recipe:
     about: str
     data: DataConfig
     net: str
-    norm: Norm
     modes: int
     mode: TrainConfig
     curve: TrainConfig
     bridge: TrainConfig
+    norm: Norm = "frn"
     pairs: Literal["first", "all", "paper"] = "first"
     type2: Literal["first", "all"] = "all"
     sizes: tuple[str, ...] = ("small",)
     small: float = 2.0
     medium: float = 1.0
+    budget: float = 0.0
     control: bool = True
     mixup: float = 0.4
     align: Literal["none", "activations", "weights"] = "none"
@@ -102,6 +130,7 @@ class Recipe:
     device: Literal["auto", "cpu"] = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "net", _as_text(self.net, "net"))
         whole = self.name.isprintable() and len(self.name) <= 100 and self.name.strip(". ")
         if not whole or "/" in self.name or "\\" in self.name:
             raise ModebridgeError(
@@ -130,6 +159,7 @@ class Recipe:
             )
         _within("together", self.together, 1, MODES)
         _within("mixup", self.mixup, 0, 1000)
+        _within("budget", self.budget, 0, 1)
 
     def curves(self) -> list[tuple[int, int]]:
         """The pairs of modes that get a curve, the lower number first.
@@ -150,6 +180,23 @@ class Recipe:
         if size in ("small", "medium"):
             return float(getattr(self, size))
         return float(size.removeprefix("slim"))
+
+
+def located(text: str, beside: Path | None = None) -> str:
+    """The text of `net` or `data.name` with a path that holds in any folder; other text as it is.
+
+    Args:
+        text: "FILE.py:NAME", "folder:PATH", or a name.
+        beside: the folder that relative paths begin at; None for the current one.
+    """
+    if text.startswith(FOLDER):
+        return FOLDER + absolute(text.removeprefix(FOLDER), beside)
+    reference = split_reference(text)
+    return f"{absolute(reference[0], beside)}:{reference[1]}" if reference else text
+
+
+def _as_text(given: object, what: str) -> str:
+    return reference_to(given, what) if callable(given) else located(str(given))
 
 
 def _within(name: str, value: float, least: float, most: float) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import tomllib
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -13,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes.config import Recipe
+from modebridge.recipes.config import Recipe, located
+from modebridge.recipes.user_code import load_file, run_file
 
 __all__ = ["changed", "differences", "from_file", "from_toml", "keys_of", "read_toml", "to_toml"]
 
@@ -30,11 +29,13 @@ def keys_of(record: object, prefix: str = "") -> dict[str, Any]:
     >>> keys_of(find_recipe("digits"))["mode.epochs"]
     20
     """
-    found: dict[str, Any] = {}
+    values_by_key: dict[str, Any] = {}
     for field in fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
-        found |= keys_of(value, f"{prefix}{field.name}.") if is_dataclass(value) else {prefix + field.name: value}
-    return found
+        values_by_key |= (
+            keys_of(value, f"{prefix}{field.name}.") if is_dataclass(value) else {prefix + field.name: value}
+        )
+    return values_by_key
 
 
 def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
@@ -134,22 +135,31 @@ def _toml(value: object) -> str:
     return repr(value)
 
 
-def from_toml(text: str, where: str) -> tuple[Recipe, int]:
-    """A recipe and its seed, from what `to_toml` wrote or a person did; unknown keys are refused."""
+def from_toml(text: str, where: str, beside: Path | None = None) -> tuple[Recipe, int]:
+    """A recipe and its seed, from what `to_toml` wrote or a person did; unknown keys are refused.
+
+    Args:
+        text: in TOML.
+        where: what errors call it.
+        beside: the folder that relative paths in it begin at; None for the current one.
+    """
     try:
-        found = tomllib.loads(text)
+        document = tomllib.loads(text)
     except RecursionError:
         raise ModebridgeError(
             f"Expected '{where}' to be a recipe, but it is nested too deeply to be one; mend it."
         ) from None
     except ValueError as error:  # not TOML, or a number of thousands of digits
         raise ModebridgeError(f"Expected '{where}' to be TOML, but got '{error}'; mend it.") from None
-    seed = found.pop("seed", 0)
+    seed = document.pop("seed", 0)
     if type(seed) is not int:
         raise ModebridgeError(
             f"Expected seed in '{where}' to be a whole number, but got '{_short(seed)}'; change the value."
         )
-    return _build(Recipe, found, "", where), seed
+    for table, key in ((document, "net"), (document.get("data"), "name")):
+        if isinstance(table, dict) and isinstance(table.get(key), str):
+            table[key] = located(table[key], beside)
+    return _build(Recipe, document, "", where), seed
 
 
 def read_toml(file: Path) -> tuple[Recipe, int]:
@@ -161,7 +171,7 @@ def read_toml(file: Path) -> tuple[Recipe, int]:
             f"Expected '{file}' to be a recipe, but it is larger than {LARGEST:,} bytes; check the path."
         )
     try:
-        return from_toml(raw.decode("utf-8-sig"), str(file))
+        return from_toml(raw.decode("utf-8-sig"), str(file), file.parent.resolve())
     except UnicodeDecodeError as error:
         raise ModebridgeError(
             f"Expected '{file}' to be text in UTF-8, but byte {error.start} is not; save it as UTF-8."
@@ -177,9 +187,9 @@ def _short(value: object, most: int = 80) -> str:
     return text if len(text) <= most else text[:most] + " ..."
 
 
-def _build(kind: type[T], found: Mapping[str, Any], before: str, where: str) -> T:
+def _build(kind: type[T], document: Mapping[str, Any], before: str, where: str) -> T:
     hints = get_type_hints(kind)
-    for name in found:
+    for name in document:
         if name not in hints:
             raise ModebridgeError(
                 f"Expected the settings of a recipe in '{where}', but got '{_short(before + name)}'; "
@@ -187,17 +197,17 @@ def _build(kind: type[T], found: Mapping[str, Any], before: str, where: str) -> 
             )
     values: dict[str, Any] = {}
     for name, hint in hints.items():
-        if name not in found:
+        if name not in document:
             continue
         if is_dataclass(hint):
-            if not isinstance(found[name], Mapping):
+            if not isinstance(document[name], Mapping):
                 raise ModebridgeError(
                     f"Expected [{name}] in '{where}' to be a table of settings, but got "
-                    f"'{_short(found[name])}'; write one."
+                    f"'{_short(document[name])}'; write one."
                 )
-            values[name] = _build(typing.cast("type[Any]", hint), found[name], f"{name}.", where)
+            values[name] = _build(typing.cast("type[Any]", hint), document[name], f"{name}.", where)
         else:
-            values[name] = _read(found[name], hint, before + name)
+            values[name] = _read(document[name], hint, before + name)
     try:
         return kind(**values)
     except TypeError as error:
@@ -219,20 +229,10 @@ def from_file(path: Path) -> tuple[Recipe, int | None]:
         raise ModebridgeError(f"Expected a recipe in '{path}', but there is no such file; check the path.")
     if path.suffix == ".toml":
         return read_toml(path)
-    spec = importlib.util.spec_from_file_location("modebridge_own_recipe", path)
-    if spec is None or spec.loader is None or path.suffix != ".py":
+    if path.suffix != ".py":
         raise ModebridgeError(f"Expected a .toml or .py file, but got '{path}'; write a recipe as one of the two.")
-    module: types.ModuleType = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-        make = getattr(module, "recipe", None)
-        made = make() if callable(make) else None
-    except ModebridgeError:
-        raise
-    except (Exception, SystemExit) as error:  # it is a user's program: anything can be wrong with it
-        raise ModebridgeError(
-            f"Expected '{path}' to run, but got {type(error).__name__}: '{error}'; mend it."
-        ) from error
+    make = getattr(load_file(path), "recipe", None)
+    made = run_file(path, f"recipe() in '{path}' to run", make) if callable(make) else None
     if not isinstance(made, Recipe):
         raise ModebridgeError(
             f"Expected '{path}' to have a function recipe() that returns a Recipe, but got {type(made).__name__}; "

@@ -53,8 +53,7 @@ def _plain(axis: Axes) -> None:
 
 def legend(axis: Axes, **options: Any) -> None:
     """A legend without a box, in the page's ink."""
-    found = axis.legend(frameon=False, fontsize=8, labelcolor=INK, **options)
-    found.set_zorder(5)
+    axis.legend(frameon=False, fontsize=8, labelcolor=INK, **options).set_zorder(5)
 
 
 def svg(figure: Figure, name: str, described: str) -> str:
@@ -79,8 +78,8 @@ def svg(figure: Figure, name: str, described: str) -> str:
     # Inner names by number: matplotlib makes them from addresses in memory, and the same page should be the same text.
     numbers = {inner: k for k, inner in enumerate(dict.fromkeys(re.findall(r'id="([^"]+)"', text)))}
 
-    def renamed(found: re.Match[str]) -> str:
-        return f"{found[1]}{name}-{numbers[found[2]]}" if found[2] in numbers else found[0]
+    def renamed(match: re.Match[str]) -> str:
+        return f"{match[1]}{name}-{numbers[match[2]]}" if match[2] in numbers else match[0]
 
     text = re.sub(r'(id="|href="#|url\(#)([^")]+)', renamed, text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{described}" ', 1)

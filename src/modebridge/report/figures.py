@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,24 +27,7 @@ __all__ = [
     "training_figure",
 ]
 
-KINDS = {
-    "deep ensemble": (GREY, "o"),
-    "with type I bridges": (COLOURS[0], "o"),
-    "with type II bridges": (COLOURS[1], "s"),
-    "with the midpoint itself": (COLOURS[3], "D"),
-    "label control": (COLOURS[2], "X"),
-}
-
-
-def kind_of(name: str) -> str:
-    """What a row is, by its name in the table."""
-    if "label control" in name:
-        return "label control"
-    if "midpoint" in name:
-        return "with the midpoint itself"
-    if " II" in name:
-        return "with type II bridges"
-    return "with type I bridges" if " I" in name else "deep ensemble"
+MARKERS = "osDX^vP*"
 
 
 def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -> str:
@@ -55,7 +39,10 @@ def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -
     """
     along = {row.name: times[row.name] if times else row.relative_flops for row in rows}
     figure, (left, right) = canvas(1, 2, 8.4, 3.4)
-    plain = [row for row in rows if kind_of(row.name) == "deep ensemble"]
+    plain = [row for row in rows if row.family == rows[0].family]
+    families = dict.fromkeys(row.family for row in rows)
+    others = zip(_cycle(), cycle(MARKERS), list(families)[1:], strict=False)
+    styles = {rows[0].family: (GREY, "o"), **{family: (colour, marker) for colour, marker, family in others}}
     for axis, what, label in ((left, "accuracy", "accuracy, %"), (right, "nll", "calibrated NLL")):
         scale = 100 if what == "accuracy" else 1
         axis.plot(
@@ -66,18 +53,17 @@ def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -
             linewidth=1.2,
             zorder=1,
         )
-        for kind, (colour, marker) in KINDS.items():
-            chosen = [row for row in rows if kind_of(row.name) == kind]
-            if chosen:
-                axis.scatter(
-                    [along[row.name] for row in chosen],
-                    [scale * getattr(row, what) for row in chosen],
-                    color=colour,
-                    marker=marker,
-                    s=28,
-                    label=kind,
-                    zorder=3,
-                )
+        for family, (colour, marker) in styles.items():
+            chosen = [row for row in rows if row.family == family]
+            axis.scatter(
+                [along[row.name] for row in chosen],
+                [scale * getattr(row, what) for row in chosen],
+                color=colour,
+                marker=marker,
+                s=28,
+                label=family,
+                zorder=3,
+            )
         for row in plain:
             place = (along[row.name], scale * getattr(row, what))
             axis.annotate(row.name, place, (5, -10), textcoords="offset points", fontsize=8, color=INK)
@@ -106,10 +92,10 @@ def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
     return svg(figure, "profile", "Validation NLL and accuracy of the networks along each curve")
 
 
-def reliability_figure(found: Sequence[tuple[str, Reliability, Reliability]]) -> str:
+def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]]) -> str:
     """Accuracy against confidence before (grey) and after calibration, one panel a combination."""
-    figure, axes = canvas(1, len(found), 2.8 * len(found), 2.9, sharey=True)
-    for axis, (name, before, after) in zip(axes, found, strict=True):
+    figure, axes = canvas(1, len(diagrams), 2.8 * len(diagrams), 2.9, sharey=True)
+    for axis, (name, before, after) in zip(axes, diagrams, strict=True):
         axis.plot([0, 1], [0, 1], ":", color=GREY, linewidth=1)
         for table, colour, label in ((before, GREY, "before"), (after, COLOURS[0], "after")):
             seen = table.count > 0
@@ -143,7 +129,7 @@ def correspondence_figure(
 
 
 def bars_figure(
-    images: Tensor, truth: Sequence[str], classes: Sequence[str], said: Mapping[str, Tensor], name: str
+    images: Tensor, truth: Sequence[str], classes: Sequence[str], probabilities: Mapping[str, Tensor], name: str
 ) -> str:
     """The paper's bar charts: an image, what both ends say, and what the midpoint and the bridge say.
 
@@ -151,21 +137,21 @@ def bars_figure(
         images: (N, C, H, W) floats in [0, 1].
         truth: the right class of each image.
         classes: the names of the classes.
-        said: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
+        probabilities: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
         name: of the bridge.
     """
     count = len(images)
     figure, axes = canvas(count, 3, 8.4, 1.25 * count, width_ratios=[1, 3.4, 3.4])
-    labels = list(said)
+    labels = list(probabilities)
     colours = (GREY, COLOURS[3], COLOURS[1], COLOURS[0])
     for row in range(count):
         picture, ends, middle = axes[3 * row : 3 * row + 3]
         _picture(picture, images[row], truth[row])
         for axis, pair in ((ends, (0, 1)), (middle, (2, 3))):
-            kept = _tallest([said[label][row] for label in labels], 10)
+            kept = _tallest([probabilities[label][row] for label in labels], 10)
             places = np.arange(len(kept))
             for offset, k in zip((-0.2, 0.2), pair, strict=True):
-                heights = [float(said[labels[k]][row][c]) for c in kept]
+                heights = [float(probabilities[labels[k]][row][c]) for c in kept]
                 axis.bar(places + offset, heights, 0.38, color=colours[k], label=labels[k])
             axis.set_xticks(places, [classes[c] for c in kept] if row == count - 1 or len(classes) > 10 else [])
             axis.tick_params(axis="x", labelrotation=45 if max(map(len, classes)) > 3 else 0, labelsize=7)
@@ -192,16 +178,14 @@ def _picture(axis: Axes, image: Tensor, truth: str) -> None:
 
 
 def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
-    """Training losses by epoch, a panel for modes, curves and bridges."""
-    kinds = [kind for kind in ("modes", "curves", "bridges") if metrics.get(kind)]
-    figure, axes = canvas(1, max(1, len(kinds)), 8.4, 2.7)
-    for axis, kind in zip(axes, kinds, strict=False):
-        series = metrics[kind]
+    """Training losses by epoch, a panel for each folder of artefacts: modes, curves, bridges."""
+    figure, axes = canvas(1, max(1, len(metrics)), 8.4, 2.7)
+    for axis, (folder, series) in zip(axes, metrics.items(), strict=False):
         for colour, (name, epochs) in zip(_cycle(), series.items(), strict=False):
             numbers = [epoch.number for epoch in epochs]
             label = name if len(series) <= 6 else None
             axis.plot(numbers, [epoch.losses["train"] for epoch in epochs], color=colour, linewidth=1.1, label=label)
-        axis.set_title(kind, fontsize=9, color=INK)
+        axis.set_title(folder, fontsize=9, color=INK)
         axis.set_xlabel("epoch")
         if len(series) <= 6:
             legend(axis)

@@ -11,18 +11,17 @@ from torch import Tensor
 
 from modebridge.deploy import TradeOff
 from modebridge.evaluate import Answers, CurvePoint, correspondence, reliability
+from modebridge.report.clean_svg import clean_svg
 from modebridge.report.figures import (
     bars_figure,
     correspondence_figure,
     cost_figure,
-    kind_of,
     lines_figure,
     profile_figure,
     reliability_figure,
     training_figure,
 )
 from modebridge.report.rows import Row
-from modebridge.report.svg import clean_svg
 from modebridge.report.tables import StudyTable
 from modebridge.training import Epoch
 
@@ -77,6 +76,10 @@ class PageData:
     recipe: str = ""
     times: Mapping[str, float] = field(default_factory=dict)
     """The measured time of each member, in networks, where somebody has measured it."""
+    imitators: Sequence[str] = ()
+    """Members that were trained to say what another says, the rows of the table of correspondence."""
+    targets: Sequence[str] = ()
+    """What they imitate, its columns."""
     elastic: Mapping[str, Sequence[TradeOff]] = field(default_factory=dict)
     """Average cost against scores, a line a combination that is asked only about unsure images."""
 
@@ -103,12 +106,12 @@ def page(data: PageData) -> str:
         "elastic": _elastic(data.elastic),
         "profile": profile_figure(data.profiles) if data.profiles else "",
         "reliability": _reliability(data),
-        "correspondence": _correspondence(data.answers),
+        "correspondence": _correspondence(data),
         "bars": _bars(data),
         "training": training_figure(data.metrics) if any(data.metrics.values()) else "",
     }
     return environment.from_string(text).render(
-        data=data, figures=figures, best=best_for_cost(data.rows), kind_of=kind_of, count=len(data.answers.test_labels)
+        data=data, figures=figures, best=best_for_cost(data.rows), count=len(data.answers.test_labels)
     )
 
 
@@ -139,10 +142,9 @@ def _elastic(lines: Mapping[str, Sequence[TradeOff]]) -> str:
 
 
 def _reliability(data: PageData) -> str:
-    wanted = ["DE-1", "DE-1 + 1 bridge I", "DE-2"]
-    rows = [row for name in wanted for row in data.rows if row.name == name and row.members]
+    rows = [row for role in ("one", "bridge", "two") for row in data.rows if row.role == role]
     labels = data.answers.test_labels
-    found = [
+    diagrams = [
         (
             row.name,
             reliability(data.answers.probabilities(row.members), labels),
@@ -150,18 +152,19 @@ def _reliability(data: PageData) -> str:
         )
         for row in rows
     ]
-    return reliability_figure(found) if found else ""
+    return reliability_figure(diagrams) if diagrams else ""
 
 
-def _correspondence(answers: Answers) -> str:
-    bridges = [name for name, cost in answers.costs.items() if cost.reads and "@" not in name]
-    targets = [name for name in answers.test if name.startswith("curve-") and "@" not in name]
-    if not bridges or not targets:
+def _correspondence(data: PageData) -> str:
+    if not data.imitators or not data.targets:
         return ""
-    tables = {name: answers.probabilities([name]) for name in (*bridges, *targets)}
-    found = [[correspondence(tables[target], tables[name]) for target in targets] for name in bridges]
+    tables = {name: data.answers.probabilities([name]) for name in (*data.imitators, *data.targets)}
+    compared = [[correspondence(tables[target], tables[name]) for target in data.targets] for name in data.imitators]
     return correspondence_figure(
-        bridges, targets, [[c.r2 for c in row] for row in found], [[c.kl for c in row] for row in found]
+        data.imitators,
+        data.targets,
+        [[pair.r2 for pair in row] for row in compared],
+        [[pair.kl for pair in row] for row in compared],
     )
 
 
@@ -176,8 +179,8 @@ def _bars(data: PageData) -> str:
         samples.midpoint: f"midpoint {samples.midpoint}",
         samples.bridge: f"bridge {samples.bridge}",
     }
-    said: dict[str, Tensor] = {
+    probabilities: dict[str, Tensor] = {
         label: data.answers.probabilities([name])[numbers].to(torch.float32) for name, label in names.items()
     }
     truth = [data.classes[int(label)] for label in data.answers.test_labels[numbers]]
-    return bars_figure(samples.images, truth, data.classes, said, "bars")
+    return bars_figure(samples.images, truth, data.classes, probabilities, "bars")

@@ -22,6 +22,8 @@ class Row(Combined):
         gain_interval: 95 % bootstrap interval of DE-1's NLL less this row's, over the same test images.
         closed_interval: the same of the share of the way from DE-1's NLL to DE-2's; None where there is no way to go.
         guess_nll: the NLL of knowing no more than how often each class occurs; nan where nobody has said.
+        family: what it belongs to in plots; that of the first row is what the others are compared with.
+        role: what the summary takes it for: "one" and "two" networks, the first "bridge", its "control".
     """
 
     name: str
@@ -30,11 +32,15 @@ class Row(Combined):
     gain_interval: Interval | None = None
     closed_interval: Interval | None = None
     guess_nll: float = math.nan
+    family: str = ""
+    role: str = ""
 
 
-def row_of(name: str, combined: Combined, dee: float, note: str = "", **more: Any) -> Row:
+def row_of(
+    name: str, combined: Combined, dee: float, note: str = "", family: str = "", role: str = "", **more: Any
+) -> Row:
     """The row of a combination; `more` are the other fields of a row."""
-    return Row(name=name, dee=dee, note=note, **vars(combined), **more)
+    return Row(name=name, dee=dee, note=note, family=family, role=role, **vars(combined), **more)
 
 
 def as_dicts(rows: list[Row]) -> list[dict[str, object]]:

@@ -25,8 +25,8 @@ def closed_gap(one: float, bridged: float, two: float) -> float:
 
 def summary(rows: Sequence[Row]) -> str:
     """What the user just saw, with the figures of this very run; no figure where there is nothing to measure."""
-    by_name = {row.name: row for row in rows}
-    one, two, bridged = by_name["DE-1"], by_name["DE-2"], by_name["DE-1 + 1 bridge I"]
+    by_role = {row.role: row for row in rows}
+    one, two, bridged = by_role["one"], by_role["two"], by_role["bridge"]
     share = closed_gap(one.nll, bridged.nll, two.nll)
     if one.nll > (1 - SKILL) * one.guess_nll:
         return (
@@ -57,8 +57,8 @@ def summary(rows: Sequence[Row]) -> str:
             f"whole second network did ({two.nll:.3f}); modes that are not trained to the end look like that, so "
             "train them longer before you believe it."
         )
-    best = min((row for row in rows if row.name.startswith("DE-1 +") and row.name.endswith(" I")), key=lambda r: r.nll)
-    control = by_name.get("DE-1 + 1 label control")
+    best = min((row for row in rows if row.family == bridged.family), key=lambda row: row.nll)
+    control = by_role.get("control")
     return (
         f"What you just saw: one small bridge at x{bridged.relative_flops:.2f} the FLOPs of one network went "
         f"{_share(one, bridged, two)} of the way from one network's NLL ({one.nll:.3f}) to two networks' "
@@ -73,14 +73,14 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def _share(one: Row, bridged: Row, two: Row) -> str:
-    found = f"{closed_gap(one.nll, bridged.nll, two.nll):.0%}"
+    percent = f"{closed_gap(one.nll, bridged.nll, two.nll):.0%}"
     if bridged.closed_interval is None:
-        return found
+        return percent
     low, high = bridged.closed_interval
-    return f"{found} [{low:.0%} to {high:.0%}]"
+    return f"{percent} [{low:.0%} to {high:.0%}]"
 
 
 def _worth(best: Row, rows: Sequence[Row]) -> str:
     """A DEE within the deep ensembles that were measured: beyond the largest it would be a line drawn into the blue."""
-    most = max(m for m in range(1, len(rows) + 1) if any(row.name == f"DE-{m}" for row in rows))
+    most = max(len(row.members) for row in rows if row.family == rows[0].family)
     return f"{best.dee:.1f} networks" if best.dee <= most else f"more than {most} networks"

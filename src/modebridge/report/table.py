@@ -30,13 +30,13 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def terminal_table(rows: Sequence[Row], title: str) -> Table:
-    """A table for rich to print; rows that run bridges stand out."""
+    """A table for rich to print; rows that are more than a plain ensemble of networks stand out."""
     # No rules between columns: so it fits the 80 columns of a plain terminal.
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for k, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if k == 0 else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row), style="bold" if "bridge" in row.name else None)
+        table.add_row(*_cells(row), style="bold" if row.family != rows[0].family else None)
     return table
 
 

@@ -120,8 +120,8 @@ class StudyTable:
                 return [plain(item) for item in value]
             return None if isinstance(value, float) and not math.isfinite(value) else value
 
-        found: dict[str, Any] = plain(asdict(self))
-        return found
+        as_plain_data: dict[str, Any] = plain(asdict(self))
+        return as_plain_data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StudyTable:

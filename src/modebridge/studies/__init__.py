@@ -5,14 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes import RunFolder, Workshop
 from modebridge.report import StudyPart
+from modebridge.runs import Run, RunFolder
 from modebridge.studies.curves import correspondence_study, r_ablation, r_position
 from modebridge.studies.tables import bridge_size, mode_choice, type1, type2, type_mix
 
 __all__ = ["STUDIES", "run_study", "write_study"]
 
-STUDIES: dict[str, Callable[[Workshop], StudyPart]] = {
+STUDIES: dict[str, Callable[[Run], StudyPart]] = {
     "type1": type1,
     "type2": type2,
     "correspondence": correspondence_study,
@@ -25,11 +25,11 @@ STUDIES: dict[str, Callable[[Workshop], StudyPart]] = {
 """Every study by name."""
 
 
-def run_study(name: str, workshop: Workshop) -> StudyPart:
+def run_study(name: str, run: Run) -> StudyPart:
     """Run a study by name."""
     if name not in STUDIES:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
-    return STUDIES[name](workshop)
+    return STUDIES[name](run)
 
 
 def write_study(part: StudyPart, folder: RunFolder) -> Path:

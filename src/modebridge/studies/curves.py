@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from modebridge.evaluate import correspondence
-from modebridge.recipes import Workshop, answers_of, bridge, mode, point
+from modebridge.members import BridgeMember, Member, ModeMember, PointMember
 from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, cell_of, lines_figure
+from modebridge.runs import Run
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers
 
 __all__ = ["correspondence_study", "r_ablation", "r_position"]
@@ -14,36 +15,36 @@ __all__ = ["correspondence_study", "r_ablation", "r_position"]
 POSITIONS = [k / 10 for k in range(11)]
 
 
-def correspondence_study(workshop: Workshop) -> StudyPart:
+def correspondence_study(run: Run) -> StudyPart:
     """How closely bridges follow the midpoint of their own curve, and others do: R2 and KL on the test split."""
-    recipe = workshop.recipe
+    recipe = run.recipe
     partners = list(range(1, min(recipe.modes, 5)))
-    members = [point(0, j) for j in partners] + [mode(0)]
-    members += [bridge(kind, 0, j) for kind in ("I", "II") for j in partners]
-    answers = answers_of(workshop, members)
+    members: list[Member] = [*(PointMember(0, j) for j in partners), ModeMember(0)]
+    members += [BridgeMember(kind, 0, j) for kind in ("I", "II") for j in partners]
+    answers = run.answers(members)
     tables = {member.name: answers.probabilities([member.name]) for member in members}
     pairs = [(j, k) for j in partners for k in partners if j != k]
     plans: list[tuple[str, list[tuple[str, str]]]] = []
     for kind in ("I", "II"):
-        own = [(point(0, j).name, bridge(kind, 0, j).name) for j in partners]
-        others = [(point(0, j).name, bridge(kind, 0, k).name) for j, k in pairs]
-        plans += [(f"Match type {kind} bridge", own), (f"Other type {kind} bridge", others)]
-    plans.append(("Other Bezier", [(point(0, j).name, point(0, k).name) for j, k in pairs]))
-    plans.append(("One end", [(point(0, j).name, mode(0).name) for j in partners]))
+        matching = [(PointMember(0, j).name, BridgeMember(kind, 0, j).name) for j in partners]
+        others = [(PointMember(0, j).name, BridgeMember(kind, 0, k).name) for j, k in pairs]
+        plans += [(f"Match type {kind} bridge", matching), (f"Other type {kind} bridge", others)]
+    plans.append(("Other Bezier", [(PointMember(0, j).name, PointMember(0, k).name) for j, k in pairs]))
+    plans.append(("One end", [(PointMember(0, j).name, ModeMember(0).name) for j in partners]))
     printed = paper_numbers("correspondence", recipe)
     rows = []
     for name, compared in plans:
         if not compared:
             continue
-        found = [correspondence(tables[target], tables[said]) for target, said in compared]
+        compared_pairs = [correspondence(tables[target], tables[imitator]) for target, imitator in compared]
         beside = printed.get(name, {})
         rows.append(
             TableRow(
                 name,
                 {
-                    "R2": cell_of([one.r2 for one in found], beside.get("R2", "")),
-                    "R2 per class": cell_of([one.r2_per_class for one in found]),
-                    "KL": cell_of([one.kl for one in found], beside.get("KL", "")),
+                    "R2": cell_of([one.r2 for one in compared_pairs], beside.get("R2", "")),
+                    "R2 per class": cell_of([one.r2_per_class for one in compared_pairs]),
+                    "KL": cell_of([one.kl for one in compared_pairs], beside.get("KL", "")),
                 },
             )
         )
@@ -57,19 +58,19 @@ def correspondence_study(workshop: Workshop) -> StudyPart:
     return StudyPart("correspondence", correspondence_study.__doc__ or "", (table,), figure)
 
 
-def r_position(workshop: Workshop) -> StudyPart:
+def r_position(run: Run) -> StudyPart:
     """Where on the curve between the modes of DE-2 a further member should be, and how many of them are worth it."""
-    recipe = workshop.recipe
-    alone = Sheet(workshop, [[0, 1]])
-    base = [mode(0), mode(1)]
+    recipe = run.recipe
+    alone = Sheet(run, [[0, 1]])
+    base = [ModeMember(0), ModeMember(1)]
     alone.add("DE-2", [base])
     for r in POSITIONS[1:-1]:
-        alone.add(f"DE-2 + r = {r:g}", [[*base, point(0, 1, r)]])
-    added = Sheet(workshop, [[0, 1]])
+        alone.add(f"DE-2 + r = {r:g}", [[*base, PointMember(0, 1, r)]])
+    added = Sheet(run, [[0, 1]])
     added.add("DE-2", [base])
     order = [0.5, 0.3, 0.7, 0.1, 0.9, 0.4, 0.6, 0.2, 0.8]
     for k in range(1, len(order) + 1):
-        added.add(f"+ {k}: r = {order[k - 1]:g}", [[*base, *(point(0, 1, r) for r in order[:k])]])
+        added.add(f"+ {k}: r = {order[k - 1]:g}", [[*base, *(PointMember(0, 1, r) for r in order[:k])]])
     columns = COLUMNS[:6]
     one = alone.table(f"DE-2 and one network of the curve, {recipe.name}", columns)
     many = added.table(f"DE-2 and networks of the curve one after another, {recipe.name}", columns)
@@ -89,25 +90,25 @@ def r_position(workshop: Workshop) -> StudyPart:
     return StudyPart("r-position", r_position.__doc__ or "", (one, many), figure)
 
 
-def r_ablation(workshop: Workshop, positions: Sequence[float] = tuple(POSITIONS[1:])) -> StudyPart:
+def r_ablation(run: Run, positions: Sequence[float] = tuple(POSITIONS[1:])) -> StudyPart:
     """Bridges that predict other networks of the curve than the middle one; at r = 1 the other mode itself."""
-    recipe = workshop.recipe
-    sheet = Sheet(workshop, [list(range(recipe.modes))])
-    sheet.add("DE-1", [[mode(0)]], "ResNet (DE-1)")
-    bridges = {r: bridge("I", 0, 1, r=r) for r in positions}
-    targets = {r: point(0, 1, r) if r < 1 else mode(1) for r in positions}
-    answers = answers_of(workshop, [*bridges.values(), *targets.values()])
+    recipe = run.recipe
+    sheet = Sheet(run, [list(range(recipe.modes))])
+    sheet.add("DE-1", [[ModeMember(0)]], "ResNet (DE-1)")
+    bridges = {r: BridgeMember("I", 0, 1, r=r) for r in positions}
+    targets = {r: PointMember(0, 1, r) if r < 1 else ModeMember(1) for r in positions}
+    answers = run.answers([*bridges.values(), *targets.values()])
     printed = paper_numbers("r_ablation", recipe)
     extra: dict[str, dict[str, Cell]] = {}
     for r, member in bridges.items():
         name, paper = f"DE-1 + bridge I at r = {r:g}", f"ResNet (DE-1) + Bridge_sm (r={r:.1f})"
-        found = correspondence(answers.probabilities([targets[r].name]), answers.probabilities([member.name]))
+        closeness = correspondence(answers.probabilities([targets[r].name]), answers.probabilities([member.name]))
         beside = printed.get(paper, {})
         extra[name] = {
-            "R2": Cell(found.r2, None, beside.get("R2", "")),
-            "KL": Cell(found.kl, None, beside.get("KL", "")),
+            "R2": Cell(closeness.r2, None, beside.get("R2", "")),
+            "KL": Cell(closeness.kl, None, beside.get("KL", "")),
         }
-        sheet.add(name, [[mode(0), member]], paper)
+        sheet.add(name, [[ModeMember(0), member]], paper)
     columns = (Column("R2", 3, "up"), Column("KL", 3, "down"), *COLUMNS[2:])
     notes = ("One pair of modes. The paper's caption says batch norm, but its rows are those of its FRN networks.",)
     table = sheet.table(f"Bridges for other positions, {recipe.name}", columns, printed, notes, extra)

@@ -8,8 +8,10 @@ from functools import cache
 from importlib import resources
 
 from modebridge.evaluate import Answers, Combined, dee
-from modebridge.recipes import Member, Recipe, Workshop, answers_of, find_recipe, mode
+from modebridge.members import Member, ModeMember
+from modebridge.recipes import Recipe, find_recipe
 from modebridge.report import Cell, Column, StudyTable, TableRow, cell_of
+from modebridge.runs import Run
 
 __all__ = ["COLUMNS", "Sheet", "paper_numbers", "runs"]
 
@@ -28,8 +30,8 @@ _DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tin200": "Tiny Ima
 @cache
 def _printed() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
     text = resources.files("modebridge.studies").joinpath("paper.json").read_text(encoding="utf-8")
-    found: dict[str, dict[str, dict[str, dict[str, str]]]] = json.loads(text)
-    return found
+    tables: dict[str, dict[str, dict[str, dict[str, str]]]] = json.loads(text)
+    return tables
 
 
 def paper_numbers(table: str, recipe: Recipe, group: str = "") -> Mapping[str, Mapping[str, str]]:
@@ -62,13 +64,13 @@ class Sheet:
     """Rows of combinations, one member set a run, scored and averaged.
 
     Args:
-        workshop: makes and asks the members.
+        run: makes and asks the members.
         orders: the modes of each run, from `runs`.
         largest: the deep ensemble up to which equivalents are measured; 0 for as many modes as a run has.
     """
 
-    def __init__(self, workshop: Workshop, orders: Sequence[Sequence[int]], largest: int = 0) -> None:
-        self._workshop = workshop
+    def __init__(self, run: Run, orders: Sequence[Sequence[int]], largest: int = 0) -> None:
+        self._run = run
         self.orders = [list(order) for order in orders]
         self._largest = largest or len(self.orders[0])
         self._plans: list[tuple[str, list[list[Member]], str]] = []
@@ -83,29 +85,32 @@ class Sheet:
         """
         self._plans.append((name, [list(members) for members in sets], paper))
 
-    def deep_ensemble(self, m: int, run: int) -> list[Member]:
+    def deep_ensemble(self, m: int, number: int) -> list[Member]:
         """DE-m of a run, as the authors take it: DE-1 of run k is mode k, the others are mode 0 and m - 1 after it.
 
         Those turn through modes 0 to 5 up to DE-5, and through all eight from DE-6 on, so that every run has a set of
         its own (their reference has four different DE-6 and DE-7).
         """
         if m == 1:
-            return [mode(run)]
-        orders = runs(self._workshop.recipe, 6 if m < 6 else max(8, m + 1))
-        return [mode(k) for k in orders[min(run, len(orders) - 1)][:m]]
+            return [ModeMember(number)]
+        orders = runs(self._run.recipe, 6 if m < 6 else max(8, m + 1))
+        return [ModeMember(k) for k in orders[min(number, len(orders) - 1)][:m]]
 
-    def base(self, m: int, run: int) -> list[Member]:
+    def base(self, m: int, number: int) -> list[Member]:
         """The modes that bridges of a run are put on: the first m of its order."""
-        return [mode(k) for k in self.orders[run][:m]]
+        return [ModeMember(k) for k in self.orders[number][:m]]
 
     def answers(self) -> Answers:
         """What all members of all rows said; trains what is missing."""
         largest = self._largest
         needed = [member for _, sets, _ in self._plans for members in sets for member in members]
         needed += [
-            m for run in range(len(self.orders)) for s in range(1, largest + 1) for m in self.deep_ensemble(s, run)
+            m
+            for number in range(len(self.orders))
+            for s in range(1, largest + 1)
+            for m in self.deep_ensemble(s, number)
         ]
-        return answers_of(self._workshop, list(dict.fromkeys(needed)))
+        return self._run.answers(list(dict.fromkeys(needed)))
 
     def table(
         self,
@@ -135,14 +140,17 @@ class Sheet:
 
         largest = self._largest
         references = [
-            [score(self.deep_ensemble(m, run)).nll for m in range(1, largest + 1)] for run in range(len(self.orders))
+            [score(self.deep_ensemble(m, number)).nll for m in range(1, largest + 1)]
+            for number in range(len(self.orders))
         ]
         rows = []
         for name, sets, printed in self._plans:
-            found = [score(members) for members in sets]
+            combined = [score(members) for members in sets]
             # One set of members in all runs is one measurement: it has no spread.
-            scores = found if len({frozenset(members) for members in sets}) > 1 else found[:1]
-            equivalents = [dee(one.nll, references[min(run, len(references) - 1)]) for run, one in enumerate(found)]
+            scores = combined if len({frozenset(members) for members in sets}) > 1 else combined[:1]
+            equivalents = [
+                dee(one.nll, references[min(number, len(references) - 1)]) for number, one in enumerate(combined)
+            ]
             values = {
                 "FLOPs": [one.relative_flops for one in scores],
                 "#Params": [one.relative_params for one in scores],

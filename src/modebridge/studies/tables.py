@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from modebridge.evaluate import accuracy, r2
-from modebridge.recipes import Member, Workshop, answers_of, bridge, mode, point
+from modebridge.members import BridgeMember, Member, ModeMember, PointMember
 from modebridge.report import Cell, Column, StudyPart, StudyTable, lines_figure
+from modebridge.runs import Run
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers, runs
 
 __all__ = ["bridge_size", "mode_choice", "type1", "type2", "type_mix"]
@@ -12,21 +13,25 @@ __all__ = ["bridge_size", "mode_choice", "type1", "type2", "type_mix"]
 SHORT = {"small": "sm", "medium": "md"}
 
 
-def type1(workshop: Workshop) -> StudyPart:
+def type1(run: Run) -> StudyPart:
     """One network and k type I bridges, beside deep ensembles and the Bezier networks that the bridges imitate."""
-    recipe = workshop.recipe
+    recipe = run.recipe
     # The authors' type I bridges go from mode 0 to modes 1 to 5.
-    sheet = Sheet(workshop, runs(recipe, 6), min(recipe.modes, 7))
+    sheet = Sheet(run, runs(recipe, 6), min(recipe.modes, 7))
     most, every = min(4, recipe.modes - 1), range(len(sheet.orders))
-    sheet.add("DE-1", [sheet.deep_ensemble(1, run) for run in every], "ResNet (DE-1)")
+    sheet.add("DE-1", [sheet.deep_ensemble(1, number) for number in every], "ResNet (DE-1)")
     for size in ("small", "medium"):
         for k in range(1, most + 1):
-            sets = [[mode(0), *(bridge("I", 0, j, size) for j in order[1 : k + 1])] for order in sheet.orders]
+            sets = [
+                [ModeMember(0), *(BridgeMember("I", 0, j, size) for j in order[1 : k + 1])] for order in sheet.orders
+            ]
             sheet.add(f"DE-1 + {k} bridges I {size}", sets, f"ResNet (DE-1) + {k} Bridge_{SHORT[size]}")
     for k in range(1, most + 1):
-        sheet.add(f"DE-1 + {k} Bezier", [[mode(0), *(point(0, j) for j in o[1 : k + 1])] for o in sheet.orders])
+        sheet.add(
+            f"DE-1 + {k} Bezier", [[ModeMember(0), *(PointMember(0, j) for j in o[1 : k + 1])] for o in sheet.orders]
+        )
     for m in range(2, min(recipe.modes, 7) + 1):
-        sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, run) for run in every], f"DE-{m}")
+        sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, number) for number in every], f"DE-{m}")
     table = sheet.table(
         f"Type I bridges, {recipe.name}",
         paper=paper_numbers("type1", recipe),
@@ -55,27 +60,30 @@ def _by_count(table: StudyTable, name: str, most: int) -> str:
     return lines_figure(f"study-{name}", "Accuracy and NLL by the number of bridges", "members added", panels, levels)
 
 
-def type2(workshop: Workshop) -> StudyPart:
+def type2(run: Run) -> StudyPart:
     """Deep ensembles and type II bridges between their modes, beside the Bezier networks themselves."""
-    recipe = workshop.recipe
+    recipe = run.recipe
     # The paper's tables put type II bridges between modes 0 to 4.
-    sheet = Sheet(workshop, runs(recipe, 5), min(recipe.modes, 7))
+    sheet = Sheet(run, runs(recipe, 5), min(recipe.modes, 7))
     every = range(len(sheet.orders))
     largest = len(sheet.orders[0])
-    sheet.add("DE-1", [sheet.deep_ensemble(1, run) for run in every])
+    sheet.add("DE-1", [sheet.deep_ensemble(1, number) for number in every])
     for m in range(2, min(4, largest) + 1):
-        sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, run) for run in every], f"DE-{m}")
+        sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, number) for number in every], f"DE-{m}")
         pairs = [[(o[a], o[b]) for a in range(m) for b in range(a + 1, m)] for o in sheet.orders]
         counts = [b for b in (1, 2, 3, 4, 6) if b <= len(pairs[0]) and not (m == 4 and b == 3)]
         for size in ("small", "medium"):
             for b in counts:
-                sets = [[*sheet.base(m, run), *(bridge("II", i, j, size) for i, j in pairs[run][:b])] for run in every]
+                sets = [
+                    [*sheet.base(m, number), *(BridgeMember("II", i, j, size) for i, j in pairs[number][:b])]
+                    for number in every
+                ]
                 sheet.add(f"DE-{m} + {b} bridges II {size}", sets, f"DE-{m} + {b} Bridge_{SHORT[size]}")
         for b in counts:
-            sets = [[*sheet.base(m, run), *(point(i, j) for i, j in pairs[run][:b])] for run in every]
+            sets = [[*sheet.base(m, number), *(PointMember(i, j) for i, j in pairs[number][:b])] for number in every]
             sheet.add(f"DE-{m} + {b} Bezier", sets)
     if largest > 4:
-        sheet.add("DE-5", [sheet.deep_ensemble(5, run) for run in every], "DE-5")
+        sheet.add("DE-5", [sheet.deep_ensemble(5, number) for number in every], "DE-5")
     table = sheet.table(
         f"Type II bridges, {recipe.name}",
         paper=paper_numbers("type2", recipe),
@@ -89,33 +97,33 @@ def type2(workshop: Workshop) -> StudyPart:
         plain = [n for n in rows if "+" not in n]
         lines = {"deep ensembles": ([flops[n] for n in plain], [rows[n] for n in plain])}
         lines |= {
-            f"+ {what}": ([flops[n] for n in found], [rows[n] for n in found]) for what, found in names.items() if found
+            f"+ {what}": ([flops[n] for n in some], [rows[n] for n in some]) for what, some in names.items() if some
         }
         panels.append((column, lines))
     figure = lines_figure("study-type2", "Accuracy and NLL against FLOPs", "FLOPs, in networks", panels)
     return StudyPart("type2", type2.__doc__ or "", (table,), figure)
 
 
-def type_mix(workshop: Workshop) -> StudyPart:
+def type_mix(run: Run) -> StudyPart:
     """Type II bridges between the modes of a deep ensemble, and type I bridges on top of them."""
-    recipe = workshop.recipe
-    sheet = Sheet(workshop, runs(recipe, 5), min(recipe.modes, 7))
+    recipe = run.recipe
+    sheet = Sheet(run, runs(recipe, 5), min(recipe.modes, 7))
     for m in range(2, min(3, len(sheet.orders[0])) + 1):
         twos: list[list[Member]] = []
         ones: list[list[Member]] = []
-        for run, order in enumerate(sheet.orders):
-            base = sheet.base(m, run)
+        for number, order in enumerate(sheet.orders):
+            base = sheet.base(m, number)
             pairs = [(order[a], order[b]) for a in range(m) for b in range(a + 1, m)]
-            twos.append([*base, *(bridge("II", i, j) for i, j in pairs)])
+            twos.append([*base, *(BridgeMember("II", i, j) for i, j in pairs)])
             # One type I bridge on each mode, towards the next.
-            ones.append([*twos[-1], *(bridge("I", order[a], order[(a + 1) % m]) for a in range(m))])
+            ones.append([*twos[-1], *(BridgeMember("I", order[a], order[(a + 1) % m]) for a in range(m))])
         b = m * (m - 1) // 2
-        sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, run) for run in range(len(sheet.orders))], f"DE-{m}")
+        sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, number) for number in range(len(sheet.orders))], f"DE-{m}")
         sheet.add(f"DE-{m} + {b} II", twos, f"DE-{m} + {b} Bridge_sm (II)")
         sheet.add(f"DE-{m} + {b} II + {m} I", ones, f"DE-{m} + {b} Bridge_sm (II) + {m} Bridge_sm (I)")
     last = len(sheet.orders[0])
     if last > 3:
-        sheet.add("DE-4", [sheet.deep_ensemble(4, run) for run in range(len(sheet.orders))], "DE-4")
+        sheet.add("DE-4", [sheet.deep_ensemble(4, number) for number in range(len(sheet.orders))], "DE-4")
     table = sheet.table(f"Both types of bridges, {recipe.name}", paper=paper_numbers("type_mix", recipe))
     return StudyPart("type-mix", type_mix.__doc__ or "", (table,), _against_flops(table, "type-mix"))
 
@@ -137,28 +145,29 @@ def _against_flops(table: StudyTable, name: str) -> str:
     return lines_figure(f"study-{name}", "Accuracy and NLL against FLOPs", "FLOPs, in networks", panels)
 
 
-def bridge_size(workshop: Workshop) -> StudyPart:
+def bridge_size(run: Run) -> StudyPart:
     """How wide a type II bridge must be: how closely it follows the midpoint, and what DE-2 is worth with it."""
-    recipe = workshop.recipe
+    recipe = run.recipe
     slims = [8.0, 4.0, 2.0, 1.0]
-    members = {slim: bridge("II", 0, 1, f"slim{slim:g}") for slim in slims}
-    answers = answers_of(workshop, [*members.values(), point(0, 1), mode(0), mode(1)])
-    target = answers.probabilities([point(0, 1).name])
-    sheet = Sheet(workshop, [[0, 1]])
+    members = {slim: BridgeMember("II", 0, 1, f"slim{slim:g}") for slim in slims}
+    answers = run.answers([*members.values(), PointMember(0, 1), ModeMember(0), ModeMember(1)])
+    target = answers.probabilities([PointMember(0, 1).name])
+    sheet = Sheet(run, [[0, 1]])
     printed = paper_numbers("model_size", recipe)
     extra: dict[str, dict[str, Cell]] = {}
-    unit = answers.costs[mode(0).name]
-    width = workshop.net.spec.widths[-1]
+    unit = answers.costs[ModeMember(0).name]
+    spec = run.context.network.spec
+    width = spec.widths[-1] if spec is not None else 0  # only the paper prints rows by width
     for slim, member in members.items():
         name = f"widths / {slim:g}"
-        said, cost = answers.probabilities([member.name]), answers.costs[member.name]
+        probabilities, cost = answers.probabilities([member.name]), answers.costs[member.name]
         beside = printed.get(f"CNN {int(width / slim)} ch", {})
         extra[name] = {
             "bridge FLOPs": Cell(cost.flops / unit.flops, None, beside.get("FLOPs", "")),
             "bridge #Params": Cell(cost.params / unit.params, None, beside.get("#Params", "")),
-            "R2": Cell(r2(target, said), None, beside.get("R2", "")),
+            "R2": Cell(r2(target, probabilities), None, beside.get("R2", "")),
         }
-        sheet.add(name, [[mode(0), mode(1), member]], f"CNN {int(width / slim)} ch")
+        sheet.add(name, [[ModeMember(0), ModeMember(1), member]], f"CNN {int(width / slim)} ch")
     columns = (Column("bridge FLOPs", 4), Column("bridge #Params", 4), Column("R2", 3, "up"), *COLUMNS[2:6])
     table = sheet.table(f"Sizes of a type II bridge, {recipe.name}", columns, printed, extra=extra)
     xs = [extra[row.name]["bridge FLOPs"].mean for row in table.rows]
@@ -169,21 +178,25 @@ def bridge_size(workshop: Workshop) -> StudyPart:
     return StudyPart("bridge-size", bridge_size.__doc__ or "", (table,), figure)
 
 
-def mode_choice(workshop: Workshop) -> StudyPart:
+def mode_choice(run: Run) -> StudyPart:
     """Which of three modes to put bridges on: the best, the middle, or the worst on validation."""
-    recipe = workshop.recipe
+    recipe = run.recipe
     count = min(3, recipe.modes)
-    answers = answers_of(workshop, [mode(k) for k in range(count)])
-    right = {k: accuracy(answers.probabilities([mode(k).name], "valid"), answers.valid_labels) for k in range(count)}
+    answers = run.answers([ModeMember(k) for k in range(count)])
+    right = {
+        k: accuracy(answers.probabilities([ModeMember(k).name], "valid"), answers.valid_labels) for k in range(count)
+    }
     ranked = sorted(right, key=lambda k: -right[k])
     names = ["High", "Center", "Low"] if count == 3 else ["High", "Low"]
-    sheet = Sheet(workshop, [list(range(count))])
+    sheet = Sheet(run, [list(range(count))])
     extra = {}
     for name, k in zip(names, ranked, strict=True):
         others = [j for j in range(count) if j != k]
         bridged = f"{name} + {len(others)} bridges I"
-        sheet.add(name, [[mode(k)]], f"ResNet ({name})")
-        sheet.add(bridged, [[mode(k), *(bridge("I", k, j) for j in others)]], f"ResNet ({name}) + 2 Bridge_sm")
+        sheet.add(name, [[ModeMember(k)]], f"ResNet ({name})")
+        sheet.add(
+            bridged, [[ModeMember(k), *(BridgeMember("I", k, j) for j in others)]], f"ResNet ({name}) + 2 Bridge_sm"
+        )
         extra[name] = {"valid ACC": Cell(100 * right[k])}
     columns = (Column("valid ACC", 2), *COLUMNS[:6])
     table = sheet.table(

@@ -1,13 +1,13 @@
 """The one loop, and fitting modes, curves and bridges with it."""
 
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
+from modebridge.training.epochs import Epoch, Report, TensorBoard, append_metrics, parse_metrics
 from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
 from modebridge.training.fit_bridges import BridgePlan, fit_bridge, fit_bridges, plan_bridge
 from modebridge.training.loop import Task, train
-from modebridge.training.metrics import Epoch, Report, TensorBoard, append_metrics, parse_metrics, read_metrics
 from modebridge.training.parallel import side_by_side
+from modebridge.training.train_config import TrainConfig
 
 __all__ = [
     "BridgePlan",
@@ -27,7 +27,6 @@ __all__ = [
     "fit_modes",
     "parse_metrics",
     "plan_bridge",
-    "read_metrics",
     "side_by_side",
     "train",
 ]

@@ -1,4 +1,4 @@
-"""Checkpoints of a training loop: whole or not at all, verified by hash, never unpickled."""
+"""Checkpoints of a training loop: what it must remember to go on as if it had never stopped, whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,16 +6,41 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
+from modebridge import trees
 from modebridge.errors import ModebridgeError
+from modebridge.training.task import TaskRun
+from modebridge.training.train_config import TrainConfig
+from modebridge.types import State
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "Position", "fingerprint"]
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in a run, between two steps.
+
+    Args:
+        epoch: which one, counted from 0; -1 for nowhere.
+        draws: the generators' states at its beginning, one a task.
+        totals: sums of losses and numbers of batches of the tasks that have finished the epoch.
+        count: batches that the task at work has done.
+        running: the sum of its losses so far.
+    """
+
+    epoch: int = -1
+    draws: tuple[Tensor, ...] = ()
+    totals: tuple[tuple[Tensor, int], ...] = ()
+    count: int = 0
+    running: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
 class Checkpoints:
@@ -39,10 +64,71 @@ class Checkpoints:
         """Whether it is time to save."""
         return time.monotonic() - self._last >= self._every
 
-    def save(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-        """Write a checkpoint beside the old ones, then put it in the place of the newest."""
-        own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        body = json.dumps(notes).encode() + b"\n" + safetensors.torch.save(own)
+    def save(self, identity: str, position: Position, runs: Sequence[TaskRun]) -> None:
+        """Save the steps and the best states of all tasks.
+
+        Args:
+            identity: of what is trained, from `fingerprint`.
+            position: where it is.
+            runs: the tasks under way.
+        """
+        tensors: dict[str, Tensor] = {"running": position.running}
+        scores: dict[str, float] = {}
+        for k, run in enumerate(runs):
+            tensors[f"draws/{k}"] = position.draws[k]
+            for member, step in run.steps.items():
+                tensors |= {f"step/{k}/{member}/{name}": tensor for name, tensor in step.tensors().items()}
+            for member, (score, state) in run.best.items():
+                scores[f"{k}/{member}"] = score
+                tensors |= {f"best/{k}/{member}/params/{name}": tensor for name, tensor in state.params.items()}
+                tensors |= {f"best/{k}/{member}/buffers/{name}": tensor for name, tensor in state.buffers.items()}
+        for k, (total, _) in enumerate(position.totals):
+            tensors[f"total/{k}"] = total
+        metadata = {
+            "identity": identity,
+            "epoch": position.epoch,
+            "count": position.count,
+            "counts": [count for _, count in position.totals],
+            "scores": scores,
+        }
+        self._write(tensors, metadata)
+        self._last = time.monotonic()
+
+    def restore(self, identity: str, runs: Sequence[TaskRun]) -> Position | None:
+        """Put everything back in place as it was saved; None where nothing was.
+
+        Args:
+            identity: of what is trained; a checkpoint of something else is refused.
+            runs: the tasks before their first step.
+        """
+        newest = self._newest(identity)
+        if newest is None:
+            return None
+        tensors, metadata = newest
+        for k, run in enumerate(runs):
+            run.draws.set_state(tensors[f"draws/{k}"])
+            for member, step in run.steps.items():
+                step.restore(_below(tensors, f"step/{k}/{member}/"))
+                key = f"{k}/{member}"
+                if key in metadata["scores"]:
+                    params, buffers = (
+                        trees.to(_below(tensors, f"best/{key}/{part}/"), step.flat.device)
+                        for part in ("params", "buffers")
+                    )
+                    run.best[member] = (metadata["scores"][key], State(params, buffers, step.frozen))
+        totals = tuple((tensors[f"total/{k}"], count) for k, count in enumerate(metadata["counts"]))
+        draws = tuple(tensors[f"draws/{k}"] for k in range(len(runs)))
+        return Position(metadata["epoch"], draws, totals, metadata["count"], tensors["running"])
+
+    def clear(self) -> None:
+        """Remove both files: the work is done."""
+        for file in (self.path, self._before):
+            file.unlink(missing_ok=True)
+
+    def _write(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+        """Write a file beside the old ones, then put it in the place of the newest."""
+        plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        body = json.dumps(metadata).encode() + b"\n" + safetensors.torch.save(plain)
         scratch = self.path.with_name(self.path.name + ".new")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,40 +144,48 @@ class Checkpoints:
             raise ModebridgeError(
                 f"Expected to write a checkpoint to '{self.path}', but got '{error}'; make room or use another folder."
             ) from error
-        self._last = time.monotonic()
 
-    def load(self, identity: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The newest whole checkpoint, or None where there is none yet.
-
-        Args:
-            identity: of what is trained; a checkpoint of something else is refused.
-        """
+    def _newest(self, identity: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The newest whole file, or None where there is none yet."""
         files = [file for file in (self.path, self._before) if file.exists()]
         for file in files:
-            found = _read(file)
-            if found is None:
+            content = _read(file)
+            if content is None:
                 continue
-            if found[1].get("identity") != identity:
+            if content[1].get("identity") != identity:
                 raise ModebridgeError(
                     f"Expected the checkpoint '{file}' to be of this very run, but it is of another recipe, data, "
                     "device, precision or version; delete it to begin anew, or go back to what it was made with."
                 )
-            return found
+            return content
         if files:
             raise ModebridgeError(
                 f"Expected '{files[0]}' to be a whole checkpoint, but every copy is damaged; delete it to begin anew."
             )
         return None
 
-    def clear(self) -> None:
-        """Remove both files: the work is done."""
-        for file in (self.path, self._before):
-            file.unlink(missing_ok=True)
+
+def fingerprint(config: TrainConfig, runs: Sequence[TaskRun], way: str) -> str:
+    """A hash of all that makes a run what it is: settings, names, the numbers it starts from, seeds, and how it runs.
+
+    How (`Engine.way`): the precision, and whether tasks go step by step together or one after another, which a position
+    depends on.
+    """
+    digest = hashlib.sha256(f"{config} {way} {[run.task.seed for run in runs]}".encode())
+    for run in runs:
+        for member, step in run.steps.items():
+            start = trees.fingerprint({"flat": step.flat.detach()}, step.buffers, step.frozen)
+            digest.update(f"{member} {step.layout.key} {start}".encode())
+    return digest.hexdigest()
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     digest, _, body = file.read_bytes().partition(b"\n")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         return None
-    notes, _, payload = body.partition(b"\n")
-    return safetensors.torch.load(payload), json.loads(notes)
+    metadata, _, payload = body.partition(b"\n")
+    return safetensors.torch.load(payload), json.loads(metadata)

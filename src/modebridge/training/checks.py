@@ -16,8 +16,8 @@ from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode
 from modebridge.nets import logits_of, run, skeleton
 from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
-from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
+from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
 
 __all__ = ["check_batches", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
@@ -68,21 +68,21 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
         engine: says how many processes there are.
         norms_only: whether only batch norm goes to training mode, as for its statistics.
     """
-    one = [each(lambda tensor: tensor[:1], given) for given in inputs]
+    single = [each(lambda tensor: tensor[:1], batch) for batch in inputs]
     look = partial(_in_training, norms_only=norms_only)
-    answer = on_copy(module, one, look, weightless=False)
+    output = on_copy(module, single, look, weightless=False)
     least = 1
-    if isinstance(answer, ValueError) and ONE_VALUE in str(answer):
+    if isinstance(output, ValueError) and ONE_VALUE in str(output):
         least = 2 * (engine.processes.size if engine.device.type == "cpu" else 1)
-        two = [each(lambda tensor: torch.cat([tensor] * 2), given) for given in one]
-        answer = on_copy(module, two, look, weightless=False)
-    if isinstance(answer, Exception):
+        double = [each(lambda tensor: torch.cat([tensor] * 2), batch) for batch in single]
+        output = on_copy(module, double, look, weightless=False)
+    if isinstance(output, Exception):
         raise ModebridgeError(
-            f"Expected {type(module).__name__} to run in training mode on images as in train, {shapes_of(one[0])}, but "
-            f"got '{first_line(answer)}'; give images that all its "
+            f"Expected {type(module).__name__} to run in training mode on images as in train, {shapes_of(single[0])}, "
+            f"but got '{first_line(output)}'; give images that all its "
             "heads can take, or build it without auxiliary heads (aux_logits=False)."
         )
-    logits = logits_of(answer, training=True)
+    logits = logits_of(output, training=True)
     if logits.dim() != 2:
         raise ModebridgeError(
             f"Expected {type(module).__name__} to give logits of (batch, classes) first in training mode too, but got "

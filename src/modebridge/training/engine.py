@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -12,10 +13,10 @@ from torch import nn
 
 from modebridge.batches import each, go_to_epoch
 from modebridge.errors import ModebridgeError
-from modebridge.nets import alike, skeleton
+from modebridge.guards import alike
 from modebridge.training.compile_cache import keep_compiled
 from modebridge.training.processes import Processes, launched
-from modebridge.types import Batch, Batches, Draw, Params
+from modebridge.types import Batch, Batches, Draw
 
 __all__ = ["Engine"]
 
@@ -48,8 +49,8 @@ class Engine:
     def __init__(
         self, device: torch.device | str = "cpu", bf16: bool = False, compile: bool = False, graphs: bool = False
     ) -> None:
-        given = {"device": _device(device), "bf16": bf16, "compile": compile, "graphs": graphs}
-        for name, value in given.items():
+        values = {"device": _device(device), "bf16": bf16, "compile": compile, "graphs": graphs}
+        for name, value in values.items():
             object.__setattr__(self, name, value)  # it is frozen from here on
         if self.graphs and self.device.type == "cuda" and self.processes.size > 1:
             raise ModebridgeError(
@@ -77,17 +78,9 @@ class Engine:
         """The processes that train together: one, unless a launcher started more."""
         return launched(cpu=self.device.type == "cpu")
 
-    def placed(self, net: nn.Module) -> nn.Module:
-        """A copy of the network on our device, its batch norm over the batches of all processes where that exists."""
-        return self.synced(skeleton(net).to(self.device))
-
-    def refresh_of(self, net: nn.Module) -> Callable[[nn.Module, Params, Params, Batches], Params]:
-        """Re-estimates running statistics over all processes, on a plain copy of the network.
-
-        Each process has batches of its own here: synchronised layers would wait for one another for ever.
-        """
-        plain = skeleton(net).to(self.device)
-        return lambda _, params, buffers, batches: self.processes.refresh(plain, params, buffers, batches)
+    def precision(self) -> AbstractContextManager[object]:
+        """Autocast to bfloat16 where asked for."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
 
     def synced(self, net: nn.Module) -> nn.Module:
         """The network with batch norm that sees all processes' images; on CPUs torch has none, each sees its own."""
@@ -96,9 +89,9 @@ class Engine:
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-untyped-call]
         return converted
 
-    def shares(self, one: nn.Module, other: nn.Module) -> bool:
+    def shares(self, a: nn.Module, b: nn.Module) -> bool:
         """Whether two modules are to be one program: only to compile it once, and only where both are the same."""
-        return self.compile and alike(one, other)
+        return self.compile and alike(a, b)
 
     def compiled(self, function: F) -> F:
         """The function, compiled for fixed shapes where asked for."""

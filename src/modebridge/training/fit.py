@@ -12,13 +12,14 @@ from modebridge.batches import Checked
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective, has_statistics
+from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out, least_images, trainable
-from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
+from modebridge.training.epochs import Report
 from modebridge.training.loop import Task
-from modebridge.training.metrics import Report
 from modebridge.training.outcome import train_and_look
+from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches
 
 __all__ = ["DEFAULT", "fit_curve", "fit_curves", "fit_mode", "fit_modes"]
@@ -70,18 +71,21 @@ def fit_modes(
     `fit_mode`; `seeds` are of each one's draws, by default `config.seed` and up.
     """
     _check_pairing(nets, train_data, "networks")
-    own = _seeds(seeds, config, len(nets))
+    seeds = _seeds(seeds, config, len(nets))
     engine = engine or Engine()
     starts = [Mode.from_module(net) for net in nets]
     trains = _checked(nets, starts, train_data, engine)
     kept_out = held_out(nets[0], starts[0], valid, config, engine)
     objectives: list[ModeObjective] = []
-    for k, net in enumerate(nets):
+    for k, (net, start) in enumerate(zip(nets, starts, strict=True)):
         twin = next((j for j in range(k) if engine.shares(nets[j], net)), None)
-        objectives.append(ModeObjective(engine.placed(net)) if twin is None else objectives[twin])
+        objectives.append(
+            ModeObjective(skeleton(net).to(engine.device), start, trainable(net), synced=engine.synced)
+            if twin is None
+            else objectives[twin].on(start, trainable(net))
+        )
     tasks = [
-        Task(objective.start(mode, trainable(net)), data, kept_out, seed, objective)
-        for objective, net, mode, data, seed in zip(objectives, nets, starts, trains, own, strict=True)
+        Task(objective, data, kept_out, seed) for objective, data, seed in zip(objectives, trains, seeds, strict=True)
     ]
     stale = config.average_from > 0 and any(has_statistics(net) for net in nets)
     if stale and config.keep == "best":
@@ -89,16 +93,14 @@ def fit_modes(
             "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
             "are only estimated at the end."
         )
-    trained = train_and_look(
-        objectives[0], tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report
-    )
+    trained = train_and_look(tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report)
     modes = [objective.result(states) for objective, states in zip(objectives, trained, strict=True)]
     if stale:
         # The statistics on the way belong to the weights on the way, not to their mean.
-        modes = [
-            Mode(mode.params, engine.refresh_of(net)(net, mode.params, mode.buffers, engine.feed(data)))
-            for net, mode, data in zip(nets, modes, trains, strict=True)
-        ]
+        for k, (net, mode, data) in enumerate(zip(nets, modes, trains, strict=True)):
+            placed = skeleton(net).to(engine.device)
+            buffers = engine.processes.refresh(placed, mode.params, mode.buffers, engine.feed(data))
+            modes[k] = Mode(mode.params, buffers)
     return [mode.to("cpu") for mode in modes]
 
 
@@ -177,28 +179,36 @@ def fit_curves(
     check_r(r)
     _check_pairing(pairs, train_data, "pairs")
     engine = engine or Engine()
-    own = _seeds(seeds, config, len(pairs))
+    seeds = _seeds(seeds, config, len(pairs))
     learns = trainable(net)
     curves = [
         start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=seed)
-        for (start, end), seed in zip(pairs, own, strict=True)
+        for (start, end), seed in zip(pairs, seeds, strict=True)
     ]
     trains = _checked([net] * len(pairs), [start for start, _ in pairs], train_data, engine)
     kept_out = held_out(net, pairs[0][0], valid, config, engine)
-    objective = CurveObjective(engine.placed(net), curves[0], trains[0], r, engine.refresh_of(net))
-    # Each with statistics of its own, as it would have alone; what is compiled is the objective that they share.
-    each_on = [objective.on(engine.feed(statistics if statistics is not None else data)) for data in trains]
-    tasks = [
-        Task(objective.start(curve, learns), data, kept_out, seed, alone)
-        for curve, data, seed, alone in zip(curves, trains, own, each_on, strict=True)
-    ]
-    trained = train_and_look(
-        objective, tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report
+    first = CurveObjective(
+        skeleton(net).to(engine.device),
+        curves[0].to(engine.device),
+        trains[0],
+        r,
+        trainable=learns,
+        synced=engine.synced,
+        refresh=engine.processes.refresh,
     )
+    # Each with statistics of its own, as it would have alone; what is compiled is the program that they share.
+    objectives = [
+        first.on(curve.to(engine.device), engine.feed(data if statistics is None else statistics))
+        for curve, data in zip(curves, trains, strict=True)
+    ]
+    tasks = [
+        Task(objective, data, kept_out, seed) for objective, data, seed in zip(objectives, trains, seeds, strict=True)
+    ]
+    trained = train_and_look(tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report)
     return [
         # The very modes that were given, not copies of them that have been to the device and back.
-        replace(alone.result(curve.to(engine.device), states).to("cpu"), start=curve.start, end=curve.end)
-        for alone, curve, states in zip(each_on, curves, trained, strict=True)
+        replace(objective.result(states).to("cpu"), start=curve.start, end=curve.end)
+        for objective, curve, states in zip(objectives, curves, trained, strict=True)
     ]
 
 

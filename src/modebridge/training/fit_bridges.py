@@ -7,34 +7,30 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-import torch
 from torch import nn
 
-from modebridge.batches import each, named
+from modebridge.batches import named
 from modebridge.bridges import (
     Bridge,
     BridgeObjective,
     Kind,
     Target,
-    body_for,
-    body_like,
-    body_within,
+    choose_body,
     curve_target,
     label_target,
 )
 from modebridge.curves import Curve, check_r
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, has_statistics
-from modebridge.nets import FilterResponseNorm, Layout, Norm, ResNet, check_tap, inspect, run_with_taps, skeleton
-from modebridge.nets.flops import counting
+from modebridge.nets import check_tap, skeleton
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out, least_for_bridges, least_images, trainable
-from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
+from modebridge.training.epochs import Report
 from modebridge.training.fit import DEFAULT
 from modebridge.training.loop import Task
-from modebridge.training.metrics import Report
 from modebridge.training.outcome import train_and_look
+from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
@@ -91,30 +87,10 @@ def plan_bridge(
         The plan; `plan.bridge.share` and `.parameter_share` are its FLOPs and parameters in units of the base, counted.
     """
     _check_choices(net, curve, kind, source, r)
-    _check_budget(budget)
     reads = (curve.start, curve.end) if kind == "II" else (curve.start if source == "start" else curve.end,)
-    first = each(lambda tensor: tensor[:1], images)
-    tap, layout = _tap(net, tap, first)
-    with torch.no_grad(), counting() as counted:
-        logits, features = run_with_taps(skeleton(net), first, [tap], curve.start.state)
-    whole = counted()
-    feature = features[tap]
-    if body is None:
-        shape, classes = feature.shape[1:], logits.shape[1]
-        norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
-        if budget is not None:
-            body, _ = body_within(shape, layout, classes, kind, budget * whole, norm=norm, seed=seed, base=whole)
-        elif isinstance(net, ResNet) and tap == net.paper_tap:
-            body = body_like(net.spec, kind, slim, seed=seed)
-        else:
-            body = body_for(shape, classes, kind, slim, layout=layout, norm=norm, seed=seed)
-        body = body.to(feature.dtype)
-    taken = _check_body(body, [feature] * len(reads), logits.shape[1], name)
-    if budget is not None and taken > budget * whole:
-        raise ModebridgeError(
-            f"Expected the body of '{name}' to take at most {budget:g} of the base's {whole:,.0f} multiply-adds, "
-            f"but got {taken:,.0f}; give a smaller body or a larger budget."
-        )
+    chosen = choose_body(
+        net, images, kind, tap=tap, slim=slim, budget=budget, body=body, state=curve.start.state, name=name, seed=seed
+    )
     if target == "curve":
         target = curve_target(curve, r)
     elif target == "labels":
@@ -124,8 +100,7 @@ def plan_bridge(
             f"Expected target to be 'curve', 'labels' or a Target, but got '{target}'; "
             "see modebridge.bridges for the others."
         )
-    share = taken / whole if whole else None
-    return BridgePlan(Bridge(body, reads, tap, target.r, name, share), reads, target)
+    return BridgePlan(Bridge(chosen.body, reads, chosen.tap, target.r, name, chosen.share), reads, target)
 
 
 def _check_choices(net: nn.Module, curve: Curve, kind: str, source: str, r: float) -> None:
@@ -139,44 +114,6 @@ def _check_choices(net: nn.Module, curve: Curve, kind: str, source: str, r: floa
         raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
     if source not in ("start", "end"):
         raise ModebridgeError(f"Expected source to be 'start' or 'end', but got '{source}'; choose one.")
-
-
-def _check_budget(budget: float | None) -> None:
-    if budget is not None and not 0 < budget <= 1:
-        raise ModebridgeError(
-            f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget}; 0.05 is 5 %."
-        )
-
-
-def _tap(net: nn.Module, tap: str | None, images: Inputs) -> tuple[str, Layout | None]:
-    """The tap, given or chosen, and how its feature lies, where that is known."""
-    if tap is not None:
-        check_tap(net, tap)
-    if isinstance(net, ResNet) and (tap := tap or net.paper_tap):
-        return tap, None  # our own need no looking at, and recipes plan many bridges
-    seen = inspect(net, images)
-    tap = tap or seen.chosen.name
-    return tap, next((known.layout for known in seen.taps if known.name == tap), None)
-
-
-@torch.no_grad()
-def _check_body(body: nn.Module, features: Sequence[torch.Tensor], classes: int, name: str) -> float:
-    """One image through the body: what does not fit is said now, not in the first step; gives its multiply-adds."""
-    shapes = ", ".join(str(tuple(feature.shape[1:])) for feature in features)
-    try:
-        with counting() as counted:
-            out = skeleton(body)(*features)
-    except (RuntimeError, TypeError) as error:
-        raise ModebridgeError(
-            f"Expected the body of '{name}' to take features of {shapes}, but got '{first_line(error)}'; "
-            "fit it to the tap."
-        ) from error
-    if not isinstance(out, torch.Tensor) or out.shape != (1, classes):
-        got = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise ModebridgeError(
-            f"Expected the body of '{name}' to give logits of (batch, {classes}), but got {got}; fit its last layer."
-        )
-    return counted()
 
 
 def fit_bridges(
@@ -234,9 +171,9 @@ def fit_bridges(
             f"Expected mixup to be 0 for whole numbers such as tokens and masks, but got {mixup:g} and "
             f"'{whole[0].removeprefix('images/')}'; set mixup=0."
         )
-    task = Task(objective.start(), train_data, held_out(net, modes[0], valid, config, engine), config.seed)
+    task = Task(objective, train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     (states,) = train_and_look(
-        objective, [task], config, train_data.classes, engine=engine, checkpoints=checkpoints, report=report
+        [task], config, train_data.classes, engine=engine, checkpoints=checkpoints, report=report
     )
     return objective.result(states)
 
@@ -264,7 +201,6 @@ def fit_bridge(
 ) -> Bridge:
     """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with their arguments."""
     _check_choices(net, curve, kind, source, r)
-    _check_budget(budget)
     if tap is not None:
         check_tap(net, tap)
     least = partial(least_images, net, engine=engine or Engine(), norms_only=True)

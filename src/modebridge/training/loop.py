@@ -1,27 +1,30 @@
-"""The one loop: it trains whatever objective it is given and knows nothing of curves or bridges."""
+"""The one loop: it trains whatever objectives it is given and knows nothing of curves or bridges."""
 
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from modebridge import trees
+import torch
+from torch import Tensor
+
+from modebridge.batches import go_to_epoch
 from modebridge.errors import ModebridgeError
-from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.config import TrainConfig
+from modebridge.training.checkpoints import Checkpoints, Position, fingerprint
 from modebridge.training.engine import Engine
-from modebridge.training.metrics import Epoch, Report
-from modebridge.training.processes import Processes, Turns
-from modebridge.training.runner import Runner, Task
-from modebridge.types import Batches, Objective, State, States
+from modebridge.training.epochs import Epoch, Report
+from modebridge.training.graphed import Graphed
+from modebridge.training.task import Fed, Forwards, Task, TaskRun
+from modebridge.training.train_config import TrainConfig
+from modebridge.types import States
 
 __all__ = ["Task", "train"]
 
 
 def train(
-    objective: Objective,
     tasks: Sequence[Task],
     config: TrainConfig,
     *,
@@ -31,10 +34,9 @@ def train(
 ) -> list[States]:
     """Minimise the sum of the members' losses of each task by SGD, tasks side by side where the device is wide enough.
 
-    Tasks share nothing but the objective, if that: each ends where it would have ended alone.
+    Tasks share nothing but compiled programs: each ends where it would have ended alone.
 
     Args:
-        objective: what to train, where a task has none of its own.
         tasks: at least one.
         config: epochs and optimiser.
         engine: device and precision; None is the CPU in fp32.
@@ -52,47 +54,128 @@ def train(
         raise ModebridgeError(
             "Expected validation data to keep the best epoch by, but got none; give valid or set keep='last'."
         )
-    engine = engine or Engine()
-    runner = Runner(objective, tasks, config, engine)
-    if checkpoints is not None:
-        runner.resume(checkpoints)
-    for epoch in range(runner.begun, config.epochs):
+    loop = _Loop(tasks, config, engine or Engine(), checkpoints)
+    for epoch in range(max(loop.position.epoch, 0), config.epochs):
         begin = time.perf_counter()
         lr = config.lr * config.factor(epoch)
-        losses, images = runner.epoch(epoch, lr)
-        scores: dict[str, float] = {}
-        if config.keep == "best":
-            for k, (task, states, kept) in enumerate(zip(tasks, runner.states(), runner.best, strict=True)):
-                found = _keep_best(partial(runner.validate, k, epoch), task, states, kept, engine.processes)
-                scores |= {runner.label(k, member): score for member, score in found.items()}
+        losses, images = loop.epoch(epoch, lr)
+        scores = loop.validate(epoch) if config.keep == "best" else {}
         if report is not None:
             report(Epoch(epoch + 1, config.epochs, lr, losses, scores, images, time.perf_counter() - begin))
-    return [
-        {member: kept[member][1] if member in kept else _copy(state) for member, state in states.items()}
-        for states, kept in zip(runner.states(), runner.best, strict=True)
-    ]
+    return [run.kept(run.states(averaged=loop.averaging)) for run in loop.runs]
 
 
-def _keep_best(
-    validate: Callable[[States, Batches], Mapping[str, float]],
-    task: Task,
-    states: States,
-    kept: dict[str, tuple[float, State]],
-    processes: Processes,
-) -> dict[str, float]:
-    assert task.valid is not None
-    ours = Turns(task.valid, processes)
-    found = validate(states, ours)
-    scores = processes.mean_score(found, ours.seen)
-    for member, score in scores.items():
-        if not math.isfinite(score):
-            raise ModebridgeError(
-                f"Expected the validation score of '{member}' to be finite, but got {score}; check the validation data."
-            )
-        if member not in kept or score < kept[member][0]:
-            kept[member] = (score, _copy(states[member]))
-    return scores
+class _Loop:
+    """All tasks under way, from the place where a checkpoint left them."""
 
+    def __init__(
+        self, tasks: Sequence[Task], config: TrainConfig, engine: Engine, checkpoints: Checkpoints | None
+    ) -> None:
+        forwards: Forwards = {}
+        self.runs = [TaskRun(task, config, engine, forwards) for task in tasks]
+        self._config = config
+        self._engine = engine
+        self._steps = [step for run in self.runs for step in run.steps.values()]
+        self._noises = [*(run.prepare_noise for run in self.runs), *(step.noise for step in self._steps)]
+        self._graphed = Graphed(self._all_tasks, self._steps, self._noises, engine.device) if engine.graphs else None
+        self._checkpoints = checkpoints
+        self._identity = ""
+        self.averaging = False
+        self.position = Position()
+        if checkpoints is not None:
+            self._identity = fingerprint(config, self.runs, engine.way)
+            self.position = checkpoints.restore(self._identity, self.runs) or self.position
+            # Nobody may write a new one while another process still reads.
+            engine.processes.wait()
 
-def _copy(state: State) -> State:
-    return State(trees.clone(state.params), trees.clone(state.buffers), state.frozen)
+    def validate(self, epoch: int) -> dict[str, float]:
+        """The scores of all members after an epoch; the best states are kept."""
+        return {
+            self._label(k, member): score
+            for k, run in enumerate(self.runs)
+            for member, score in run.keep_best(epoch, run.states(averaged=self.averaging)).items()
+        }
+
+    def epoch(self, epoch: int, lr: float) -> tuple[dict[str, float], int]:
+        """One pass over the data of every task; returns the mean losses by member, and how many images were seen."""
+        for run in self.runs:
+            run.images = 0
+            go_to_epoch(run.task.batches, epoch)
+        # An epoch is repeated from its first draw, what was done already skipped: nothing else knows where it stood.
+        begin, self.position = self.position, Position()
+        if begin.epoch != epoch:
+            begin = Position(epoch, tuple(run.draws.get_state() for run in self.runs))
+        totals = self._one_by_one(lr, begin) if self._graphed is None else self._together(self._graphed, lr, begin)
+        averaged = epoch + 2 - self._config.average_from if self._config.average_from else 0
+        for step in self._steps:
+            step.settle()
+            if averaged > 0:
+                step.average(averaged)
+        self.averaging = averaged > 0
+        means: dict[str, float] = {}
+        for k, (total, count) in enumerate(totals):
+            if count == 0:
+                raise ModebridgeError(
+                    f"Expected train to yield batches in epoch {epoch + 1}, but got none; "
+                    "give a list or loader that can be iterated again."
+                )
+            for member, mean in zip(self.runs[k].steps, (total / count).tolist(), strict=True):
+                if not math.isfinite(mean):
+                    raise ModebridgeError(
+                        f"Expected the training loss of '{member}' to be finite, but got {mean} in epoch {epoch + 1}; "
+                        "lower the learning rate or check the images."
+                    )
+                means[self._label(k, member)] = mean
+        return means, sum(run.images for run in self.runs)
+
+    def _label(self, k: int, member: str) -> str:
+        """How metrics call a member of task k."""
+        return member if len(self.runs) == 1 else f"{k}/{member}"
+
+    def _one_by_one(self, lr: float, begin: Position) -> list[tuple[Tensor, int]]:
+        """Task after task: on a CPU there is no room beside one."""
+        totals = list(begin.totals)
+        for run in self.runs[: len(totals)]:
+            # Done before the stop: only their generators must come to where the epoch left them.
+            for _ in run.fed(skip=sys.maxsize):
+                pass
+        done = begin.count
+        for run in self.runs[len(totals) :]:
+            device = self._engine.device
+            total, count = begin.running.to(device) if done else torch.zeros(len(run.steps), device=device), done
+            for prepared, weight in run.prepared(begin.epoch, skip=done):
+                for step in run.steps.values():
+                    step.noise.at(begin.epoch, count)
+                total = total + torch.stack([step(prepared[member], lr, weight) for member, step in run.steps.items()])
+                count += 1
+                self._save_if_due(Position(begin.epoch, begin.draws, tuple(totals), count, total))
+            totals.append((total, count))
+            done = 0
+        return totals
+
+    def _together(self, graphed: Graphed, lr: float, begin: Position) -> list[tuple[Tensor, int]]:
+        """Step by step, all tasks in one launch: one batch of 128 leaves half of a large chip idle."""
+        sizes, count = [len(run.steps) for run in self.runs], begin.count
+        total = begin.running.to(self._engine.device) if count else torch.zeros(sum(sizes), device=self._engine.device)
+        for fed in zip(*(run.fed(skip=count) for run in self.runs), strict=True):
+            for noise in self._noises:
+                noise.at(begin.epoch, count)
+            total = total + torch.cat(graphed([shared for shared, _ in fed], lr))
+            count += 1
+            self._save_if_due(Position(begin.epoch, begin.draws, (), count, total))
+        return [(part, count) for part in torch.split(total, sizes)]
+
+    def _all_tasks(self, fed: Sequence[Fed], lr: Tensor) -> list[Tensor]:
+        prepared = [run.prepare(batch, draw) for run, (batch, draw) in zip(self.runs, fed, strict=True)]
+        jobs = [
+            partial(step, inputs[member], lr)
+            for run, inputs in zip(self.runs, prepared, strict=True)
+            for member, step in run.steps.items()
+        ]
+        losses = torch.stack(self._engine.fan_out(jobs))
+        return list(torch.split(losses, [len(run.steps) for run in self.runs]))
+
+    def _save_if_due(self, position: Position) -> None:
+        # All processes read; the first one writes.
+        if self._checkpoints is not None and self._engine.processes.rank == 0 and self._checkpoints.due():
+            self._checkpoints.save(self._identity, position, self.runs)

@@ -74,10 +74,10 @@ class Noise:
         if self.state is None or not self.draws:
             yield
             return
-        everybodys = seeds.cuda_generator(self._device)
-        own = everybodys.graphsafe_get_state()
-        everybodys.graphsafe_set_state(self.state)
+        default = seeds.cuda_generator(self._device)
+        before = default.graphsafe_get_state()
+        default.graphsafe_set_state(self.state)
         try:
             yield
         finally:
-            everybodys.graphsafe_set_state(own)
+            default.graphsafe_set_state(before)

@@ -12,12 +12,11 @@ import torch
 from modebridge import seeds, trees
 from modebridge.batches import go_to_epoch
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
+from modebridge.training.epochs import Epoch, Report
 from modebridge.training.loop import Task, train
-from modebridge.training.metrics import Epoch, Report
-from modebridge.training.step import precision
-from modebridge.types import Batch, Objective, State, States
+from modebridge.training.train_config import TrainConfig
+from modebridge.types import Batch, State, States
 
 __all__ = ["train_and_look"]
 
@@ -32,7 +31,6 @@ GROWN = 1000.0
 
 
 def train_and_look(
-    objective: Objective,
     tasks: Sequence[Task],
     config: TrainConfig,
     classes: int,
@@ -48,8 +46,7 @@ def train_and_look(
     of the loop itself.
 
     Args:
-        objective: as the others, what `train` takes.
-        tasks: see there.
+        tasks: as the others but K, what `train` takes.
         config: see there.
         classes: K.
         engine: see there.
@@ -66,17 +63,16 @@ def train_and_look(
         if report is not None:
             report(epoch)
 
-    trained = train(objective, tasks, config, engine=engine, checkpoints=checkpoints, report=watch)
+    trained = train(tasks, config, engine=engine, checkpoints=checkpoints, report=watch)
     # One is enough, whichever is found first: all members have the same settings.
     seen = images / len(tasks)
-    for sentence in chain(_losses(objective, tasks, trained, last, classes, engine, seen), _weights(tasks, trained)):
+    for sentence in chain(_losses(tasks, trained, last, classes, engine, seen), _weights(tasks, trained)):
         warnings.warn(f"{sentence}: training ran away; lower the learning rate (lr={config.lr:g}).", stacklevel=3)
         break
     return trained
 
 
 def _losses(
-    objective: Objective,
     tasks: Sequence[Task],
     trained: Sequence[States],
     last: Mapping[str, float],
@@ -92,7 +88,7 @@ def _losses(
                 continue
             go_to_epoch(task.batches, 0)
             batch = next(iter(task.batches))
-            before, after = _before_and_after(task.objective or objective, task, member, state, engine, batch)
+            before, after = _before_and_after(task, member, state, engine, batch)
             overshoot = 1 + OVERSHOOT * len(batch[1]) / max(seen, len(batch[1]))
             if not after <= RISEN * overshoot * max(before, guess):
                 yield (
@@ -102,15 +98,14 @@ def _losses(
 
 
 @torch.no_grad()
-def _before_and_after(
-    objective: Objective, task: Task, member: str, end: State, engine: Engine, batch: Batch
-) -> tuple[float, float]:
+def _before_and_after(task: Task, member: str, end: State, engine: Engine, batch: Batch) -> tuple[float, float]:
     """The loss of a member on one batch, before and after training, with the same draws."""
+    objective = task.objective
     draw = objective.draw(len(batch[1]), seeds.generator(task.seed, "outcome"))
-    with precision(engine.device, bf16=engine.bf16), seeds.borrowed(task.seed, engine.device):
+    with engine.precision(), seeds.borrowed(task.seed, engine.device):
         prepared = objective.prepare(*engine.moved(batch, draw))[member]
         losses = []
-        for state in (task.start[member], end):
+        for state in (objective.start()[member], end):
             # Cloned: the forward pass writes statistics into the buffers.
             params, buffers, frozen = (
                 trees.to(trees.clone(tree), engine.device) for tree in (state.params, state.buffers, state.frozen)
@@ -121,8 +116,9 @@ def _before_and_after(
 
 def _weights(tasks: Sequence[Task], trained: Sequence[States]) -> Iterator[str]:
     for task, states in zip(tasks, trained, strict=True):
+        start = task.objective.start()
         for member, state in states.items():
-            before, after = float(trees.norm(task.start[member].params)), float(trees.norm(state.params))
+            before, after = float(trees.norm(start[member].params)), float(trees.norm(state.params))
             if after > GROWN * before > 0:
                 times = f"{after / before:.3g} times as long, from {before:.3g} to {after:.3g}"
                 yield f"The weights of '{member}' became {times}"

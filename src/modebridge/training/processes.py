@@ -53,16 +53,16 @@ class Processes:
         A process that gets none (a last batch smaller than the group) takes the first row at weight 0: it must still
         take part in the sum.
         """
-        ours = slice(self.rank, count, self.size)
-        mine = len(range(count)[ours])
-        return (ours, mine / count) if mine else (slice(0, 1), 0.0)
+        rows = slice(self.rank, count, self.size)
+        number = len(range(count)[rows])
+        return (rows, number / count) if number else (slice(0, 1), 0.0)
 
     def mean_score(self, scores: Mapping[str, float], seen: int) -> dict[str, float]:
         """The mean over all images of scores that each process has on `seen` images of its own."""
         if self.size == 1:
             return dict(scores)
-        mine = [seen * score if seen else 0.0 for score in scores.values()]
-        *totals, count = self.sum(torch.tensor([*mine, float(seen)], dtype=torch.float64, device=self.device)).tolist()
+        sums = [seen * score if seen else 0.0 for score in scores.values()]
+        *totals, count = self.sum(torch.tensor([*sums, float(seen)], dtype=torch.float64, device=self.device)).tolist()
         return {name: total / count if count else float("nan") for name, total in zip(scores, totals, strict=True)}
 
     def mean_(self, tensors: Params) -> None:
@@ -74,14 +74,14 @@ class Processes:
 
     def refresh(self, net: nn.Module, params: Params, buffers: Params, batches: Batches) -> dict[str, Tensor]:
         """`refresh_statistics` over all processes, each taking every size-th batch: the same mean over all images."""
-        ours = Turns(batches, self)
+        turns = Turns(batches, self)
         if self.size == 1:
-            return refresh_statistics(net, params, buffers, ours)
-        drawn = iter(ours)
+            return refresh_statistics(net, params, buffers, turns)
+        drawn = iter(turns)
         first = next(drawn, None)
         fresh = dict(buffers) if first is None else refresh_statistics(net, params, buffers, chain([first], drawn))
-        seen = float(self.sum(torch.tensor(float(ours.seen), device=self.device)))
-        share = ours.seen / max(seen, 1.0)
+        seen = float(self.sum(torch.tensor(float(turns.seen), device=self.device)))
+        share = turns.seen / max(seen, 1.0)
         return {
             # Counts of batches add up; means and variances are means over all images.
             name: self.sum(tensor * share) if tensor.is_floating_point() else before + self.sum(tensor - before)

@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from modebridge import trees
-from modebridge.training.config import TrainConfig
-from modebridge.training.flat import Layout
+from modebridge.training.engine import Engine
 from modebridge.training.noise import Noise
-from modebridge.training.processes import Processes
+from modebridge.training.train_config import TrainConfig
 from modebridge.types import Params, Prepared, Program, State
 
-__all__ = ["Forward", "Step", "make_forward", "precision", "sgd_"]
+__all__ = ["FlatLayout", "Forward", "Step", "make_forward", "sgd_"]
+
+ALIGN = 64
+"""Every parameter starts at a multiple of this many numbers, so that vector loads stay aligned."""
 
 Forward: TypeAlias = Callable[[Tensor, Params, Params, Prepared], Tensor]
 """From the vector of parameters, buffers, frozen tensors and what was prepared to the loss."""
-
-
-def make_forward(program: Program, layout: Layout) -> Forward:
-    """The loss as a function of plain tensors, so that one compilation serves every member of an architecture."""
-
-    def forward(flat: Tensor, buffers: Params, frozen: Params, prepared: Prepared) -> Tensor:
-        return program(State(layout.views(flat), buffers, frozen), prepared)
-
-    return forward
-
-
-def sgd_(flat: Tensor, momentum: Tensor, gradient: Tensor, lr: Tensor | float, config: TrainConfig) -> None:
-    """SGD in place, as torch's: weight decay joins the gradient, the buffer is momentum * buffer + gradient.
-
-    Written in operations that round once each, so that a number's result does not depend on its place in the vector.
-    """
-    if config.weight_decay:
-        gradient = gradient + flat * config.weight_decay
-    momentum.mul_(config.momentum).add_(gradient)
-    if config.nesterov == "standard":
-        gradient = gradient + momentum * config.momentum
-    elif config.nesterov == "authors":
-        gradient = gradient + momentum
-    else:
-        gradient = momentum
-    flat.sub_(gradient * lr)
 
 
 class Step:
@@ -56,24 +31,20 @@ class Step:
         layout: of its parameters.
         forward: from `make_forward`, compiled or not.
         config: the optimiser.
-        device: where to train.
-        bf16: whether convolutions and products run in bfloat16.
-        processes: with whom to share the work; all begin from the weights of the first.
+        engine: where, in which precision, and with whom; all processes begin from the weights of the first.
         noise: what the network draws by itself.
     """
 
     def __init__(
         self,
         start: State,
-        layout: Layout,
+        layout: FlatLayout,
         forward: Forward,
         config: TrainConfig,
-        device: torch.device,
-        *,
-        bf16: bool = False,
-        processes: Processes | None = None,
+        engine: Engine,
         noise: Noise | None = None,
     ) -> None:
+        device = engine.device
         self.layout = layout
         self.flat = layout.pack(start.params).to(device).requires_grad_()
         self.momentum = torch.zeros_like(self.flat, requires_grad=False)
@@ -83,10 +54,12 @@ class Step:
         self.frozen = trees.to(start.frozen, device)
         self._forward = forward
         self._config = config
-        self._bf16 = bf16
-        self._processes = processes or Processes()
+        self._engine = engine
+        self._processes = engine.processes
         self.noise = noise or Noise(device, config.seed)
-        self.agree()
+        with torch.no_grad():
+            for tensor in self.tensors().values():
+                self._processes.from_first(tensor)
 
     def __call__(self, prepared: Prepared, lr: Tensor | float, weight: float = 1.0) -> Tensor:
         """Learn from what was prepared of one batch; returns the loss, detached.
@@ -98,7 +71,7 @@ class Step:
         """
         # The gradient too: a network that computes parts of its forward pass again must draw the same again.
         with self.noise():
-            with precision(self.flat.device, bf16=self._bf16):
+            with self._engine.precision():
                 loss = self._forward(self.flat, self.buffers, self.frozen, prepared)
             (gradient,) = torch.autograd.grad(loss, self.flat)
         loss = loss.detach()
@@ -109,12 +82,6 @@ class Step:
         with torch.no_grad():
             sgd_(self.flat, self.momentum, gradient, lr, self._config)
         return loss
-
-    def agree(self) -> None:
-        """Take every number from the first process."""
-        with torch.no_grad():
-            for tensor in self.tensors().values():
-                self._processes.from_first(tensor)
 
     def settle(self) -> None:
         """Take the mean of the running statistics, which each process kept on images of its own."""
@@ -144,6 +111,67 @@ class Step:
                 tensor.copy_(saved[name])
 
 
-def precision(device: torch.device, *, bf16: bool) -> AbstractContextManager[object]:
-    """Autocast to bfloat16 where asked for."""
-    return torch.autocast(device.type, dtype=torch.bfloat16) if bf16 else nullcontext()
+def make_forward(program: Program, layout: FlatLayout) -> Forward:
+    """The loss as a function of plain tensors, so that one compilation serves every member of an architecture."""
+
+    def forward(flat: Tensor, buffers: Params, frozen: Params, prepared: Prepared) -> Tensor:
+        return program(State(layout.views(flat), buffers, frozen), prepared)
+
+    return forward
+
+
+def sgd_(flat: Tensor, momentum: Tensor, gradient: Tensor, lr: Tensor | float, config: TrainConfig) -> None:
+    """SGD in place, as torch's: weight decay joins the gradient, the buffer is momentum * buffer + gradient.
+
+    Written in operations that round once each, so that a number's result does not depend on its place in the vector.
+    """
+    if config.weight_decay:
+        gradient = gradient + flat * config.weight_decay
+    momentum.mul_(config.momentum).add_(gradient)
+    if config.nesterov == "standard":
+        gradient = gradient + momentum * config.momentum
+    elif config.nesterov == "authors":
+        gradient = gradient + momentum
+    else:
+        gradient = momentum
+    flat.sub_(gradient * lr)
+
+
+class FlatLayout:
+    """Where each parameter of a member lies in one vector, by name: one kernel updates it, one tensor saves it.
+
+    A tensor keeps its own memory order (channels last stays channels last).
+
+    Args:
+        params: the parameters to lay out; others with the same names, shapes and memory orders fit too.
+    """
+
+    def __init__(self, params: Params) -> None:
+        self._places: list[tuple[str, list[int], list[int], list[int]]] = []
+        self._sizes: list[int] = []
+        for name, tensor in params.items():
+            strides = tensor.stride()
+            order = sorted(range(tensor.dim()), key=lambda axis: (-strides[axis], axis))
+            inverse = [order.index(axis) for axis in range(tensor.dim())]
+            self._places.append((name, order, inverse, [tensor.shape[axis] for axis in order]))
+            self._sizes += [tensor.numel(), -tensor.numel() % ALIGN]
+
+    @property
+    def key(self) -> str:
+        """Equal for layouts that are the same: those can share a compiled function."""
+        return repr(self._places)
+
+    def pack(self, params: Params) -> Tensor:
+        """The vector that holds the parameters, a copy."""
+        pieces: list[Tensor] = []
+        for k, (name, order, _, _) in enumerate(self._places):
+            tensor = params[name].detach()
+            pieces += [tensor.permute(order).reshape(-1), tensor.new_zeros(self._sizes[2 * k + 1])]
+        return torch.cat(pieces) if pieces else torch.zeros(0)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parameters by name, as views: a gradient through them is a gradient of the vector."""
+        pieces = torch.split(flat, self._sizes)
+        return {
+            name: pieces[2 * k].view(shape).permute(inverse) for k, (name, _, inverse, shape) in enumerate(self._places)
+        }

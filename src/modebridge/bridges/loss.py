@@ -1,0 +1,55 @@
+"""The loss of a bridge, and the mixup under which it is taken."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from modebridge.trees import wide
+
+__all__ = ["bridge_loss", "kl_divergence", "mix"]
+
+
+def bridge_loss(target: Tensor, logits: Tensor) -> Tensor:
+    r"""The loss of a bridge on a batch, line by line that of the paper's algorithms 1 and 2.
+
+    .. math:: \ell = \frac{1}{|B|} \sum_{x \in B} D_\mathrm{KL}\big(v_{1,2}(r) \,\|\, \tilde v_{1,2}(r)\big)
+
+    with :math:`v_{1,2}(r) = f_{\theta_{1,2}(r)}(\tilde x)`, the network on the curve, and the bridge's
+    :math:`\tilde v_{1,2}(r) = h_{1,2}(z_1)` (type I) or :math:`H_{1,2}(z_1, z_2)` (type II), all on one mixed-up image
+    :math:`\tilde x` (`mix`) and its features z.
+
+    Args:
+        target: (B, K), the probabilities v of the network on the curve.
+        logits: (B, K) of the bridge, whose softmax is the prediction; half precision is widened to float32.
+
+    >>> bridge_loss(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
+    tensor(0.)
+    """
+    return kl_divergence(target, wide(logits)).mean()
+
+
+def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
+    r"""KL(target || softmax(logits)) of each row, in nats; a target of zero adds nothing.
+
+    .. math:: D_\mathrm{KL}(t \| p) = \sum_k t_k (\log t_k - \log p_k), \qquad p = \operatorname{softmax}(\text{logits})
+
+    Args:
+        target: (B, K) probabilities.
+        logits: (B, K); logarithms of probabilities are logits too.
+
+    >>> kl_divergence(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
+    tensor([0.])
+    """
+    negative_entropy: Tensor = torch.special.xlogy(target, target)
+    return (negative_entropy - target * F.log_softmax(logits, dim=-1)).sum(dim=-1)
+
+
+def mix(values: Tensor, share: Tensor, partner: Tensor) -> Tensor:
+    """Mixup: share * values + (1 - share) * values[partner], one share per sample.
+
+    Values beyond the shares are there for partners only (see `BridgeObjective.part`).
+    """
+    shares = share.view(-1, *[1] * (values.dim() - 1))
+    return shares * values[: len(share)] + (1 - shares) * values[partner]

@@ -1,0 +1,242 @@
+"""The verbs that deploy: export, predict."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.table import Table
+
+import modebridge.data
+from modebridge.cli.show_commands import existing, naming_damage
+from modebridge.cli.terminal import put, say, screen
+from modebridge.deploy import ALL, Answer, Deployed, Exported, UncheckedFileWarning, export
+from modebridge.deploy.export import check_format
+from modebridge.deploy.image_decoding import MAX_MEGAPIXELS, from_path
+from modebridge.errors import ModebridgeError
+from modebridge.runs import ensemble_of, find_recipe_of, read_answers, some_images
+from modebridge.runs.trade_offs import threshold_for
+
+__all__ = ["examples", "export_run", "predict_files"]
+
+ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+BATCH = 64
+NO_PLACE = "Expected a file or a folder"
+
+
+def export_run(
+    path: Path,
+    file: Path,
+    *,
+    members: Sequence[str],
+    per_member: bool,
+    plain: bool,
+    grouped: str,
+    average_cost: float | None,
+    int8: bool,
+    data: Path | None,
+    aot: bool,
+) -> None:
+    """Write members of a run folder as one file and say what it is."""
+    if grouped not in ("auto", "yes", "no"):
+        raise ModebridgeError(f"Expected --grouped to be auto, yes or no, but got '{grouped}'; choose one.")
+    if average_cost is not None and plain:
+        raise ModebridgeError("Expected --average-cost with elastic files only, but got --plain; leave one out.")
+    # Before anything is read: that takes long, and would be for nothing.
+    check_format(file, int8=int8, aot=aot)
+    folder = existing(path)
+    with naming_damage(folder):
+        ensemble, notes = ensemble_of(folder, members or None)
+        recipe, seed = find_recipe_of(folder)
+    calibration, labelled = some_images(recipe, data, seed) if int8 else (None, None)
+    threshold = None
+    if average_cost is not None:
+        chosen_threshold = threshold_for(read_answers(folder), notes["names"], average_cost)
+        # A budget for everybody needs no threshold.
+        threshold = chosen_threshold if chosen_threshold < ALL else None
+    say(f"Exporting {' + '.join(notes['names'])} and comparing the file with the library ...")
+    done = export(
+        ensemble,
+        file,
+        notes.pop("example"),
+        **notes,
+        members=per_member,
+        elastic=not plain,
+        threshold=threshold,
+        check=labelled,
+        int8=calibration,
+        grouped="auto" if grouped == "auto" else grouped == "yes",
+        aot=aot,
+    )
+    _tell(done)
+
+
+def _tell(done: Exported) -> None:
+    meta = done.meta
+    console = screen()
+    console.print(f"File: {done.path}, {done.bytes / 1e6:.2f} MB, {done.format}, {meta['precision']}", soft_wrap=True)
+    ways = f"elastic, 0 to {meta['bridges']} bridges" if meta["elastic"] else "all members, always"
+    flops = meta["cost"]["relative_flops"]
+    console.print(f"Members: {' + '.join(meta['members'])} ({ways}); x{flops:.3f} FLOPs of one network.")
+    scores = meta["scores"]
+    console.print(
+        f"Test split: accuracy {100 * scores['accuracy']:.2f} %, NLL {scores['nll']:.4f} at temperature "
+        f"{meta['temperature']:.3f}."
+    )
+    if meta["threshold"] is not None:
+        console.print(f"Threshold: {meta['threshold']:.4f}; surer images get the answer of {meta['members'][0]} alone.")
+    parity = meta["parity"]
+    console.print(
+        f"Parity: the file's probabilities are within {done.parity:.1e} of the library's on {parity['images']} images."
+    )
+    if done.int8 is not None:
+        console.print(f"{done.int8.sentence}")
+
+
+def predict_files(
+    file: Path,
+    images: Sequence[Path],
+    *,
+    bridges: int | None,
+    threshold: float | None,
+    as_json: bool,
+    megapixels: float = MAX_MEGAPIXELS,
+) -> None:
+    """Ask a file about image files; bad ones are named on stderr and left out."""
+    if not images:
+        raise ModebridgeError(
+            "Expected images to be named, but got none; name files or folders, or add --examples for the three digits "
+            "that come with the package."
+        )
+    deployed = _opened(file)
+    shape, classes = deployed.image_shape(), deployed.meta["classes"]
+    bad = 0
+    rows: list[dict[str, Any]] = []
+    waiting: list[tuple[Path, Any]] = []
+
+    def ask() -> None:
+        if waiting:
+            answer = deployed(np.stack([pixels for _, pixels in waiting]), bridges=bridges, threshold=threshold)
+            for k, (path, _) in enumerate(waiting):
+                record = _record(path, answer, k, classes)
+                rows.append(record)
+                if as_json:
+                    put(json.dumps(record))
+            waiting.clear()
+
+    # Refused before the first image is read, not at the first full batch.
+    deployed(np.zeros((0, *shape), np.float32), bridges=bridges, threshold=threshold)
+    for path, wrong in _found(images):
+        if wrong is None:
+            try:
+                waiting.append((path, from_path(path, shape, max_megapixels=megapixels)))
+            except ModebridgeError as error:
+                wrong = str(error)
+            except OSError as error:
+                wrong = f"Expected a file that can be read, but got '{error.strerror}'; check its permissions."
+            except ImportError as error:
+                raise ModebridgeError(
+                    "Expected Pillow to read image files, but it is not installed; pip install 'modebridge[images]'."
+                ) from error
+        if wrong is not None:
+            bad += 1
+            # Not folded at the width of a screen: a program may read it.
+            say(f"{path}: {wrong}", fold=False)
+        if len(waiting) == BATCH:
+            ask()
+    ask()
+    if not as_json and rows:
+        screen().print(_table(rows))
+    if bad:
+        say(f"{bad} of {bad + len(rows)} could not be read and were left out.")
+        raise typer.Exit(1)
+
+
+def _opened(file: Path) -> Deployed:
+    """The file; that an old one cannot be checked is said in a line."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", UncheckedFileWarning)
+        deployed = Deployed.load(file)
+    for one in caught:
+        say(f"Note: {one.message}", style="yellow")
+    return deployed
+
+
+def examples() -> list[Path]:
+    """The digits that come with the package, each named for what it shows."""
+    return sorted((Path(modebridge.data.__file__).parent / "examples").glob("*.png"))
+
+
+def _found(paths: Sequence[Path]) -> Iterator[tuple[Path, str | None]]:
+    """Every file, folders looked through; with a sentence where there is nothing to read."""
+    for path in paths:
+        wrong = _wrong(path)
+        if wrong is not None or not path.is_dir():
+            yield path, wrong
+            continue
+        closed: list[OSError] = []
+        inside = [
+            Path(folder) / name
+            for folder, _, names in os.walk(path, onerror=closed.append)
+            for name in names
+            if Path(name).suffix.lower() in ENDINGS
+        ]
+        for error in closed:
+            yield Path(error.filename), f"Expected a folder, but got '{error.strerror}'; check its permissions."
+        yield from ((file, _wrong(file)) for file in sorted(inside))
+        if not inside and not closed:
+            yield path, "Expected images in this folder, but it has none; name the files themselves."
+
+
+def _wrong(path: Path) -> str | None:
+    """Why there is neither a file nor a folder to be looked at."""
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        return f"{NO_PLACE}, but there is none; check the name."
+    except (OSError, ValueError) as error:
+        return f"{NO_PLACE}, but got '{getattr(error, 'strerror', error)}'; check the name and its permissions."
+    # Reading a pipe or a device might never end.
+    return None if stat.S_ISREG(kind) or stat.S_ISDIR(kind) else f"{NO_PLACE}, but it is neither; check the name."
+
+
+def _record(path: Path, answer: Answer[Any], k: int, classes: Sequence[str]) -> dict[str, Any]:
+    table = answer.probabilities[k]
+    top = int(table.argmax())
+    record: dict[str, Any] = {
+        "file": str(path),
+        "class": classes[top],
+        "probability": float(table[top]),
+        "probabilities": [float(one) for one in table],
+        "used": int(answer.used[k]),
+    }
+    for name in ("entropy", "mutual_information"):
+        values = getattr(answer, name)
+        if values is not None:
+            record[name] = float(values[k])
+    if answer.members is not None:
+        record["members"] = answer.members[k].tolist()
+    return record
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("image", overflow="fold")
+    table.add_column("class", overflow="fold")
+    columns = {"probability": "prob.", "entropy": "entropy", "mutual_information": "mutual", "used": "members"}
+    shown = [key for key in columns if key in rows[0]]
+    for key in shown:
+        table.add_column(columns[key], justify="right", no_wrap=True)
+    for row in rows:
+        cells = [str(row[key]) if key == "used" else f"{row[key]:.4f}" for key in shown]
+        table.add_row(row["file"], row["class"], *cells)
+    return table

@@ -1,0 +1,259 @@
+"""`modebridge run`: train what is missing, show what it is worth, write the results and the page."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modebridge import __version__
+from modebridge.cli.show_commands import plain_table, span
+from modebridge.cli.terminal import first_process, progress_bars, say, screen
+from modebridge.errors import ModebridgeError, near
+from modebridge.modes import Mode
+from modebridge.recipes import Recipe, changed, check_recipe, read_recipe
+from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
+from modebridge.runs import (
+    Run,
+    RunFolder,
+    RunResult,
+    begin,
+    blueprint_for,
+    engine_for,
+    gather,
+    machine,
+    recipe_to_go_on_with,
+    run_recipe,
+    write_page,
+)
+from modebridge.runs.executor import RunSpec
+from modebridge.runs.forecast import forecast
+from modebridge.runs.given_modes import find_modes
+from modebridge.studies import STUDIES, run_study, write_study
+from modebridge.training import Engine, TensorBoard
+
+__all__ = ["chosen", "default_folder", "run", "study"]
+
+
+def chosen(recipe: str | None, settings: Sequence[str], seed: int | None, out: Path | None) -> tuple[Recipe, int]:
+    """The recipe and seed that a user asks for: by name or file, else those of the run folder, else the demo's."""
+    kept = recipe_to_go_on_with(out) if recipe is None and out is not None else None
+    if kept is not None:
+        say(f"Settings of {kept[2]}")
+    named, own_seed = kept[:2] if kept is not None else read_recipe("digits" if recipe is None else recipe)
+    named = changed(named, settings)
+    check_recipe(named)
+    return named, seed if seed is not None else own_seed or 0
+
+
+def default_folder(recipe: Recipe, seed: int) -> Path:
+    """Where a run goes that is not told where."""
+    return Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
+
+
+def run(
+    name: str | None,
+    *,
+    seed: int | None,
+    out: Path | None,
+    settings: Sequence[str],
+    data: Path | None,
+    device: str,
+    modes: Path | None,
+    boards: bool,
+    as_json: bool,
+) -> None:
+    """Do it and say it."""
+    recipe, seed = chosen(name, settings, seed, out)
+    if boards:
+        TensorBoard.check()
+    given: list[Mode] = []
+    if modes is not None:
+        given = find_modes(blueprint_for(recipe, data=data).net, modes)
+        recipe = changed(recipe, [f"modes={len(given)}"])
+    engine = _quiet(engine_for(recipe, device))
+    folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
+    console = screen()
+    say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
+    say(f"Folder: {folder.path}")
+    with _at_work(folder, recipe, seed, engine):
+        start = time.perf_counter()
+        with progress_bars() as tell:
+            result = run_recipe(
+                recipe,
+                seed=seed,
+                folder=folder,
+                data=data,
+                engine=engine,
+                progress=tell,
+                given=dict(enumerate(given)),
+                boards=boards,
+            )
+        record = _record(result, folder)
+        page = folder.path / "report.html"
+        if folder.writes:
+            _write(result, record, folder)
+        elif folder.read_only:
+            say("The folder is read-only: results and report are left as they are.", style="yellow")
+    if not result.trained:
+        say(f"Nothing was to be trained: everything was there ({time.perf_counter() - start:.1f} s).")
+    if as_json:
+        console.print_data(record)
+        return
+    for warning in record["warnings"]:
+        console.print(f"Note: {warning}", style="yellow")
+    title = (
+        f"Test split, {len(result.answers.test_labels)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
+    )
+    console.print(terminal_table(result.rows, title))
+    console.print(summary(result.rows))
+    seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
+    console.print(f"Time: {seconds}; {engine.device.type}, {torch.get_num_threads()} cores, torch {torch.__version__}.")
+    if page.is_file():
+        console.print(f"Report: {page}", soft_wrap=True)
+
+
+def show_plan(
+    name: str | None,
+    *,
+    seed: int | None,
+    out: Path | None,
+    settings: Sequence[str],
+    data: Path | None,
+    device: str,
+    modes: Path | None,
+    as_json: bool,
+) -> None:
+    """Show what a run would do: what is there, what would be made, in which order, and about how long that takes."""
+    recipe, seed = chosen(name, settings, seed, out)
+    given = find_modes(blueprint_for(recipe, data=data).net, modes) if modes is not None else []
+    if given:
+        recipe = changed(recipe, [f"modes={len(given)}"])
+    path = out or default_folder(recipe, seed)
+    folder = RunFolder(path, writes=False) if path.is_dir() else None
+    say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
+    say(f"Folder: {path}{'' if folder is not None else ' (not there yet)'}")
+    spec = RunSpec(recipe, seed, None if data is None else str(data), device)
+    steps = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
+    console = screen()
+    if as_json:
+        console.print_data([asdict(step) for step in steps])
+        return
+    table = plain_table("step", "there", "to make", "epochs", "about", "which", text=(0, 5))
+    for step in steps:
+        missing = [name for group in step.missing for name in group]
+        seconds = "" if not missing else "?" if step.seconds is None else span(step.seconds)
+        which = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
+        table.add_row(step.folder, str(len(step.there)), str(len(missing)), str(step.epochs or ""), seconds, which)
+    console.print(table)
+    total = sum(step.seconds or 0.0 for step in steps)
+    console.print(
+        f"Training takes about {span(total)} on this machine, by counted work and a few steps timed now; compilation, "
+        "reading and scoring come on top."
+        if total
+        else "Nothing is to be trained."
+    )
+
+
+def study(
+    name: str,
+    recipe_name: str | None,
+    *,
+    seed: int | None,
+    out: Path | None,
+    settings: Sequence[str],
+    data: Path | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Run one study in a run folder."""
+    if name not in STUDIES:
+        raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
+    recipe, seed = chosen(recipe_name, settings, seed, out)
+    engine = _quiet(engine_for(recipe, device))
+    folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
+    say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
+    with _at_work(folder, recipe, seed, engine):
+        with progress_bars() as tell:
+            part = run_study(name, Run(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell))
+        if folder.writes:
+            place = write_study(part, folder)
+            if (folder.path / "report.html").is_file():
+                write_page(folder)
+    console = screen()
+    if as_json:
+        console.print_data([table.as_dict() for table in part.tables])
+        return
+    for table in part.tables:
+        console.print(study_table(table, spread=console.width >= 110))
+        for note in table.notes:
+            console.print(note, style="dim")
+    if folder.writes:
+        console.print(f"Written: {place}", soft_wrap=True)
+
+
+@contextmanager
+def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> Iterator[None]:
+    """Alone in the folder, what has changed in it said, and all processes there."""
+
+    def waiting() -> None:
+        say("Another run is at work in this folder; waiting for it.", style="yellow")
+
+    with folder.alone(waiting):
+        try:
+            for sentence in begin(folder, recipe, seed):
+                say(sentence, style="yellow")
+            # All processes look into the folder in the same state.
+            engine.processes.wait()
+            yield
+        except KeyboardInterrupt:
+            folder.undo()
+            raise KeyboardInterrupt(
+                f"; what is trained is kept in '{folder.path}', and the same command goes on from there"
+                if folder.path.is_dir()
+                else "; nothing had been trained yet"
+            ) from None
+        except BaseException:
+            folder.undo()
+            raise
+
+
+def _quiet(engine: Engine) -> Engine:
+    if engine.compile:
+        # The compiler's remarks are for its authors.
+        warnings.filterwarnings("ignore", module="torch")
+        logging.getLogger("torch").setLevel(logging.ERROR)
+    return engine
+
+
+def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
+    return {
+        "recipe": result.recipe.name,
+        "seed": result.seed,
+        "rows": as_dicts(result.rows),
+        "warnings": [*result.warnings, *folder.left_out()],
+        "summary": summary(result.rows),
+        "trained": list(result.trained),
+        "seconds": dict(result.seconds) if result.trained else folder.files.record("results.json").get("seconds", {}),
+        **machine(),
+    }
+
+
+def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> None:
+    text = [markdown_table(result.rows), *record["warnings"], summary(result.rows)]
+    folder.files.write({"results.md": "\n\n".join(text) + "\n"})
+    before, now = folder.files.record("results.json"), json.loads(json.dumps(record))
+    shown = ("recipe", "seed", "rows", "warnings", "summary")
+    # When and where it was made stays, where nothing was.
+    if record["trained"] or any(before.get(key) != now[key] for key in shown):
+        folder.files.write({"results.json": json.dumps(record, indent=1)})
+    write_page(folder, gather(folder, result.rows))
+    folder.tidy()

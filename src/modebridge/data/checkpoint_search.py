@@ -1,0 +1,243 @@
+"""Which tensors of a checkpoint are a network's: found by their names, wherever in it they lie."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.data.checkpoint_places import Place, difference, join, some
+from modebridge.errors import ModebridgeError, near
+from modebridge.modes import tensors_of
+from modebridge.types import Params
+
+__all__ = ["choose_state", "choose_states"]
+
+_WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+"""Parts that torch.compile, FSDP and activation checkpointing put anywhere into a name."""
+
+_AVERAGED = {"ema", "swa", "averaged", "shadow"}
+"""Words that mark averaged weights: state_dict_ema, model_ema, ema, ema_state_dict, params_ema, swa_model."""
+
+_DEPTH = 6
+
+_MOST = 200_000
+"""Containers that are looked into: a few kilobytes can name one list a million million times over."""
+
+
+def choose_state(
+    raw: Mapping[str, object],
+    net: nn.Module,
+    *,
+    ema: bool | None = None,
+    prefix: str | None = None,
+    ignore: str | Sequence[str] = (),
+    what: str = "the checkpoint",
+) -> dict[str, Tensor]:
+    """The one state dict of `net` in a checkpoint, by the network's own names.
+
+    Containers (state_dict, model, ...) and prefixes (`module.`, `_orig_mod.`, `model.`, any other) need no list: a
+    place in the checkpoint is the network's if all of its names are there, in its shapes, and nothing else.
+
+    Args:
+        raw: what the file holds, as `read_state` gives it.
+        net: the network; only its names and shapes are looked at.
+        ema: None takes averaged weights (EMA, SWA) where there are some, as timm's evaluation does; True demands
+            them; False leaves them out.
+        prefix: where the network lies, for example "model" or "state_dict.model"; "" for names as they are.
+        ignore: names beside the network's own that do not count: exact, of submodules, or patterns with `*`.
+        what: how errors call the checkpoint.
+
+    >>> net = nn.Linear(2, 3)
+    >>> raw = {"epoch": 7, "model": {f"module.{name}": t for name, t in net.state_dict().items()}}
+    >>> sorted(choose_state(raw, net))
+    ['bias', 'weight']
+    """
+    fitting = _choose(raw, net, ema, prefix, ignore, what)
+    if len(fitting) > 1:
+        places = some([place.path for place in fitting])
+        raise ModebridgeError(
+            f"Expected {what} to hold one {type(net).__name__}, but got {len(fitting)}, {places}; "
+            "name one with prefix=, or take all with load_modes."
+        )
+    return fitting[0].tensors
+
+
+def choose_states(
+    raw: Mapping[str, object],
+    net: nn.Module,
+    *,
+    ema: bool | None = None,
+    ignore: str | Sequence[str] = (),
+    what: str = "the checkpoint",
+) -> list[dict[str, Tensor]]:
+    """Every state dict of `net` in a checkpoint, at least one, in the order of their places (2 before 10).
+
+    Places with the same numbers are one network. The arguments are those of `choose_state`.
+    """
+    return [place.tensors for place in _choose(raw, net, ema, None, ignore, what)]
+
+
+def _choose(
+    raw: Mapping[str, object],
+    net: nn.Module,
+    ema: bool | None,
+    prefix: str | None,
+    ignore: str | Sequence[str],
+    what: str,
+) -> list[Place]:
+    params, buffers, _ = tensors_of(net)
+    wanted = {**params, **buffers}
+    if not wanted:
+        raise ModebridgeError(f"Expected {type(net).__name__} to have weights to load, but it has none; give another.")
+    containers = dict(_containers(raw, what))
+    places = _places(containers, raw, _names(net))
+    if prefix is not None:
+        allowed = {join(container, _bare(prefix.rstrip("."))) for container in ("", *containers)}
+        inside = [place for place in places if place.path in allowed]
+        if places and not inside:
+            known = [place.path for place in sorted(places, key=lambda place: -len(place.tensors))]
+            raise ModebridgeError(
+                f"Expected prefix to be a place in {what}, but got '{prefix}'; {near(prefix, known)}."
+            )
+        places = inside
+    for place in places:
+        place.extra = [name for name in place.extra if not _ignored(name, place.path, ignore)]
+    _complete(places, wanted, set(buffers))
+    fitting = sorted((place for place in places if place.fits(wanted)), key=lambda place: natural(place.path))
+    if not fitting:
+        raise ModebridgeError(difference(places, wanted, containers, type(net).__name__, what))
+    averaged, plain = [p for p in fitting if p.averaged], [p for p in fitting if not p.averaged]
+    if (ema is True and not averaged) or (ema is False and not plain):
+        kind, other = ("averaged (EMA)", "others") if ema else ("other than averaged (EMA)", "averaged ones")
+        raise ModebridgeError(
+            f"Expected {what} to hold {kind} weights of {type(net).__name__}, but got only {other}, "
+            f"{some([p.path for p in fitting])}; ema=None takes what there is."
+        )
+    return _distinct(plain if ema is False else averaged or plain)
+
+
+def _ignored(name: str, path: str, ignore: str | Sequence[str]) -> bool:
+    """Whether a name below a place, alone or with the way to it, is one of the patterns or lies below one."""
+    patterns = [pattern.rstrip(".") for pattern in ([ignore] if isinstance(ignore, str) else ignore)]
+    names = (name, join(path, name))
+    return any(fnmatchcase(candidate, p) or fnmatchcase(candidate, f"{p}.*") for candidate in names for p in patterns)
+
+
+def _names(net: nn.Module) -> dict[str, str | None]:
+    """What a checkpoint may call each tensor of the network, and the network's own name; None for what is not kept."""
+    params, buffers, aliases = tensors_of(net)
+    # Further names first, so that the first name of a tied tensor wins where a net has both.
+    names: dict[str, str | None] = {_bare(name): None for name, _ in net.named_buffers(remove_duplicate=False)}
+    names |= {_bare(alias): name for alias, name in aliases.items() if name in params or name in buffers}
+    return names | {_bare(name): name for name in (*params, *buffers)}
+
+
+def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Every dict with tensors in it, with the keys that lead to it."""
+    waiting: list[tuple[Mapping[Any, object] | Sequence[object], str, int]] = [(raw, "", 0)]
+    seen = 1
+    while waiting:
+        container, path, depth = waiting.pop()
+        pairs = list(container.items() if isinstance(container, Mapping) else enumerate(container))
+        tensors = {str(key): value for key, value in pairs if isinstance(value, Tensor)}
+        if tensors and isinstance(container, Mapping):
+            yield path, tensors
+        inside = [(key, value) for key, value in pairs if isinstance(value, Mapping | list | tuple)]
+        seen += len(inside)
+        if seen > _MOST:
+            raise ModebridgeError(
+                f"Expected {what} to be a checkpoint, but got more than {_MOST:,} dicts and lists in it; "
+                "save the state dict alone, torch.save(net.state_dict(), file)."
+            )
+        if depth < _DEPTH:
+            waiting += [(value, join(path, str(key)), depth + 1) for key, value in reversed(inside)]
+
+
+def _places(
+    containers: Mapping[str, Mapping[str, Tensor]], raw: Mapping[str, object], names: Mapping[str, str | None]
+) -> list[Place]:
+    places = _places_of(containers, raw, names)
+    columns = zip(*(name.split(".")[:-1] for name in names), strict=False)
+    shared = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, columns)))
+    if places or not shared:
+        return places
+    # The network is the one that is wrapped here (`Logits(net)`), and the file's is bare.
+    bare = {".".join(name.split(".")[shared:]): full for name, full in names.items()}
+    return _places_of(containers, raw, bare)
+
+
+def _places_of(
+    containers: Mapping[str, Mapping[str, Tensor]], raw: Mapping[str, object], names: Mapping[str, str | None]
+) -> list[Place]:
+    places: list[Place] = []
+    for container, tensors in containers.items():
+        here: dict[str, Place] = {}
+        parts = [(_bare(key).split("."), tensor) for key, tensor in tensors.items()]
+        for words, tensor in parts:
+            for cut in range(len(words)):
+                head, tail = ".".join(words[:cut]), ".".join(words[cut:])
+                own_name = names.get(tail)
+                if own_name is not None:
+                    if head not in here:
+                        here[head] = Place(container, head, _is_averaged(container, head, tensors, raw))
+                    tensors_here = here[head].tensors
+                    if own_name not in tensors_here or _bare(own_name).endswith(tail):
+                        tensors_here[own_name] = tensor
+        for head, place in here.items():
+            start = head.split(".") if head else []
+            tails = [".".join(words[len(start) :]) for words, _ in parts if words[: len(start)] == start]
+            place.extra = [tail for tail in tails if tail not in names]
+        places += here.values()
+    return places
+
+
+def _is_averaged(container: str, head: str, tensors: Params, raw: Mapping[str, object]) -> bool:
+    if set(re.split("[^a-z]+", join(container, head).lower())) & _AVERAGED:
+        return True
+    # torch's AveragedModel, for EMA and SWA alike: a count beside the network.
+    parent, _, last = head.rpartition(".")
+    if last == "module" and join(parent, "n_averaged") in {_bare(key) for key in tensors}:
+        return True
+    # Lightning's WeightAveraging puts the average where the weights were, and these beside it.
+    return container == "state_dict" and {"averaging_state", "current_model_state"} <= raw.keys()
+
+
+def _complete(places: Sequence[Place], wanted: Params, buffers: set[str]) -> None:
+    """Add buffers that some formats leave out: counts of batches, and all of them in averages of parameters."""
+    plain: list[Place] = []
+    for place in sorted(places, key=lambda place: place.averaged):
+        if place.averaged and len(plain) == 1 and buffers.issuperset(place.missing(wanted)):
+            place.tensors |= {name: plain[0].tensors[name] for name in place.missing(wanted)}
+        for name in place.missing(wanted):
+            if name.endswith("num_batches_tracked"):  # as torch loads files from before there was one
+                place.tensors[name] = wanted[name].detach()
+        if not place.averaged and place.fits(wanted):
+            plain = _distinct([*plain, place])
+
+
+def _distinct(places: Sequence[Place]) -> list[Place]:
+    """One place for each network: a loss or a wrapper may name the same one again."""
+    kept: list[Place] = []
+    for place in places:
+        if not any(all(_equal(t, other.tensors[name]) for name, t in place.tensors.items()) for other in kept):
+            kept.append(place)
+    return kept
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a, b)
+
+
+def natural(name: str) -> list[int | str]:
+    """A key that sorts 2 before 10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _bare(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)

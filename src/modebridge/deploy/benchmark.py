@@ -1,0 +1,309 @@
+"""What is timed: one network, deep ensembles, networks on curves and bridged ensembles, in each way of running them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.bridges import Bridge, choose_body
+from modebridge.deploy.deployed import Deployed
+from modebridge.deploy.export import export
+from modebridge.deploy.timing import Spread, Timing, measure, ratio
+from modebridge.deploy.torch_runners import Branches, Vmapped, capture
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError, near
+from modebridge.evaluate import cost
+from modebridge.modes import Mode
+from modebridge.seeds import generator, seed_for
+
+__all__ = ["WAYS", "Contender", "Result", "Way", "contenders", "race", "race_file", "random_contenders", "usable_ways"]
+
+Way: TypeAlias = Literal["eager", "compiled", "graphs", "onnx"]
+WAYS: dict[str, tuple[Way, ...]] = {"cpu": ("eager", "compiled", "onnx"), "cuda": ("eager", "compiled", "graphs")}
+"""The ways of each kind of device: as written, blocks compiled, compiled and captured in one CUDA graph, exported."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Something to time.
+
+    Args:
+        name: how tables call it.
+        make: gives the ensemble; called once a way, so that not all are in memory at once.
+        stacked: whether its modes run as one vmapped network.
+        taps: where every contender's regions are cut, so that all are compiled alike.
+    """
+
+    name: str
+    make: Callable[[], BridgedEnsemble]
+    stacked: bool = False
+    taps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of a table.
+
+    Args:
+        name: of the contender.
+        way: how it ran.
+        batch: images a call.
+        timing: of one call.
+        ratio: to one network, run the same way in the same rounds.
+        flops: counted, to one network.
+    """
+
+    name: str
+    way: Way
+    batch: int
+    timing: Timing
+    ratio: Spread
+    flops: float
+
+    @property
+    def images_per_second(self) -> float:
+        """Throughput at the median."""
+        return self.batch / self.timing.seconds.median
+
+    @property
+    def over(self) -> float:
+        """By how many points (hundredths of one network) time exceeds what FLOPs promise."""
+        return 100 * (self.ratio.median - self.flops)
+
+
+Shown: TypeAlias = Callable[[list[Result]], None]
+"""Gets the results of a batch size as soon as they are there."""
+
+
+def contenders(
+    net: nn.Module, modes: Sequence[Mode], points: Sequence[Mode], type1: Sequence[Bridge], type2: Sequence[Bridge]
+) -> list[Contender]:
+    """What can be made of these parts: DE-1 first, the unit of all ratios.
+
+    Args:
+        net: the base network.
+        modes: at least one; DE-m takes the first m.
+        points: networks on curves; their weights are known beforehand, so that each costs what a mode costs.
+        type1: bridges that read the first mode.
+        type2: bridges that read the first two modes.
+    """
+    taps = tuple(sorted({bridge.tap for bridge in (*type1, *type2)}))
+
+    def contender(name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), stacked: bool = False) -> Contender:
+        return Contender(name, partial(BridgedEnsemble, net, list(modes), list(bridges)), stacked, taps)
+
+    entered = [contender("DE-1", modes[:1])]
+    entered += [contender(_named(1, k, " I"), modes[:1], type1[:k]) for k in range(1, len(type1) + 1)]
+    if points:
+        entered.append(contender("DE-1 + midpoint", [modes[0], points[0]]))
+    for m in range(2, len(modes) + 1):
+        entered.append(contender(f"DE-{m}", modes[:m]))
+        entered.append(contender(f"DE-{m} vmapped", modes[:m], stacked=True))
+    if len(modes) > 1:
+        entered += [contender(_named(2, k, " II"), modes[:2], type2[:k]) for k in range(1, len(type2) + 1)]
+    return entered
+
+
+def random_contenders(
+    build: Callable[[torch.Generator], nn.Module],
+    images: Tensor,
+    modes: int = 4,
+    *,
+    slim: float = 2.0,
+    budget: float | None = None,
+    seed: int = 0,
+) -> list[Contender]:
+    """The contenders of a network with weights that were drawn and not trained: time is the same.
+
+    Args:
+        build: gives the network, its weights drawn from the generator.
+        images: one or two, to see shapes with.
+        modes: how many networks; one bridge of type I fewer, as many as there are curves from the first.
+        slim: what the widths of bridges are divided by.
+        budget: the share of the network's FLOPs that a bridge may take, instead of `slim`.
+        seed: of the weights.
+    """
+    net = build(generator(seed, "net"))
+
+    def drawn(*names: str | int) -> Mode:
+        return Mode.from_module(build(generator(seed, *names)))
+
+    nets = [drawn("mode", k) for k in range(modes)]
+
+    def bridge(kind: Literal["I", "II"], reads: Sequence[Mode], k: int) -> Bridge:
+        chosen = choose_body(net, images, kind, slim=slim, budget=budget, seed=seed_for(seed, kind, k))
+        return Bridge(chosen.body, reads, chosen.tap, name=f"{kind}-{k}")
+
+    return contenders(
+        net,
+        nets,
+        [drawn("point")],
+        [bridge("I", nets[:1], k) for k in range(1, modes)],
+        [bridge("II", nets[:2], 0)] if modes > 1 else [],
+    )
+
+
+def usable_ways(device: str, asked: Sequence[str] | None = None) -> tuple[list[Way], list[str]]:
+    """The ways that run here, and a sentence for each of the usual ones that does not.
+
+    Args:
+        device: "cpu" or "cuda".
+        asked: the ways that the user wants; one that cannot run is then an error.
+    """
+    known = WAYS[device]
+    for way in asked or ():
+        if way not in known:
+            raise ModebridgeError(f"Expected ways to be of {', '.join(known)}, but got '{way}'; {near(way, known)}.")
+    lacks: dict[Way, str] = {}
+    if find_spec("onnxruntime") is None or find_spec("onnxscript") is None:
+        lacks["onnx"] = "Expected onnx and onnxruntime to be installed, but got neither; install modebridge[onnx]."
+    if device == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
+        lacks["compiled"] = "Expected a C++ compiler for compiled networks, but found none; install g++."
+    wanted = [way for way in known if not asked or way in asked]
+    if asked:
+        for way in wanted:
+            if way in lacks:
+                raise ModebridgeError(lacks[way])
+    return [way for way in wanted if way not in lacks], [lacks[way] for way in wanted if way in lacks]
+
+
+def race(
+    entered: Sequence[Contender],
+    image_shape: Sequence[int],
+    way: Way,
+    batches: Sequence[int],
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    seconds: float = 2.0,
+    folder: Path | None = None,
+    told: Callable[[str], None] = lambda text: None,
+    shown: Shown = lambda results: None,
+) -> list[Result]:
+    """Time contenders in one way at several batch sizes; those that the way does not know are left out.
+
+    Args:
+        entered: the first is the unit of the ratios.
+        image_shape: (C, H, W) of one image.
+        way: how to run them.
+        batches: how many images a call.
+        device: where; ONNX Runtime runs on the CPU.
+        dtype: float32 or bfloat16.
+        seconds: for each contender at each batch size.
+        folder: where exported files go for a while; needed for ONNX Runtime.
+        told: hears what is being done.
+        shown: gets the results of each batch size as soon as they are there.
+    """
+    device = torch.device(device)
+    flops: dict[str, float] = {}
+    runners: dict[str, Callable[[Tensor], object]] = {}
+    for contender in entered:
+        if contender.stacked and way == "onnx":
+            continue
+        told(f"{way}: {contender.name}")
+        ensemble = contender.make()
+        flops[contender.name] = cost(ensemble, image_shape).relative_flops
+        runners[contender.name] = _runner(contender, ensemble, way, image_shape, device, dtype, folder)
+    results: list[Result] = []
+    for batch in batches:
+        images = torch.rand(batch, *image_shape, generator=generator(0, "images")).to(device, dtype)
+        told(f"{way}: batch {batch}")
+        times = measure({name: _call(run, images, way) for name, run in runners.items()}, seconds)
+        unit = times[entered[0].name]
+        fresh = [Result(n, way, batch, timing, ratio(timing, unit), flops[n]) for n, timing in times.items()]
+        shown(fresh)
+        results += fresh
+    return results
+
+
+def _runner(
+    contender: Contender,
+    ensemble: BridgedEnsemble,
+    way: Way,
+    image_shape: Sequence[int],
+    device: torch.device,
+    dtype: torch.dtype,
+    folder: Path | None,
+) -> Callable[[Tensor], object]:
+    if way == "onnx":
+        return _exported(ensemble, contender.name, image_shape, folder)
+    compiled = way != "eager"
+    if contender.stacked:
+        return Vmapped(ensemble, device, dtype, compiled=compiled)
+    return Branches(ensemble, device, dtype, compiled=compiled, splits=contender.taps)
+
+
+def _call(run: Callable[[Tensor], object], images: Tensor, way: Way) -> Callable[[], object]:
+    """What `measure` calls: it comes back when the answer is there."""
+    if way == "onnx":
+        pixels = images.numpy()
+        return lambda: run(pixels)  # type: ignore[arg-type]
+    if way == "graphs":
+        run = capture(run, images)  # type: ignore[arg-type]
+    if images.device.type != "cuda":
+        return lambda: run(images)
+
+    def call() -> object:
+        answer = run(images)
+        torch.cuda.synchronize(images.device)
+        return answer
+
+    return call
+
+
+def _exported(
+    ensemble: BridgedEnsemble, name: str, image_shape: Sequence[int], folder: Path | None
+) -> Callable[[Tensor], object]:
+    """The very file that a user would deploy, without the outputs that cost extra."""
+    if folder is None:
+        raise ModebridgeError("Expected a folder for exported files, but got none; give folder=.")
+    path = folder / f"{name.replace(' ', '')}.onnx"
+    export(ensemble, path, example=torch.rand(1, *image_shape), uncertainty=False, elastic=False)
+    return Deployed.load(path, threads=torch.get_num_threads())
+
+
+def race_file(
+    deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.0, shown: Shown = lambda results: None
+) -> list[Result]:
+    """Time an exported file with none, one, ... all of its bridges; without bridges is the unit of the ratios.
+
+    A file that is not elastic always runs all, and is its own unit.
+
+    Args:
+        deployed: the file.
+        batches: how many images a call.
+        seconds: for each number of bridges at each batch size.
+        shown: as in `race`.
+    """
+    meta = deployed.meta
+    if meta["image"] is None:
+        raise ModebridgeError(
+            f"Expected a file that takes images to time, but '{deployed.path.name}' takes {', '.join(meta['inputs'])}; "
+            "time calls of Deployed with inputs of your own."
+        )
+    most, bases = int(meta["bridges"]), int(meta["bases"])
+    counts: list[int | None] = list(range(most + 1)) if meta["elastic"] else [None]
+    flops: dict[int | None, float] = {None: 1.0}
+    flops |= {count: float(relative) / bases for count, relative in enumerate(meta["cost"]["by_bridges"])}
+    results: list[Result] = []
+    for batch in batches:
+        images = torch.rand(batch, *meta["image"], generator=generator(0, "images")).numpy()
+        names = {count: _named(bases, most if count is None else count) for count in counts}
+        times = measure({names[count]: partial(deployed, images, bridges=count) for count in counts}, seconds)
+        unit = times[names[counts[0]]]
+        fresh = [Result(n, "onnx", batch, times[n], ratio(times[n], unit), flops[count]) for count, n in names.items()]
+        shown(fresh)
+        results += fresh
+    return results
+
+
+def _named(bases: int, bridges: int, kind: str = "") -> str:
+    return f"DE-{bases}" + (f" + {bridges} bridge{'s' if bridges > 1 else ''}{kind}" if bridges else "")

@@ -1,0 +1,127 @@
+"""What a deployed file says about itself: plain data, kept inside the file as JSON."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modebridge import trees
+from modebridge.batches import IMAGES, shapes_of, some_of
+from modebridge.bridges import Bridge
+from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.file_seal import SEAL
+from modebridge.deploy.inputs import InputSpec, specs_of
+from modebridge.deploy.metadata import FORMAT
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError, first_line
+from modebridge.evaluate.cost import combination_cost, feature_shapes
+from modebridge.modes import Mode
+from modebridge.nets import call
+from modebridge.nets.flops import FAILED
+from modebridge.types import Inputs
+
+__all__ = ["describe"]
+
+
+def describe(
+    ensemble: BridgedEnsemble,
+    temperatures: Temperatures,
+    example: Inputs,
+    *,
+    classes: Sequence[str] | None,
+    names: Sequence[str] | None,
+    scores: Mapping[str, Any] | None,
+    about: str | None,
+) -> dict[str, Any]:
+    """The metadata of an ensemble: what it is, what it was made from and with."""
+    count = _classes(ensemble, example)
+    labels = [str(k) for k in range(count)] if classes is None else [str(name) for name in classes]
+    if len(labels) != count:
+        raise ModebridgeError(
+            f"Expected one name for each of the {count} classes, but got {len(labels)}; leave them out for numbers."
+        )
+    bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
+    unnamed = [f"mode-{k}" for k in range(len(ensemble.bases))] + [bridge.name for bridge in bridges]
+    members = unnamed if names is None else list(names)
+    if len(members) != len(unnamed):
+        raise ModebridgeError(
+            f"Expected one name for each of the {len(unnamed)} members, but got {len(members)}; "
+            "modes first, then bridges."
+        )
+    base = ensemble.bases[0]
+    shapes = feature_shapes(base, example, [bridge.tap for bridge in bridges])
+    fed = [(bridge, [shapes[bridge.tap]] * len(bridge.reads)) for bridge in bridges]
+    by_bridges = [combination_cost(base, example, len(ensemble.bases), fed[:j]) for j in range(len(bridges) + 1)]
+    whole = by_bridges[-1]
+    specs = specs_of(example)
+    # Of a file with one input of floats it is the image, whatever the network calls it.
+    image = next(iter(specs.values())) if [spec.type for spec in specs.values()] == ["float32"] else None
+    return {
+        # Readers of 0.1 know of one input, `images`; its files stay theirs.
+        "format": 1 if image is not None and IMAGES in specs else FORMAT,
+        "seal": SEAL,
+        "about": about or "",
+        "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "classes": labels,
+        "image": list(image.shape) if image is not None else None,
+        "inputs": {name: spec.as_dict() for name, spec in specs.items()},
+        "normalisation": _normalisation(ensemble, image),
+        "members": members,
+        "bases": len(ensemble.bases),
+        "bridges": len(bridges),
+        "taps": [bridge.tap for bridge in bridges],
+        "temperature": temperatures.by_bridges[-1],
+        "temperatures": list(temperatures.by_bridges),
+        "first_temperature": temperatures.first,
+        "calibrated": ensemble.calibrated,
+        "cost": {"relative_flops": whole.relative_flops, "relative_params": whole.relative_params, "flops": whole.flops}
+        | {"base_flops": by_bridges[0].flops / len(ensemble.bases)}
+        | {"by_bridges": [part.relative_flops for part in by_bridges]},
+        "scores": dict(scores or {}),
+        "modes": [Mode.from_module(base).id for base in ensemble.bases],
+        "weights": trees.fingerprint(ensemble.state_dict()),
+        "versions": _versions(),
+    }
+
+
+def _classes(ensemble: BridgedEnsemble, example: Inputs) -> int:
+    base = ensemble.bases[0]
+    try:
+        with torch.no_grad():
+            return int(call(base, some_of(example, slice(1))).shape[-1])
+    except FAILED as error:
+        raise ModebridgeError(
+            f"Expected {type(base).__name__} to run on one row of the example, {shapes_of(example)}, "
+            f"but got '{first_line(error)}'; check its shape and type, and that the network takes batches of any size."
+        ) from error
+
+
+def _normalisation(ensemble: BridgedEnsemble, image: InputSpec | None) -> dict[str, Any]:
+    """Mean and std where the network carries them by these names, as ours do; else nobody knows."""
+    if image is None:
+        return {"input": "by name, as the network takes them"}
+    constants: dict[str, Any] = {}
+    base: nn.Module = ensemble.bases[0]
+    for name in ("mean", "std"):
+        value = getattr(base, name, None)
+        if isinstance(value, Tensor) and value.numel() <= 4:
+            constants[name] = [round(float(number), 6) for number in value.flatten()]
+    if len(constants) == 2:
+        return {"input": "floats in [0, 1]; mean and std are applied inside", **constants}
+    return {"input": "not known: images go to the network as they are given, floats in [0, 1] from image files"}
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("modebridge", "onnx", "onnxscript", "onnxruntime"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions

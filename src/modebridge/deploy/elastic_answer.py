@@ -1,0 +1,104 @@
+"""What an ensemble says about a batch, and the elastic way to say it: no more members than an image needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+
+from modebridge.batches import some_of
+from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.ensembles import mean_probability, probabilities_of, scale
+from modebridge.ensembles.temperature import FLOOR
+from modebridge.types import Inputs
+
+__all__ = ["ALL", "Answer", "Place", "staged", "uncertainty"]
+
+ALL = 2.0
+"""A threshold that no confidence reaches: every image takes the long way."""
+
+Place: TypeAlias = tuple[int, str]
+"""A base by number, and one of its taps."""
+
+T = TypeVar("T")
+
+
+class Answer(NamedTuple, Generic[T]):
+    """What an ensemble says about a batch.
+
+    Args:
+        probabilities: (B, K), calibrated.
+        members: (B, M, K), each member's own, before calibration; zeros where a member did not run. None where the
+            file does not give them.
+        entropy: (B,) of the calibrated probabilities, in nats; None where the file does not give it.
+        mutual_information: (B,), how much the members disagree: the entropy of their mean less the mean of their
+            entropies, before calibration, in nats; None where the file does not give it.
+        used: (B,), how many members were averaged for each image.
+    """
+
+    probabilities: T
+    members: T | None
+    entropy: T | None
+    mutual_information: T | None
+    used: T
+
+
+def staged(
+    images: Inputs,
+    base: Callable[[int, Inputs], Sequence[Tensor]],
+    bridges: Callable[[Mapping[Place, Tensor]], Sequence[Tensor]],
+    *,
+    taps: Sequence[Sequence[str]],
+    members: int,
+    temperatures: Temperatures,
+    count: int,
+    threshold: float | None,
+) -> Answer[Tensor]:
+    """The first base for all images, the other members only for those that it is unsure of.
+
+    Args:
+        images: (B, ...), at least one; or several inputs by name.
+        base: from the number of a base and images to its logits and the features at its taps.
+        bridges: from features to the logits of the bridges that are asked for.
+        taps: of every base.
+        members: how many there are in all.
+        temperatures: of every number of bridges.
+        count: how many bridges are asked for.
+        threshold: images whose first base is at least this confident, after its own temperature, get its answer alone;
+            None asks every member about every image.
+    """
+    logits, *at_taps = base(0, images)
+    first = probabilities_of(logits)
+    answer = scale(first, temperatures.first)
+    table = first.new_zeros(members, *first.shape)
+    table[0] = first
+    used = torch.ones(len(first), dtype=torch.int64, device=first.device)
+    unsure = (answer.amax(dim=-1) < (ALL if threshold is None else threshold)).nonzero()[:, 0]
+    if len(unsure):
+        features: dict[Place, Tensor] = {
+            (0, tap): feature[unsure] for tap, feature in zip(taps[0], at_taps, strict=True)
+        }
+        asked = [first[unsure]]
+        for k in range(1, len(taps)):
+            logits, *at_taps = base(k, some_of(images, unsure))
+            features |= {(k, tap): feature for tap, feature in zip(taps[k], at_taps, strict=True)}
+            asked.append(probabilities_of(logits))
+        asked += [probabilities_of(logits) for logits in bridges(features)]
+        probabilities = torch.stack(asked)
+        answer[unsure] = scale(mean_probability(probabilities), temperatures.by_bridges[count])
+        table[: len(asked), unsure] = probabilities
+        used[unsure] = len(asked)
+    return Answer(answer, table.transpose(0, 1), *uncertainty(answer, table, used), used)
+
+
+def uncertainty(probabilities: Tensor, members: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+    """The entropy (B,) of an answer and the mutual information (B,) of the members (M, B, K) behind it."""
+    mean = members.sum(dim=0) / used[:, None]
+    # A member that did not run is a row of zeros, whose entropy is zero.
+    return _entropy(probabilities), _entropy(mean) - _entropy(members).sum(dim=0) / used
+
+
+def _entropy(table: Tensor) -> Tensor:
+    return -(table * (table + FLOOR).log()).sum(dim=-1)

@@ -1,0 +1,117 @@
+"""Several bridges of one architecture at one tap run as one: every layer once, for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.bridges.bodies import Join
+from modebridge.guards import alike
+from modebridge.nets import FilterResponseNorm, skeleton
+
+__all__ = ["Grouped", "units"]
+
+Reads: TypeAlias = Sequence[tuple[int, str]]
+
+_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d)
+_CONVOLUTION = (nn.Conv1d, nn.Conv2d)
+_BY_CHANNEL = (*_BATCH_NORM, FilterResponseNorm)
+_AS_THEY_ARE = (nn.SiLU, nn.ReLU, nn.Identity, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.Dropout)
+
+
+class Grouped(nn.Module):
+    """Bodies that differ only in their weights, side by side on the channel axis.
+
+    Convolutions become grouped, linear layers batched products, norms and activations act by channel anyway.
+
+    Args:
+        bodies: at least two modules of one architecture that read one feature, made of layers that `units` knows.
+    """
+
+    def __init__(self, bodies: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.count = len(bodies)
+        self.body = skeleton(bodies[0])
+        for name, layer in list(self.body.named_modules()):
+            peers = [body.get_submodule(name) for body in bodies]
+            if isinstance(layer, _CONVOLUTION):
+                layer.groups *= self.count
+                layer.in_channels *= self.count
+                layer.out_channels *= self.count
+                _join(layer, peers)
+            elif isinstance(layer, _BY_CHANNEL):
+                _join(layer, peers)
+            elif isinstance(layer, nn.Linear):
+                parent, _, child = name.rpartition(".")
+                setattr(self.body.get_submodule(parent), child, _Products(peers))
+        self.requires_grad_(False)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        """Logits (J, B, K) of all bodies."""
+        copies = feature.repeat(1, self.count, *[1] * (feature.dim() - 2))
+        logits: Tensor = self.body(copies)
+        return logits.reshape(feature.shape[0], self.count, -1).transpose(0, 1)
+
+
+class _Products(nn.Module):
+    """Linear layers side by side: (B, J * C) to (B, J * K)."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        self.count = len(linear)
+        self.register_buffer("weight", torch.stack([layer.weight.detach().T for layer in linear]))
+        blank = [layer.weight.new_zeros(layer.out_features) for layer in linear]
+        biases = [b if layer.bias is None else layer.bias.detach() for layer, b in zip(linear, blank, strict=True)]
+        self.register_buffer("bias", torch.stack(biases)[:, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.reshape(x.shape[0], self.count, -1).transpose(0, 1)  # (J, B, C)
+        return (torch.matmul(parts, self.weight) + self.bias).transpose(0, 1).flatten(1)
+
+
+def _join(layer: nn.Module, peers: Sequence[nn.Module]) -> None:
+    """Give a layer the weights and statistics of all its peers, one after the other on the channel axis."""
+    for name, parameter in list(layer.named_parameters(recurse=False)):
+        joined = torch.cat([peer.get_parameter(name).detach() for peer in peers])
+        setattr(layer, name, nn.Parameter(joined, requires_grad=False) if parameter is not None else None)
+    for name, buffer in list(layer.named_buffers(recurse=False)):
+        if buffer.dim():
+            setattr(layer, name, torch.cat([peer.get_buffer(name) for peer in peers]))
+    if isinstance(layer, _BATCH_NORM):
+        layer.num_features *= len(peers)
+
+
+def units(bodies: Sequence[nn.Module], reads: Sequence[Reads]) -> list[tuple[int, ...]]:
+    """The numbers of the bridges that can run as one, and of the others alone.
+
+    Together go type I bridges at one tap that differ in their weights alone, if all their layers are of known kinds.
+
+    Args:
+        bodies: one a bridge.
+        reads: (base, tap) of every feature that each of them takes.
+    """
+    groups: list[list[int]] = []
+    for j, (body, places) in enumerate(zip(bodies, reads, strict=True)):
+        leaves = [layer for layer in body.modules() if not any(True for _ in layer.children())]
+        peers = next(
+            (group for group in groups if list(reads[group[0]]) == list(places) and alike(bodies[group[0]], body)), None
+        )
+        if peers is None or len(places) != 1 or not all(map(_known, leaves)):
+            groups.append([j])
+        else:
+            peers.append(j)
+    return [tuple(numbers) for numbers in groups]
+
+
+def _known(layer: nn.Module) -> bool:
+    if isinstance(layer, Join):
+        # Features are repeated on the axis of channels, which must be the first.
+        return layer.channels_first
+    return isinstance(layer, (*_CONVOLUTION, nn.Linear, *_BY_CHANNEL, *_AS_THEY_ARE))

@@ -1,0 +1,125 @@
+"""A bridged ensemble as one module: each base once, temperature and averaging inside, probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.bridges import Bridge
+from modebridge.deploy.bridge_temperatures import Temperatures
+from modebridge.deploy.elastic_answer import Place
+from modebridge.deploy.fold import fold
+from modebridge.deploy.grouped_bridges import Grouped, units
+from modebridge.ensembles import BridgedEnsemble, mean_probability, probabilities_of, scale
+from modebridge.guards import untouched
+from modebridge.nets import Predictor, Taps, call, skeleton
+from modebridge.types import Inputs
+
+__all__ = ["BasePart", "OneModule", "Positional"]
+
+
+class OneModule(Predictor):
+    """All members as one module that shares no state with the ensemble it came from.
+
+    Several threads may run it, and `train()` leaves its networks in evaluation mode.
+
+    Args:
+        ensemble: the modes and bridges; it is copied.
+        temperatures: of every number of bridges; None takes the ensemble's own for all.
+        folded: whether batch norm is folded into the layer before it, where that is exact.
+        grouped: whether bridges of one architecture at one tap run as one; see `grouped_bridges`.
+    """
+
+    def __init__(
+        self,
+        ensemble: BridgedEnsemble,
+        temperatures: Temperatures | None = None,
+        *,
+        folded: bool = True,
+        grouped: bool = False,
+    ) -> None:
+        super().__init__()
+        self.temperatures = temperatures or Temperatures.same(float(ensemble.temperature), len(ensemble.bridges))
+        self.temperatures.check(len(ensemble.bridges))
+        self.taps: list[list[str]] = [list(taps) for taps in ensemble._taps]
+        self.reads: list[list[Place]] = [
+            [(k, bridge.tap) for k in reads]
+            for bridge, reads in zip(ensemble.bridges, ensemble._reads, strict=True)
+            if isinstance(bridge, Bridge)
+        ]
+        self.bases = nn.ModuleList(
+            BasePart(base, taps, folded=folded) for base, taps in zip(ensemble.bases, self.taps, strict=True)
+        )
+        bodies = [skeleton(bridge.body) for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
+        bodies = [fold(body) if folded else body for body in bodies]
+        # Bridges that run as one are one unit; else each is a unit of its own.
+        self.units: list[tuple[int, ...]] = units(bodies, self.reads) if grouped else [(j,) for j in range(len(bodies))]
+        self.runners = nn.ModuleList(
+            bodies[numbers[0]] if len(numbers) == 1 else Grouped([bodies[j] for j in numbers]) for numbers in self.units
+        )
+        self.eval().requires_grad_(False)
+
+    def forward(self, images: Inputs) -> Tensor:
+        """The calibrated probabilities (B, K) of all members: a plain graph, to compile, capture or export."""
+        return scale(mean_probability(self.members(images)), self.temperatures.by_bridges[-1])
+
+    def members(self, images: Inputs) -> Tensor:
+        """The probabilities (M, B, K) of every member: the modes, then the bridges."""
+        logits, features = self.run_bases(images)
+        by_bridge: dict[int, Tensor] = {}
+        for numbers, runner in zip(self.units, self.runners, strict=True):
+            out = untouched(runner, runner, *[features[place] for place in self.reads[numbers[0]]])
+            by_bridge |= {numbers[0]: out} if len(numbers) == 1 else dict(zip(numbers, out.unbind(), strict=True))
+        return probabilities_of(torch.stack([*logits, *(by_bridge[j] for j in range(len(self.reads)))]))
+
+    def run_bases(self, images: Inputs) -> tuple[list[Tensor], dict[Place, Tensor]]:
+        """The logits (B, K) of every base, and the features that bridges read."""
+        logits: list[Tensor] = []
+        features: dict[Place, Tensor] = {}
+        for k, base in enumerate(self.bases):
+            out, *at_taps = base(images)
+            logits.append(out)
+            features |= {(k, tap): feature for tap, feature in zip(self.taps[k], at_taps, strict=True)}
+        return logits, features
+
+
+class BasePart(Predictor):
+    """A base network that gives its logits and, in order, the features at its taps.
+
+    Args:
+        net: the network with its weights; it is copied.
+        taps: names of submodules whose outputs are wanted.
+        folded: whether batch norm is folded where that is exact.
+    """
+
+    def __init__(self, net: nn.Module, taps: Sequence[str], *, folded: bool = True) -> None:
+        super().__init__()
+        self.net = fold(skeleton(net), keep=taps) if folded else skeleton(net)
+        self._taps = Taps(self.net, taps)
+
+    def forward(self, images: Inputs) -> tuple[Tensor, ...]:
+        """Logits (B, K), then one feature a tap."""
+        logits, features = self._taps.read(lambda: call(self.net, images))
+        return (logits, *features.values())
+
+
+class Positional(nn.Module):
+    """Any module behind one signature, whatever its own arguments are called.
+
+    Args:
+        module: it is shared, not copied.
+        names: of the tensors, where the module takes one dict of them.
+    """
+
+    def __init__(self, module: nn.Module, names: Sequence[str] | None = None) -> None:
+        super().__init__()
+        self.module = module
+        self._names = names
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """What the module says."""
+        given: Sequence[Inputs] = inputs if self._names is None else [dict(zip(self._names, inputs, strict=True))]
+        return untouched(self.module, self.module, *given)

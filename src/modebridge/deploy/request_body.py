@@ -1,0 +1,109 @@
+"""The bytes of one request, never more of them than allowed; only `server` imports this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fastapi import HTTPException, Request
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
+
+from modebridge.deploy.http_connections import LATE
+
+__all__ = ["ByteBudget", "body_of"]
+
+GONE = 499
+"""The client did not wait for an answer: no status of the standard, but nginx's, and nobody receives it."""
+
+
+class ByteBudget:
+    """How many bytes all requests may hold together.
+
+    >>> budget = ByteBudget(10)
+    >>> with budget.share() as mine:
+    ...     mine.take(10)
+    >>> budget.held
+    0
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most, self.held = most, 0
+
+    @contextmanager
+    def share(self) -> Iterator[_Share]:
+        """The part of one request, given back at the end."""
+        share = _Share(self)
+        try:
+            yield share
+        finally:
+            self.held -= share.held
+
+
+class _Share:
+    def __init__(self, budget: ByteBudget) -> None:
+        self.budget, self.held = budget, 0
+
+    def take(self, size: int) -> None:
+        self.held += size
+        self.budget.held += size
+        if self.budget.held > self.budget.most:
+            raise HTTPException(
+                503, f"Expected requests of {self.budget.most} bytes together, but got more; wait a bit."
+            )
+
+
+async def body_of(request: Request, limit: int, share: _Share) -> tuple[str, bytes]:
+    """The type of a request and its bytes; of a form those of its one file.
+
+    Args:
+        request: to be read.
+        limit: a larger one is refused before it is read to its end.
+        share: of what all requests may hold.
+    """
+    too_large = HTTPException(413, f"Expected a request of at most {limit} bytes, but got more; send a smaller image.")
+    if int(request.headers.get("content-length") or 0) > limit:
+        raise too_large
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise too_large
+            share.take(len(part))
+            parts.append(part)
+    except ClientDisconnect:
+        if request.scope.get(LATE):
+            raise HTTPException(408, "The request did not arrive in time.") from None
+        raise HTTPException(GONE, "The client went away before its request was whole.") from None
+    kind = request.headers.get("content-type", "")
+    body = b"".join(parts)
+    if kind.startswith("multipart/form-data"):
+        return "image", await _file_of(Request(request.scope, _again(body)))
+    return kind, body
+
+
+def _again(body: bytes) -> Any:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+async def _file_of(request: Request) -> bytes:
+    """The one file of a form."""
+    try:
+        form = await request.form()
+    except StarletteHTTPException as error:
+        raise HTTPException(
+            400, f"Expected a form with one image file, but got '{str(error.detail).rstrip('.')}'; send PNG or JPEG."
+        ) from error
+    try:
+        files = [value for value in form.values() if not isinstance(value, str)]
+        if len(files) != 1:
+            raise HTTPException(400, f"Expected a form with one image file, but got {len(files)}; send one.")
+        return await files[0].read()
+    finally:
+        await form.close()

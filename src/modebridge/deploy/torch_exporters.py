@@ -1,0 +1,192 @@
+"""The parts of an ensemble through torch's exporters: without their noise, and what they cannot do in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import linecache
+import logging
+import re
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, fx, nn
+
+from modebridge.batches import each, named
+from modebridge.deploy.inputs import names_of
+from modebridge.deploy.one_module import BasePart, OneModule, Positional
+from modebridge.errors import ModebridgeError, first_line
+from modebridge.types import Inputs
+
+__all__ = ["Exporter", "export_module", "export_parts", "in_order", "quiet"]
+
+Exporter: TypeAlias = Callable[[nn.Module, tuple[Tensor, ...], Any], Any]
+"""From a module that is called by position, an example and its dynamic shapes to a program."""
+
+LOGGERS = (
+    "torch.onnx",
+    "onnxscript",
+    "torch.export",
+    "onnx_ir",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch._dynamo",
+)
+
+
+@torch.no_grad()
+def export_parts(exporter: Exporter, called: str, module: OneModule, example: Inputs) -> tuple[list[Any], list[Any]]:
+    """The program of every base (images to logits and features) and of every unit of bridges (features to logits).
+
+    They are exported apart, so that no part knows the batch of another: a bridge may run on some of the images.
+
+    Args:
+        exporter: makes one program.
+        called: how errors call it.
+        module: the ensemble.
+        example: its batch size does not matter.
+    """
+    _, features = module.run_bases(_two_rows(example))
+    bases = [export_module(exporter, called, base, example) for base in module.bases]
+    bridges = [
+        _export(exporter, called, Positional(runner), [features[place] for place in module.reads[numbers[0]]])
+        for numbers, runner in zip(module.units, module.runners, strict=True)
+    ]
+    return bases, bridges
+
+
+def export_module(exporter: Exporter, called: str, module: nn.Module, example: Inputs) -> Any:
+    """The program of a module that takes images, or several inputs as one dict."""
+    return _export(exporter, called, Positional(module, names_of(example)), in_order(_two_rows(example)))
+
+
+def _export(exporter: Exporter, called: str, wrapped: Positional, inputs: Sequence[Tensor]) -> Any:
+    # Plain memory order: the example's strides are no part of the program.
+    example = tuple(tensor.contiguous() for tensor in inputs)
+    with quiet():
+        try:
+            return exporter(wrapped.eval(), example, (tuple({0: torch.export.Dim.DYNAMIC} for _ in example),))
+        except Exception as error:
+            raise _refusal(error, wrapped, called) from error
+
+
+def _two_rows(inputs: Inputs) -> Inputs:
+    """The first row twice: a batch of one would be taken for a constant."""
+    return each(lambda tensor: tensor[:1].expand(2, *tensor.shape[1:]).clone(), inputs)
+
+
+def in_order(inputs: Inputs) -> list[Tensor]:
+    """The tensors of the inputs, which an exporter calls by position."""
+    return list(named(inputs).values())
+
+
+@contextlib.contextmanager
+def quiet(names: Sequence[str] = LOGGERS) -> Iterator[None]:
+    """Exporters print their steps and the graph they failed at, log, and warn about themselves; errors come out."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        printed = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _refusal(error: Exception, wrapped: Positional, exporter: str) -> ModebridgeError:
+    """What an exporter could not do, by the submodule of the user's network, its line and the operation.
+
+    Args:
+        error: what it raised.
+        wrapped: what it was given.
+        exporter: its name.
+    """
+    owners = _owners(wrapped)
+    chain = list(_chain(error))
+    place = next((match for link in reversed(chain) if (match := _place(link, wrapped))), None)
+    net, name = owners.get(id(place.module), (None, "")) if place else (None, "")
+    kind = type(net if net is not None else next(iter(_users(wrapped)))).__name__
+    where = f" in its submodule '{name}' ({type(place.module).__name__})" if place and name else ""
+    line = f", {place.line}" if place and place.line else ""
+    reason, way_out = _reason(chain, place)
+    return ModebridgeError(f"Expected {kind} to be exportable by {exporter}, but got {reason}{where}{line}; {way_out}.")
+
+
+class _Place(NamedTuple):
+    """Where in a network an exporter stopped: the submodule, its line of code, and the operation if it is known."""
+
+    module: nn.Module
+    line: str
+    operation: str = ""
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those it came from, the first one last."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _place(error: BaseException, wrapped: Positional) -> _Place | None:
+    """The innermost submodule that an error went through, or whose operation was being translated."""
+    place: _Place | None = None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        node, module = frame.f_locals.get("node"), frame.f_locals.get("self")
+        if isinstance(node, fx.Node) and (of_node := _of_node(node, wrapped)):
+            place = of_node
+        elif isinstance(module, nn.Module) and id(module) in _owners(wrapped):
+            file = frame.f_code.co_filename
+            # torch's own way from a module's call to its forward pass says nothing.
+            telling = not frame.f_code.co_name.endswith("_call_impl")
+            code = linecache.getline(file, number).strip()
+            place = _Place(module, f"{Path(file).name}:{number} `{code}`" if telling and code else "")
+    return place
+
+
+def _of_node(node: fx.Node, wrapped: Positional) -> _Place | None:
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values()]
+    operation = str(node.target) if node.op == "call_function" else ""
+    lines = re.findall(r'File "([^"]+)", line (\d+), in .*\n\s*(.+)', node.meta.get("stack_trace") or "")
+    line = f"{Path(lines[-1][0]).name}:{lines[-1][1]} `{lines[-1][2].strip()}`" if lines else ""
+    for path in reversed(paths):
+        with contextlib.suppress(AttributeError):
+            module = wrapped.get_submodule(path)
+            if id(module) in _owners(wrapped):
+                return _Place(module, line, operation)
+    return None
+
+
+def _reason(chain: list[BaseException], place: _Place | None) -> tuple[str, str]:
+    kinds = {type(error).__name__ for error in chain}
+    if "GuardOnDataDependentSymNode" in kinds or any("data-dependent" in str(error) for error in chain):
+        return "a branch or a number that depends on the values in a tensor", (
+            "use torch.where and other operations on tensors there"
+        )
+    missing = re.findall(r"No ONNX function found for .*?op='([^']+)'", "\n".join(map(str, chain)))
+    if missing:
+        return f"the operation {missing[-1]} without a counterpart in ONNX", "write it with others, or export to .pt2"
+    text = next((first_line(error) for error in reversed(chain) if str(error).strip()), type(chain[0]).__name__)
+    operation = f" at {place.operation}" if place and place.operation else ""
+    return f"'{text}'{operation}", "write that part of its forward pass in operations that can be exported"
+
+
+def _users(wrapped: Positional) -> list[nn.Module]:
+    """The user's networks, or bodies of bridges, inside what an exporter was given."""
+    parts = [part.net for part in wrapped.modules() if isinstance(part, BasePart)]
+    runners = [runner for part in wrapped.modules() if isinstance(part, OneModule) for runner in part.runners]
+    return [*parts, *runners] or [wrapped.module]
+
+
+def _owners(wrapped: Positional) -> dict[int, tuple[nn.Module, str]]:
+    """The network of every submodule, and its name there."""
+    return {id(module): (net, name) for net in _users(wrapped) for name, module in net.named_modules()}

@@ -1,0 +1,220 @@
+"""A bridged ensemble as torch runs it fastest: blocks compiled, members side by side, the whole as one CUDA graph."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state
+
+from modebridge.deploy.fold import fold
+from modebridge.deploy.one_module import BasePart, OneModule
+from modebridge.ensembles import BridgedEnsemble, mean_probability, probabilities_of, scale
+from modebridge.errors import ModebridgeError
+from modebridge.guards import untouched
+from modebridge.guards.cuda_graph import CudaGraph
+from modebridge.nets import check_tap, skeleton
+
+__all__ = ["Branches", "Vmapped", "capture", "compile_regions"]
+
+REGIONS = 512
+"""How many shapes of regions one process may compile: more than members times batch sizes of any benchmark."""
+
+
+class Branches:
+    """Runs an ensemble member by member; on a GPU each member has a stream of its own.
+
+    A bridge waits for the feature that it reads and for nothing else, so that it runs beside the rest of its base. On a
+    CPU, and outside of a CUDA graph, members run one after another.
+
+    Args:
+        ensemble: it is copied.
+        device: where to run.
+        dtype: of weights and images; the mean of the probabilities is made in float32 at least.
+        compiled: whether regions are compiled, see `compile_regions`.
+        splits: further taps to split regions at, so that ensembles with and without bridges are cut alike.
+    """
+
+    def __init__(
+        self,
+        ensemble: BridgedEnsemble,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        compiled: bool = False,
+        splits: Sequence[str] = (),
+    ) -> None:
+        self.device = torch.device(device)
+        module = OneModule(ensemble).to(self.device)
+        self._module = module
+        self._events: dict[tuple[int, str], Any] = {}
+        cuts = sorted({*splits, *(tap for taps in module.taps for tap in taps)})
+        for k, base in enumerate(module.bases):
+            assert isinstance(base, BasePart)
+            _placed(base.net, dtype)
+            for tap in module.taps[k]:
+                check_tap(base.net, tap).register_forward_hook(self._marker(k, tap))
+            if compiled:
+                compile_regions(base.net, cuts)
+        for runner in module.runners:
+            _placed(runner, dtype)
+            if compiled:
+                compile_regions(runner, ())
+        self._streams = [
+            torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+            for _ in range(len(module.bases) + len(module.runners))
+        ]
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Tensor:
+        """The probabilities (B, K) of images (B, ...) on our device and of our type."""
+        module = self._module
+        logits: list[Tensor] = []
+        features: dict[tuple[int, str], Tensor] = {}
+        main = torch.cuda.current_stream(self.device) if self._capturing else None
+        for k, base in enumerate(module.bases):
+            out, *at_taps = self._on(self._streams[k], main, None, base, (images,))
+            logits.append(out)
+            features.update({(k, tap): feature for tap, feature in zip(module.taps[k], at_taps, strict=True)})
+        for (j,), runner, stream in zip(module.units, module.runners, self._streams[len(module.bases) :], strict=True):
+            inputs = [features[place] for place in module.reads[j]]
+            logits.append(self._on(stream, main, module.reads[j], partial(untouched, runner, runner), inputs))
+        if main is not None:
+            for stream in self._streams:
+                main.wait_stream(stream)  # type: ignore[arg-type]
+        # `features` lives until here: before the streams have met, memory of one must not be given to another.
+        return scale(mean_probability(probabilities_of(torch.stack(logits))), module.temperatures.by_bridges[-1])
+
+    @property
+    def _capturing(self) -> bool:
+        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+    def _on(
+        self,
+        stream: Any,
+        main: Any,
+        after: Sequence[tuple[int, str]] | None,
+        work: Callable[..., Any],
+        inputs: Sequence[Tensor],
+    ) -> Any:
+        """Run on a stream after some taps (None: after the main stream); at once where there are no streams."""
+        if main is None:
+            return work(*inputs)
+        if after is None:
+            stream.wait_stream(main)
+        for place in after or ():
+            stream.wait_event(self._events[place])
+        with torch.cuda.stream(stream):
+            return work(*inputs)
+
+    def _marker(self, k: int, tap: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+        def mark(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+            if self._capturing:
+                self._events[k, tap] = torch.cuda.current_stream(self.device).record_event()
+
+        return mark
+
+
+class Vmapped:
+    """A deep ensemble as one network with stacked weights (`torch.func.vmap`).
+
+    Args:
+        ensemble: without bridges; it is copied.
+        device: where to run.
+        dtype: of weights and images.
+        compiled: whether the whole is compiled.
+    """
+
+    def __init__(
+        self,
+        ensemble: BridgedEnsemble,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        compiled: bool = False,
+    ) -> None:
+        if len(ensemble.bridges):
+            raise ModebridgeError(
+                f"Expected modes alone to be stacked, but got {len(ensemble.bridges)} bridges; use Branches."
+            )
+        # Not channels last: vmap has no rule for pooling in that order, and falls back to a loop.
+        plain = torch.contiguous_format
+        bases = [fold(skeleton(base)).to(device, dtype, memory_format=plain) for base in ensemble.bases]  # type: ignore[call-overload]
+        params, buffers = stack_module_state(bases)
+        state = {**{name: tensor.detach() for name, tensor in params.items()}, **buffers}
+        bare, temperature = bases[0], ensemble.temperature.to(device)
+
+        def one(state: dict[str, Tensor], images: Tensor) -> Tensor:
+            return functional_call(bare, (state,), (images,))  # type: ignore[no-any-return]
+
+        def all_of_them(state: dict[str, Tensor], images: Tensor) -> Tensor:
+            logits = torch.vmap(one, in_dims=(0, None))(state, images)
+            return scale(mean_probability(probabilities_of(logits)), temperature)
+
+        self._state = state
+        self._bare = bare
+        # functional_call puts the weights into the module for the length of a pass.
+        self._turn = threading.Lock()
+        self._run: Any = torch.compile(all_of_them, dynamic=False) if compiled else all_of_them
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """The probabilities (B, K) of images (B, ...) on our device and of our type."""
+        with self._turn:
+            return untouched(self._bare, lambda given: self._run(self._state, given), images)  # type: ignore[no-any-return]
+
+
+def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "inductor") -> list[str]:
+    """Compile, in place, the largest submodules of which none holds a split inside; hooks stay outside of them.
+
+    Regions of one class and shape share their code, so that all members of all ensembles are compiled in the time of a
+    few blocks, where whole networks took minutes each.
+
+    Args:
+        net: changed in place.
+        splits: names of submodules whose output must be readable between two regions.
+        backend: of `torch.compile`.
+
+    Returns:
+        The names of the regions.
+    """
+    # Shapes of one class share a counter, whose limit is meant for mistakes.
+    for limit in ("recompile_limit", "accumulated_recompile_limit"):
+        setattr(torch._dynamo.config, limit, max(getattr(torch._dynamo.config, limit), REGIONS))
+
+    def walk(module: nn.Module, name: str) -> None:
+        inside = any(split.startswith(f"{name}." if name else "") and split != name for split in splits)
+        children = list(module.named_children())
+        if (inside or not name) and children:
+            for child, part in children:
+                walk(part, f"{name}.{child}" if name else child)
+        elif any(True for _ in module.parameters()):
+            module.forward = torch.compile(module.forward, dynamic=False, backend=backend)
+            regions.append(name)
+
+    regions: list[str] = []
+    walk(net, "")
+    return regions
+
+
+def capture(function: Callable[[Tensor], Tensor], images: Tensor) -> Callable[[Tensor], Tensor]:
+    """The function as a CUDA graph for images of this shape: one launch a call.
+
+    The answer lies in memory that the next call writes over.
+
+    Args:
+        function: of images alone; its weights must stay where they are.
+        images: on the GPU.
+    """
+    static = images.clone()
+    graph = CudaGraph(lambda: function(static), [static], images.device)
+    return lambda fresh: graph([fresh])
+
+
+def _placed(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    # Channels last throughout: a bridge in another order than its base makes the backend turn every map around.
+    return module.to(dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]

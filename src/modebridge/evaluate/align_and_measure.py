@@ -1,0 +1,152 @@
+"""Align two modes, and say what it brought: how well units match, and the barrier between the modes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from modebridge.alignment import By, Fed, Match, Matched, Spec, align_modes, device_for, sample
+from modebridge.curves import BezierCurve
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate.profile import CurvePoint, barrier, curve_profile
+from modebridge.modes import Mode
+from modebridge.nets import skeleton
+from modebridge.types import Batches, HasDevice, Progress
+
+__all__ = ["Alignment", "align"]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A mode renumbered to match another, with the proof and the figures.
+
+    Args:
+        mode: the same function as before, its units in the order of the reference's.
+        by: "activations" or "weights".
+        matches: of every group of units: the mean correlation (or cosine) of matched units before and after.
+        difference: of everything that the network returns on several batches before and after, relative to the largest
+            number there, in float64: the proof.
+        barrier_before: how far the NLL rises on the straight line between the modes; None where not asked for.
+        barrier_after: the same after aligning.
+        stopped: what kept units in place (operations, weights that never ran, outputs beside the logits), and where.
+        matched: everything else: groups and permutations.
+    """
+
+    mode: Mode
+    by: By
+    matches: tuple[Match, ...] = field(repr=False)
+    difference: float
+    barrier_before: float | None
+    barrier_after: float | None
+    stopped: tuple[tuple[str, str], ...] = field(repr=False)
+    matched: Matched = field(repr=False)
+
+    @property
+    def quality_before(self) -> float:
+        """The mean similarity of units at the same place, over all units, before."""
+        return _mean([match.before for match in self.matches], self.matches)
+
+    @property
+    def quality_after(self) -> float:
+        """The same after aligning."""
+        return _mean([match.after for match in self.matches], self.matches)
+
+    def __str__(self) -> str:
+        measure = "correlation" if self.by == "activations" else "cosine of weights"
+        lines = [
+            f"Aligned {sum(match.size for match in self.matches)} units in {len(self.matches)} groups by {self.by}: "
+            f"mean {measure} {self.quality_before:.3f} -> {self.quality_after:.3f}; "
+            f"the same function to {self.difference:.1e}."
+        ]
+        if self.barrier_before is not None and self.barrier_after is not None:
+            lines.append(f"Barrier on the straight line (NLL): {self.barrier_before:.3f} -> {self.barrier_after:.3f}.")
+        if self.stopped:
+            places = ", ".join(f"{name} in '{where}'" for name, where in self.stopped[:3])
+            more = f" and {len(self.stopped) - 3} more" if len(self.stopped) > 3 else ""
+            lines.append(f"Units that stay where they are because of {places}{more}.")
+        return "\n".join(lines)
+
+
+def align(
+    net: nn.Module,
+    a: Mode,
+    b: Mode,
+    data: Batches,
+    *,
+    by: By = "activations",
+    spec: Spec | None = None,
+    images: int = 10_000,
+    barriers: bool = True,
+    barrier_images: int = 1_000,
+    engine: HasDevice | None = None,
+    progress: Progress | None = None,
+) -> Alignment:
+    """Renumber the units of `b` to match those of `a`: the same function, nearer in parameter space.
+
+    Which units can be renumbered is found by watching forward passes of several batches, so it works for any network;
+    the result is run against the original every time, and refused where it is not the same function. The data are read
+    at most twice: a few batches, and `images` images for activations.
+
+    Args:
+        net: the network that both modes fit.
+        a: the reference.
+        b: the mode to renumber.
+        data: yields (images, labels): what activations are compared on and barriers measured on; training data.
+        by: "activations" (correlation, as the paper) or "weights" (coordinate descent over groups).
+        spec: the groups as written by hand, {"layer.weight": ("group", None), ...}, where they cannot be found.
+        images: how many are looked at for activations.
+        barriers: whether to measure the barrier on the straight line before and after (five points each, and batch
+            norm's statistics at each).
+        barrier_images: how many it is measured on; they are held in memory.
+        engine: its device is where everything runs (`mb.Engine`, or anything with a `device`); None is where `a` is.
+        progress: told of what is done: "activations" by images, "barriers" by networks.
+
+    Returns:
+        The mode, where `b` was, with the proof and the figures.
+    """
+    if barriers and barrier_images < 1:
+        raise ModebridgeError(
+            f"Expected barrier_images to be at least 1, but got {barrier_images}; set barriers=False to measure none."
+        )
+    first = sample(data, barrier_images if barriers else 0)
+    matched = align_modes(
+        net, a, b, data, by=by, spec=spec, images=images, looked=first.looked, engine=engine, progress=progress
+    )
+    before = after = None
+    if barriers:
+        device = device_for(a, engine)
+        placed, start = skeleton(net).to(device), a.to(device)
+        held = Fed(first.held, device)
+        counted = _Counted(progress, 8)
+        points = [
+            counted(curve_profile(placed, BezierCurve.line(start, b.to(device), 0), held, [r], held)[0])
+            for r in (0.0, 0.25, 0.5, 0.75, 1.0)
+        ]
+        # The renumbered end is the same function, so only what lies between is another.
+        line = BezierCurve.line(start, matched.mode.to(device), 0)
+        between = [counted(curve_profile(placed, line, held, [point.r], held)[0]) for point in points[1:-1]]
+        before, after = barrier(points), barrier([points[0], *between, points[-1]])
+    return Alignment(
+        matched.mode, by, matched.matches, matched.difference, before, after, matched.groups.stopped, matched
+    )
+
+
+class _Counted:
+    """Tells of every point that is done."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def __call__(self, point: CurvePoint) -> CurvePoint:
+        self._done += 1
+        if self._progress is not None:
+            self._progress("barriers", self._done, self._total, 0.0)
+        return point
+
+
+def _mean(values: Sequence[float], matches: Sequence[Match]) -> float:
+    known = [(value, match.size) for value, match in zip(values, matches, strict=True) if not math.isnan(value)]
+    return sum(value * size for value, size in known) / max(sum(size for _, size in known), 1)

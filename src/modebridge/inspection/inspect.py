@@ -1,0 +1,214 @@
+"""Where a bridge could read: every possible tap of any network, with its shape and its share of the FLOPs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.batches import each, inputs_of, some_of
+from modebridge.errors import ModebridgeError, near
+from modebridge.inspection.watch_forward import Watched, find_blocks, watch
+from modebridge.nets.flops import Shape, on_copy
+from modebridge.nets.resnet import ResNet
+from modebridge.types import Batch, Inputs, Layout
+
+__all__ = ["Inspection", "Tap", "inspect"]
+
+
+BEST = 0.8
+"""The share of the FLOPs before the paper's taps: it reads the feature before the last 3 of 15 or 16 blocks."""
+
+NO_BLOCK, POOLED = 0.2, 0.1
+"""How much nearer to `BEST` another submodule must be than a block, and a vector than a map or tokens."""
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A submodule whose output a bridge can read.
+
+    Args:
+        name: as in `net.named_modules()`.
+        shape: of one image's feature, without the batch axis.
+        layout: what the axes are.
+        before: share of the network's FLOPs when the feature is there.
+        after: share that is still to come.
+        block: whether it is one of the network's blocks.
+        inner: whether it lies inside a block.
+    """
+
+    name: str
+    shape: Shape
+    layout: Layout
+    before: float
+    after: float
+    block: bool
+    inner: bool
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What `inspect` found; printing it gives a table.
+
+    Args:
+        kind: the network's class.
+        taps: every possible tap, in the order in which they run.
+        refused: why other submodules cannot be tapped, by name.
+        flops: multiply-adds of the whole network for one image.
+        classes: K.
+        preferred: a tap to choose whatever its share.
+    """
+
+    kind: str
+    taps: tuple[Tap, ...]
+    refused: Mapping[str, str]
+    flops: float
+    classes: int
+    preferred: str | None = field(default=None, repr=False)
+
+    @property
+    def chosen(self) -> Tap:
+        """The tap for a bridge: the block nearest to 80 % of the FLOPs, as in the paper."""
+        if not self.taps:
+            raise ModebridgeError(
+                f"Expected {self.kind} to have a submodule to tap, but got none; look at `refused` for the reasons, "
+                "or make the feature the output of a submodule of its own (nn.Identity will do)."
+            )
+        for tap in self.taps:
+            if tap.name == self.preferred:
+                return tap
+        outer = [tap for tap in self.taps if not tap.inner] or list(self.taps)
+        # Of equals the last: the activation behind a convolution rather than the convolution itself.
+        return min(reversed(outer), key=_distance)
+
+    def tap(self, name: str) -> Tap:
+        """The tap called `name`, or an error that says why not."""
+        for tap in self.taps:
+            if tap.name == name:
+                return tap
+        if name in self.refused:
+            raise ModebridgeError(
+                f"Expected tap '{name}' to be a feature that a bridge can read, but it {self.refused[name]}; "
+                f"{near(name, [tap.name for tap in self.taps])}."
+            )
+        raise ModebridgeError(
+            f"Expected tap to be a submodule of {self.kind}, but got '{name}'; "
+            f"{near(name, [tap.name for tap in self.taps])}."
+        )
+
+    def table(self, every: bool = False) -> str:
+        """The taps as a table that marks the choice; those inside blocks only if asked for."""
+        chosen = self.chosen.name if self.taps else None
+        shown = [tap for tap in self.taps if every or not tap.inner or tap.name == chosen]
+        rows = [["", "tap", "feature", "layout", "before", "after"]]
+        for tap in shown:
+            sizes = " x ".join(map(str, tap.shape))
+            mark = "->" if tap.name == chosen else ""
+            rows.append([mark, tap.name, sizes, tap.layout, f"{tap.before:.1%}", f"{tap.after:.1%}"])
+        widths = [max(len(row[k]) for row in rows) for k in range(6)]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if k > 3 else cell.ljust(width)
+                for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            for row in rows
+        ]
+        hidden = len(self.taps) - len(shown)
+        notes = [f"{hidden} more inside blocks: table(every=True)"] if hidden else []
+        notes += [f"{len(self.refused)} cannot be tapped: .refused says why"] if self.refused else []
+        head = f"{self.kind}: {self.flops:,.0f} multiply-adds, {self.classes} classes"
+        return "\n".join([head, *lines, *(["; ".join(notes)] if notes else [])])
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
+    """List every place where a bridge could read a feature of `net`, and the one it would choose.
+
+    The network runs on a copy without weights (with them where that fails), in evaluation mode; it is never touched.
+
+    Args:
+        net: any module that maps a batch to logits, or to an object that holds `logits`.
+        example: a batch of at least one image, or a dict of tensors that is passed by keyword; of a batch with labels,
+            a pair or a dict, they are left out, and so is what is not a tensor.
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> print(inspect(net, torch.rand(1, 4)))
+    Sequential: 48 multiply-adds, 2 classes
+        tap  feature  layout  before  after
+        0    8        vector   66.7%  33.3%
+    ->  1    8        vector   66.7%  33.3%
+    1 cannot be tapped: .refused says why
+    """
+    # The first row is all that is needed.
+    row = some_of(inputs_of(example, "the example"), slice(1))
+
+    def both(bare: nn.Module, inputs: Sequence[Inputs]) -> tuple[Watched, Watched]:
+        # Twice: in another batch, what does not keep the batch on its first axis shows itself.
+        return watch(bare, inputs[0]), watch(bare, each(lambda t: torch.cat([t, t]), inputs[0]), count=False)
+
+    first, second = on_copy(net, [row], both)
+    assert first.logits is not None
+    names = {name: module for name, module in net.named_modules() if name}
+    refused = {name: reason for name in names if (reason := _reason(name, first, second))}
+    blocks = find_blocks(net, first)
+    hiding = [name for name, module in names.items() if name in blocks or _hides(name, module, blocks, refused)]
+    taps = []
+    for name, seen in first.seen.items():
+        if name in refused or seen.output is None:
+            continue
+        shape, before = tuple(seen.output.shape[1:]), seen.flops / first.flops if first.flops else math.nan
+        inner = any(name.startswith(f"{outer}.") for outer in hiding)
+        taps.append(Tap(name, shape, _layout(seen.output, first), before, 1 - before, name in blocks, inner))
+    preferred = net.paper_tap if isinstance(net, ResNet) else None
+    return Inspection(type(net).__name__, tuple(taps), refused, first.flops, first.logits.shape[1], preferred)
+
+
+def _reason(name: str, first: Watched, second: Watched) -> str | None:
+    """Why a submodule cannot be tapped, as the end of a sentence; None where it can."""
+    if name not in first.seen or name not in second.seen:
+        return "never runs"
+    seen, output, again = first.seen[name], first.seen[name].output, second.seen[name].output
+    if seen.runs > 1:
+        return f"runs {seen.runs} times"
+    if output is None or again is None:
+        return f"returns {seen.kind}, not a tensor"
+    if first.is_logits(output):
+        return "gives the logits themselves"
+    if output.shape[:1] != (1,) or again.shape[:1] != (2,):
+        return "does not keep the batch on its first axis"
+    if output.shape[1:] != again.shape[1:]:
+        return "gives another shape for another batch"
+    if not output.is_floating_point():
+        return f"gives {output.dtype}, not floats"
+    if not 2 <= output.dim() <= 4 or not output.numel():
+        return f"gives a feature of shape {tuple(output.shape[1:])}, for which there is no bridge"
+    return "is changed in place by a later layer" if seen.changed else None
+
+
+def _layout(output: Tensor, watched: Watched) -> Layout:
+    if output.dim() == 4:
+        return "map, channels last" if watched.channels_last(tuple(output.shape[1:])) else "map"
+    if output.dim() == 3:
+        return "sequence" if watched.is_sequence(output) else "tokens"
+    return "vector"
+
+
+def _hides(name: str, module: nn.Module, blocks: Sequence[str], refused: Mapping[str, str]) -> bool:
+    """Whether what is inside a submodule is a detail: it can be tapped as a whole and is no mere list of others."""
+    return (
+        name not in refused
+        and not isinstance(module, nn.Sequential)
+        and not any(block.startswith(f"{name}.") for block in blocks)
+    )
+
+
+def _distance(tap: Tap) -> float:
+    # Where the channels are; all other axes are places.
+    channels = 0 if tap.layout in ("map", "sequence") else len(tap.shape) - 1
+    pooled = math.prod(size for axis, size in enumerate(tap.shape) if axis != channels) == 1
+    return abs(tap.before - BEST) + (0 if tap.block else NO_BLOCK) + (POOLED if pooled else 0)

@@ -1,0 +1,56 @@
+"""Members of ensembles, one file per kind: what each is made from, how it predicts, what it costs, how tables show it.
+
+A new kind is a subclass of `Member` in a file of its own, and a line below.
+"""
+
+from modebridge.members.artefact import Artefact, Made, Tensors, key_of
+from modebridge.members.bridge_member import BridgeMember
+from modebridge.members.context import Blueprint, Context
+from modebridge.members.control_member import ControlMember
+from modebridge.members.curve_member import CurveWeights, PointMember, load_curve
+from modebridge.members.member import (
+    KINDS,
+    BridgePredictor,
+    Member,
+    NetworkPredictor,
+    Outputs,
+    Predictor,
+    RowPlan,
+    members_of,
+    parse_member,
+    register,
+    row_plans,
+)
+from modebridge.members.mode_member import ModeMember, ModeWeights
+
+register(ModeMember)
+register(PointMember)
+register(BridgeMember)
+register(ControlMember)
+
+__all__ = [
+    "KINDS",
+    "Artefact",
+    "Blueprint",
+    "BridgeMember",
+    "BridgePredictor",
+    "Context",
+    "ControlMember",
+    "CurveWeights",
+    "Made",
+    "Member",
+    "ModeMember",
+    "ModeWeights",
+    "NetworkPredictor",
+    "Outputs",
+    "PointMember",
+    "Predictor",
+    "RowPlan",
+    "Tensors",
+    "key_of",
+    "load_curve",
+    "members_of",
+    "parse_member",
+    "register",
+    "row_plans",
+]

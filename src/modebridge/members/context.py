@@ -1,0 +1,126 @@
+"""What members are made with: the network of a recipe, and in a run also its images and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from modebridge import seeds
+from modebridge.batches import each
+from modebridge.bridges import ChosenBody, Kind, choose_body
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import Cost, module_cost
+from modebridge.nets import ResNet, skeleton
+from modebridge.recipes import Network, Recipe, RunData
+from modebridge.training import Engine
+from modebridge.types import Inputs
+
+__all__ = ["Blueprint", "Context"]
+
+
+class Blueprint:
+    """A recipe and its network, without data: enough to count costs and to load what is kept.
+
+    Args:
+        recipe: the choices.
+        network: which network, for which images and classes.
+        seed: of the run.
+    """
+
+    def __init__(self, recipe: Recipe, network: Network, seed: int = 0) -> None:
+        self.recipe = recipe
+        self.network = network
+        self.seed = seed
+        self._bodies: dict[tuple[Kind, str], ChosenBody] = {}
+
+    @cached_property
+    def net(self) -> nn.Module:
+        """The architecture; its own weights mean nothing."""
+        return self.network.build(seeds.generator(self.seed, "net"))
+
+    @cached_property
+    def example(self) -> Inputs:
+        """Two images (or inputs) to see shapes with."""
+        if self.network.image is None:
+            raise ModebridgeError(
+                "Expected the network to take images, but it takes several inputs by name; only a run with its data "
+                "can look at it."
+            )
+        return torch.rand(2, *self.network.image, generator=torch.Generator().manual_seed(0))
+
+    @cached_property
+    def base_cost(self) -> Cost:
+        """What one network costs."""
+        example = self.example
+        return module_cost(self.bare, tuple(example.shape[1:]) if isinstance(example, torch.Tensor) else example)
+
+    @cached_property
+    def bare(self) -> nn.Module:
+        """The architecture for counting, without weights where it can be made so: drawing them takes seconds."""
+        if self.network.spec is None:
+            return self.net
+        with torch.device("meta"):
+            return ResNet(self.network.spec)
+
+    def body(self, kind: Kind, size: str) -> ChosenBody:
+        """The body of a bridge with its cost; it may have no weights."""
+        if (kind, size) not in self._bodies:
+            device = next(self.bare.parameters()).device
+            example = each(lambda tensor: tensor.to(device), self.example)
+            with torch.device(device):  # where the body is made
+                self._bodies[kind, size] = choose_body(
+                    self.bare, example, kind, slim=self.recipe.slim(size), budget=self.budget(size)
+                )
+        return self._bodies[kind, size]
+
+    def budget(self, size: str) -> float | None:
+        """The share of the network's FLOPs that bridges of a size may take; None where `recipe.slim` says how wide."""
+        return self.recipe.budget if size == "small" and self.recipe.budget else None
+
+
+class Context(Blueprint):
+    """The same with the images of a run, and where it is made.
+
+    Args:
+        recipe: the choices.
+        network: which network.
+        seed: of every random choice.
+        data: the images.
+        engine: where and how to train.
+        progress: told how far work is that has no epochs: stage, done, total, rate.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        network: Network,
+        seed: int,
+        data: RunData,
+        engine: Engine,
+        progress: Callable[[str, int, int, float], None] = lambda stage, done, total, rate: None,
+    ) -> None:
+        super().__init__(recipe, network, seed)
+        self.data = data
+        self.engine = engine
+        self.progress = progress
+
+    @cached_property
+    def example(self) -> Inputs:
+        """Two training images."""
+        return self.data.few()
+
+    @property
+    def together(self) -> int:
+        """How many networks are trained in one go: several on a GPU, one on each core of a CPU."""
+        return self.recipe.together if self.engine.device.type == "cuda" else 1
+
+    def seed_of(self, *names: str | int) -> int:
+        """The seed for one purpose."""
+        return seeds.seed_for(self.seed, *names)
+
+    def placed(self) -> nn.Module:
+        """A copy of the network on the device."""
+        return skeleton(self.net).to(self.engine.device)

@@ -1,0 +1,102 @@
+"""The control: a bridge that learns labels and sees no curve, so that what the curve brings can be told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from modebridge import seeds
+from modebridge.bridges import Kind
+from modebridge.curves import BezierCurve
+from modebridge.members.artefact import Artefact, Tensors
+from modebridge.members.bridge_member import SmallNetwork
+from modebridge.members.context import Context
+from modebridge.members.member import Member, RowPlan
+from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.recipes import Recipe
+from modebridge.training import BridgePlan, plan_bridge
+
+__all__ = ["ControlMember"]
+
+
+@dataclass(frozen=True)
+class ControlMember(SmallNetwork):
+    """A bridge of type I on mode i that is trained on labels.
+
+    Args:
+        i: the mode that it reads.
+        j: the end of the curve of the bridge that it controls: but a name, since it sees no curve.
+        size: as that of the bridge.
+
+    >>> ControlMember(0, 1, "small").name
+    'labels-0-1-small'
+    """
+
+    i: int
+    j: int
+    size: str = "small"
+    family = "label control"
+
+    @property
+    def name(self) -> str:
+        """As that of the bridge that it controls."""
+        return f"labels-{self.i}-{self.j}-{self.size}"
+
+    @property
+    def title(self) -> str:
+        """What it is, and its size."""
+        return f"label control {self.size}"
+
+    @property
+    def body_kind(self) -> Kind:
+        """As a bridge of type I."""
+        return "I"
+
+    @property
+    def reads(self) -> tuple[Member, ...]:
+        """One mode."""
+        return (ModeMember(self.i),)
+
+    def belongs(self, recipe: Recipe) -> bool:
+        """Where the recipe has both modes."""
+        return max(self.i, self.j) < recipe.modes
+
+    def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """The mode that it reads."""
+        return (weights_of(self.i, recipe),)
+
+    def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
+        """Reads the mode; its target are labels."""
+        mode = load_mode(context, tensors[weights_of(self.i, context.recipe).place])
+        return plan_bridge(
+            context.net,
+            BezierCurve(mode, mode, (mode.params,)),  # a curve that stays where it is: only its start is read
+            context.example,
+            target="labels",
+            name=self.name,
+            seed=seeds.seed_for(context.seed, f"labels-{self.i}-{self.j}"),
+            slim=context.recipe.slim(self.size),
+            budget=context.budget(self.size),
+        )
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "labels-0-1-small"."""
+        form = re.fullmatch(r"labels-(\d+)-(\d+)-([a-z]+[\d.]*)", name)
+        return cls(int(form[1]), int(form[2]), form[3]) if form else None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Member]:
+        """One of each size, beside the bridges of the first curve."""
+        return [cls(*recipe.curves()[0], size) for size in recipe.sizes] if recipe.control else []
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+        """One network with the control in place of its first bridge."""
+        member = cls(*recipe.curves()[0], recipe.sizes[0])
+        note = "the same bridge trained on labels, without a curve"
+        return [
+            RowPlan("DE-1 + 1 label control", (ModeMember(member.i), member), cls.family, (1, 2), note, role="control")
+        ]

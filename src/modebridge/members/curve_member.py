@@ -1,0 +1,234 @@
+"""Curves between modes, and the networks on them, which bridges imitate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from modebridge.curves import BezierCurve
+from modebridge.evaluate import MemberCost
+from modebridge.members.artefact import Artefact, Made, Tensors
+from modebridge.members.context import Blueprint, Context
+from modebridge.members.member import LAST, Member, NetworkPredictor, RowPlan
+from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.recipes import Recipe
+from modebridge.training import Checkpoints, Report, fit_curves
+
+__all__ = ["CurveWeights", "PointMember", "PointStatistics", "load_curve", "point_artefacts"]
+
+
+@dataclass(frozen=True)
+class CurveWeights(Artefact):
+    """The pin of a Bezier curve between two modes, the lower number first."""
+
+    i: int
+    j: int
+    folder = "curves"
+    stage = "curves"
+    trained = True
+
+    @property
+    def name(self) -> str:
+        """The numbers of its ends."""
+        return f"{self.i}-{self.j}"
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Its ends."""
+        return weights_of(self.i, recipe), weights_of(self.j, recipe)
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """Data, seed, training, and where the pin begins."""
+        return {
+            "data": context.data.fed_as,
+            "seed": context.seed_of("curve", self.i, self.j),
+            "training": str(context.recipe.curve),
+            "pin_start": context.recipe.pin_start,
+        }
+
+    def epochs(self, recipe: Recipe) -> int:
+        """As the recipe says."""
+        return recipe.curve.epochs
+
+    def together(self, context: Context) -> int:
+        """Several on a GPU."""
+        return context.together
+
+    @classmethod
+    def make(
+        cls,
+        group: Sequence[Self],
+        context: Context,
+        parents: Mapping[str, Tensors],
+        checkpoints: Checkpoints | None,
+        report: Report,
+    ) -> dict[str, Made]:
+        """Train them, and estimate the statistics of their midpoints."""
+        recipe, data = context.recipe, context.data
+        ends = [
+            tuple(load_mode(context, parents[parent.place]) for parent in artefact.parents(recipe))
+            for artefact in group
+        ]
+        trained = fit_curves(
+            context.net,
+            [(start, end) for start, end in ends],
+            [data.train("curve", artefact.i, artefact.j) for artefact in group],
+            pin_start=recipe.pin_start,
+            config=recipe.curve,
+            seeds=[context.seed_of("curve", artefact.i, artefact.j) for artefact in group],
+            valid=data.valid(),
+            statistics=data.statistics() if data.streams else None,
+            engine=context.engine,
+            checkpoints=checkpoints,
+            report=report,
+        )
+        return {
+            artefact.name: Made(
+                {
+                    **{f"pin/{key}": tensor for key, tensor in curve.pins[0].items()},
+                    **{f"statistics/{key}": tensor for key, tensor in curve.statistics.get(0.5, {}).items()},
+                }
+            )
+            for artefact, curve in zip(group, trained, strict=True)
+        }
+
+    @classmethod
+    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+        """As that of modes."""
+        return 3 * blueprint.base_cost.flops * len(group)
+
+
+@dataclass(frozen=True)
+class PointStatistics(Artefact):
+    """Batch norm's statistics of a network on a curve; empty for networks without any."""
+
+    i: int
+    j: int
+    r: float
+    folder = "points"
+    stage = "curves"
+
+    @property
+    def name(self) -> str:
+        """The curve and the position."""
+        return f"{self.i}-{self.j}@{self.r:g}"
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """The curve and its ends."""
+        return _whole_curve(self.i, self.j, recipe)
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """The images that they are estimated on."""
+        return {"data": context.data.fed_as}
+
+    @classmethod
+    def make(
+        cls,
+        group: Sequence[Self],
+        context: Context,
+        parents: Mapping[str, Tensors],
+        checkpoints: Checkpoints | None,
+        report: Report,
+    ) -> dict[str, Made]:
+        """Estimate them on the training images."""
+        made: dict[str, Made] = {}
+        for artefact in group:
+            curve = load_curve(context, parents, artefact.i, artefact.j).to(context.engine.device)
+            batches = context.data.statistics(f"{artefact.r:g}")
+            known = curve.with_statistics(context.placed(), artefact.r, batches).to("cpu").statistics
+            made[artefact.name] = Made(known.get(artefact.r, {}))
+        return made
+
+
+def _whole_curve(i: int, j: int, recipe: Recipe) -> tuple[Artefact, ...]:
+    return CurveWeights(i, j), weights_of(i, recipe), weights_of(j, recipe)
+
+
+def point_artefacts(i: int, j: int, r: float, recipe: Recipe) -> tuple[Artefact, ...]:
+    """All that is needed to load the network at r on a curve."""
+    # The ends have statistics of their own, and training estimates those of the midpoint.
+    statistics = () if r in (0.0, 0.5, 1.0) else (PointStatistics(i, j, r),)
+    return (*_whole_curve(i, j, recipe), *statistics)
+
+
+def load_curve(blueprint: Blueprint, tensors: Mapping[str, Tensors], i: int, j: int, r: float = 0.5) -> BezierCurve:
+    """The curve between two modes, ready to be read at r."""
+    start, end = (load_mode(blueprint, tensors[weights_of(k, blueprint.recipe).place]) for k in (i, j))
+    parts: dict[str, dict[str, Tensor]] = {"pin": {}, "statistics": {}}
+    for name, tensor in tensors[CurveWeights(i, j).place].items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = tensor
+    # In the modes' own memory order, which files do not know of.
+    pin = {name: torch.empty_like(start.params[name]).copy_(tensor) for name, tensor in parts["pin"].items()}
+    statistics: dict[float, Tensors] = {0.5: parts["statistics"]} if parts["statistics"] else {}
+    estimated = tensors.get(PointStatistics(i, j, r).place)
+    if estimated:
+        statistics[r] = estimated
+    return BezierCurve(start, end, (pin,), statistics)
+
+
+@dataclass(frozen=True)
+class PointMember(Member):
+    """The network at r on the curve between two modes, r counted from the lower number: what bridges imitate.
+
+    >>> PointMember(0, 1, 0.3).name
+    'curve-0-1@0.3'
+    """
+
+    i: int
+    j: int
+    r: float = 0.5
+    family = "with the midpoint itself"
+    usable = False
+
+    def __post_init__(self) -> None:
+        i, j = sorted((self.i, self.j))
+        vars(self).update(i=i, j=j)
+
+    @property
+    def name(self) -> str:
+        """The curve, and the position where it is not the middle."""
+        return f"curve-{self.i}-{self.j}" + ("" if self.r == 0.5 else f"@{self.r:g}")
+
+    @property
+    def ancestors(self) -> tuple[Member, ...]:
+        """The ends."""
+        return ModeMember(self.i), ModeMember(self.j)
+
+    def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """The curve with the statistics at r."""
+        return point_artefacts(self.i, self.j, self.r, recipe)
+
+    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
+        """The network."""
+        return NetworkPredictor(self.name, load_curve(blueprint, tensors, self.i, self.j, self.r).at(self.r))
+
+    def cost(self, blueprint: Blueprint) -> MemberCost:
+        """One network."""
+        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params, usable=False)
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "curve-0-1" or "curve-0-1@0.3"."""
+        form = re.fullmatch(r"curve-(\d+)-(\d+)(?:@([\d.]+))?", name)
+        return cls(int(form[1]), int(form[2]), float(form[3] or 0.5)) if form else None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Member]:
+        """The midpoint of every curve."""
+        return [cls(i, j) for i, j in recipe.curves()]
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+        """One and two networks with the midpoint of the first curve itself."""
+        i, j = recipe.curves()[0]
+        modes = ModeMember(i), ModeMember(j)
+        notes = "the network that the first bridge imitates", "the network that the bridges imitate"
+        return [
+            RowPlan(f"DE-{m} + midpoint", (*modes[:m], cls(i, j)), cls.family, (LAST, m - 3), notes[m - 1])
+            for m in (1, 2)
+        ]

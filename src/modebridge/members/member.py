@@ -1,0 +1,257 @@
+"""What a member of an ensemble is: one frozen record per kind answers everything that the rest asks of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.bridges import Bridge
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import MemberCost
+from modebridge.members.artefact import Artefact, Tensors, key_of
+from modebridge.members.context import Blueprint
+from modebridge.modes import Mode
+from modebridge.recipes import Recipe
+from modebridge.trees import fingerprint
+from modebridge.types import Inputs
+
+__all__ = [
+    "KINDS",
+    "Body",
+    "BridgePredictor",
+    "Member",
+    "NetworkPredictor",
+    "Outputs",
+    "Predictor",
+    "RowPlan",
+    "members_of",
+    "parse_member",
+    "register",
+    "row_plans",
+]
+
+Outputs: TypeAlias = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]
+"""The logits and the features by tap of every network that ran on a batch, by the network's name."""
+
+
+class Predictor(ABC):
+    """A member ready to predict, its weights loaded.
+
+    Args:
+        networks: the networks that must run for it, by name; each runs once per batch, however many members use it.
+        taps: the submodules whose features it reads.
+    """
+
+    def __init__(self, networks: Mapping[str, Mode] | None = None, taps: Sequence[str] = ()) -> None:
+        self.networks = dict(networks or {})
+        self.taps = tuple(taps)
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """A hash of the weights, by which its logits are known to be its own."""
+
+    @abstractmethod
+    def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
+        """The logits (B, K) of each of its heads; every head is one voice in the mean."""
+
+    def to(self, device: torch.device | str) -> Predictor:
+        """The same on another device."""
+        return self
+
+
+class NetworkPredictor(Predictor):
+    """A whole network."""
+
+    def __init__(self, name: str, mode: Mode) -> None:
+        super().__init__({name: mode})
+        self.name, self.mode = name, mode
+
+    @property
+    def id(self) -> str:
+        """That of the mode."""
+        return self.mode.id
+
+    def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
+        """The network's logits."""
+        return [outputs[self.name][0]]
+
+
+class BridgePredictor(Predictor):
+    """A bridge on the features of one or two networks."""
+
+    def __init__(self, bridge: Bridge, reads: Mapping[str, Mode]) -> None:
+        super().__init__(reads, (bridge.tap,))
+        self.bridge = bridge
+
+    @property
+    def id(self) -> str:
+        """A hash of its weights and of what it reads."""
+        return key_of(fingerprint(self.bridge.state_dict()), self.bridge.reads)
+
+    def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
+        """The bridge's logits."""
+        return [self.bridge(*(outputs[name][1][self.bridge.tap] for name in self.networks))]
+
+    def to(self, device: torch.device | str) -> BridgePredictor:
+        """The same on another device."""
+        return BridgePredictor(self.bridge.to(device), self.networks)
+
+
+@dataclass(frozen=True)
+class Body:
+    """A small network on the features at a tap of one or two networks, with weights that mean nothing."""
+
+    body: nn.Module
+    tap: str
+    reads: int
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """A row of the results table before it is scored.
+
+    Args:
+        name: in the words of the paper, "DE-1 + 1 bridge I".
+        members: what it is the mean of.
+        family: what it belongs to in plots.
+        order: where it stands: rows are sorted by it.
+        note: what the row is there for, where its name does not say it.
+        role: what the summary takes it for: "one" and "two" networks, the first "bridge", its "control".
+        elastic: whether to draw what asking its further members only about unsure images buys.
+    """
+
+    name: str
+    members: tuple[Member, ...]
+    family: str
+    order: tuple[float, ...]
+    note: str = ""
+    role: str = ""
+    elastic: bool = False
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether it runs one network, alone or not, and is not the first one: its share of the way to two counts.
+
+        What only teaches is measured beside it all the same, as the most that imitating it could bring.
+        """
+        networks = [member for member in self.members if not member.reads and member.usable]
+        return len(networks) == 1 and self.role != "one"
+
+
+class Member(ABC):
+    """One member of ensembles, before anything of it is trained. A kind of member is a subclass."""
+
+    family: ClassVar[str]
+    """How plots call ensembles with such members."""
+    usable: ClassVar[bool] = True
+    """Whether ensembles to deploy may have it; False for what only teaches others."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """How files and tables call it."""
+
+    @property
+    def title(self) -> str:
+        """How a row of the results table calls it alone."""
+        return self.name
+
+    @property
+    def reads(self) -> tuple[Member, ...]:
+        """The members whose features it takes at prediction time; they must run."""
+        return ()
+
+    @property
+    def ancestors(self) -> tuple[Member, ...]:
+        """The members that it is made from; when one of them is replaced, its logits are no longer its own."""
+        return self.reads
+
+    @property
+    def imitates(self) -> Member | None:
+        """The member whose output it was trained to give, where there is one."""
+        return None
+
+    def belongs(self, recipe: Recipe) -> bool:
+        """Whether a recipe can have it."""
+        return all(member.belongs(recipe) for member in self.ancestors)
+
+    @abstractmethod
+    def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """All that is needed to load it."""
+
+    @abstractmethod
+    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> Predictor:
+        """Make it ready to predict.
+
+        Args:
+            blueprint: the network.
+            tensors: of its artefacts, by place.
+        """
+
+    @abstractmethod
+    def cost(self, blueprint: Blueprint) -> MemberCost:
+        """What it adds to a forward pass, counted."""
+
+    def body(self, blueprint: Blueprint) -> Body | None:
+        """What runs for it beside the networks that it reads, to be timed; None for a network."""
+        return None
+
+    @classmethod
+    @abstractmethod
+    def parse(cls, name: str) -> Self | None:
+        """The member of this kind with a name; None where it is no name of this kind."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Member]:
+        """The members of this kind that a plain run of a recipe has."""
+        return ()
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+        """The rows of the results table that this kind adds: each of its members alone, unless it says otherwise."""
+        return [RowPlan(member.title, (member,), member.family, (LAST, k)) for k, member in enumerate(cls.of(recipe))]
+
+
+K = TypeVar("K", bound=type[Member])
+
+LAST = 1000.0
+"""The order of rows that stand after those of all deep ensembles."""
+
+KINDS: list[type[Member]] = []
+"""Every kind of member, in the order in which tables list them."""
+
+
+def register(kind: K) -> K:
+    """Make a kind of member known to recipes, tables, plots and the program; a decorator."""
+    if kind not in KINDS:
+        KINDS.append(kind)
+    return kind
+
+
+def parse_member(name: str) -> Member:
+    """The member called `name`.
+
+    >>> parse_member("mode-0").name
+    'mode-0'
+    """
+    for kind in KINDS:
+        member = kind.parse(name)
+        if member is not None:
+            return member
+    raise ModebridgeError(f"Expected a member such as mode-0 or I-0-1-small, but got '{name}'; check the name.")
+
+
+def members_of(recipe: Recipe) -> list[Member]:
+    """Everything that a plain run of a recipe trains and scores."""
+    return [member for kind in KINDS for member in kind.of(recipe)]
+
+
+def row_plans(recipe: Recipe) -> list[RowPlan]:
+    """The rows of a recipe's results table, in order."""
+    return sorted((plan for kind in KINDS for plan in kind.rows(recipe)), key=lambda plan: plan.order)

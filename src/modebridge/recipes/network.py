@@ -1,0 +1,201 @@
+"""The network of a recipe: one of the paper's, of timm, of torchvision, or what a user's function returns."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.errors import ModebridgeError, first_line, near
+from modebridge.nets import SPECS, Norm, ResNet, ResNetSpec, spec_of
+from modebridge.recipes.config import Recipe
+from modebridge.recipes.run_data import NAMED, DataFacts
+from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
+
+__all__ = ["Network", "check_reference", "network_of"]
+
+_LIBRARY_MODEL = re.compile(
+    r"(?P<library>timm|torchvision):(?P<model>[^()]+?)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL
+)
+LONGEST = 1000
+"""Characters of a reference: more are a mistake, and Python's own parser gives up on hostile ones."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """An architecture: enough to build it in any process.
+
+    Args:
+        reference: one of the paper's names ("cifar10"), "timm:MODEL", "torchvision:MODEL", each with options in
+            brackets or without, or "/PATH/FILE.py:FUNCTION".
+        norm: of the paper's networks; others have their own.
+        classes: K.
+        image: (C, H, W) of one image; None where inputs are something else.
+
+    >>> Network("digits", "bn", 10, (1, 8, 8)).build(torch.Generator().manual_seed(0))(torch.rand(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    reference: str
+    norm: Norm
+    classes: int
+    image: tuple[int, ...] | None
+
+    @property
+    def spec(self) -> ResNetSpec | None:
+        """Of the paper's networks; None for others."""
+        if self.reference not in SPECS:
+            return None
+        spec = spec_of(self.reference, self.norm, self.classes)
+        if self.image is None or len(self.image) != 3:
+            raise ModebridgeError(
+                f"Expected images of (channels, height, width) for net {self.reference}, but the data has "
+                f"{self.image or 'several inputs'}; give a network of your own."
+            )
+        channels, height, width = self.image
+        if channels != spec.image[0]:
+            raise ModebridgeError(
+                f"Expected net to take images of {channels} channels, as the data has, but {self.reference} takes "
+                f"{spec.image[0]}; choose another net."
+            )
+        return replace(spec, image=(channels, height, width))
+
+    @property
+    def key(self) -> str:
+        """What tells this architecture from others, for the keys of what is trained."""
+        spec = self.spec
+        return str(spec) if spec is not None else _described(self, _date(self.reference))
+
+    def build(self, generator: torch.Generator) -> nn.Module:
+        """A network with weights drawn from the generator; torch's global one is left as it was.
+
+        Threads may build: those of other libraries are made one after another.
+        """
+        spec = self.spec
+        if spec is not None:
+            return ResNet(spec, generator)
+        check_reference(self.reference)  # what must be imported is, before everybody's generator is borrowed
+        with seeded(int(torch.randint(2**62, (), generator=generator))):
+            return self._from_elsewhere()
+
+    def _from_elsewhere(self) -> nn.Module:
+        channels = self.image[0] if self.image else None
+        if split_reference(self.reference) is not None:
+            offered = {"classes": self.classes} | ({} if channels is None else {"channels": channels})
+            net = call_function(self.reference, "net", **offered)
+        else:
+            factory, options = _factory(self.reference)
+            filled: dict[str, Any] = {"num_classes": self.classes}
+            if channels is not None and self.reference.startswith("timm:"):
+                filled["in_chans"] = channels  # torchvision's have no such argument: they take red, green and blue
+            try:
+                net = factory(**(filled | options))
+            except Exception as error:  # of another library: anything can be wrong with the options
+                raise ModebridgeError(
+                    f"Expected '{self.reference}' to be built, but got {type(error).__name__}: '{first_line(error)}'; "
+                    "check its options."
+                ) from error
+        if not isinstance(net, nn.Module):
+            raise ModebridgeError(
+                f"Expected net '{self.reference}' to return a torch.nn.Module, but got {type(net).__name__}; return "
+                "the network."
+            )
+        return net
+
+
+def network_of(recipe: Recipe, facts: DataFacts) -> Network:
+    """The network of a recipe for its data.
+
+    Args:
+        recipe: names it.
+        facts: of the data.
+    """
+    image = facts.image
+    if recipe.net in SPECS and recipe.data.name in NAMED and image is not None and not recipe.data.size:
+        # The paper's networks on named sets are counted for images of their own size, whatever the set's.
+        image = (image[0], *SPECS[recipe.net].image[1:])
+    return Network(recipe.net, recipe.norm, facts.classes, image)
+
+
+def check_reference(reference: str) -> None:
+    """Refuse a text that names no network, without building one."""
+    if split_reference(reference) is not None:
+        find_function(reference, "net")
+    elif reference not in SPECS:
+        _factory(reference)
+
+
+def _factory(reference: str) -> tuple[Callable[..., object], dict[str, Any]]:
+    """The function that builds a network of timm or torchvision, and the options in brackets."""
+    parts = _LIBRARY_MODEL.fullmatch(reference) if len(reference) <= LONGEST else None
+    if parts is None:
+        raise ModebridgeError(
+            f"Expected net to be a known network, timm:MODEL, torchvision:MODEL or FILE.py:FUNCTION, but got "
+            f"'{reference[:80]}'; {near(reference[:80], SPECS)}."
+        )
+    library, model = parts["library"], parts["model"]
+    options = _options(parts["options"] or "", reference)
+    try:
+        if library == "timm":
+            import timm
+
+            known, build = timm.is_model(model) or model.startswith(("hf-hub:", "hf_hub:")), timm.create_model
+            every = timm.list_models
+        else:
+            import torchvision.models
+
+            every, build = torchvision.models.list_models, torchvision.models.get_model
+            known = model in every()
+    except ImportError:
+        raise ModebridgeError(
+            f"Expected {library} for net '{reference[:80]}', but it is not installed; pip install 'modebridge[vision]'."
+        ) from None
+    except RuntimeError as error:  # "operator torchvision::nms does not exist": built for another torch
+        raise ModebridgeError(
+            f"Expected {library} to fit this torch, but got '{first_line(error)}'; install a matching pair of torch "
+            "and torchvision."
+        ) from error
+    if not known:
+        raise ModebridgeError(f"Expected a network of {library}, but got '{model[:80]}'; {near(model[:80], every())}.")
+    return partial(build, model), options
+
+
+def _options(text: str, reference: str) -> dict[str, Any]:
+    """Keywords out of "img_size=32, depth=3": values that Python writes as literals, and nothing that runs."""
+    try:
+        call = ast.parse(f"_({text})", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError
+        return {_name_of(keyword): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise ModebridgeError(
+            f"Expected the options of net to be keywords with plain values, but got '{reference[:80]}'; write for "
+            "example timm:vit_tiny_patch16_224(img_size=32, depth=3)."
+        ) from None
+
+
+def _name_of(keyword: ast.keyword) -> str:
+    if keyword.arg is None:  # **something
+        raise ValueError
+    return keyword.arg
+
+
+def _date(reference: str) -> int:
+    """When the file of a user's function was changed: what it builds may be another network since."""
+    location = split_reference(reference)
+    return location[0].stat().st_mtime_ns if location is not None and location[0].is_file() else 0
+
+
+@cache
+def _described(network: Network, _date: int) -> str:
+    """Layers, names and shapes, without the addresses that some layers print."""
+    net = network.build(torch.Generator().manual_seed(0))
+    tensors = {name: tensor for name, tensor in net.state_dict().items() if isinstance(tensor, Tensor)}
+    shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+    return f"{re.sub(' at 0x[0-9a-f]+', '', repr(net))}\n{shapes}"

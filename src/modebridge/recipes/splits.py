@@ -1,0 +1,128 @@
+"""The images that a recipe names, cut in three: a named set, a folder of classes, or what a user's function returns."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from modebridge.data import (
+    SETS,
+    ImageSet,
+    LoaderSet,
+    Splits,
+    cut_off,
+    load_folder,
+    load_set,
+    noisy_digits,
+)
+from modebridge.data.datasets import CLASS_NAMES, Images
+from modebridge.errors import ModebridgeError, near
+from modebridge.recipes.config import FOLDER, DataConfig
+from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
+
+__all__ = ["load_splits"]
+
+PARTS = ("train", "valid", "test")
+
+
+def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
+    """Read them.
+
+    Args:
+        data: the recipe's choice.
+        folder: where a named set's official files are; None where MODEBRIDGE_DATA says, or `data`. Others need none.
+    """
+    if data.name == "digits":
+        images = noisy_digits(data.noise)
+        # Cut by count: 0 would leave a split empty, so a split that is not given takes a sensible part.
+        train, valid = data.train or len(images) // 3, data.valid or len(images) // 5
+        cut = train + valid
+        last = min(cut + data.test, len(images)) if data.test else len(images)
+        return Splits(images.part(0, train), images.part(train, cut), images.part(cut, last))
+    if data.name.startswith(FOLDER):
+        splits = load_folder(Path(data.name.removeprefix(FOLDER)), data.size)
+    elif split_reference(data.name) is not None:
+        find_function(data.name, "data.name")
+        with seeded(0):  # the same images in every process, even from a function that draws them
+            splits = _from_function(data)
+    elif data.name in SETS:
+        splits = load_set(data.name, folder or os.environ.get("MODEBRIDGE_DATA", "data"))
+        splits = replace(splits, class_names=tuple(CLASS_NAMES.get(data.name, ())))
+    else:
+        raise ModebridgeError(
+            f"Expected data.name to be 'digits', a known data set, folder:PATH or FILE.py:FUNCTION, but got "
+            f"'{data.name[:80]}'; {near(data.name[:80], SETS)}."
+        )
+    return replace(
+        splits,
+        train=_some(splits.train, data.train, "train"),
+        valid=_some(splits.valid, data.valid, "valid"),
+        test=_some(splits.test, data.test, "test"),
+    )
+
+
+def _some(images: Images, count: int, part: str) -> Images:
+    if not count:
+        return images
+    if isinstance(images, LoaderSet):
+        raise ModebridgeError(
+            f"Expected data.{part} to be 0 for a loader, which is taken whole, but got {count}; cut it in your "
+            "function."
+        )
+    return images.part(0, count)
+
+
+def _from_function(data: DataConfig) -> Splits:
+    """What a user's function returned, as three parts of one number of classes."""
+    returned = call_function(data.name, "data.name")
+    given = [getattr(returned, part) for part in PARTS] if isinstance(returned, Splits) else returned
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3) or all(isinstance(x, Tensor) for x in given):
+        got = f"{type(given).__name__} of {len(given)}" if isinstance(given, tuple | list) else type(given).__name__
+        raise ModebridgeError(
+            f"Expected '{data.name}' to return (train, valid, test) or (train, test), each a pair of tensors, an "
+            f"ImageSet or a loader, but got {got}; return two or three parts."
+        )
+    names = PARTS if len(given) == 3 else ("train", "test")
+    parts: dict[str, Images] = {name: _part(part, name) for name, part in zip(names, given, strict=True)}
+    classes = max(part.classes for part in parts.values())
+    for name, part in parts.items():
+        if isinstance(part, ImageSet) and part.classes != classes:
+            parts[name] = replace(part, classes=classes)
+    if "valid" not in parts:
+        train = parts["train"]
+        if not isinstance(train, ImageSet):
+            raise ModebridgeError(
+                f"Expected '{data.name}' to return three loaders, but got two, and a loader cannot be cut; return "
+                "(train, valid, test)."
+            )
+        parts["train"], parts["valid"] = cut_off(train)
+    _check_augmentation(data, parts["train"])
+    class_names = [part.class_names for part in parts.values() if isinstance(part, LoaderSet) and part.class_names]
+    return Splits(**parts, class_names=tuple(class_names[0]) if class_names else ())
+
+
+def _part(given: object, name: str) -> ImageSet | LoaderSet:
+    if isinstance(given, ImageSet):
+        return given
+    if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(x, Tensor) for x in given):
+        images, labels = given
+        if labels.is_floating_point() or labels.is_complex() or labels.dim() != 1 or not len(labels):
+            raise ModebridgeError(
+                f"Expected the labels of {name} to be whole numbers of shape (N,), but got {labels.dtype} "
+                f"{tuple(labels.shape)}; give class indices."
+            )
+        return ImageSet(images, labels.long(), int(labels.max()) + 1)
+    return LoaderSet(given, name, ordered=name != "train")  # type: ignore[arg-type]  # it looks whether it is one
+
+
+def _check_augmentation(data: DataConfig, train: Images) -> None:
+    if not (data.pad or data.flip) or (isinstance(train, ImageSet) and train.images.dim() == 4):
+        return
+    got = "a loader" if isinstance(train, LoaderSet) else "inputs of another kind"
+    raise ModebridgeError(
+        f"Expected images in one tensor for data.pad and data.flip, but '{data.name}' returns {got}; leave them out, "
+        "and augment in your function."
+    )

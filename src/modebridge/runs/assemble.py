@@ -1,0 +1,144 @@
+"""From a run folder to an ensemble that can be exported: weights, temperatures and scores as they were kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modebridge.batches import check_images
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError, near
+from modebridge.evaluate import Answers, advise
+from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, Tensors, parse_member
+from modebridge.recipes import Recipe, RunData
+from modebridge.runs.data_facts import blueprint_for, facts_for
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.read_answers import read_answers
+from modebridge.runs.recipe_file import find_recipe_of
+from modebridge.runs.trade_offs import temperatures_of
+from modebridge.types import Batches
+
+__all__ = ["ensemble_of", "some_images"]
+
+BUDGET = 1.2
+"""What is advised where no members are named: one network and a fifth."""
+
+
+def ensemble_of(
+    folder: Path | str | RunFolder, members: Sequence[str] | None = None
+) -> tuple[BridgedEnsemble, dict[str, Any]]:
+    """An ensemble out of a run folder, calibrated on the kept validation logits; needs no data set.
+
+    Args:
+        folder: of a finished run.
+        members: their names, as `mode-0` and `I-0-1-small`; None takes what `advise` recommends for 1.2 networks.
+
+    Returns:
+        The ensemble, and what `export` takes beside it by name: example, names, classes, scores, about, temperatures.
+    """
+    run = folder if isinstance(folder, RunFolder) else RunFolder(folder, writes=False)
+    recipe, seed = find_recipe_of(run)
+    answers = read_answers(run)
+    names = _ordered(answers, members)
+    blueprint = blueprint_for(recipe, seed, run)
+    predictors = [_loaded(run, blueprint, parse_member(name)) for name in names]
+    modes = [predictor.mode for predictor in predictors if isinstance(predictor, NetworkPredictor)]
+    bridges = [predictor.bridge for predictor in predictors if isinstance(predictor, BridgePredictor)]
+    ensemble = BridgedEnsemble(blueprint.net, modes, bridges)
+    temperatures = temperatures_of(answers, names)
+    ensemble.temperature.fill_(temperatures.by_bridges[-1])
+    ensemble._fitted.fill_(True)
+    return ensemble, {
+        "example": _example(run, blueprint),
+        "names": names,
+        "classes": _class_names(run, recipe),
+        "scores": _scores(answers, names),
+        "about": f"{recipe.name}, seed {seed}: {recipe.about}",
+        "temperatures": temperatures,
+    }
+
+
+def some_images(recipe: Recipe, data: Path | None, seed: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Up to 256 training images to calibrate eight bits on, and up to 2,000 validation images with their labels."""
+    run_data = RunData(recipe, seed, data)
+
+    def first(batches: Batches, count: int) -> tuple[Tensor, Tensor]:
+        images, labels = zip(*[check_images(batch, "the data") for batch in batches], strict=True)
+        return torch.cat(images)[:count], torch.cat(labels)[:count]
+
+    return first(run_data.plain_train(256), 256)[0], first(run_data.valid(), 2000)
+
+
+def _ordered(answers: Answers, members: Sequence[str] | None) -> list[str]:
+    """Networks first, each group in the order given: the first is the one that answers alone where it is sure."""
+    names = list(dict.fromkeys(members)) if members else list(advise(answers, BUDGET).chosen.members)
+    for name in names:
+        if name not in answers.test:
+            raise ModebridgeError(f"Expected a member of this run, but got '{name}'; {near(name, answers.test)}.")
+        if not answers.costs[name].usable:
+            raise ModebridgeError(
+                f"Expected modes and bridges to export, but got '{name}'; a network on a curve only teaches bridges."
+            )
+    networks = [name for name in names if not answers.costs[name].reads]
+    others = [name for name in names if name not in networks]
+    for name in others:
+        for source in answers.costs[name].reads:
+            if source not in networks:
+                raise ModebridgeError(
+                    f"Expected {source} to be a member, because {name} reads it, but it is not; add it."
+                )
+    if not networks:
+        raise ModebridgeError("Expected at least one mode among the members, but got none; add mode-0.")
+    return [*networks, *others]
+
+
+def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> NetworkPredictor | BridgePredictor:
+    """A member with the weights whose logits are kept."""
+    artefacts = member.artefacts(blueprint.recipe)
+    tensors = {artefact.place: run.read(artefact.place)[0] for artefact in artefacts}
+    predictor = _fitting(blueprint, member, tensors)
+    if predictor is None or predictor.id != run.meta(f"logits/{member.name}").get("id"):
+        reasons = [f"{place}: {run.damage[place]}" for place in tensors if place in run.damage]
+        detail = f" ({'; '.join(reasons)})" if reasons else ""
+        raise ModebridgeError(
+            f"Expected the weights of {member.name} in '{run.path}' to be those whose answers are kept, but they are "
+            f"missing or have changed{detail}; finish the run: modebridge run --out {run.path}."
+        )
+    if not isinstance(predictor, NetworkPredictor | BridgePredictor):
+        raise ModebridgeError(
+            f"Expected modes and bridges to export, but got '{member.name}'; this kind of member cannot be exported."
+        )
+    return predictor
+
+
+def _fitting(blueprint: Blueprint, member: Member, tensors: Mapping[str, Tensors]) -> Predictor | None:
+    try:
+        return member.load(blueprint, tensors) if all(tensors.values()) else None
+    except (ModebridgeError, RuntimeError, KeyError):  # of another network, by hand: as good as missing
+        return None
+
+
+def _class_names(run: RunFolder, recipe: Recipe) -> list[str] | None:
+    """What people call the classes; None where they have only numbers."""
+    names = list(facts_for(recipe, run).class_names)
+    return None if names == [str(k) for k in range(len(names))] else names
+
+
+def _scores(answers: Answers, names: Sequence[str]) -> dict[str, Any]:
+    combined = answers.score(names)
+    keys = ("accuracy", "nll", "ece", "brier", "raw_nll", "relative_flops", "relative_params")
+    return {"split": "test", "images": len(answers.test_labels), **{key: getattr(combined, key) for key in keys}}
+
+
+def _example(run: RunFolder, blueprint: Blueprint) -> Tensor:
+    """The real images that the folder keeps for its page, else noise of their shape."""
+    i, j = blueprint.recipe.curves()[0]
+    images = run.read(f"samples/{i}-{j}")[0].get("images")
+    shape = blueprint.network.image or ()
+    if images is not None and tuple(images.shape[1:]) == shape:
+        return images.float()
+    return torch.rand(4, *shape, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,127 @@
+"""How much work a recipe is, and how long that takes here; how long one member takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import module_cost
+from modebridge.members import Artefact, Blueprint, members_of, parse_member
+from modebridge.nets import ResNet, Tapped, spec_of
+from modebridge.recipes import Recipe, facts_of, network_of
+
+__all__ = ["member_times", "rate_here", "seconds_here", "work_of"]
+
+# One compiled bf16 step of several networks against an eager one, measured on one H200 (docs/performance.md).
+COMPILED_GAIN = 10.0
+
+
+def work_of(recipe: Recipe) -> dict[str, float]:
+    """The multiply-adds of training everything that a recipe names, by stage, counted without data and training."""
+    facts = facts_of(recipe)
+    if facts is None:
+        raise ModebridgeError(
+            f"Expected a named data set to count the work of {recipe.name}, but got '{recipe.data.name[:80]}'; run it "
+            "with --plan instead."
+        )
+    blueprint = Blueprint(recipe, network_of(recipe, facts))
+    artefacts: dict[Artefact, None] = {}
+
+    def add(artefact: Artefact) -> None:
+        if artefact not in artefacts:
+            artefacts[artefact] = None
+            for parent in artefact.parents(recipe):
+                add(parent)
+
+    for member in members_of(recipe):
+        for artefact in member.artefacts(recipe):
+            add(artefact)
+    kinds: dict[type[Artefact], list[Artefact]] = {}
+    for artefact in artefacts:
+        kinds.setdefault(type(artefact), []).append(artefact)
+    work: dict[str, float] = {}
+    for kind, group in kinds.items():
+        steps = facts.counts["train"] * group[0].epochs(recipe)
+        if steps:
+            work[kind.stage] = work.get(kind.stage, 0.0) + kind.work(group, blueprint) * steps
+    return work
+
+
+def seconds_here(recipes: Sequence[Recipe]) -> dict[str, float]:
+    """An estimate of each recipe's training time on this machine, from a few steps of one network timed now."""
+    rates: dict[tuple[bool, bool], float] = {}
+    seconds: dict[str, float] = {}
+    for recipe in recipes:
+        key = recipe.net == "digits", recipe.device == "auto"
+        if key not in rates:
+            rates[key] = rate_here(recipe)
+        seconds[recipe.name] = sum(work_of(recipe).values()) / rates[key]
+    return seconds
+
+
+def rate_here(recipe: Recipe) -> float:
+    """Multiply-adds per second of training on this machine, from a few steps of a network like the recipe's."""
+    device = torch.device("cuda" if torch.cuda.is_available() and recipe.device == "auto" else "cpu")
+    # The digits network is so small that its overhead differs; the others are timed by CIFAR-10's.
+    small = recipe.net == "digits"
+    spec = spec_of("digits" if small else "cifar10", "bn", 10)
+    net = ResNet(spec, torch.Generator().manual_seed(0)).to(device).train()
+    batch = 50 if small else (128 if device.type == "cuda" else 16)
+    images = torch.rand(batch, *spec.image, device=device)
+
+    def step() -> None:
+        net(images).sum().backward()
+
+    rate = 3 * module_cost(net, spec.image).flops * batch / _timed(step, device, 3)
+    return rate * (COMPILED_GAIN if device.type == "cuda" else 1.0)
+
+
+@torch.no_grad()
+def member_times(
+    blueprint: Blueprint, members: Sequence[str], batch: int = 64, repeats: int = 7
+) -> dict[str, float]:
+    """The measured forward time of each member, in units of one base network, on this machine's CPU or GPU.
+
+    A bridge is timed on features that are there already, as it runs in an ensemble.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    net = blueprint.net.to(device).eval()
+    images = torch.rand(batch, *blueprint.network.image or (), device=device)
+    base = _forward(net, [images], device, repeats)
+    known: dict[str, float] = {}
+    features: dict[str, Tensor] = {}
+    times: dict[str, float] = {}
+    for name in members:
+        part = parse_member(name).body(blueprint)
+        if part is None:
+            times[name] = 1.0
+            continue
+        if part.tap not in features:
+            features[part.tap] = Tapped(net, [part.tap])(images)[1][part.tap]
+        described = repr(part.body)
+        if described not in known:
+            taken = _forward(part.body.to(device).eval(), [features[part.tap]] * part.reads, device, repeats)
+            known[described] = taken / base
+        times[name] = known[described]
+    return times
+
+
+def _forward(net: nn.Module, inputs: Sequence[Tensor], device: torch.device, repeats: int) -> float:
+    return _timed(lambda: net(*inputs), device, repeats)
+
+
+def _timed(work: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """The median time of some work, after one round to warm up."""
+    times = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    return median(times[1:])

@@ -1,0 +1,119 @@
+"""What the page needs and only the data set and the weights can give: curve profiles and sample images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from modebridge.evaluate import curve_profile
+from modebridge.members import Artefact, Context, CurveWeights, Made, ModeMember, Tensors, load_curve
+from modebridge.recipes import Recipe
+from modebridge.runs.logits import Logits
+from modebridge.training import Checkpoints, Report
+
+__all__ = ["CurveProfile", "SampleImages", "figure_data"]
+
+POSITIONS = 11
+"""How many networks of each curve are scored."""
+SAMPLES = 6
+
+
+def figure_data(recipe: Recipe) -> list[Artefact]:
+    """All of it, for a recipe."""
+    return [*(CurveProfile(i, j) for i, j in recipe.curves()), SampleImages(*recipe.curves()[0])]
+
+
+@dataclass(frozen=True)
+class CurveProfile(Artefact):
+    """Validation scores of networks along a curve."""
+
+    i: int
+    j: int
+    folder = "profiles"
+    stage = "figures"
+
+    @property
+    def name(self) -> str:
+        """That of the curve."""
+        return f"{self.i}-{self.j}"
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """The curve and its ends."""
+        curve = CurveWeights(self.i, self.j)
+        return (curve, *curve.parents(recipe))
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """Positions and images."""
+        return {
+            "positions": POSITIONS,
+            "scored_on": context.data.scored_on,
+            "learned_from": context.data.learned_from,
+        }
+
+    @classmethod
+    def make(
+        cls,
+        group: Sequence[Self],
+        context: Context,
+        parents: Mapping[str, Tensors],
+        checkpoints: Checkpoints | None,
+        report: Report,
+    ) -> dict[str, Made]:
+        """Score them."""
+        made: dict[str, Made] = {}
+        for artefact in group:
+            curve = load_curve(context, parents, artefact.i, artefact.j).to(context.engine.device)
+            points = curve_profile(
+                context.placed(), curve, context.data.valid(), POSITIONS, context.data.statistics()
+            )
+            table = torch.tensor([[point.r, point.nll, point.accuracy] for point in points], dtype=torch.float64)
+            made[artefact.name] = Made({"points": table}, {"columns": ["r", "nll", "accuracy"]})
+        return made
+
+
+@dataclass(frozen=True)
+class SampleImages(Artefact):
+    """The test images on which the ends of a curve disagree most; empty where inputs are no images."""
+
+    i: int
+    j: int
+    folder = "samples"
+    stage = "figures"
+    one_core = False
+
+    @property
+    def name(self) -> str:
+        """That of the curve."""
+        return f"{self.i}-{self.j}"
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """What the ends predict."""
+        return Logits(ModeMember(self.i)), Logits(ModeMember(self.j))
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """The images."""
+        return {"scored_on": context.data.scored_on, "count": SAMPLES}
+
+    @classmethod
+    def make(
+        cls,
+        group: Sequence[Self],
+        context: Context,
+        parents: Mapping[str, Tensors],
+        checkpoints: Checkpoints | None,
+        report: Report,
+    ) -> dict[str, Made]:
+        """Find them."""
+        made: dict[str, Made] = {}
+        for artefact in group:
+            one, other = (
+                parents[parent.place]["test"].double().softmax(dim=-1) for parent in artefact.parents(context.recipe)
+            )
+            numbers = (one - other).abs().sum(dim=1).topk(min(SAMPLES, len(one))).indices.sort().values
+            images = [image for number in numbers if (image := context.data.image(int(number))) is not None]
+            tensors = {"images": torch.stack(images), "numbers": numbers} if images else {}
+            made[artefact.name] = Made(tensors)
+        return made

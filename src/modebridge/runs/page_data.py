@@ -1,0 +1,205 @@
+"""What the page shows, read out of a run folder; needs neither the data set nor a network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import Answers, CurvePoint
+from modebridge.members import Artefact, Member, members_of, parse_member
+from modebridge.recipes import Recipe, to_toml
+from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
+from modebridge.runs.data_facts import facts_for
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.read_answers import missing_members, read_answers
+from modebridge.runs.recipe_file import find_recipe_of
+from modebridge.runs.results import curve_warnings, main_rows
+from modebridge.runs.trade_offs import elastic_lines
+from modebridge.training import Epoch
+
+__all__ = ["gather", "write_page"]
+
+
+def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
+    """Everything that the page of a run folder shows; needs neither the data set nor a network.
+
+    Args:
+        folder: of a finished run.
+        rows: its table, where it was just made; None makes it again.
+    """
+    recipe, seed = find_recipe_of(folder)
+    answers = read_answers(folder)
+    rows = _rows(folder, recipe, answers) if rows is None else rows
+    left = [row for row in rows if not set(row.members) <= set(answers.test)]
+    rows = [row for row in rows if row not in left]
+    results = folder.files.record("results.json")
+    members = [parse_member(name) for name in answers.test]
+    imitators = [member for member in members if member.imitates is not None and "@" not in member.name]
+    targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
+    data = PageData(
+        title=f"{recipe.name}, seed {seed}",
+        about=recipe.about,
+        summary=summary(rows),
+        rows=rows,
+        answers=answers,
+        classes=facts_for(recipe, folder).class_names,
+        profiles=_read_profiles(folder, recipe),
+        samples=_samples(folder, recipe, answers),
+        imitators=[member.name for member in imitators],
+        targets=[name for name in targets if name in answers.test],
+        metrics=_metrics(folder, recipe),
+        studies=_studies(folder),
+        provenance=_provenance(folder, recipe, seed, results),
+        recipe=folder.files.recipe()[0] or to_toml(recipe, seed),
+        times=_times(folder, answers, rows),
+        elastic=elastic_lines(answers, recipe),
+        warnings=(),
+    )
+    # Last, when everything has been read.
+    return replace(
+        data,
+        warnings=[
+            *curve_warnings(recipe, answers),
+            *missing_members(folder, recipe, answers),
+            *(f"The row {row.name} is left out: not all of its members are there." for row in left),
+            *folder.left_out(),
+        ],
+    )
+
+
+def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
+    """Write RUN/report.html and say where it is; the trade-off curves go to RUN/elastic.json too.
+
+    Args:
+        folder: of a finished run.
+        data: what it shows, where it was gathered already.
+    """
+    data = gather(folder) if data is None else data
+    lines = {name: [asdict(point) for point in points] for name, points in data.elastic.items()}
+    folder.files.write({"elastic.json": json.dumps(lines, indent=1), "report.html": page(data)})
+    return folder.path / "report.html"
+
+
+def _rows(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[Row]:
+    try:
+        return main_rows(recipe, answers)
+    except ModebridgeError as error:
+        raise ModebridgeError(" ".join([str(error), *folder.left_out()])) from error
+
+
+def _samples(folder: RunFolder, recipe: Recipe, answers: Answers) -> Samples | None:
+    """The kept test images with the first bridge that reads one network, and what it imitates."""
+    member = next((one for one in members_of(recipe) if one.imitates is not None and len(one.reads) == 1), None)
+    if member is None or member.imitates is None:
+        return None
+    start, end = member.imitates.ancestors
+    i, j = recipe.curves()[0]
+    tensors, _ = folder.read(f"samples/{i}-{j}")
+    shown: list[Member] = [start, end, member.imitates, member]
+    if not _fits(tensors, answers) or not all(one.name in answers.test for one in shown):
+        return None
+    ends = start.name, end.name
+    return Samples(tensors["images"], tensors["numbers"], ends, member.imitates.name, member.name)
+
+
+def _fits(samples: Mapping[str, Tensor], answers: Answers) -> bool:
+    """Whether these are images of the test split; a file made by hand may hold anything."""
+    images, numbers = samples.get("images"), samples.get("numbers")
+    if images is None or numbers is None or images.ndim != 4 or numbers.shape != images.shape[:1]:
+        return False
+    return bool(len(numbers)) and int(numbers.min()) >= 0 and int(numbers.max()) < len(answers.test_labels)
+
+
+def _times(folder: RunFolder, answers: Answers, rows: Sequence[Row]) -> dict[str, float]:
+    """Measured times by member, where all that the table needs were measured."""
+    times = _numbers(folder.files.record("times.json").get("relative"))
+    used = {name for row in rows for name in row.members}
+    used |= {read for name in used for read in answers.costs[name].reads}
+    return times if used <= set(times) else {}
+
+
+def _numbers(values: object) -> dict[str, float]:
+    """Numbers by name, out of JSON of which nothing is known."""
+    items = values.items() if isinstance(values, Mapping) else ()
+    return {str(name): float(value) for name, value in items if isinstance(value, int | float)}
+
+
+def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
+    profiles = {}
+    for i, j in recipe.curves():
+        points = folder.read(f"profiles/{i}-{j}")[0].get("points")
+        if points is not None and points.ndim == 2 and points.shape[1] == 3:
+            profiles[f"{i}-{j}"] = [CurvePoint(*row) for row in points.tolist()]
+    return profiles
+
+
+def _metrics(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Sequence[Epoch]]]:
+    """The epochs of every artefact that was trained, by folder and name; in the order of training."""
+    series: dict[str, dict[str, Sequence[Epoch]]] = {}
+    for place in folder.metrics.places():
+        kind, _, name = place.partition("/")
+        epochs = folder.metrics.read(place)
+        if epochs:
+            series.setdefault(kind, {})[name] = epochs
+    return {kind: series[kind] for kind in _trained(recipe) if kind in series}
+
+
+def _studies(folder: RunFolder) -> list[StudyPart]:
+    parts = []
+    for name in folder.files.studies():
+        place = f"studies/{name}/table.json"
+        data = folder.files.record(place)
+        figure = folder.files.text(f"studies/{name}/figure.svg") or ""
+        if not data:
+            continue
+        try:
+            tables = tuple(StudyTable.from_dict(table) for table in data["tables"])
+            parts.append(StudyPart(str(data["name"]), str(data["about"]), tables, figure))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            folder.damage[place] = "it is no table of a study"
+    return parts
+
+
+def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[str, Any]) -> dict[str, str]:
+    facts = {"recipe": f"{recipe.name}: {recipe.about}", "seed": str(seed)}
+    for key in ("made", "machine", "modebridge", "torch", "python"):
+        if key in results:
+            facts[key] = str(results[key])
+    timed = folder.files.record("times.json")
+    if timed:
+        parts = [timed.get("machine", ""), timed.get("made", ""), f"batches of {timed.get('batch', '?')}"]
+        facts["times measured on"] = ", ".join(map(str, parts))
+    seconds = _numbers(results.get("seconds"))
+    if seconds:
+        facts["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in seconds.items())
+    for kind in _trained(recipe):
+        hashes = []
+        for place in folder.places(kind):
+            meta = folder.meta(place)
+            summary = f" ({meta['summary']})" if "summary" in meta else ""
+            hashes += [f"{place.partition('/')[2]} {str(meta['hash'])[:12]}{summary}"] if meta else []
+        if hashes:
+            facts[kind] = ", ".join(hashes)
+    return facts
+
+
+def _trained(recipe: Recipe) -> list[str]:
+    """The folders of what a recipe trains, parents first."""
+    folders: dict[str, None] = {}
+
+    def add(artefact: Artefact) -> None:
+        for parent in artefact.parents(recipe):
+            add(parent)
+        if artefact.trained:
+            folders[artefact.folder] = None
+
+    for member in members_of(recipe):
+        for artefact in member.artefacts(recipe):
+            add(artefact)
+    return list(folders)

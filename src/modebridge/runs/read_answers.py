@@ -1,0 +1,150 @@
+"""What the members of a run folder said, read again without its data set and without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from modebridge import trees
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import Answers, MemberCost
+from modebridge.members import KINDS, Member, ModeMember, members_of, parse_member
+from modebridge.recipes import Recipe
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.recipe_file import known_recipe_of
+from modebridge.runs.manifest import RECIPE
+from modebridge.runs.sealed_records import Damage
+
+__all__ = ["missing_members", "read_answers"]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """The logits of a member, with what was noted of them."""
+
+    member: Member
+    valid: Tensor
+    test: Tensor
+    cost: MemberCost
+    id: str
+    parents: Mapping[str, str]
+
+
+def read_answers(folder: RunFolder) -> Answers:
+    """What the members of a run folder said.
+
+    Members that do not belong to the present run are left out: those asked about other images, those made from modes
+    that have been replaced, and those of modes that the recipe no longer has. So are damaged ones, and those that read
+    a mode that is left out; `folder.damage` has these, `missing_members` those that the recipe has and are not there.
+    """
+    labels, noted = folder.read("logits/labels")
+    recipe = known_recipe_of(folder)
+    if labels:
+        try:
+            _check_labels(labels)
+        except Damage as damage:
+            folder.damage["logits/labels"] = str(damage)
+    if not labels or "logits/labels" in folder.damage:
+        raise _unfinished(folder, "labels")
+    logits_of: dict[str, _Kept] = {}
+    for place in folder.places("logits"):
+        name = place.partition("/")[2]
+        tensors, meta = folder.read(place)
+        if name == "labels" or not tensors or meta.get("scored_on") != noted.get("scored_on"):
+            continue
+        try:
+            logits_of[name] = _kept(name, tensors, meta, labels)
+        except Damage as damage:
+            folder.damage[f"logits/{name}"] = str(damage)
+    first = ModeMember(0).name
+    classes = logits_of[first].test.shape[-1] if first in logits_of else 0
+    _same_classes(folder, logits_of, classes)
+    ids = {name: kept.id for name, kept in logits_of.items()}
+    for name, kept in list(logits_of.items()):
+        replaced = any(ids.get(parent) != id for parent, id in kept.parents.items())
+        unread = any(read not in logits_of for read in kept.cost.reads)
+        if replaced or unread or (recipe is not None and not kept.member.belongs(recipe[0])):
+            del logits_of[name]
+    if first not in logits_of:
+        raise _unfinished(folder, first)
+    most = max(int(labels[split].max()) for split in ("valid", "test"))
+    if most >= classes:
+        folder.damage["logits/labels"] = f"there is a label {most}, but the members know classes to {classes - 1}"
+        raise _unfinished(folder, "labels")
+    order = sorted(logits_of, key=lambda name: (KINDS.index(type(logits_of[name].member)), name))
+    return Answers(
+        valid={name: logits_of[name].valid for name in order},
+        test={name: logits_of[name].test for name in order},
+        valid_labels=labels["valid"].long(),
+        test_labels=labels["test"].long(),
+        costs={name: logits_of[name].cost for name in order},
+    )
+
+
+def missing_members(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[str]:
+    """The members of a recipe that have no answers in a folder, nor any that are damaged, in a sentence."""
+    names = [member.name for member in members_of(recipe)]
+    names = [name for name in names if name not in answers.test and f"logits/{name}" not in folder.damage]
+    if not names:
+        return []
+    return [
+        f"Left out for want of answers that belong to this run: {', '.join(names)}; make them: "
+        f"modebridge run --out {folder.path}"
+    ]
+
+
+def _kept(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], labels: Mapping[str, Tensor]) -> _Kept:
+    """The answers of a member, if they are what they must be: files can also be made by hand."""
+    try:
+        member = parse_member(name)
+    except ModebridgeError:
+        raise Damage("it is not named as a member is") from None
+    for split in ("valid", "test"):
+        logits, wanted = tensors.get(split), labels[split]
+        whole = logits is not None and logits.is_floating_point() and logits.ndim in (2, 3)
+        if logits is None or not whole or logits.shape[-2] != len(wanted):
+            got = "none" if logits is None else f"{logits.dtype} of {tuple(logits.shape)}"
+            raise Damage(f"Expected {len(wanted)} rows of {split} logits, one a label, but got {got}")
+    flops, params, reads = meta.get("flops"), meta.get("params"), meta.get("reads")
+    identity, parents = meta.get("id"), meta.get("parents", {})
+    if not isinstance(flops, int | float) or not isinstance(params, int) or min(flops, params) <= 0:
+        raise Damage("meta.json lacks its cost")
+    if not isinstance(reads, list) or not isinstance(identity, str) or not isinstance(parents, dict):
+        raise Damage("meta.json lacks what it reads or is made from")
+    cost = MemberCost(flops, params, tuple(str(read) for read in reads), member.usable)
+    return _Kept(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, identity, parents)
+
+
+def _check_labels(labels: Mapping[str, Tensor]) -> None:
+    for split in ("valid", "test"):
+        numbers = labels.get(split)
+        if numbers is None or numbers.ndim != 1 or numbers.is_floating_point() or numbers.is_complex() or not len(numbers):
+            got = "none" if numbers is None else f"{numbers.dtype} of {tuple(numbers.shape)}"
+            raise Damage(f"Expected whole numbers for {split} labels, one an image, but got {got}")
+        if int(numbers.min()) < 0:
+            raise Damage(f"Expected {split} labels from 0, but got {int(numbers.min())}")
+
+
+def _same_classes(folder: RunFolder, logits_of: dict[str, _Kept], classes: int) -> None:
+    for name, kept in list(logits_of.items()):
+        for logits in (kept.valid, kept.test):
+            if logits.shape[-1] != classes and name in logits_of:
+                folder.damage[f"logits/{name}"] = f"Expected {classes} classes, as mode-0, but got {logits.shape[-1]}"
+                del logits_of[name]
+
+
+def _unfinished(folder: RunFolder, name: str) -> ModebridgeError:
+    reason = folder.damage.get(f"logits/{name}")
+    file = folder.path / RECIPE
+    run = f"modebridge run{' ' + str(file) if file.is_file() else ''} --out {folder.path}"
+    if reason:
+        return ModebridgeError(
+            f"Expected '{folder.path / 'logits' / name}' to be whole, but it is damaged ({reason}); make it again: "
+            f"{run}"
+        )
+    return ModebridgeError(
+        f"Expected '{folder.path}' to hold a finished run, but it has no answers of its members; run it first: {run}"
+    )

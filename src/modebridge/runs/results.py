@@ -1,0 +1,92 @@
+"""The main table of a run, and whether its curves are fit to be bridged, from the members' logits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from modebridge.ensembles import scale
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import (
+    Answers,
+    Combined,
+    accuracy,
+    dee,
+    interval_of,
+    judge_curve,
+    resampled_means,
+    surprisals,
+)
+from modebridge.members import PointMember, RowPlan, row_plans
+from modebridge.recipes import Recipe
+from modebridge.report import Row, row_of
+
+__all__ = ["curve_warnings", "main_rows"]
+
+
+def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
+    """The table of a run: deep ensembles first, then what every kind of member adds, where all members are there."""
+    plans = row_plans(recipe)
+    reference = [plan for plan in plans if plan.family == plans[0].family]
+    needed = [*reference, *(plan for plan in plans if plan.role == "bridge")]
+    for plan in needed:
+        if not _is_there(plan, answers):
+            raise ModebridgeError(
+                f"Expected a finished run, but it has no members for {plan.name}; finish it: "
+                "modebridge run --out FOLDER."
+            )
+    scored = {
+        plan: answers.score([member.name for member in plan.members], intervals=True)
+        for plan in plans
+        if _is_there(plan, answers)
+    }
+    levels = [scored[plan].nll for plan in reference]
+    more = _compared(scored, answers)
+    return [
+        row_of(plan.name, combined, dee(combined.nll, levels), plan.note, plan.family, plan.role, **more[plan])
+        for plan, combined in scored.items()
+    ]
+
+
+def _is_there(plan: RowPlan, answers: Answers) -> bool:
+    return all(member.name in answers.test for member in plan.members)
+
+
+def _compared(scored: Mapping[RowPlan, Combined], answers: Answers) -> dict[RowPlan, dict[str, Any]]:
+    """Each row against one network, image by image, and against the way from there to two."""
+    labels = answers.test_labels
+    surprise = {
+        plan: surprisals(scale(answers.probabilities(combined.members), combined.temperature), labels)
+        for plan, combined in scored.items()
+    }
+    plans = list(surprise)
+    roles = {plan.role: plan for plan in plans}
+    gains = resampled_means(torch.stack([surprise[roles["one"]] - surprise[plan] for plan in plans], dim=1))
+    gap = gains[:, plans.index(roles["two"])]
+    frequency = labels.bincount().double() / len(labels)
+    guess = float(-torch.special.xlogy(frequency, frequency).sum())
+    more: dict[RowPlan, dict[str, Any]] = {plan: {"guess_nll": guess} for plan in plans}
+    for plan, gain in zip(plans, gains.T, strict=True):
+        if plan.role != "one":
+            more[plan]["gain_interval"] = interval_of(gain)
+        if plan.is_cheap and interval_of(gap)[0] > 0:
+            more[plan]["closed_interval"] = interval_of(gain / gap)
+    return more
+
+
+def curve_warnings(recipe: Recipe, answers: Answers) -> list[str]:
+    """Curves that are not low-loss on the validation split, each in a sentence: they are poor bridge targets."""
+    warnings: list[str] = []
+    labels = answers.valid_labels
+    for i, j in recipe.curves():
+        point = PointMember(i, j)
+        if point.name not in answers.valid:
+            continue
+        start, end = point.ancestors
+        right = [accuracy(answers.probabilities([m.name], "valid"), labels) for m in (start, point, end)]
+        check = judge_curve(right[1], (right[0] + right[2]) / 2, len(labels))
+        if not check.low_loss:
+            warnings.append(f"Curve {i}-{j}: {check.sentence}")
+    return warnings

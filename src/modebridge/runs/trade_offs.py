@@ -1,0 +1,66 @@
+"""Elastic answers from what the members of a run said: temperatures, thresholds, and what they buy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from modebridge.deploy import ALL, Temperatures, TradeOff, choose_threshold, fit_temperatures, trade_off
+from modebridge.evaluate import Answers
+from modebridge.members import parse_member, row_plans
+from modebridge.recipes import Recipe
+
+__all__ = ["elastic_lines", "temperatures_of", "threshold_for"]
+
+STEPS = 20
+"""Points of a trade-off curve, beside its ends."""
+
+
+def temperatures_of(answers: Answers, names: Sequence[str]) -> Temperatures:
+    """A temperature for the first mode and for every number of bridges, from the validation split.
+
+    Args:
+        answers: of a run.
+        names: of the members, modes first.
+    """
+    bases = sum(not parse_member(name).reads for name in names)
+    return fit_temperatures(_tables(answers, names, "valid"), answers.valid_labels, bases)
+
+
+def threshold_for(answers: Answers, names: Sequence[str], average_cost: float) -> float:
+    """The threshold at which members cost so much on average, in networks, on the validation images."""
+    return choose_threshold(_confidences(answers, names[0]), 1.0, answers.cost(names)[0] - 1.0, average_cost)
+
+
+def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]:
+    """What asking the other members only about unsure images buys on the test split, a line per row of the table.
+
+    Temperatures and thresholds are those of the validation split; the test split only scores them.
+    """
+    lines = {}
+    for plan in row_plans(recipe):
+        members = [member.name for member in plan.members]
+        if not plan.elastic or not set(members) <= set(answers.test):
+            continue
+        temperatures, extra = temperatures_of(answers, members), answers.cost(members)[0] - 1.0
+        top = _confidences(answers, members[0])
+        costs = [1.0 + extra * k / STEPS for k in range(STEPS)]
+        thresholds = dict.fromkeys(choose_threshold(top, 1.0, extra, cost) for cost in costs)
+        tables = _tables(answers, members, "test")
+        bases = len(members) + 1 - len(temperatures.by_bridges)
+        lines[plan.name] = trade_off(
+            tables, answers.test_labels, bases, temperatures, 1.0, extra, thresholds=[0.0, *thresholds, ALL]
+        )
+    return lines
+
+
+def _confidences(answers: Answers, first: str) -> Tensor:
+    """The calibrated top probabilities of a mode on the validation images."""
+    return answers.calibrated([first], "valid").amax(dim=-1)
+
+
+def _tables(answers: Answers, names: Sequence[str], split: str) -> Tensor:
+    """(M, N, K) probabilities in float64."""
+    return torch.stack([answers.probabilities([name], split) for name in names])

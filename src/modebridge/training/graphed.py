@@ -1,0 +1,75 @@
+"""A step of all tasks as one CUDA graph: one launch, every member on a stream of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from modebridge.batches import each, named
+from modebridge.guards.cuda_graph import CudaGraph
+from modebridge.training.noise import Noise
+from modebridge.training.step import Step
+from modebridge.training.task import Fed
+
+__all__ = ["Graphed"]
+
+
+class Graphed:
+    """Replays a captured step; batches of another size than the first (the last of an epoch) run without a graph.
+
+    Args:
+        run: the whole step of all tasks, from what they are fed with and the learning rate to their losses.
+        steps: what `run` changes, to be put back after the rehearsal.
+        noises: what is drawn in `run`.
+        device: a CUDA device.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[Fed], Tensor], list[Tensor]],
+        steps: Sequence[Step],
+        noises: Sequence[Noise],
+        device: torch.device,
+    ) -> None:
+        self._run = run
+        self._noises = noises
+        self._steps = steps
+        self._graph: CudaGraph[list[Tensor]] | None = None
+        self._device = device
+        self._lr = torch.zeros((), device=device)
+
+    def __call__(self, fed: Sequence[Fed], lr: float) -> list[Tensor]:
+        """One step of every task; returns the losses (valid until the next call)."""
+        self._lr.fill_(lr)
+        if self._graph is None:
+            self._graph = self._captured(fed)
+        tensors = _tensors(fed)
+        if not self._graph.fits(tensors):
+            return self._run(fed, self._lr)
+        for noise in self._noises:
+            noise.reset()
+        return self._graph(tensors)
+
+    def _captured(self, fed: Sequence[Fed]) -> CudaGraph[list[Tensor]]:
+        static: list[Fed] = [
+            ((each(Tensor.clone, batch[0]), batch[1].clone()), {name: tensor.clone() for name, tensor in draw.items()})
+            for batch, draw in fed
+        ]
+        # The rehearsal must leave no trace in the weights.
+        before = [{name: tensor.clone() for name, tensor in step.tensors().items()} for step in self._steps]
+        graph = CudaGraph(
+            lambda: self._run(static, self._lr),
+            _tensors(static),
+            self._device,
+            generators=lambda: [noise.state for noise in self._noises if noise.draws and noise.state is not None],
+            error_mode="thread_local",
+        )
+        for step, saved in zip(self._steps, before, strict=True):
+            step.restore(saved)
+        return graph
+
+
+def _tensors(fed: Sequence[Fed]) -> list[Tensor]:
+    return [tensor for (images, labels), draw in fed for tensor in (*named(images).values(), labels, *draw.values())]

@@ -1,0 +1,171 @@
+"""A task: one thing to train, its batches on their way to the steps, and its members under way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, MutableMapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from modebridge import seeds, trees
+from modebridge.errors import ModebridgeError
+from modebridge.training.engine import Engine
+from modebridge.training.noise import Noise
+from modebridge.training.processes import Turns
+from modebridge.training.step import FlatLayout, Forward, Step, make_forward
+from modebridge.training.train_config import TrainConfig
+from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
+
+__all__ = ["Fed", "Forwards", "Task", "TaskRun"]
+
+Fed: TypeAlias = tuple[Batch, Draw]
+"""What one task is fed with in a step, on the device."""
+
+Forwards: TypeAlias = MutableMapping[tuple[Program, str], Forward]
+"""What was compiled so far, by program and layout, for every task to share."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to train, and on what.
+
+    Args:
+        objective: where it begins, and its losses.
+        batches: the training data, iterated once an epoch; `set_epoch` is called where it exists.
+        valid: held-out data; needed to keep the best epoch of each member, unused otherwise.
+        seed: of the objective's own draws, and of the networks'.
+    """
+
+    objective: Objective[Any]
+    batches: Batches
+    valid: Batches | None = None
+    seed: int = 0
+
+
+class TaskRun:
+    """A task under way.
+
+    Args:
+        task: what is trained.
+        config: the optimiser.
+        engine: where and how.
+        forwards: the compiled losses, shared with other tasks.
+
+    Attributes:
+        steps: the training state of each member.
+        draws: the generator of the objective's random choices.
+        best: the best score of each member, and its state then.
+        images: how many were drawn so far, over all processes.
+        prepare_noise: what frozen networks draw by themselves, where somebody left dropout on.
+    """
+
+    def __init__(self, task: Task, config: TrainConfig, engine: Engine, forwards: Forwards) -> None:
+        self.task = task
+        self.steps: dict[str, Step] = {}
+        self.draws = seeds.generator(task.seed, "draws")
+        self.best: dict[str, tuple[float, State]] = {}
+        self.images = 0
+        self._engine = engine
+        self._processes = engine.processes
+        for member, state in task.objective.start().items():
+            layout, program = FlatLayout(state.params), task.objective.program(member)
+            key = (program, layout.key)
+            if key not in forwards:
+                forwards[key] = engine.compiled(make_forward(program, layout))
+            self.steps[member] = Step(state, layout, forwards[key], config, engine, self._noise(member))
+        self.prepare_noise, self._valid_noise = self._noise("/prepare"), self._noise("/valid")
+
+    def _noise(self, name: str) -> Noise:
+        # Of one name in each process: they learn from other rows, which must not be dropped alike.
+        return Noise(self._engine.device, self.task.seed, name, self._processes.rank)
+
+    def states(self, *, averaged: bool) -> States:
+        """The present states of the members, or those of the running means."""
+        return {member: step.state(averaged=averaged) for member, step in self.steps.items()}
+
+    def keep_best(self, epoch: int, states: States) -> dict[str, float]:
+        """Validate after an epoch, and keep the states of members that were never better; returns their scores."""
+        assert self.task.valid is not None
+        turns = Turns(self.task.valid, self._processes)
+        self._valid_noise.at(epoch, 0)
+        with self._valid_noise():
+            scores = self.task.objective.validate(states, turns)
+        scores = self._processes.mean_score(scores, turns.seen)
+        for member, score in scores.items():
+            if not math.isfinite(score):
+                raise ModebridgeError(
+                    f"Expected the validation score of '{member}' to be finite, but got {score}; check the validation "
+                    "data."
+                )
+            if member not in self.best or score < self.best[member][0]:
+                self.best[member] = (score, _copy(states[member]))
+        return scores
+
+    def kept(self, states: States) -> States:
+        """Of each member its best state, or the present one where none was kept."""
+        return {
+            member: self.best[member][1] if member in self.best else _copy(state) for member, state in states.items()
+        }
+
+    def fed(self, skip: int = 0) -> Iterator[tuple[Fed, float]]:
+        """Batches and draws of an epoch on our device, and the share of each that is this process's.
+
+        Args:
+            skip: how many batches were done before a stop: only their draws are made again.
+        """
+        objective = self.task.objective
+        for number, (batch, count, ours) in enumerate(self._drawn()):
+            draw = objective.draw(count, self.draws)
+            if number < skip:
+                continue
+            self.images += count
+            rows, weight = self._processes.rows(count)
+            if not ours:
+                batch, draw = objective.part(batch, draw, rows)
+            yield self._engine.moved(batch, draw), weight
+
+    def _drawn(self) -> Iterator[tuple[Batch, int, bool]]:
+        """Batches of an epoch, how many images each has in all processes, and whether it is our rows of it already."""
+        batches, processes = self.task.batches, self._processes
+        if processes.size > 1 and not self.task.objective.whole:
+            shared = getattr(batches, "shared", None)
+            parts = shared(processes.rank, processes.size) if callable(shared) else None
+            if parts is not None:
+                yield from ((batch, count, True) for batch, count in parts)
+                return
+        for number, batch in enumerate(batches):
+            if number == 0:
+                processes.check_same(batch)
+            yield batch, len(batch[1]), processes.size == 1
+
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        """What the objective prepares of a batch, by member."""
+        with self.prepare_noise(), self._engine.precision():
+            return self.task.objective.prepare(batch, draw)
+
+    def prepared(self, epoch: int, skip: int) -> Iterator[tuple[Mapping[str, Prepared], float]]:
+        """The steps of an epoch, where it pays each prepared on another core while the one before is learned from."""
+
+        def prepare(number: int, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+            self.prepare_noise.at(epoch, number)
+            return self.prepare(batch, draw)
+
+        if not self.task.objective.ahead or self._engine.device.type != "cpu":
+            for number, ((batch, draw), weight) in enumerate(self.fed(skip), skip):
+                yield prepare(number, batch, draw), weight
+            return
+        with ThreadPoolExecutor(1) as other:
+            waiting: tuple[Future[Mapping[str, Prepared]], float] | None = None
+            # Drawn here, in order, so that the numbers do not depend on which thread is faster.
+            for number, ((batch, draw), weight) in enumerate(self.fed(skip), skip):
+                coming = other.submit(prepare, number, batch, draw), weight
+                if waiting is not None:
+                    yield waiting[0].result(), waiting[1]
+                waiting = coming
+            if waiting is not None:
+                yield waiting[0].result(), waiting[1]
+
+
+def _copy(state: State) -> State:
+    return State(trees.clone(state.params), trees.clone(state.buffers), state.frozen)

@@ -1,0 +1,220 @@
+"""From a run folder to a file and from images to answers, by the program."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from modebridge.cli.app import app
+from modebridge.cli.export_commands import examples
+from modebridge.data import load_digits
+from modebridge.deploy import Deployed
+from modebridge.recipes.demo import digits
+from tests.deploy.damage import unsealed
+from tests.runs.small import finished
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A small run, a file exported from it, and images: grey, colour, of another size, and a bad one."""
+    root = tmp_path_factory.mktemp("deploying")
+    finished(root / "run")
+    answer = invoke("export", root / "run", root / "fast.onnx", "--members", "mode-0, I-0-1-small, I-0-2-small")
+    assert answer.exit_code == 0, answer.output
+    pixels = np.random.default_rng(0).integers(0, 255, (8, 8), np.uint8)
+    folder = root / "images"
+    (folder / "deep").mkdir(parents=True)
+    Image.fromarray(pixels).save(folder / "grey.png")
+    Image.fromarray(np.stack([pixels] * 3, axis=-1)).save(folder / "deep" / "colour.PNG")
+    Image.fromarray(pixels).resize((20, 30)).save(folder / "large.jpg")
+    (folder / "bad.png").write_bytes(b"\x89PNG nothing")
+    (folder / "notes.txt").write_text("no image")
+    return root, answer, pixels
+
+
+def lines(answer):
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def test_what_export_says(made):
+    root, answer, _ = made
+    assert "Members: mode-0 + I-0-1-small + I-0-2-small (elastic, 0 to 2 bridges)" in answer.stdout.replace("\n", " ")
+    assert "Parity: the file's probabilities are within" in answer.stdout
+    meta = Deployed.load(root / "fast.onnx").meta
+    assert meta["about"].startswith("digits, seed 0")
+    assert f"accuracy {100 * meta['scores']['accuracy']:.2f} %" in answer.stdout.replace("\n", " ")
+
+
+def test_good_images_are_answered_and_bad_ones_named(made):
+    root, _, pixels = made
+    answer = invoke("predict", root / "fast.onnx", root / "images", root / "nowhere.png", "--json")
+    assert answer.exit_code == 1
+    found = {record["file"].rsplit("/", 1)[-1]: record for record in lines(answer)}
+    assert set(found) == {"grey.png", "colour.PNG", "large.jpg"}
+    assert "bad.png: Expected an image file" in answer.stderr
+    assert "nowhere.png: Expected a file or a folder" in answer.stderr
+    assert "2 of 5 could not be read" in answer.stderr
+    grey = found["grey.png"]
+    wanted = Deployed.load(root / "fast.onnx")((pixels / 255.0).astype(np.float32)[None, None])
+    assert grey["probabilities"] == pytest.approx(wanted.probabilities[0].tolist(), abs=1e-6)
+    assert grey["class"] == str(wanted.probabilities[0].argmax())
+    assert grey["probability"] == max(grey["probabilities"])
+    assert found["colour.PNG"]["probabilities"] == pytest.approx(grey["probabilities"], abs=1e-6)
+
+
+def test_images_with_too_many_pixels_are_left_out(made):
+    root, _, _ = made
+    images = (root / "images" / "grey.png", root / "images" / "large.jpg")
+    answer = invoke("predict", root / "fast.onnx", *images, "--json", "--max-megapixels", "0.0003")
+    assert answer.exit_code == 1
+    assert [record["file"] for record in lines(answer)] == [str(images[0])]
+    assert "large.jpg: Expected an image of at most 0.0003 megapixels, but got 20 x 30 pixels" in answer.stderr
+
+
+def test_the_table_and_fewer_bridges(made, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    root, _, _ = made
+    answer = invoke("predict", root / "fast.onnx", root / "images" / "grey.png", "--bridges", "1")
+    assert answer.exit_code == 0, answer.output
+    assert "entropy" in answer.stdout
+    assert answer.stdout.split()[-1] == "2", "members used"
+    (short,) = lines(invoke("predict", root / "fast.onnx", root / "images" / "grey.png", "--threshold", "0", "--json"))
+    assert short["used"] == 1
+    assert short["mutual_information"] == pytest.approx(0, abs=1e-6)
+
+
+def test_the_digits_that_come_with_the_package(made, monkeypatch):
+    """Each is one of the data set's own, of the part that the demo tests on, and shows what its name says."""
+    root, _, _ = made
+    answer = invoke("predict", root / "fast.onnx", "--examples", "--json")
+    assert answer.exit_code == 0, answer.output
+    assert [record["file"].rsplit("/", 1)[-1] for record in lines(answer)] == [f"digit-{k}.png" for k in (3, 5, 8)]
+    clean, recipe = load_digits().shuffled(0), digits()
+    test = clean.part(recipe.data.train + recipe.data.valid, len(clean))
+    for path in examples():
+        assert path.stat().st_size < 300
+        pixels = np.asarray(Image.open(path)).astype(np.float32) / 255
+        same = np.abs(test.images[:, 0].numpy() - pixels).max(axis=(1, 2)) < 1 / 100
+        assert set(test.labels[same].tolist()) == {int(path.stem[-1])}
+    assert "add --examples" in str(invoke("predict", root / "fast.onnx").exception)
+
+
+def test_more_images_than_a_batch(made, monkeypatch):
+    root, _, _ = made
+    monkeypatch.setattr("modebridge.cli.export_commands.BATCH", 2)
+    paths = [root / "images" / "grey.png"] * 3 + [root / "images" / "large.jpg"] * 2
+    found = lines(invoke("predict", root / "fast.onnx", *paths, "--json"))
+    assert [record["file"].rsplit("/", 1)[-1] for record in found] == ["grey.png"] * 3 + ["large.jpg"] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("predict", "nowhere.onnx", "x.png"), "Expected 'nowhere.onnx' to be a file"),
+        (("export", "/nowhere", "fast.onnx"), "to be a run folder"),
+    ],
+)
+def test_wrong_commands_are_one_sentence(arguments, message, made):
+    answer = invoke(*arguments)
+    assert message in str(answer.exception)
+
+
+def test_wrong_wishes(made):
+    root, _, _ = made
+    for more, message in (
+        (("--grouped", "maybe"), "--grouped to be auto, yes or no"),
+        (("--plain", "--average-cost", "1.1"), "--average-cost with elastic files only"),
+        (("--average-cost", "0.5"), "at least the base's 1, but got 0.5"),
+    ):
+        answer = invoke("export", root / "run", root / "x.onnx", *more)
+        assert message in str(answer.exception)
+    assert not (root / "x.onnx").exists()
+    answer = invoke("predict", root / "fast.onnx", root / "images", "--bridges", "7", "--json")
+    assert "between 0 and 2, but got 7" in str(answer.exception)
+    assert answer.stdout == ""
+
+
+def test_a_file_for_an_average_cost(made):
+    root, _, _ = made
+    members = ("--members", "mode-0,I-0-1-small", "--per-member", "--average-cost", "1.02")
+    answer = invoke("export", root / "run", root / "cheap.pt2", *members)
+    assert answer.exit_code == 0, answer.output
+    assert "Threshold: 0." in answer.stdout
+    meta = Deployed.load(root / "cheap.pt2").meta
+    assert 0 < meta["threshold"] < 1
+    assert "members" in meta["outputs"]
+
+
+def test_what_is_named_but_cannot_be_read_is_left_out(made, tmp_path):
+    """A pipe would never end; a long name and a link to nowhere cannot be looked at."""
+    root, _, _ = made
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "link.png").symlink_to("nowhere")
+    bad = [tmp_path / "pipe.png", tmp_path / "link.png", tmp_path / f"{'long' * 100}.png"]
+    answer = invoke("predict", root / "fast.onnx", *bad, root / "images" / "grey.png", tmp_path, "--json")
+    assert answer.exit_code == 1
+    assert [record["file"].rsplit("/", 1)[-1] for record in lines(answer)] == ["grey.png"]
+    for path in bad:
+        assert f"{path}: Expected a file or a folder, but " in answer.stderr
+    assert "5 of 6 could not be read" in answer.stderr
+
+
+def test_a_file_of_an_earlier_version_is_noted(made, tmp_path):
+    root, _, _ = made
+    old = unsealed(root / "fast.onnx", tmp_path / "old.onnx")
+    answer = invoke("predict", old, root / "images" / "grey.png", "--json")
+    assert (answer.exit_code, len(lines(answer))) == (0, 1)
+    assert " ".join(answer.stderr.split()).startswith(f"Note: '{old}' was written by an earlier modebridge")
+
+
+def installed(*arguments, **options):
+    return subprocess.run(
+        [*arguments, sys.executable, "-m", "modebridge", "predict", *[str(one) for one in options.pop("told")]],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def test_the_installed_program(made, tmp_path):
+    """An image that may not be read is left out; exit code 1; ONNX Runtime leaves nothing in the user's home."""
+    root, _, _ = made
+    closed = tmp_path / "closed.png"
+    closed.write_bytes((root / "images" / "grey.png").read_bytes())
+    closed.chmod(0)
+    # Who may read everything gives up that right first.
+    as_others = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    home = tmp_path / "home"
+    home.mkdir()
+    places = {name: str(home) for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")}
+    own = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = installed(*as_others, told=[root / "fast.onnx", closed, root / "images" / "grey.png"], env=own | places)
+    assert done.returncode == 1, done.stderr
+    assert f"{closed}: Expected a file that can be read, but got 'Permission denied'" in done.stderr
+    assert "1 of 2 could not be read" in done.stderr
+    assert "grey.png" in done.stdout.replace("\n", "")
+    assert list(home.rglob("*")) == []
+
+
+def test_a_wrong_command_of_the_installed_program(made, tmp_path):
+    """Exit code 2, one sentence, nothing else."""
+    root, _, _ = made
+    data = bytearray((root / "fast.onnx").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "bad.onnx").write_bytes(data)
+    done = installed(told=[tmp_path / "bad.onnx", root / "images"])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"modebridge: Expected '{tmp_path / 'bad.onnx'}' to be as modebridge wrote it, but")
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,315 @@
+"""Inspection: every tap that it lists can be read, its shares are exact, and every refusal has its reason."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import modebridge
+from modebridge.errors import ModebridgeError
+from modebridge.inspection import inspect
+from modebridge.nets import SPECS, ResNet, Tapped, last_blocks_tap, resnet
+from tests.real_nets import IMAGES, Texts, real_net
+from tests.scenarios import TINY, Vectors, tiny_net
+from tests.sequences import Hybrid, Sound, sounds
+
+
+class Hand(nn.Module):
+    """Small enough to count by hand: 6912, 4608 and 40 multiply-adds."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(4, 8, 3, padding=1)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.unused = nn.Linear(2, 2)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.relu(self.norm(self.conv1(x))), 2)
+        return self.head(self.pool(self.conv2(x).relu()).flatten(1))
+
+
+def test_shares_by_hand():
+    seen = inspect(Hand(), torch.rand(2, 3, 8, 8))
+    first, second, head = 64 * 4 * 27, 16 * 8 * 36, 8 * 5
+    assert seen.flops == first + second + head
+    assert seen.classes == 5
+    assert {tap.name: tap.before for tap in seen.taps} == {
+        "conv1": first / seen.flops,
+        "relu": first / seen.flops,
+        "conv2": (first + second) / seen.flops,
+        "pool": (first + second) / seen.flops,
+    }
+    assert all(tap.before + tap.after == 1 for tap in seen.taps)
+    assert [tap.shape for tap in seen.taps] == [(4, 8, 8), (4, 8, 8), (8, 4, 4), (8, 1, 1)]
+    assert {tap.layout for tap in seen.taps} == {"map"}
+    assert seen.refused == {
+        "norm": "is changed in place by a later layer",
+        "unused": "never runs",
+        "head": "gives the logits themselves",
+    }
+    # The pooled map has the same share, but no room left to look at.
+    assert seen.chosen.name == "conv2"
+
+
+def by_hand(net, images):
+    """Multiply-adds of convolutions and linear layers from their shapes, up to the end of every submodule."""
+    total, until = 0, {}
+
+    def add(name):
+        def hook(module, args, output):
+            nonlocal total
+            if isinstance(module, nn.Conv2d):
+                total += output[0].numel() * module.weight[0].numel()
+            elif isinstance(module, nn.Linear):
+                total += output[0].numel() * module.in_features
+            until[name] = total
+
+        return hook
+
+    handles = [module.register_forward_hook(add(name)) for name, module in net.named_modules()]
+    with torch.no_grad():
+        net.eval()(images)
+    for handle in handles:
+        handle.remove()
+    return until
+
+
+# Attention multiplies activations with each other, which the count by layers does not know.
+@pytest.mark.parametrize("name", [name for name in IMAGES if name not in ("timm vit", "timm swin")])
+def test_shares_of_real_networks_against_their_layers(name):
+    net, images = real_net(name), torch.rand(1, *IMAGES[name])
+    until = by_hand(net, images)
+    seen = inspect(net, images)
+    assert seen.flops == until[""]
+    assert {tap.name: tap.before for tap in seen.taps} == {tap.name: until[tap.name] / until[""] for tap in seen.taps}
+
+
+CHOICES = {
+    "torchvision resnet18": ("layer3.1", (256, 4, 4), "map"),
+    "torchvision mobilenet": ("features.11", (96, 2, 2), "map"),
+    "timm resnet18": ("layer3.1", (256, 4, 4), "map"),
+    "timm convnext": ("stages.2.blocks.5", (160, 4, 6), "map"),
+    "timm vit": ("blocks.9", (17, 192), "tokens"),
+    "timm swin": ("layers.2.blocks.5", (4, 4, 192), "map, channels last"),
+    "timm efficientnet": ("blocks.5.2", (192, 2, 2), "map"),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_every_listed_tap_of_a_real_network_can_be_read(name):
+    net, images = real_net(name).eval(), torch.rand(3, *IMAGES[name])
+    seen = inspect(net, images)
+    with torch.no_grad():
+        logits, features = Tapped(net, [tap.name for tap in seen.taps])(images)
+    assert {tap.name: (3, *tap.shape) for tap in seen.taps} == {tap: tuple(f.shape) for tap, f in features.items()}
+    assert seen.classes == logits.shape[1] == 10
+    shares = [tap.before for tap in seen.taps]
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] <= shares[-1] <= 1
+    assert len(seen.taps) + len(seen.refused) == len(list(net.modules())) - 1
+    chosen = seen.chosen
+    assert (chosen.name, chosen.shape, chosen.layout) == CHOICES[name]
+    assert chosen.block
+    assert abs(chosen.before - 0.8) < 0.06
+
+
+def test_what_is_refused_cannot_be_read():
+    net, images = real_net("torchvision resnet18").eval(), torch.rand(2, 3, 64, 64)
+    seen = inspect(net, images)
+    assert seen.refused["bn1"] == seen.refused["layer1.0.bn1"] == "is changed in place by a later layer"
+    assert seen.refused["layer1.0.relu"] == "runs 2 times"
+    assert seen.refused["fc"] == "gives the logits themselves"
+    for name in ("bn1", "layer1.0.bn1", "layer1.0.relu", "layer4.1.bn2"):
+        with torch.no_grad(), pytest.raises(ModebridgeError, match=r"changed it in place|ran again"):
+            Tapped(net, [name])(images)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_paper_s_networks_keep_the_paper_s_tap(name):
+    with torch.device("meta"):
+        net = resnet(name)
+    seen = inspect(net, torch.empty(1, *SPECS[name].image, device="meta"))
+    assert seen.chosen.name == last_blocks_tap(SPECS[name])
+    # The rule for any network finds the same place in the four networks that it was made from.
+    same = replace(seen, preferred=None).chosen.name == last_blocks_tap(SPECS[name])
+    assert same == (name != "digits")
+
+
+def test_a_network_with_fewer_blocks_than_the_paper_s_bridge():
+    net = ResNet(replace(TINY, stages=(1, 1)))
+    assert net.paper_tap is None
+    assert inspect(net, torch.rand(1, 1, 8, 8)).chosen.block
+
+
+def test_a_perceptron_and_a_wrapped_network():
+    mlp = nn.Sequential(nn.Flatten(), nn.Linear(12, 30), nn.ReLU(), nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 3))
+    seen = inspect(mlp, torch.rand(2, 3, 2, 2))
+    # 360, 240 and 24 multiply-adds: 58 %, 96 %, 100 %; of equals the last, which is the activation.
+    assert (seen.chosen.name, seen.chosen.layout) == ("4", "vector")
+    wrapped = nn.Sequential(nn.BatchNorm2d(3), real_net("torchvision resnet18"))
+    assert inspect(wrapped, torch.rand(1, 3, 64, 64)).chosen.name == "1.layer3.1"
+    assert inspect(Vectors(), torch.rand(1, 4)).chosen.name == "second"
+
+
+def test_inputs_by_name_and_layers_that_return_tuples():
+    example = {"ids": torch.randint(20, (4, 7)), "mask": torch.ones(4, 7, dtype=torch.int64)}
+    seen = inspect(Texts(), example)
+    # Four projections, two products of attention, two layers of the perceptron; seven tokens, five layers, a head.
+    assert seen.flops == 5 * (7 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 7 * 7 * 8) + 24
+    assert (seen.chosen.name, seen.chosen.shape, seen.chosen.layout) == ("layers.3", (7, 8), "tokens")
+    assert seen.chosen.before == pytest.approx(4 / 5, abs=1e-3)
+    assert seen.refused["length"] == "gives a feature of shape (), for which there is no bridge"
+    assert seen.refused["layers"] == "never runs"
+
+
+class Odd(nn.Module):
+    """Outputs that no bridge can read."""
+
+    def __init__(self):
+        super().__init__()
+        self.time_first, self.scalar, self.whole, self.video, self.none, self.two = (nn.Identity() for _ in range(6))
+        self.fine, self.doubled = nn.Linear(4, 4), nn.Identity()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        self.time_first(x.view(-1, 2, 2).transpose(0, 1))
+        self.scalar(x.sum())
+        self.whole(x.long())
+        self.video(x[:, None, None, None])
+        self.none(None)
+        self.two({"none": None, "x": x})
+        self.doubled(torch.cat([x, x]))
+        return self.head(self.fine(x)).view(-1, 2)
+
+
+def test_refusals_say_why():
+    seen = inspect(Odd(), torch.rand(1, 4))
+    assert [tap.name for tap in seen.taps] == ["fine"]
+    keeps = "does not keep the batch on its first axis"
+    assert seen.refused == {
+        "time_first": keeps,
+        "scalar": keeps,
+        "doubled": keeps,
+        "whole": "gives torch.int64, not floats",
+        "video": "gives a feature of shape (1, 1, 1, 4), for which there is no bridge",
+        "none": "returns NoneType, not a tensor",
+        "two": "returns dict, not a tensor",
+        "head": "gives the logits themselves",
+    }
+    with pytest.raises(
+        ModebridgeError, match=r"a bridge can read, but it gives torch\.int64, not floats; near ones: fine"
+    ):
+        seen.tap("whole")
+    with pytest.raises(ModebridgeError, match="submodule of Odd, but got 'fin'; near ones: fine"):
+        seen.tap("fin")
+    assert seen.tap("fine").shape == (4,)
+
+
+def test_networks_without_a_tap_or_without_products():
+    seen = inspect(nn.Linear(3, 2), torch.rand(1, 3))
+    assert seen.taps == ()
+    assert str(seen) == "Linear: 6 multiply-adds, 2 classes\n  tap  feature  layout  before  after"
+    with pytest.raises(ModebridgeError, match="Expected Linear to have a submodule to tap, but got none"):
+        _ = seen.chosen
+    plain = inspect(nn.Sequential(nn.ReLU(), nn.Softmax(dim=1)), torch.rand(1, 3))
+    assert plain.flops == 0
+    assert math.isnan(plain.chosen.before)
+
+
+def test_bad_examples():
+    for example, message in [
+        ((3, 8, 8), "a batch or a dict of tensors, but got tuple"),
+        (torch.rand(0, 1, 8, 8), "to hold at least one image"),
+        ({}, "to hold at least one image"),
+        (torch.rand(1, 3, 8, 8), r"ResNet to run on an example of shape \(1, 3, 8, 8\), but got"),
+        ({"pictures": torch.rand(1, 1, 8, 8)}, "unexpected keyword argument 'pictures'"),
+    ]:
+        with pytest.raises(ModebridgeError, match=message):
+            inspect(tiny_net(), example)
+    with pytest.raises(ModebridgeError, match=r"logits of \(batch, classes\), but got \(1, 3, 8, 8\)"):
+        inspect(nn.Sequential(nn.ReLU()), torch.rand(1, 3, 8, 8))
+
+
+def test_the_network_and_the_example_stay_as_they_were():
+    class Greedy(nn.Module):
+        """Changes its input in place, and looks at its values."""
+
+        def __init__(self):
+            super().__init__()
+            self.net = tiny_net(norm="bn")
+            self.net.train()
+
+        def forward(self, x):
+            x.mul_(2)
+            return self.net(x) if float(x.sum()) > 0 else -self.net(x)
+
+    net, images = Greedy(), torch.rand(2, 1, 8, 8)
+    before, seed = images.clone(), torch.random.get_rng_state()
+    state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    with torch.inference_mode():  # in which torch keeps no versions
+        seen = inspect(net, images)
+    assert seen.flops == inspect(net.net, images).flops
+    assert torch.equal(images, before)
+    assert torch.equal(seed, torch.random.get_rng_state())
+    assert all(torch.equal(state[name], tensor) for name, tensor in net.state_dict().items())
+    assert all(module.training for module in net.net.modules())
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+def test_the_table_marks_the_choice_and_hides_the_inside_of_blocks():
+    seen = modebridge.inspect(tiny_net(), torch.rand(1, 1, 8, 8))
+    lines = str(seen).splitlines()
+    assert lines[0] == f"ResNet: {seen.flops:,.0f} multiply-adds, 3 classes"
+    assert [line.split()[1] for line in lines if line.startswith("->")] == ["layers.1"]
+    assert "8 x 8 x 8" in next(line for line in lines if "layers.1" in line)
+    assert not any("conv1" in line for line in lines)
+    hidden = sum(tap.inner for tap in seen.taps)
+    assert lines[-1] == f"{hidden} more inside blocks: table(every=True); 1 cannot be tapped: .refused says why"
+    every = seen.table(every=True)
+    assert all(f" {tap.name} " in every for tap in seen.taps)
+    assert "more inside" not in every
+
+
+def test_a_batch_with_its_labels_is_an_example_too():
+    """As loaders yield them: pairs, and dicts with labels and with what is not a tensor."""
+    images, labels = torch.rand(2, 3, 8, 8), torch.tensor([0, 1])
+    plain = inspect(Hand(), images)
+    assert inspect(Hand(), (images, labels)) == plain
+    assert inspect(Hand(), [images, labels]) == plain
+    ids, mask = torch.randint(0, 20, (2, 6)), torch.ones(2, 6, dtype=torch.long)
+    batch = {"ids": ids, "mask": mask, "labels": labels, "texts": ["a", "b"], "count": 2, "none": None}
+    net = Texts()
+    assert inspect(net, batch) == inspect(net, {"ids": ids, "mask": mask})
+    assert inspect(net, ({"ids": ids, "mask": mask, "texts": ["a", "b"]}, labels)) == inspect(net, batch)
+    for wrong, words in (
+        ({"texts": ["a"]}, "the example to hold at least one image"),
+        ({"labels": labels}, "the example to hold at least one image"),
+        ((images, images), "labels of the example to be whole numbers"),
+        ((images, labels, labels), "a batch or a dict of tensors, but got tuple"),
+        (["a", "b"], "a batch or a dict of tensors, but got list"),
+    ):
+        with pytest.raises(ModebridgeError, match=words):
+            inspect(Hand(), wrong)
+
+
+def test_convolutions_along_one_axis_give_sequences_not_tokens():
+    taps = inspect(Sound(), sounds()[0]).taps
+    assert {tap.layout for tap in taps} == {"sequence"}
+    assert next(tap.shape for tap in taps if tap.name == "stem") == (4, 12)
+
+
+@pytest.mark.parametrize("length", [16, 20])
+def test_tokens_and_sequences_in_one_network(length):
+    """By the layer that made or takes a feature; at length 16 there are as many places as channels."""
+    layouts = {tap.name: tap.layout for tap in inspect(Hybrid(), torch.rand(1, 1, length)).taps}
+    assert {name for name, layout in layouts.items() if layout == "sequence"} == {"conv", "back", "last", "act"}
+    assert {layouts[name] for name in ("turn", "drop", "mix", "mix.linear1", "mix.norm2")} == {"tokens"}

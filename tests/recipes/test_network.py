@@ -1,0 +1,219 @@
+"""The network of a recipe: the paper's, timm's, torchvision's, a user's function; and the sentence for each mistake."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from modebridge import seeds
+from modebridge.errors import ModebridgeError
+from modebridge.nets import ResNet, spec_of
+from modebridge.recipes import Recipe, changed, check_recipe, find_recipe, from_toml, read_recipe, to_toml
+from modebridge.recipes.network import Network, network_of
+from modebridge.recipes.run_data import facts_of
+
+SMALL = "timm:resnet10t(channels=(8, 8, 8, 8), stem_width=8)"
+IMAGE = (3, 32, 32)
+
+CODE = """
+from pathlib import Path
+from torch import nn
+
+with Path(__file__).with_suffix(".log").open("a") as log:
+    log.write("imported ")
+
+def plain():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+def told(classes, channels):
+    return nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(),
+                         nn.Flatten(), nn.Linear(64, classes))
+
+def late():
+    from my_layers import body
+    return body(10)
+
+def five():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+
+def raises():
+    return 1 / 0
+
+def number():
+    return 3
+
+def asks(width):
+    return nn.Linear(1, width)
+
+def recipe():
+    from dataclasses import replace
+    from modebridge.recipes import find_recipe
+    return replace(find_recipe("digits"), net=told)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    (tmp_path / "my_layers.py").write_text(
+        "from torch import nn\ndef body(k):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, k))\n"
+    )
+    file = tmp_path / "mine.py"
+    file.write_text(CODE)
+    return file
+
+
+def digits_with(net: object) -> Recipe:
+    return replace(find_recipe("digits"), net=net)
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    state, others = one.state_dict(), other.state_dict()
+    return state.keys() == others.keys() and all(torch.equal(state[name], others[name]) for name in state)
+
+
+def built(network: Network, seed: int) -> nn.Module:
+    return network.build(seeds.generator(seed, "mode", 1))
+
+
+def test_the_papers_networks_keep_their_bits_and_keys() -> None:
+    recipe = find_recipe("digits")
+    facts = facts_of(recipe)
+    assert facts is not None
+    spec = spec_of("digits", "bn", 10)
+    network = network_of(recipe, facts)
+    assert (network.spec, network.key) == (spec, str(spec))
+    assert same(built(network, 3), ResNet(spec, seeds.generator(3, "mode", 1)))
+    # Of another size than the set's images: counted as it always was.
+    odd = replace(find_recipe("cifar10"), net="tin200")
+    facts = facts_of(odd)
+    assert facts is not None
+    assert network_of(odd, facts).spec == spec_of("tin200", "frn", 10)
+
+
+@pytest.mark.parametrize("reference", [SMALL, "torchvision:squeezenet1_1", "file"])
+def test_weights_come_from_the_generator_alone(reference: str, mine: Path) -> None:
+    image = (1, 8, 8) if reference == "file" else IMAGE
+    network = Network(f"{mine}:told" if reference == "file" else reference, "bn", 7, image)
+    assert network.spec is None
+    before = torch.get_rng_state()
+    first = built(network, 0)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(1)
+    assert same(first, built(pickle.loads(pickle.dumps(network)), 0))
+    assert not same(first, built(network, 1))
+    assert first.eval()(torch.rand(2, *image)).shape == (2, 7)
+    assert network.key == pickle.loads(pickle.dumps(network)).key
+    assert network.key != replace(network, classes=8).key
+    assert " at 0x" not in network.key
+
+
+def test_threads_build_what_one_builds(mine: Path) -> None:
+    network = Network(f"{mine}:told", "bn", 10, (1, 8, 8))
+    with ThreadPoolExecutor(4) as pool:
+        nets = list(pool.map(lambda seed: built(network, seed), range(16)))
+    assert all(same(net, built(network, seed)) for seed, net in enumerate(nets))
+
+
+def test_a_users_file_is_imported_once_and_sees_its_neighbours(mine: Path) -> None:
+    recipe, seed = read_recipe(str(mine))
+    assert (recipe.net, seed) == (f"{mine.resolve()}:told", None)
+    for name in ("plain", "told", "late"):
+        check_recipe(digits_with(f"{mine}:{name}"))
+    assert mine.with_suffix(".log").read_text() == "imported "
+    assert str(mine.parent) not in sys.path
+
+
+def test_references_survive_text_and_folders(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = changed(find_recipe("digits"), [f"net={SMALL}", "budget=0.05"])
+    assert from_toml(to_toml(recipe, 1), "here") == (recipe, 1)
+    assert (recipe.net, recipe.budget) == (SMALL, 0.05)
+    monkeypatch.chdir(mine.parent)
+    assert changed(recipe, ["net=mine.py:plain"]).net == f"{mine.resolve()}:plain"
+    # Beside the file that names it, wherever it is read from.
+    text = mine.with_name("my.toml")
+    text.write_text(to_toml(digits_with("digits"), 0).replace('net = "digits"', 'net = "mine.py:plain"'))
+    monkeypatch.chdir("/")
+    assert read_recipe(str(text))[0].net == f"{mine.resolve()}:plain"
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        ("resnet", "known network, timm:MODEL, torchvision:MODEL or FILE.py:FUNCTION, but got 'resnet'"),
+        ("timm:resnet10x", "Expected a network of timm, but got 'resnet10x'; near ones: resnet10t"),
+        ("torchvision:resnet19", "Expected a network of torchvision, but got 'resnet19'; near ones: resnet18"),
+        ("timm:resnet10t(7)", "options of net to be keywords with plain values"),
+        ("timm:resnet10t(a=print(1))", "keywords with plain values"),
+        ("timm:resnet10t(**{'a': 1})", "keywords with plain values"),
+        ("timm:resnet10t(a=1)(b=2)", "keywords with plain values"),
+        ("timm:resnet10t(a=" + "(" * 900 + ")" * 50, "keywords with plain values"),
+        ("timm:resnet10t(no_such=1)", "to be built, but got TypeError: .*no_such.*; check its options"),
+        ("timm:vit_tiny_patch16_224(depth=1)", r"to run on the data's images, \(1, 8, 8\) of torch.float32, but got"),
+        (
+            SMALL.replace("stem_width", "num_classes=5, stem_width"),
+            r"logits of \(batch, 10\), one per class .* \(2, 5\)",
+        ),
+        ("MINE:none", "to be a function in '.*mine.py', but it has no 'none'; near ones:"),
+        ("MINE:five", r"logits of \(batch, 10\), one per class of the data, but got \(2, 5\)"),
+        ("MINE:raises", r"raises\(\) in '.*' to run, but got ZeroDivisionError: 'division by zero'; mend it"),
+        ("MINE:number", "to return a torch.nn.Module, but got int"),
+        ("MINE:asks", "to take no argument but classes or channels, but it asks for 'width'"),
+        ("/no/such/file.py:net", "Expected a Python file in '/no/such/file.py', but there is no such file"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_a_sentence(net: str, message: str, mine: Path) -> None:
+    with pytest.raises(ModebridgeError, match=message):
+        check_recipe(digits_with(net.replace("MINE", str(mine))))
+
+
+def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)  # what Python itself does for a module that cannot be imported
+    with pytest.raises(ModebridgeError, match=r"timm for net .* not installed; pip install 'modebridge\[vision\]'"):
+        check_recipe(digits_with("timm:resnet10t"))
+
+
+def test_functions_that_no_other_process_finds(mine: Path) -> None:
+    def nested() -> nn.Module:
+        return nn.Linear(1, 1)
+
+    for function, got in [
+        (lambda: None, "a lambda"),
+        (nested, "nested, which is not at the top"),
+        (find_recipe, "modebridge.recipes.find_recipe, which is part of a package"),
+        (len, "len, which is not at the top"),
+    ]:
+        with pytest.raises(ModebridgeError, match=f"net to be a function that another process .* but got .*{got}"):
+            digits_with(function)
+    mine.write_text(
+        textwrap.dedent("""
+        from dataclasses import replace
+        from modebridge.recipes import find_recipe
+        def recipe():
+            return replace(find_recipe("digits"), net=lambda: None)
+    """)
+    )
+    with pytest.raises(ModebridgeError, match="but got a lambda; write it with def"):
+        read_recipe(str(mine))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("budget=1.5", "Expected budget to be between 0 and 1"),
+        ("budget=nan", "Expected budget to be between 0 and 1"),
+        ("budget=1e-9", "budget"),
+        ("small=1e6", "slim to leave at least one channel"),
+        ("small=1e-9", "small to be at least 0.1"),
+    ],
+)
+def test_sizes_of_bridges_of_any_network(setting: str, message: str, mine: Path) -> None:
+    with pytest.raises(ModebridgeError, match=message):
+        check_recipe(changed(digits_with(f"{mine}:told"), [setting]))

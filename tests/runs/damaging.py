@@ -1,0 +1,168 @@
+"""A run folder with every kind of file, and what the program says and shows when one of them is damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from modebridge.cli import show_commands, run_commands
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import Answers, resampled_means
+from modebridge.evaluate import answers as scored
+from modebridge.recipes import Recipe
+from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable, TableRow
+from modebridge.runs import page_data, results
+from modebridge.studies import write_study
+from modebridge.training import Epoch
+from tests.runs.small import small
+
+
+def tiny() -> Recipe:
+    """Two modes and their bridges, as fast as can be: here the folder counts, not the scores."""
+    recipe = small()
+    data = replace(recipe.data, train=40, valid=30, test=60, batch_size=20)
+    return replace(recipe, modes=2, data=data, mode=replace(recipe.mode, epochs=1))
+
+
+@dataclass
+class Heard:
+    """What a verb said and showed.
+
+    Args:
+        said: on standard error, and the sentence with which it refused.
+        shown: its tables as plain data; None where it refused.
+    """
+
+    said: str
+    shown: Any
+
+    def names(self, place: str) -> bool:
+        """Whether a file is named, by itself or by the artefact that it belongs to."""
+        said = "\n".join(line for line in self.said.splitlines() if not line.startswith("Settings of"))
+        return place in said or (place.count("/") == 2 and place.rpartition("/")[0] in said)
+
+
+def hear(verb: str, path: Path) -> Heard:
+    """Run a verb of the command line, all of it but the drawing of the page."""
+    pages: list[PageData] = []
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setenv("COLUMNS", "1000")
+        patch.setattr(page_data, "page", lambda data: pages.append(data) or f"<p>{data.title}</p>")
+        # Intervals take half of the time and are of no interest here.
+        patch.setattr(scored, "bootstrap_mean", lambda values: (0.0, float(values.mean())))
+        patch.setattr(results, "resampled_means", partial(resampled_means, resamples=10))
+        try:
+            _VERBS[verb](path)
+        except ModebridgeError as error:
+            return Heard(err.getvalue() + str(error), None)
+    if verb == "advise":
+        shown = json.loads(out.getvalue())
+        del shown["left_out"]
+        return Heard(err.getvalue(), shown)
+    record = json.loads(out.getvalue()) if verb == "run" else {}
+    return Heard(err.getvalue(), {"rows": record.get("rows"), **(_plain(pages[-1]) if pages else {})})
+
+
+def _run(path: Path) -> None:
+    given: dict[str, Any] = {"seed": None, "settings": [], "data": None, "device": "cpu", "modes": None}
+    run_commands.run(None, out=path, boards=False, as_json=True, **given)
+
+
+_VERBS: dict[str, Callable[[Path], None]] = {
+    "run": _run,
+    "report": show_commands.report_run,
+    "advise": lambda path: show_commands.advise_run(path, 1.5, "flops", True),
+}
+
+
+def _plain(data: PageData) -> dict[str, Any]:
+    """Everything on a page but the warnings and the words about its origin."""
+    answers: Answers = data.answers
+    return {
+        "table": [asdict(row) for row in data.rows],
+        "summary": data.summary,
+        "logits": {name: tensor.tolist() for name, tensor in {**answers.valid, **answers.test}.items()},
+        "costs": {name: asdict(cost) for name, cost in answers.costs.items()},
+        "profiles": {name: [asdict(point) for point in points] for name, points in data.profiles.items()},
+        "samples": data.samples and data.samples.images.tolist(),
+        "metrics": {kind: {name: _lines(epochs) for name, epochs in m.items()} for kind, m in data.metrics.items()},
+        "studies": [[part.name, part.figure, *(table.as_dict() for table in part.tables)] for part in data.studies],
+        "times": dict(data.times),
+        "elastic": {name: [asdict(point) for point in points] for name, points in data.elastic.items()},
+    }
+
+
+def _lines(epochs: Sequence[Epoch]) -> list[dict[str, Any]]:
+    """Without the time they took, which is another one when an artefact is made again."""
+    return [asdict(replace(epoch, seconds=0.0)) for epoch in epochs]
+
+
+def outcome(verb: str, heard: Heard, wanted: Heard, name: str) -> str:
+    """What became of a damaged file: in lower case what may be, in upper case what must not."""
+    named = heard.names(name)
+    if heard.shown is None:
+        return "refused, and named" if named else "REFUSED WITHOUT A NAME"
+    if heard.shown == wanted.shown:
+        return "named, all the same" if named else "harmless"
+    if not named:
+        return "DIFFERENT IN SILENCE"
+    # A run makes again what its tables are made from; only another recipe may give other tables.
+    if verb == "run" and name != "recipe.toml" and heard.shown["table"] != wanted.shown["table"]:
+        return "NAMED, BUT NOT MADE AGAIN"
+    return "named, the rest left out" if verb != "run" or name != "recipe.toml" else "named, run as it says now"
+
+
+def everything(place: Path) -> Path:
+    """A copy, at `place`, of a finished run folder with a study and measured times; made once per process of tests."""
+    shutil.copytree(_made().name, place, dirs_exist_ok=True)
+    return place
+
+
+@cache
+def _made() -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory()
+    path = Path(folder.name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_commands, "read_recipe", lambda name: (tiny(), 0))
+        assert hear("run", path).shown is not None
+    times = {"mode-0": 1.0, "mode-1": 1.0, "curve-0-1": 1.0, "I-0-1-small": 0.1, "II-0-1-small": 0.1}
+    kept = {"relative": {**times, "labels-0-1-small": 0.1}, "batch": 64}
+    show_commands.existing(path).files.write({"times.json": json.dumps(kept)})
+    rows = (TableRow("DE-1", {"NLL": Cell(0.5, 0.1)}), TableRow("DE-2", {"NLL": Cell(0.4)}))
+    table = StudyTable("A study", (Column("NLL", 3, "down"),), rows, ("A note.",))
+    write_study(StudyPart("type1", "what it asks", (table,), "<svg></svg>"), show_commands.existing(path))
+    return folder
+
+
+def files_of(path: Path) -> list[str]:
+    """The files of a run folder but its scratch, by their paths in it."""
+    found = [file.relative_to(path).as_posix() for file in sorted(path.rglob("*")) if file.is_file()]
+    return [name for name in found if not name.startswith(".work/")]
+
+
+def flips(path: Path, count: int, seed: int = 0) -> Iterator[tuple[str, int, int]]:
+    """Random bits as file, byte and bit: every other one of any file, the others of any byte of the folder."""
+    chance = random.Random(seed)
+    names = files_of(path)
+    sizes = [(path / name).stat().st_size for name in names]
+    for k in range(count):
+        name = chance.choice(names) if k % 2 else chance.choices(names, sizes)[0]
+        yield name, chance.randrange((path / name).stat().st_size), chance.randrange(8)
+
+
+def flip(file: Path, byte: int, bit: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[byte] ^= 1 << bit
+    file.write_bytes(data)

@@ -1,0 +1,39 @@
+"""The demo's recipe, small enough for a test, and one finished run of it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from modebridge.recipes import Recipe
+from modebridge.runs import RunFolder, begin, run_recipe
+from modebridge.recipes.demo import digits
+
+
+def small() -> Recipe:
+    recipe = digits()
+    return replace(
+        recipe,
+        modes=3,
+        data=replace(recipe.data, train=60, valid=60, test=200, batch_size=30),
+        mode=replace(recipe.mode, epochs=2),
+        curve=replace(recipe.curve, epochs=1),
+        bridge=replace(recipe.bridge, epochs=1),
+    )
+
+
+def finished(place: Path) -> RunFolder:
+    """A copy, at `place`, of a finished run of the small recipe; it is made once per process of tests."""
+    shutil.copytree(_made().name, place, dirs_exist_ok=True)
+    return RunFolder(place)
+
+
+@cache
+def _made() -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory()
+    run_recipe(small(), folder=RunFolder(folder.name))
+    begin(RunFolder(folder.name), small(), 0)
+    return folder

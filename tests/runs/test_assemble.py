@@ -1,0 +1,119 @@
+"""From a run folder to an ensemble: the kept weights, temperatures and answers fit together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from modebridge.deploy import ALL, gated
+from modebridge.deploy.parity import expected
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import advise
+from modebridge.runs import gather, main_rows, read_answers, run_recipe, write_page
+from modebridge.runs.assemble import ensemble_of, some_images
+from modebridge.runs.trade_offs import elastic_lines, temperatures_of, threshold_for
+from tests.runs.small import finished, small
+
+NAMES = ["mode-0", "I-0-1-small", "labels-0-1-small"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = finished(tmp_path_factory.mktemp("deploying") / "run")
+    return folder, run_recipe(small(), folder=folder)
+
+
+@torch.no_grad()
+def test_the_ensemble_says_what_was_kept(run):
+    folder, result = run
+    ensemble, notes = ensemble_of(folder.path, NAMES)
+    answers = read_answers(folder)
+    images = result.splits.test.images
+    assert notes["names"] == NAMES
+    assert ensemble.calibrated
+    torch.testing.assert_close(ensemble(images).double(), answers.calibrated(NAMES), rtol=0, atol=1e-5)
+    assert notes["scores"]["nll"] == answers.score(NAMES).nll
+    # Fewer bridges are calibrated for themselves.
+    short = expected(ensemble.members(images), 1, notes["temperatures"], bridges=1)
+    torch.testing.assert_close(short.double(), answers.calibrated(NAMES[:2]), rtol=0, atol=1e-5)
+    assert notes["example"].shape[1:] == images.shape[1:]
+    assert any(torch.equal(notes["example"][0], image) for image in images), "a real image"
+
+
+def test_members_by_default_and_their_order(run):
+    folder, _ = run
+    chosen = advise(read_answers(folder), 1.2).chosen.members
+    assert set(ensemble_of(folder)[1]["names"]) == set(chosen)
+    two = ["II-0-1-small", "mode-1", "mode-0"]
+    assert ensemble_of(folder, two)[1]["names"] == ["mode-1", "mode-0", "II-0-1-small"]
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        (["I-0-1-small"], "Expected mode-0 to be a member, because I-0-1-small reads it"),
+        (["mode-9"], "Expected a member of this run, but got 'mode-9'; near ones: mode-"),
+        (["mode-0", "curve-0-1"], "modes and bridges to export, but got 'curve-0-1'"),
+    ],
+)
+def test_bad_members_are_said(run, members, message):
+    with pytest.raises(ModebridgeError, match=message):
+        ensemble_of(run[0], members)
+
+
+def test_weights_that_have_changed_are_not_exported(run, tmp_path):
+    for kind, name, at_fault in (("modes", "0", "mode-0"), ("bridges", "I-0-1-small", "I-0-1-small")):
+        there = tmp_path / kind
+        shutil.copytree(run[0].path, there)
+        other = {"modes": "1", "bridges": "labels-0-1-small"}[kind]
+        shutil.copy(there / kind / other / "weights.safetensors", there / kind / name / "weights.safetensors")
+        with pytest.raises(ModebridgeError, match=f"weights of {at_fault} in .* missing or have changed"):
+            ensemble_of(there, NAMES)
+    with pytest.raises(ModebridgeError, match="to be a run folder"):
+        ensemble_of(tmp_path, NAMES)
+
+
+def test_a_threshold_keeps_to_its_cost_on_validation_images(run):
+    answers = read_answers(run[0])
+    whole = answers.cost(NAMES)[0]
+    threshold = threshold_for(answers, NAMES, (1 + whole) / 2)
+    ensemble, notes = ensemble_of(run[0], NAMES)
+    with torch.no_grad():
+        members = ensemble.members(run[1].splits.valid.images)
+    _, unsure = gated(members, 1, notes["temperatures"], threshold)
+    assert float(unsure.double().mean()) == pytest.approx(0.5, abs=0.02)
+    assert threshold_for(answers, NAMES, whole) == ALL
+
+
+@pytest.mark.slow
+def test_the_lines_of_the_report_end_at_the_rows_of_its_table(run):
+    folder, result = run
+    rows = {row.name: row for row in result.rows}
+    lines = elastic_lines(result.answers, result.rows)
+    assert list(lines) == ["DE-1 + 2 bridges I", "DE-2", "DE-2 + 1 bridge II"]
+    for name, points in lines.items():
+        assert (points[0].cost, points[0].nll) == pytest.approx((1.0, rows["DE-1"].nll))
+        assert (points[-1].cost, points[-1].nll) == pytest.approx((rows[name].relative_flops, rows[name].nll))
+    place = write_page(folder, gather(folder, main_rows(small(), result.answers)))
+    assert "Elastic answers" in place.read_text()
+    kept = json.loads((folder.path / "elastic.json").read_text())
+    assert kept["DE-2"][-1]["cost"] == lines["DE-2"][-1].cost
+    assert gather(folder).elastic == lines
+
+
+def test_temperatures_are_those_of_the_rows(run):
+    answers = read_answers(run[0])
+    found = temperatures_of(answers, NAMES)
+    assert found.first == answers.temperature(NAMES[:1])
+    assert found.by_bridges == pytest.approx([answers.temperature(NAMES[:m]) for m in (1, 2, 3)])
+
+
+def test_images_for_eight_bits(run):
+    images, (checked, labels) = some_images(small(), None, 0)
+    splits = run[1].splits
+    assert torch.equal(images, splits.train.images[:256])
+    assert torch.equal(checked, splits.valid.images)
+    assert torch.equal(labels, splits.valid.labels)

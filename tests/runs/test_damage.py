@@ -1,0 +1,173 @@
+"""Damaged run folders: whatever file it is, it is named and made again or left out, or the program refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from modebridge.errors import ModebridgeError
+from modebridge.runs import RunFolder, read_answers
+from tests.runs.damaging import Heard, everything, files_of, flip, flips, hear, outcome
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return everything(tmp_path_factory.mktemp("damage") / "run")
+
+
+@pytest.fixture(scope="module")
+def wanted(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Heard]:
+    copy = Path(shutil.copytree(whole, tmp_path_factory.mktemp("wanted") / "run"))
+    found = {verb: hear(verb, copy) for verb in ("advise", "report", "run")}
+    # Copies keep the times of their files: nothing was written.
+    assert [(copy / name).stat().st_mtime_ns for name in files_of(copy)] == (
+        [(whole / name).stat().st_mtime_ns for name in files_of(whole)]
+    )
+    return found
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def judged(copy: Path, name: str, wanted: dict[str, Heard], verbs: tuple[str, ...]) -> list[str]:
+    """What became of a damaged file by each verb; `run` comes last, because it mends."""
+    found = []
+    for verb in verbs:
+        heard = hear(verb, copy)
+        found.append(f"{verb}: {outcome(verb, heard, wanted[verb], name)}")
+        assert found[-1].partition(": ")[2].islower(), (name, found[-1], heard.said)
+    return found
+
+
+def test_a_whole_folder_is_silent_and_not_written_to(whole: Path, wanted: dict[str, Heard]) -> None:
+    assert RunFolder(whole).mend() == []
+    assert "Nothing was to be trained" in wanted["run"].said
+    assert not any("damaged" in heard.said for heard in wanted.values())
+
+
+def test_a_flipped_bit_anywhere_is_noticed_or_harmless(whole: Path, wanted: dict[str, Heard], tmp_path: Path) -> None:
+    """Twenty files, a bit each; `run` for one of them, since that trains."""
+    chance = random.Random(5)
+    for k, name in enumerate(chance.sample(files_of(whole), 20)):
+        copy = Path(shutil.copytree(whole, tmp_path / str(k)))
+        flip(copy / name, chance.randrange((copy / name).stat().st_size), chance.randrange(8))
+        judged(copy, name, wanted, ("advise", "report", "run") if k == 0 else ("advise", "report"))
+
+
+@pytest.mark.slow
+def test_500_flipped_bits(whole: Path, wanted: dict[str, Heard], tmp_path: Path) -> None:
+    counts: Counter[str] = Counter()
+    for name, byte, bit in flips(whole, 500):
+        copy = Path(shutil.copytree(whole, tmp_path / "run"))
+        flip(copy / name, byte, bit)
+        counts.update(judged(copy, name, wanted, ("advise", "report", "run")))
+        if name != "recipe.toml":
+            # Mended, but for what only other commands make, and what nothing does.
+            rest = [said for said in RunFolder(copy).mend() if not said.startswith(("times", "studies", "metrics"))]
+            assert rest == []
+        shutil.rmtree(copy)
+    print(counts)  # noqa: T201 - the counts are the result
+
+
+WAYS: dict[str, Callable[[Path], object]] = {
+    "cut": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
+    "empty": lambda file: file.write_bytes(b""),
+    "deleted": lambda file: file.unlink(),
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+    "not text": lambda file: file.write_bytes(b"\xff\xfe\x00"),
+    "nested": lambda file: file.write_text("[" * 100_000),
+    "another object": lambda file: file.write_text('{"a": 1}'),
+    "a list": lambda file: file.write_text("[1, 2]"),
+}
+
+
+def _damaged_in_every_way(
+    whole: Path, wanted: dict[str, Heard], tmp_path: Path, cases: list[tuple[str, str]], verbs: tuple[str, ...]
+) -> None:
+    for name, way in cases:
+        copy = Path(shutil.copytree(whole, tmp_path / "run"))
+        WAYS[way](copy / name)
+        judged(copy, name, wanted, verbs)
+        shutil.rmtree(copy)
+
+
+def test_files_damaged_in_other_ways(whole: Path, wanted: dict[str, Heard], tmp_path: Path) -> None:
+    files = random.Random(1).sample([name for name in files_of(whole) if not name.startswith("metrics/")], len(WAYS))
+    cases = list(zip(files, WAYS, strict=True))
+    _damaged_in_every_way(whole, wanted, tmp_path, cases, ("advise", "report"))
+
+
+@pytest.mark.slow
+def test_every_file_damaged_in_every_way(whole: Path, wanted: dict[str, Heard], tmp_path: Path) -> None:
+    # Metrics that are deleted are not missed: no table is made from them.
+    cases = [(name, way) for name in files_of(whole) for way in WAYS]
+    cases = [case for case in cases if not (case[0].startswith("metrics/") and case[1] == "deleted")]
+    _damaged_in_every_way(whole, wanted, tmp_path, cases, ("advise", "report", "run"))
+
+
+def test_every_note_is_sealed(copy: Path) -> None:
+    """What one flipped bit changed unnoticed: costs, what is read, ids, parents, the images that were asked about."""
+    file = copy / "logits" / "I-0-1-small" / "meta.json"
+    text = file.read_text()
+    meta = json.loads(text)
+    assert {"flops", "params", "reads", "id", "parents", "scored_on", "key", "hash", "artefact", "format"} <= set(meta)
+    for note, value in meta.items():
+        changes = [{**meta, note: f"{value}?"}, {key: kept for key, kept in meta.items() if key != note}]
+        for change in changes:
+            file.write_text(json.dumps(change))
+            folder = RunFolder(copy)
+            assert folder.meta("logits/I-0-1-small") == {}
+            assert folder.damage == {"logits/I-0-1-small": "meta.json does not fit its seal"}
+    file.write_text(json.dumps(meta, separators=(",", ":")))  # another layout says the same
+    assert RunFolder(copy).meta("logits/I-0-1-small") == meta
+
+
+def test_an_artefact_in_the_place_of_another_is_noticed(copy: Path) -> None:
+    shutil.rmtree(copy / "logits" / "mode-1")
+    shutil.copytree(copy / "logits" / "mode-0", copy / "logits" / "mode-1")
+    folder = RunFolder(copy)
+    assert "mode-1" not in read_answers(folder).test
+    assert folder.damage["logits/mode-1"] == "it is a copy of logits/mode-0"
+
+
+def test_labels_are_verified(copy: Path) -> None:
+    file = copy / "logits" / "labels" / "weights.safetensors"
+    data = file.read_bytes()
+    chance = random.Random(0)
+    for _ in range(20):
+        flip(file, chance.randrange(len(data)), chance.randrange(8))
+        with pytest.raises(ModebridgeError, match=r"logits/labels' to be whole, but it is damaged \(weights"):
+            read_answers(RunFolder(copy))
+        file.write_bytes(data)
+    assert len(read_answers(RunFolder(copy)).test_labels) == 60
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "notes", "message"),
+    [
+        ("mode-0", {"valid": torch.zeros(30, 10), "test": torch.zeros(59, 10)}, {}, r"60 rows .*\(59, 10\)"),
+        ("mode-0", {"valid": torch.zeros(30, 10)}, {}, "60 rows of test logits, one a label, but got none"),
+        ("mode-0", {"valid": torch.zeros(30, 9), "test": torch.zeros(60, 10)}, {}, "10 classes, as mode-0, but got 9"),
+        ("mode-0", {}, {"flops": "many"}, "lacks its cost"),
+        ("mode-0", {}, {"reads": None}, "lacks what it reads"),
+        ("labels", {"valid": torch.zeros(30), "test": torch.zeros(60)}, {}, "whole numbers for valid labels"),
+        ("labels", {"valid": torch.arange(30), "test": torch.arange(60)}, {}, "a label 59, .* classes to 9"),
+    ],
+)
+def test_answers_that_do_not_fit_each_other(copy, name, tensors, notes, message) -> None:
+    """Not by a flipped bit, which no seal survives, but by hand."""
+    folder = RunFolder(copy)
+    own, meta = folder.read(f"logits/{name}")
+    kept = {key: value for key, value in meta.items() if key not in ("key", "hash", "seal")}
+    folder.keep(f"logits/{name}", meta["key"], tensors or own, kept | notes)
+    with pytest.raises(ModebridgeError, match=message):
+        read_answers(RunFolder(copy))

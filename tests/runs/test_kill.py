@@ -1,0 +1,93 @@
+"""kill -9 at random moments, started again each time: the run ends at the artefacts of a run that was left alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from modebridge.runs import RunFolder, run_recipe
+from modebridge.report import as_dicts
+from tests.runs.small import finished, small
+
+SCRIPT = """
+import sys
+from modebridge.runs import RunFolder, run_recipe
+from tests.runs.small import finished, small
+run_recipe(small(), folder=RunFolder(sys.argv[1], every=0.05))
+"""
+
+
+def artefacts(folder: Path) -> dict[str, bytes]:
+    files = sorted(folder.glob("*/*/weights.safetensors"))
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = finished(tmp_path_factory.mktemp("alone") / "run")
+    return folder.path, run_recipe(small(), folder=folder)
+
+
+def test_a_folder_changes_nothing_but_keeps_everything(alone):
+    folder, result = alone
+    assert as_dicts(result.rows) == as_dicts(run_recipe(small()).rows)
+    # Modes, curves, bridges; what each of them (and the labels) said; profiles of curves, sample images.
+    assert len(artefacts(folder)) == 9 + 10 + 2 + 1
+    assert not list((folder / ".work").iterdir())
+
+
+def test_the_second_time_nothing_is_trained(alone):
+    folder, result = alone
+    seen = []
+    again = run_recipe(small(), folder=RunFolder(folder), progress=lambda *stage: seen.append(stage))
+    assert not seen
+    assert as_dicts(again.rows) == as_dicts(result.rows)
+
+
+@pytest.mark.slow
+def test_what_depends_on_a_change_is_trained_again_and_nothing_else(alone, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(alone[0], folder)
+    before, seen = artefacts(folder), set()
+    changed = replace(small(), curve=replace(small().curve, weight_decay=0.5))
+    run_recipe(changed, folder=RunFolder(folder), progress=lambda stage, *_: seen.add(stage))
+    assert seen == {"curves", "bridges", "scores"}
+    after = artefacts(folder)
+    assert {name for name in before if before[name] != after[name]} >= {"curves/0-1/weights.safetensors"}
+    assert all(before[name] == after[name] for name in before if name.startswith("modes/"))
+    # A damaged artefact is made again, to the same bits.
+    victim = folder / "modes" / "1" / "weights.safetensors"
+    victim.write_bytes(victim.read_bytes()[:-7])
+    run_recipe(changed, folder=RunFolder(folder))
+    assert artefacts(folder) == after
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_runs_end_at_the_same_bits(alone, tmp_path, times):
+    chance = random.Random(0)
+    folder, kills = tmp_path / "killed", 0
+    for _ in range(60):
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(folder)])
+        try:
+            process.wait(timeout=chance.uniform(2.0, 4.2) if kills < times else 300)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            continue
+        assert process.returncode == 0
+        if kills >= times:
+            break
+        # Done before its last kill: take a random artefact away, so that there is work to be killed at again.
+        victims = sorted(folder.glob("*/*/meta.json"))
+        chance.choice(victims).write_text(json.dumps({}))
+    assert kills == times
+    assert artefacts(folder) == artefacts(alone[0])

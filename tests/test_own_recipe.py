@@ -1,0 +1,82 @@
+"""examples/my_recipe.py, small: two networks of timm go through every verb, from scratch and from checkpoints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests import torchvision_on_cpu
+
+torchvision_on_cpu.mend()
+timm = pytest.importorskip("timm")
+
+from modebridge.cli.app import app  # noqa: E402
+from modebridge.deploy import Deployed  # noqa: E402
+from modebridge.runs import RunFolder, read_answers  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "my_recipe.py"
+SHORT = [f"--set={key}" for key in ("curve.epochs=1", "bridge.epochs=1", "data.train=60", "data.test=80")]
+
+
+def invoke(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that begins from two checkpoints, as a user has them."""
+    place = tmp_path_factory.mktemp("own")
+    recipe = Path(shutil.copy(EXAMPLE, place / "my_recipe.py"))
+    for k in range(2):
+        torch.manual_seed(k)
+        small = {"channels": (16, 32, 64, 128), "stem_width": 16}
+        net = timm.create_model("resnet10t", num_classes=10, in_chans=3, **small)
+        (place / "checkpoints").mkdir(exist_ok=True)
+        torch.save(net.state_dict(), place / "checkpoints" / f"{k}.pt")
+    invoke("run", recipe, *SHORT, "--modes", place / "checkpoints", "--out", place / "run", "--json")
+    return place / "run"
+
+
+def test_it_ends_with_the_same_table_as_the_demo(run: Path) -> None:
+    rows = {row["name"]: row for row in json.loads((run / "results.json").read_text())["rows"]}
+    assert {"DE-1", "DE-2", "DE-1 + 1 bridge I", "DE-1 + 1 label control", "DE-2 + 1 bridge II"} <= set(rows)
+    assert 1.0 < rows["DE-1 + 1 bridge I"]["relative_flops"] < 1.2
+    answers = read_answers(RunFolder(run, writes=False))
+    assert answers.test["mode-0"].shape == (80, 10)
+    assert "my-recipe" in (run / "report.html").read_text()
+    assert json.loads((run / "data.json").read_text())["image"] == [3, 32, 32]
+
+
+def test_a_second_run_trains_nothing(run: Path) -> None:
+    assert json.loads(invoke("run", "--out", run, "--json"))["trained"] == []
+    assert all(step["missing"] == [] for step in json.loads(invoke("run", "--out", run, "--plan", "--json")))
+
+
+def test_the_other_verbs(run: Path, tmp_path: Path) -> None:
+    invoke("report", run)
+    members = json.loads(invoke("advise", run, "--by", "time", "--json"))["chosen"]["members"]
+    assert "mode-0" in members or "mode-1" in members
+    invoke("export", run, tmp_path / "fast.onnx", "--members", "mode-0,I-0-1-small")
+    deployed = Deployed.load(tmp_path / "fast.onnx")
+    answers = read_answers(RunFolder(run, writes=False))
+    samples = RunFolder(run, writes=False).read("samples/0-1")[0]
+    expected = answers.calibrated(["mode-0", "I-0-1-small"])[samples["numbers"]]
+    probabilities = deployed(samples["images"].numpy()).probabilities
+    torch.testing.assert_close(torch.tensor(probabilities).double(), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_verbs_that_need_no_weights(run: Path) -> None:
+    timed = ("--seconds", "0.01", "--batch", "1", "--ways", "eager", "--device", "cpu")
+    lines = json.loads(invoke("bench", run, *timed, "--only", "DE-1,DE-1 + 1 bridge I", "--json"))
+    assert lines
+    rows = {row["name"]: row for row in json.loads(invoke("cost", run.parent / "my_recipe.py", "--json"))}
+    assert rows["DE-1"]["relative_flops"] == 1.0
+    assert "correspondence" in invoke("study", "correspondence", "--out", run)
