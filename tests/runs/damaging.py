@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from modebridge.cli import show_commands, run_commands
+from modebridge.cli import run_commands, show_commands
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, resampled_means
 from modebridge.evaluate import answers as scored

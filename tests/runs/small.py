@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from modebridge.recipes import Recipe
-from modebridge.runs import RunFolder, begin, run_recipe
 from modebridge.recipes.demo import digits
+from modebridge.runs import RunFolder, begin, run_recipe
 
 
 def small() -> Recipe:

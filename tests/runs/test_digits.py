@@ -14,11 +14,11 @@ from modebridge.data import Loader
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import evaluate, surprisals
-from modebridge.recipes import find_recipe
 from modebridge.members import Context, CurveWeights
-from modebridge.runs import Run, run_recipe
+from modebridge.recipes import find_recipe
 from modebridge.recipes.demo import digits
 from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary, terminal_table
+from modebridge.runs import Run, run_recipe
 from tests.runs.small import finished, small
 
 
@@ -132,7 +132,14 @@ def row(name, nll, dee=1.0, **more):
     more |= {"role": roles.get(name, ""), "family": "networks" if plain else name.rpartition(" ")[2]}
     members = tuple(f"mode-{k}" for k in range(int(name[3])))
     return Row(
-        name=name, dee=dee, members=members, relative_flops=1.05, relative_params=1.08, temperature=1.0, **scores, **more
+        name=name,
+        dee=dee,
+        members=members,
+        relative_flops=1.05,
+        relative_params=1.08,
+        temperature=1.0,
+        **scores,
+        **more,
     )
 
 

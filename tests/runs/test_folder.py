@@ -16,10 +16,10 @@ import torch
 
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import changed
+from modebridge.recipes.splits import load_splits
 from modebridge.runs import RunFolder, begin, engine_for, read_answers, run_recipe, write_page
 from modebridge.runs.assemble import ensemble_of
 from modebridge.runs.given_modes import find_modes
-from modebridge.recipes.splits import load_splits
 from tests.runs.small import finished as finished_run
 from tests.runs.small import small
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from modebridge.runs import RunFolder, run_recipe
 from modebridge.report import as_dicts
+from modebridge.runs import RunFolder, run_recipe
 from tests.runs.small import finished, small
 
 SCRIPT = """

@@ -12,13 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.nets import ResNet
 from modebridge.members import ModeMember, parse_member
-from modebridge.runs import manifest
-from modebridge.runs import blueprint_for, RunFolder, begin, find_recipe_of, gather, Run, read_answers, recipe_to_go_on_with
+from modebridge.runs import (
+    Run,
+    RunFolder,
+    begin,
+    blueprint_for,
+    find_recipe_of,
+    gather,
+    manifest,
+    read_answers,
+    recipe_to_go_on_with,
+)
 from modebridge.runs.given_modes import find_modes
 from modebridge.runs.sealed_records import seal_of, sealed
 from tests.runs.damaging import everything, files_of, flip, hear, tiny
@@ -170,7 +177,9 @@ def as_version_01(path: Path) -> None:
     (path / "manifest.json").unlink()
     for file in path.glob("*/*/meta.json"):
         meta = json.loads(file.read_text())
-        file.write_text(json.dumps({key: meta[key] for key in meta if key not in ("seal", "format", "artefact", "inputs")}))
+        file.write_text(
+            json.dumps({key: meta[key] for key in meta if key not in ("seal", "format", "artefact", "inputs")})
+        )
     for file in path.glob("metrics/*/*.jsonl"):
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         file.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "sum"}) + "\n" for line in lines))

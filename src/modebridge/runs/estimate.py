@@ -82,9 +82,7 @@ def rate_here(recipe: Recipe) -> float:
 
 
 @torch.no_grad()
-def member_times(
-    blueprint: Blueprint, members: Sequence[str], batch: int = 64, repeats: int = 7
-) -> dict[str, float]:
+def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, repeats: int = 7) -> dict[str, float]:
     """The measured forward time of each member, in units of one base network, on this machine's CPU or GPU.
 
     A bridge is timed on features that are there already, as it runs in an ensemble.

@@ -66,9 +66,7 @@ class CurveProfile(Artefact):
         made: dict[str, Made] = {}
         for artefact in group:
             curve = load_curve(context, parents, artefact.i, artefact.j).to(context.engine.device)
-            points = curve_profile(
-                context.placed(), curve, context.data.valid(), POSITIONS, context.data.statistics()
-            )
+            points = curve_profile(context.placed(), curve, context.data.valid(), POSITIONS, context.data.statistics())
             table = torch.tensor([[point.r, point.nll, point.accuracy] for point in points], dtype=torch.float64)
             made[artefact.name] = Made({"points": table}, {"columns": ["r", "nll", "accuracy"]})
         return made

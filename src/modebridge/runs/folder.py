@@ -18,8 +18,8 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.errors import ModebridgeError
 from modebridge.runs.artefact_files import FILES, read_artefact, stamp_of
-from modebridge.runs.manifest import MANIFEST, RECIPE, LooseFiles, writable
 from modebridge.runs.epoch_files import EpochFiles
+from modebridge.runs.manifest import MANIFEST, RECIPE, LooseFiles, writable
 from modebridge.runs.sealed_records import Damage, sealed, unsealed
 from modebridge.training import Checkpoints
 

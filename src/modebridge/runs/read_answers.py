@@ -14,8 +14,8 @@ from modebridge.evaluate import Answers, MemberCost
 from modebridge.members import KINDS, Member, ModeMember, members_of, parse_member
 from modebridge.recipes import Recipe
 from modebridge.runs.folder import RunFolder
-from modebridge.runs.recipe_file import known_recipe_of
 from modebridge.runs.manifest import RECIPE
+from modebridge.runs.recipe_file import known_recipe_of
 from modebridge.runs.sealed_records import Damage
 
 __all__ = ["missing_members", "read_answers"]
@@ -121,7 +121,13 @@ def _kept(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], lab
 def _check_labels(labels: Mapping[str, Tensor]) -> None:
     for split in ("valid", "test"):
         numbers = labels.get(split)
-        if numbers is None or numbers.ndim != 1 or numbers.is_floating_point() or numbers.is_complex() or not len(numbers):
+        if (
+            numbers is None
+            or numbers.ndim != 1
+            or numbers.is_floating_point()
+            or numbers.is_complex()
+            or not len(numbers)
+        ):
             got = "none" if numbers is None else f"{numbers.dtype} of {tuple(numbers.shape)}"
             raise Damage(f"Expected whole numbers for {split} labels, one an image, but got {got}")
         if int(numbers.min()) < 0:

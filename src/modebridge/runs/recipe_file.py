@@ -163,7 +163,7 @@ def _check_version(folder: RunFolder) -> None:
         meta = folder.peek(place)
         if meta and "inputs" not in meta:
             raise ModebridgeError(
-                f"Expected '{folder.path}' to be a run of this version, but {place} was made by an earlier one; report, "
-                f"advise and export still read it, and a new run takes its modes: modebridge run {folder.path / RECIPE} "
-                f"--modes {folder.path / 'modes'} --out NEW."
+                f"Expected '{folder.path}' to be a run of this version, but {place} was made by an earlier one; "
+                "report, advise and export still read it, and a new run takes its modes: modebridge run "
+                f"{folder.path / RECIPE} --modes {folder.path / 'modes'} --out NEW."
             )

@@ -1,0 +1,44 @@
+"""A run as a graph: a store of what is made, a plan of what is missing, an executor that makes it, and what it shows."""
+
+from modebridge.runs.assemble import ensemble_of, some_images
+from modebridge.runs.data_facts import blueprint_for
+from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_for, make_job, make_job_of
+from modebridge.runs.folder import RunFolder, machine
+from modebridge.runs.page_data import gather, write_page
+from modebridge.runs.plan import Job, Plan, Stage, plan_of
+from modebridge.runs.read_answers import missing_members, read_answers
+from modebridge.runs.recipe_file import begin, find_recipe_of, recipe_to_go_on_with
+from modebridge.runs.recipe_run import RunResult, run_recipe
+from modebridge.runs.results import curve_warnings, main_rows
+from modebridge.runs.run import Run
+
+__all__ = [
+    "Executor",
+    "Job",
+    "Local",
+    "Orders",
+    "Plan",
+    "Run",
+    "RunFolder",
+    "RunResult",
+    "RunSpec",
+    "Stage",
+    "begin",
+    "blueprint_for",
+    "curve_warnings",
+    "engine_for",
+    "ensemble_of",
+    "find_recipe_of",
+    "gather",
+    "machine",
+    "main_rows",
+    "make_job",
+    "make_job_of",
+    "missing_members",
+    "plan_of",
+    "read_answers",
+    "recipe_to_go_on_with",
+    "run_recipe",
+    "some_images",
+    "write_page",
+]

@@ -1,0 +1,35 @@
+"""RUN/data.json: what there is to know of a run's data without reading it again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from modebridge.members import Blueprint
+from modebridge.recipes import DataFacts, Recipe, RunData, facts_of, network_of
+from modebridge.runs.folder import RunFolder
+
+__all__ = ["blueprint_for", "facts_for", "keep_facts"]
+
+FILE = "data.json"
+
+
+def keep_facts(folder: RunFolder, facts: DataFacts) -> None:
+    """Write them down."""
+    if folder.writes:
+        folder.files.write({FILE: json.dumps(facts.to_dict(), indent=1)})
+
+
+def facts_for(recipe: Recipe, folder: RunFolder | None = None, data: Path | None = None) -> DataFacts:
+    """The facts of a recipe's data: from a run folder, or known of a named set, or else read now."""
+    record = folder.files.record(FILE) if folder is not None else {}
+    if record:
+        return DataFacts.from_dict(record)
+    return facts_of(recipe) or RunData(recipe, 0, data).facts
+
+
+def blueprint_for(
+    recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, data: Path | None = None
+) -> Blueprint:
+    """A recipe and its network, for whoever does not train."""
+    return Blueprint(recipe, network_of(recipe, facts_for(recipe, folder, data)), seed)

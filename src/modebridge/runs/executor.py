@@ -1,0 +1,162 @@
+"""Who makes the jobs of a run: today this process, on the cores of a CPU or on a GPU; anything else can be given."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Protocol
+
+import torch
+
+from modebridge.errors import ModebridgeError
+from modebridge.members import Context, Made, Tensors
+from modebridge.recipes import Recipe, RunData, check_recipe, facts_of, network_of
+from modebridge.runs.plan import Job
+from modebridge.training import Checkpoints, Engine, Epoch, Report, side_by_side
+
+__all__ = [
+    "Executor",
+    "Local",
+    "Orders",
+    "RunSpec",
+    "context_of",
+    "engine_for",
+    "make_context",
+    "make_job",
+    "make_job_of",
+]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything from which another process can make the same context; it can be pickled.
+
+    Args:
+        recipe: the choices.
+        seed: of every random choice.
+        data: the folder of the data set's files.
+        device: "auto", "cpu" or "cuda".
+    """
+
+    recipe: Recipe
+    seed: int = 0
+    data: str | None = None
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What an executor needs to do some jobs.
+
+    Args:
+        spec: of the run, for executors that make jobs in other processes.
+        context: of this process.
+        parents: gives the tensors that a job needs, by place.
+        checkpoints: gives the place where a job saves itself; None where there is none.
+        report: gives what a job tells its epochs to.
+        done: keeps what a job has made; must be called in this process, as soon as the job is done.
+    """
+
+    spec: RunSpec
+    context: Context
+    parents: Callable[[Job], Mapping[str, Tensors]]
+    checkpoints: Callable[[Job], Checkpoints | None]
+    report: Callable[[Job], Report]
+    done: Callable[[Job, Mapping[str, Made], float], None]
+
+
+class Executor(Protocol):
+    """Does the jobs of one wave, which do not need each other, in any order, anywhere."""
+
+    def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
+        """Do all of them, and hand over what each has made."""
+        ...
+
+
+class Local:
+    """On a CPU side by side, one core each; on a GPU, or in several processes that train together, in turn."""
+
+    def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
+        """Do all of them here."""
+
+        def do(job: Job) -> None:
+            begin = time.perf_counter()
+            made = make_job(job, orders.context, orders.parents(job), orders.checkpoints(job), orders.report(job))
+            orders.done(job, made, time.perf_counter() - begin)
+
+        engine = orders.context.engine
+        # One core also where there is a single job: sums over images then do not depend on the number of cores.
+        if jobs and jobs[0].kind.one_core and engine.device.type == "cpu" and engine.processes.size == 1:
+            side_by_side([partial(do, job) for job in jobs])
+            return
+        # Processes that train together must train the same thing at the same time.
+        for job in jobs:
+            do(job)
+
+
+def make_job(
+    job: Job,
+    context: Context,
+    parents: Mapping[str, Tensors],
+    checkpoints: Checkpoints | None = None,
+    report: Report | None = None,
+) -> dict[str, Made]:
+    """Make the artefacts of a job: the one function by which everything in a run folder comes into being.
+
+    Args:
+        job: what to make.
+        context: network, data and device.
+        parents: the tensors that it needs, by place.
+        checkpoints: where to save on the way and to go on from.
+        report: told of every epoch.
+    """
+    return job.kind.make(job.artefacts, context, parents, checkpoints, report or _silent)
+
+
+def make_job_of(spec: RunSpec, job: Job, parents: Mapping[str, Tensors]) -> dict[str, Made]:
+    """The same in any process: the context is made once per process and run."""
+    return make_job(job, context_of(spec), parents)
+
+
+def _silent(epoch: Epoch) -> None:
+    pass
+
+
+@cache
+def context_of(spec: RunSpec) -> Context:
+    """The context of a run in this process."""
+    return make_context(spec, engine_for(spec.recipe, spec.device))
+
+
+def make_context(
+    spec: RunSpec, engine: Engine, progress: Callable[[str, int, int, float], None] | None = None
+) -> Context:
+    """The network and images of a run on a device."""
+    recipe = spec.recipe
+    check_recipe(recipe)
+    data = RunData(recipe, spec.seed, spec.data, engine.device)
+    if facts_of(recipe) is None:  # what can be said of it only now
+        check_recipe(recipe, data)
+    return Context(recipe, network_of(recipe, data.facts), spec.seed, data, engine, progress or _no_progress)
+
+
+def _no_progress(stage: str, done: int, total: int, rate: float) -> None:
+    pass
+
+
+def engine_for(recipe: Recipe, device: str = "auto") -> Engine:
+    """The engine that a recipe asks for, unless the user says otherwise.
+
+    Args:
+        recipe: "cpu" in it keeps small runs off a GPU, which would compile for longer than they train.
+        device: "auto", "cpu", or "cuda".
+    """
+    if device not in ("auto", "cpu", "cuda"):
+        raise ModebridgeError(f"Expected device to be auto, cpu or cuda, but got '{device}'; choose one.")
+    if device == "cpu" or (device == "auto" and recipe.device == "cpu"):
+        return Engine()
+    if device == "cuda" and not torch.cuda.is_available():
+        return Engine(torch.device("cuda"))  # says what is wrong
+    return Engine.best()

@@ -1,0 +1,122 @@
+"""What a run will do: what is there, what is missing, in which order it is made, and about how long that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from modebridge.errors import ModebridgeError
+from modebridge.members import Context, ModeWeights, key_of, members_of
+from modebridge.recipes import DataFacts, network_of
+from modebridge.runs.data_facts import facts_for
+from modebridge.runs.estimate import rate_here
+from modebridge.runs.executor import RunSpec, engine_for, make_context
+from modebridge.runs.figure_data import figure_data
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.logits import Labels, Logits
+from modebridge.runs.memory import Memory
+from modebridge.runs.plan import Plan, Stage, plan_of
+
+__all__ = ["Step", "forecast"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One wave of a run.
+
+    Args:
+        folder: where its artefacts go.
+        there: the names of those that are there.
+        missing: of those that will be made, in groups that are made in one go.
+        epochs: how long each is trained; 0 where making is not training.
+        seconds: about how long that takes here; None where nothing tells.
+    """
+
+    folder: str
+    there: list[str]
+    missing: list[list[str]]
+    epochs: int
+    seconds: float | None
+
+
+def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] | None = None) -> list[Step]:
+    """The steps of a run, without loading a weight and without making anything.
+
+    Args:
+        spec: of the run.
+        folder: its folder; None where there is none yet.
+        given: the ids of modes that were trained elsewhere and will be given, by number.
+    """
+    context = _context(spec, folder)
+    recipe = spec.recipe
+    wanted = [*map(Logits, members_of(recipe)), Labels(), *figure_data(recipe)]
+    fresh = {ModeWeights(k).place: key_of("given", id) for k, id in (given or {}).items()}
+    plan = plan_of(wanted, context, {**_given(folder, recipe.modes), **fresh})
+    store = _Glance(folder)
+    rate = 0.0
+    steps: list[Step] = []
+    for wave in plan.waves():
+        missing = [stage for stage in wave if stage.artefact.place not in fresh and not stage.is_in(store)]
+        seconds = None
+        if not missing:
+            seconds = 0.0
+        elif wave[0].artefact.epochs(recipe):
+            rate = rate or rate_here(recipe)
+            seconds = _work(plan, missing, context) / rate
+        steps.append(
+            Step(
+                wave[0].artefact.folder,
+                [stage.artefact.name for stage in wave if stage not in missing],
+                [[stage.artefact.name for stage in job.stages] for job in plan.jobs(missing)],
+                wave[0].artefact.epochs(recipe),
+                seconds,
+            )
+        )
+    return steps
+
+
+def _work(plan: Plan, missing: list[Stage], context: Context) -> float:
+    images = context.data.facts.counts["train"]
+    jobs = plan.jobs(missing)
+    return sum(job.kind.work(job.artefacts, context) * job.epochs(context.recipe) * images for job in jobs)
+
+
+class _Glance(Memory):
+    """A folder by its metadata alone: weights are neither loaded nor verified."""
+
+    def __init__(self, folder: RunFolder | None) -> None:
+        super().__init__()
+        self.meta = folder.peek if folder is not None else super().meta  # type: ignore[method-assign]
+
+
+def _given(folder: RunFolder | None, modes: int) -> dict[str, str]:
+    metas = {place: folder.peek(place) for place in (f"modes/{k}" for k in range(modes))} if folder is not None else {}
+    return {place: meta["key"] for place, meta in metas.items() if meta.get("from") == "elsewhere"}
+
+
+def _context(spec: RunSpec, folder: RunFolder | None) -> Context:
+    engine = engine_for(spec.recipe, spec.device)
+    try:
+        return make_context(spec, engine)
+    except ModebridgeError:
+        # Keys need the data; where nothing has been made yet nothing depends on them.
+        if folder is not None and folder.places():
+            raise
+        facts = facts_for(spec.recipe)
+        return Context(spec.recipe, network_of(spec.recipe, facts), spec.seed, _Unread(facts), engine)  # type: ignore[arg-type]
+
+
+class _Unread:
+    """Data that is not here: enough to plan a run in which nothing has been made."""
+
+    learned_from = scored_on = fed_as = ""
+
+    def __init__(self, facts: DataFacts) -> None:
+        self.facts = facts
+
+    def few(self) -> Tensor:
+        """Two images of noise."""
+        return torch.rand(2, *self.facts.image or ())

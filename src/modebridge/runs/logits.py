@@ -1,0 +1,150 @@
+"""The logits of members on the held-out images: one pass over each split, every network run once per batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from modebridge import trees
+from modebridge.ensembles import mean_probability
+from modebridge.evaluate import accuracy, nll
+from modebridge.members import Artefact, Context, Made, Member, Predictor, Tensors
+from modebridge.nets import Tapped
+from modebridge.recipes import Recipe
+from modebridge.training import Checkpoints, Report
+
+__all__ = ["Labels", "Logits"]
+
+
+@dataclass(frozen=True)
+class Logits(Artefact):
+    """What a member predicts on the validation and the test split: (N, K), or (H, N, K) of several heads."""
+
+    member: Member
+    folder = "logits"
+    stage = "scores"
+    one_core = False
+
+    @property
+    def name(self) -> str:
+        """That of the member."""
+        return self.member.name
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """All that is needed to load it, and the modes that it is made from."""
+        needed = [*self.member.artefacts(recipe)]
+        for member in (*self.member.reads, *self.member.ancestors):
+            needed += member.artefacts(recipe)
+        return tuple(dict.fromkeys(needed))
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """The images."""
+        return {"scored_on": context.data.scored_on}
+
+    def together(self, context: Context) -> int:
+        """All of them: members share networks."""
+        return 10**6
+
+    @classmethod
+    def make(
+        cls,
+        group: Sequence[Self],
+        context: Context,
+        parents: Mapping[str, Tensors],
+        checkpoints: Checkpoints | None,
+        report: Report,
+    ) -> dict[str, Made]:
+        """Load the members, run them, and note what each costs and is."""
+        predictors = {artefact.name: artefact.member.load(context, parents) for artefact in group}
+        tables = _predict(context, predictors)
+        ids: dict[str, str] = {name: predictor.id for name, predictor in predictors.items()}
+        labels = {split: context.data.labels(split) for split in ("valid", "test")}
+        made: dict[str, Made] = {}
+        for artefact in group:
+            member = artefact.member
+            for ancestor in member.ancestors:
+                if ancestor.name not in ids:
+                    ids[ancestor.name] = ancestor.load(context, parents).id
+            cost = member.cost(context)
+            metadata: dict[str, Any] = {
+                "flops": cost.flops,
+                "params": cost.params,
+                "reads": cost.reads,
+                "id": ids[member.name],
+                "scored_on": context.data.scored_on,
+                # What it was made from, so that a reader can tell when a mode has been replaced since.
+                "parents": {ancestor.name: ids[ancestor.name] for ancestor in member.ancestors},
+                "scores": _alone(tables[member.name], labels),
+            }
+            made[member.name] = Made(tables[member.name], metadata)
+        return made
+
+
+@dataclass(frozen=True)
+class Labels(Artefact):
+    """The labels of the validation and the test split."""
+
+    name = "labels"
+    folder = "logits"
+    stage = "scores"
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """The images."""
+        return {"scored_on": context.data.scored_on}
+
+    @classmethod
+    def make(
+        cls,
+        group: Sequence[Self],
+        context: Context,
+        parents: Mapping[str, Tensors],
+        checkpoints: Checkpoints | None,
+        report: Report,
+    ) -> dict[str, Made]:
+        """Take them from the data."""
+        labels = {split: context.data.labels(split) for split in ("valid", "test")}
+        return {"labels": Made(labels, {"scored_on": context.data.scored_on})}
+
+
+def _alone(tables: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[str, float]:
+    """A member alone, before calibration: for whoever looks into its meta.json."""
+    scores: dict[str, float] = {}
+    for split, logits in tables.items():
+        heads = logits if logits.ndim == 3 else logits[None]
+        table = mean_probability(heads.double().softmax(dim=-1))
+        scores |= {f"{split}_accuracy": accuracy(table, labels[split]), f"{split}_nll": nll(table, labels[split])}
+    return scores
+
+
+@torch.no_grad()
+def _predict(context: Context, predictors: Mapping[str, Predictor]) -> dict[str, dict[str, Tensor]]:
+    """One pass over each split; a network runs once per batch, however many members use it."""
+    device = context.engine.device
+    placed = {name: predictor.to(device) for name, predictor in predictors.items()}
+    taps = sorted({tap for predictor in placed.values() for tap in predictor.taps})
+    tapped = Tapped(context.placed(), taps)
+    networks = {name: mode for predictor in placed.values() for name, mode in predictor.networks.items()}
+    states = {name: tapped.state_of(mode.to(device).state) for name, mode in networks.items()}
+    splits = {"valid": context.data.valid(), "test": context.data.test()}
+    total, done, images = sum(map(len, splits.values())), 0, 0
+    begin = time.perf_counter()
+    tables: dict[str, dict[str, Tensor]] = {name: {} for name in placed}
+    for split, batches in splits.items():
+        parts: dict[str, list[list[Tensor]]] = {name: [] for name in placed}
+        for inputs, labels in batches:
+            outputs = {name: tapped.run(state, inputs) for name, state in states.items()}
+            for name, predictor in placed.items():
+                parts[name].append([trees.wide(head).cpu() for head in predictor.heads(inputs, outputs)])
+            done, images = done + 1, images + len(labels)
+            context.progress("scores", done, total, images / max(time.perf_counter() - begin, 1e-9))
+        for name, pieces in parts.items():
+            heads = [torch.cat(head) for head in zip(*pieces, strict=True)]
+            tables[name][split] = heads[0] if len(heads) == 1 else torch.stack(heads)
+    for predictor in placed.values():
+        predictor.to("cpu")
+    return tables

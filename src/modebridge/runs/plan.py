@@ -1,0 +1,155 @@
+"""A run as a graph: what there is to make, from what, in which order; made without loading a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from modebridge.members import Artefact, Context, Tensors, key_of
+from modebridge.recipes import Recipe
+
+__all__ = ["Job", "Plan", "Stage", "Store", "plan_of"]
+
+
+class Store(Protocol):
+    """Where a run keeps its artefacts: a run folder, or memory."""
+
+    def meta(self, place: str) -> dict[str, Any]:
+        """The metadata of an artefact, without looking at its tensors; empty where there is none that is whole."""
+        ...
+
+    def read(self, place: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The tensors and metadata of an artefact, verified; empty where there is none that is whole."""
+        ...
+
+    def keep(self, place: str, key: str, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
+        """Keep an artefact."""
+        ...
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One artefact in the graph.
+
+    Args:
+        artefact: what it is.
+        key: a hash of everything that it is made from, its parents' keys among it.
+        parents: their places.
+    """
+
+    artefact: Artefact
+    key: str
+    parents: tuple[str, ...]
+
+    def is_in(self, store: Store) -> bool:
+        """Whether the store has it, made from these very things and from its parents as they are now."""
+        meta = store.meta(self.artefact.place)
+        if meta.get("key") != self.key:
+            return False
+        # The same recipe gives other bits on another machine: a parent that was made again there is another parent.
+        made_from = meta.get("inputs", {})
+        now = {place: store.meta(place).get("hash") for place in self.parents}
+        return all(hash is None or made_from.get(place) == hash for place, hash in now.items())
+
+
+@dataclass(frozen=True)
+class Job:
+    """Artefacts of one kind that are made in one go; it can be pickled and sent to another process."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def artefacts(self) -> list[Artefact]:
+        """What it makes."""
+        return [stage.artefact for stage in self.stages]
+
+    @property
+    def kind(self) -> type[Artefact]:
+        """The class of all of them."""
+        return type(self.stages[0].artefact)
+
+    @property
+    def name(self) -> str:
+        """How checkpoints call it."""
+        first = self.stages[0].artefact.name
+        return first if len(self.stages) == 1 else f"{len(self.stages)}-from-{first}"
+
+    @property
+    def parents(self) -> list[str]:
+        """The places of all that it needs."""
+        return list(dict.fromkeys(parent for stage in self.stages for parent in stage.parents))
+
+    def epochs(self, recipe: Recipe) -> int:
+        """How long it trains."""
+        return self.stages[0].artefact.epochs(recipe)
+
+
+class Plan:
+    """The stages of a run, parents before their children.
+
+    Args:
+        stages: by place.
+        context: says how many artefacts are made in one go.
+    """
+
+    def __init__(self, stages: Mapping[str, Stage], context: Context) -> None:
+        self.stages = dict(stages)
+        self._context = context
+
+    def waves(self) -> Iterator[list[Stage]]:
+        """The stages in groups that are made one group after another; those of a group do not need each other.
+
+        A kind waits until all of it can be made, so that all bridges are trained in one pass.
+        """
+        left = dict(self.stages)
+        while left:
+            ready = [stage for stage in left.values() if not any(parent in left for parent in stage.parents)]
+            kinds = dict.fromkeys(type(stage.artefact) for stage in ready)
+            waiting = {type(stage.artefact) for stage in left.values() if stage not in ready}
+            kind = next((kind for kind in kinds if kind not in waiting), next(iter(kinds)))
+            wave = [stage for stage in ready if type(stage.artefact) is kind]
+            for stage in wave:
+                del left[stage.artefact.place]
+            yield wave
+
+    def jobs(self, stages: Sequence[Stage]) -> list[Job]:
+        """Stages of one wave, as they are made together."""
+        if not stages:
+            return []
+        size = stages[0].artefact.together(self._context)
+        return [Job(tuple(stages[k : k + size])) for k in range(0, len(stages), size)]
+
+    def missing(self, store: Store) -> list[Job]:
+        """All that is not in the store, in the order in which it will be made."""
+        return [job for wave in self.waves() for job in self.jobs([stage for stage in wave if not stage.is_in(store)])]
+
+
+def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, str] | None = None) -> Plan:
+    """The graph of some artefacts and of all that they need.
+
+    Args:
+        artefacts: what is wanted.
+        context: says what they are made from.
+        keys: of artefacts that were not made here, by place; they have no parents.
+    """
+    stages: dict[str, Stage] = {}
+
+    def add(artefact: Artefact) -> None:
+        place = artefact.place
+        if place in stages:
+            return
+        if keys is not None and place in keys:
+            stages[place] = Stage(artefact, keys[place], ())
+            return
+        parents = artefact.parents(context.recipe)
+        for parent in parents:
+            add(parent)
+        made_from = sorted(artefact.ingredients(context).items())
+        inherited = [stages[parent.place].key for parent in parents]
+        key = key_of(artefact.folder, artefact.name, made_from, *inherited)
+        stages[place] = Stage(artefact, key, tuple(parent.place for parent in parents))
+
+    for artefact in artefacts:
+        add(artefact)
+    return Plan(stages, context)

@@ -1,0 +1,120 @@
+"""A recipe from data to results: its members are made and scored, and the page gets what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from modebridge.bridges import Bridge
+from modebridge.curves import Curve
+from modebridge.data import Splits
+from modebridge.evaluate import Answers
+from modebridge.members import BridgePredictor, members_of
+from modebridge.modes import Mode
+from modebridge.recipes import Recipe
+from modebridge.report import Row
+from modebridge.runs.data_facts import keep_facts
+from modebridge.runs.executor import Executor
+from modebridge.runs.figure_data import figure_data
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.results import curve_warnings, main_rows
+from modebridge.runs.run import Run
+from modebridge.training import Engine
+from modebridge.types import Progress
+
+__all__ = ["RunResult", "run_recipe"]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run leaves behind; networks are loaded when they are asked for.
+
+    Args:
+        run: the run, with its recipe, seed and context.
+        answers: the logits of all members.
+        rows: the results table.
+        warnings: what is wrong with its curves.
+    """
+
+    run: Run
+    answers: Answers
+    rows: list[Row]
+    warnings: list[str]
+
+    @property
+    def recipe(self) -> Recipe:
+        """What was run."""
+        return self.run.recipe
+
+    @property
+    def seed(self) -> int:
+        """Of every random choice."""
+        return self.run.seed
+
+    @property
+    def net(self) -> nn.Module:
+        """The architecture."""
+        return self.run.context.net
+
+    @property
+    def splits(self) -> Splits:
+        """The data."""
+        return self.run.context.data.splits
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """How long each stage took."""
+        return self.run.seconds
+
+    @property
+    def trained(self) -> Sequence[str]:
+        """What this very run has trained; empty where everything was there."""
+        return tuple(self.run.trained)
+
+    @cached_property
+    def modes(self) -> list[Mode]:
+        """The modes, aligned where the recipe aligns."""
+        return [self.run.mode(k) for k in range(self.recipe.modes)]
+
+    @cached_property
+    def curves(self) -> dict[tuple[int, int], Curve]:
+        """The curves by the numbers of their ends."""
+        return {pair: self.run.curve(*pair) for pair in self.recipe.curves()}
+
+    @cached_property
+    def bridges(self) -> dict[str, Bridge]:
+        """The bridges by name."""
+        predictors = {member.name: self.run.load(member) for member in members_of(self.recipe) if member.reads}
+        return {name: one.bridge for name, one in predictors.items() if isinstance(one, BridgePredictor)}
+
+
+def run_recipe(
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    folder: RunFolder | None = None,
+    data: Path | str | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    given: Mapping[int, Mode] | None = None,
+    boards: bool = False,
+    executor: Executor | None = None,
+) -> RunResult:
+    """Make everything that a recipe names and is not there yet, then score every combination on the test split.
+
+    The arguments are those of `Run`.
+    """
+    choices: dict[str, Any] = {"progress": progress, "given": given, "boards": boards, "executor": executor}
+    run = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, **choices)
+    if folder is not None:
+        keep_facts(folder, run.context.data.facts)
+    answers = run.answers(members_of(recipe))
+    rows = main_rows(recipe, answers)
+    if folder is not None:
+        run.make(figure_data(recipe))
+    return RunResult(run, answers, rows, curve_warnings(recipe, answers))

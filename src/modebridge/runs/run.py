@@ -1,0 +1,290 @@
+"""A run: makes what its members need and is not there yet, keeps it, and gives the members' logits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from modebridge.curves import BezierCurve
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import Answers, MemberCost
+from modebridge.members import (
+    Artefact,
+    CurveWeights,
+    Made,
+    Member,
+    ModeWeights,
+    Predictor,
+    Tensors,
+    key_of,
+    load_curve,
+    parse_member,
+)
+from modebridge.modes import Mode
+from modebridge.recipes import Recipe
+from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_for, make_context
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.logits import Labels, Logits
+from modebridge.runs.memory import Memory
+from modebridge.runs.plan import Job, Plan, Stage, plan_of
+from modebridge.training import Checkpoints, Engine, Epoch, TensorBoard
+from modebridge.types import Progress
+
+__all__ = ["Run"]
+
+
+class Run:
+    """A recipe with its data, a place for what it makes, and who makes it.
+
+    Args:
+        recipe: the choices.
+        seed: of every random choice; the same seed gives the same result bit for bit on the same machine.
+        folder: where what is made is kept; what is there is not made again, and a run that was killed goes on. None
+            keeps it in memory.
+        data: the folder of the data set's official files.
+        engine: where to train; None asks the recipe.
+        progress: told of every epoch.
+        given: modes that were trained elsewhere, by number.
+        boards: whether to write TensorBoard's logs to RUN/tensorboard too.
+        executor: who makes things; None makes them in this process.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        seed: int = 0,
+        folder: RunFolder | None = None,
+        data: Path | str | None = None,
+        engine: Engine | None = None,
+        progress: Progress | None = None,
+        given: Mapping[int, Mode] | None = None,
+        boards: bool = False,
+        executor: Executor | None = None,
+    ) -> None:
+        engine = engine or engine_for(recipe)
+        self.recipe = recipe
+        self.seed = seed
+        self.folder = folder
+        self.spec = RunSpec(recipe, seed, None if data is None else str(data), engine.device.type)
+        self.context = make_context(self.spec, engine, progress)
+        self.store: RunFolder | Memory = Memory() if folder is None else folder
+        self.trained: list[str] = []
+        """What was trained here and not found, as "modes 0"."""
+        self.seconds: dict[str, float] = {}
+        """How long each stage took."""
+        self._executor = executor or Local()
+        self._boards: dict[str, TensorBoard] | None = {} if boards else None
+        # What was made or read is not read and hashed again, however often it is asked for.
+        self._tensors: dict[tuple[str, str], Tensors] = {}
+        self._given = dict(given or {})
+
+    def plan(self, artefacts: Sequence[Artefact]) -> Plan:
+        """The graph of some artefacts and of all that they need."""
+        return plan_of(artefacts, self.context, self._keys_of_given(range(self.recipe.modes)))
+
+    def make(self, artefacts: Sequence[Artefact]) -> Plan:
+        """Make of them, and of all that they need, what is not there."""
+        processes = self.context.engine.processes
+        plan = self.plan(artefacts)
+        for wave in plan.waves():
+            begin = time.perf_counter()
+            processes.wait()
+            jobs = plan.jobs([stage for stage in wave if not stage.is_in(self.store)])
+            # All processes have looked before the first of them writes.
+            processes.wait()
+            if jobs:
+                self._do(jobs)
+                processes.wait()
+                self._check_kept(jobs)
+            stage = wave[0].artefact.stage
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - begin
+        return plan
+
+    def tensors(self, plan: Plan, place: str) -> Tensors:
+        """The tensors of an artefact that was made."""
+        stage = plan.stages[place]
+        if (place, stage.key) not in self._tensors:
+            tensors, meta = self.store.read(place)
+            if meta.get("key") != stage.key:
+                raise ModebridgeError(
+                    f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all "
+                    "processes see the same folder)."
+                )
+            self._tensors[place, stage.key] = tensors
+        return self._tensors[place, stage.key]
+
+    def load(self, member: Member) -> Predictor:
+        """A member ready to predict; what it needs is made where it is missing."""
+        artefacts = member.artefacts(self.recipe)
+        plan = self.make(artefacts)
+        return member.load(self.context, {one.place: self.tensors(plan, one.place) for one in artefacts})
+
+    def mode(self, number: int) -> Mode:
+        """A mode by its number, aligned where the recipe aligns."""
+        (mode,) = self.load(parse_member(f"mode-{number}")).networks.values()
+        return mode
+
+    def curve(self, i: int, j: int) -> BezierCurve:
+        """The curve between two modes, the lower number first."""
+        artefact = CurveWeights(i, j)
+        needed = (artefact, *artefact.parents(self.recipe))
+        plan = self.make(needed)
+        return load_curve(self.context, {one.place: self.tensors(plan, one.place) for one in needed}, i, j)
+
+    def answers(self, members: Sequence[Member]) -> Answers:
+        """The logits of members on the validation and test splits: from the folder, or predicted now.
+
+        Args:
+            members: which; those that they read are added.
+        """
+        wanted = list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
+        plan = self.make([Logits(member) for member in wanted])
+        # Last, so that labels are there only where logits are.
+        labels = self.tensors(self.make([Labels()]), Labels().place)
+        tables = {member.name: self.tensors(plan, Logits(member).place) for member in wanted}
+        return Answers(
+            valid={name: table["valid"] for name, table in tables.items()},
+            test={name: table["test"] for name, table in tables.items()},
+            valid_labels=labels["valid"],
+            test_labels=labels["test"],
+            costs={member.name: self._cost(member) for member in wanted},
+        )
+
+    def _cost(self, member: Member) -> MemberCost:
+        meta = self.store.meta(Logits(member).place)
+        return MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable)
+
+    def _keys_of_given(self, numbers: Sequence[int]) -> dict[str, str]:
+        """The keys of modes that were trained elsewhere; new ones are kept, earlier ones cannot be made again."""
+        keys: dict[str, str] = {}
+        for k in numbers:
+            place = ModeWeights(k).place
+            meta = self.store.meta(place)
+            if k in self._given:
+                mode = self._given[k]
+                keys[place] = key_of("given", mode.id)
+                if meta.get("key") != keys[place]:
+                    self._keep(Stage(ModeWeights(k), keys[place], ()), Made(mode.state, {"from": "elsewhere"}))
+                if self.folder is not None and self.folder.writes:
+                    self.folder.files.give({str(k): mode.id})
+            elif meta.get("from") == "elsewhere":
+                keys[place] = meta["key"]
+            elif self.folder is not None and self.folder.files.was_given(str(k)):
+                reason = "another is in its place" if meta else self.folder.damage.get(place, "it is missing")
+                raise ModebridgeError(
+                    f"Expected '{self.folder.path / place}' to be the mode that the run was given, but {reason}; it "
+                    "was not trained here and cannot be made again, so give it again with --modes."
+                )
+        return keys
+
+    def _do(self, jobs: Sequence[Job]) -> None:
+        stages = [stage for job in jobs for stage in job.stages]
+        self._check_writable(stages[0].artefact)
+        keys = {stage.artefact.place: stage for stage in stages}
+        count = _Count(self.context.progress, stages[0].artefact, len(stages), self.recipe)
+
+        def parents(job: Job) -> dict[str, Tensors]:
+            return {place: self._parent(place) for place in job.parents}
+
+        def done(job: Job, made: Mapping[str, Made], seconds: float) -> None:
+            for stage in job.stages:
+                one = made[stage.artefact.name]
+                metadata = {"seconds": seconds / len(job.stages), **one.metadata}
+                self._keep(keys[stage.artefact.place], replace(one, metadata=metadata))
+            checkpoints = self._checkpoints(job)
+            if checkpoints is not None and self.folder is not None and self.folder.writes:
+                checkpoints.clear()
+
+        orders = Orders(
+            self.spec, self.context, parents, self._begin, lambda job: partial(self._report, job, count), done
+        )
+        self._executor.execute(jobs, orders)
+        self.trained += [f"{stage.artefact.folder} {stage.artefact.name}" for stage in stages if _is_trained(stage)]
+
+    def _parent(self, place: str) -> Tensors:
+        tensors, meta = self.store.read(place)
+        return self._tensors.setdefault((place, meta.get("key", "")), tensors)
+
+    def _keep(self, stage: Stage, made: Made) -> None:
+        artefact = stage.artefact
+        self._check_writable(artefact)
+        metadata: dict[str, Any] = {
+            "ingredients": {} if "from" in made.metadata else artefact.ingredients(self.context),
+            "inputs": {place: self.store.meta(place).get("hash") for place in stage.parents},
+            **made.metadata,
+        }
+        self.store.keep(artefact.place, stage.key, made.tensors, metadata)
+
+    def _check_kept(self, jobs: Sequence[Job]) -> None:
+        # Read back, so that a run and the one after it see the same bits.
+        for stage in (stage for job in jobs for stage in job.stages):
+            if not stage.is_in(self.store):
+                raise ModebridgeError(
+                    f"Expected {stage.artefact.place} to be readable after writing it, but it is not; check the disk "
+                    "(and that all processes see the same folder)."
+                )
+
+    def _check_writable(self, artefact: Artefact) -> None:
+        if self.folder is not None and self.folder.read_only:
+            raise ModebridgeError(
+                f"Expected '{self.folder.path}' to be writable, because {artefact.folder} {artefact.name} is not there "
+                "and is to be made, but it is read-only; copy it, or choose another folder with --out."
+            )
+
+    def _checkpoints(self, job: Job) -> Checkpoints | None:
+        if self.folder is None or not job.epochs(self.recipe):
+            return None
+        key = key_of(self.context.engine.way, *(stage.key for stage in job.stages))
+        return self.folder.checkpoints(f"{job.kind.folder}-{job.name}", key)
+
+    def _begin(self, job: Job) -> Checkpoints | None:
+        checkpoints = self._checkpoints(job)
+        if checkpoints is not None and self.folder is not None and self.folder.writes and not checkpoints.path.exists():
+            for artefact in job.artefacts:  # the epochs of an artefact that is trained anew begin anew
+                self.folder.metrics.forget(artefact.place)
+        return checkpoints
+
+    def _report(self, job: Job, count: _Count, epoch: Epoch) -> None:
+        count(job, epoch)
+        if self.folder is None or not self.folder.writes:
+            return
+        for k, artefact in enumerate(job.artefacts):
+            # Epochs speak of what is trained together by name, or by number where each is a task of its own.
+            label = (
+                next(key for key in epoch.losses if key == artefact.name or key.startswith(f"{k}/"))
+                if len(job.stages) > 1
+                else next(iter(epoch.losses))
+            )
+            scores = {"valid": epoch.scores[label]} if label in epoch.scores else {}
+            of_one = replace(epoch, losses={"train": epoch.losses[label]}, scores=scores)
+            self.folder.metrics.add(artefact.place, of_one)
+            if self._boards is not None:
+                if artefact.place not in self._boards:
+                    self._boards[artefact.place] = TensorBoard(self.folder.path / "tensorboard" / artefact.place)
+                self._boards[artefact.place](of_one)
+
+
+def _is_trained(stage: Stage) -> bool:
+    return stage.artefact.trained
+
+
+class _Count:
+    """Epochs of one wave, over all networks that are trained in it, on whatever thread."""
+
+    def __init__(self, progress: Progress, artefact: Artefact, artefacts: int, recipe: Recipe) -> None:
+        self._progress, self._stage = progress, artefact.stage
+        self._total = artefacts * artefact.epochs(recipe)
+        self._done: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, job: Job, epoch: Epoch) -> None:
+        with self._lock:
+            # By number, since a run that goes on after a stop does not begin with the first epoch.
+            self._done[job.name] = len(job.stages) * epoch.number
+            self._progress(self._stage, sum(self._done.values()), self._total, epoch.rate)

@@ -1,0 +1,138 @@
+"""The graph of a run: keys without weights, an order, jobs that any process can do, and what `--plan` shows."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from modebridge.cli.app import app
+from modebridge.members import ModeWeights, members_of, parse_member
+from modebridge.runs import Job, Orders, Run, RunFolder, make_job_of, run_recipe
+from modebridge.runs.logits import Logits
+from tests.runs.damaging import tiny
+from tests.runs.small import finished, small
+
+
+def test_parents_come_first_and_all_bridges_in_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> None:
+        raise AssertionError("a weight was loaded")
+
+    run = Run(replace(small(), align="weights"))
+    monkeypatch.setattr("modebridge.modes.Mode.from_state_dict", load)
+    plan = run.plan([Logits(member) for member in members_of(run.recipe)])
+    jobs = plan.missing(run.store)
+    seen: set[str] = set()
+    for job in jobs:
+        assert set(job.parents) <= seen
+        seen |= {artefact.place for artefact in job.artefacts}
+    names = [(job.kind.folder, len(job.stages)) for job in jobs]
+    assert names == [("modes", 1)] * 3 + [("aligned", 1)] * 2 + [("curves", 1)] * 2 + [("bridges", 4), ("logits", 9)]
+
+
+def test_keys_follow_what_a_thing_is_made_from() -> None:
+    def keys(**changes: object) -> dict[str, str]:
+        run = Run(replace(small(), **changes))  # type: ignore[arg-type]
+        plan = run.plan([Logits(member) for member in members_of(run.recipe)])
+        return {place: stage.key for place, stage in plan.stages.items()}
+
+    before = keys()
+    assert keys() == before
+    recipe = small()
+    curves = keys(curve=replace(recipe.curve, lr=0.01))
+    changed = {place.partition("/")[0] for place in before if curves[place] != before[place]}
+    assert changed == {"curves", "bridges", "logits"}
+    assert curves["bridges/labels-0-1-small"] == before["bridges/labels-0-1-small"], "the control sees no curve"
+    assert curves["logits/mode-0"] == before["logits/mode-0"]
+    assert len(set(before.values())) == len(before)
+
+
+class Elsewhere:
+    """Makes every job in another process, which gets nothing but a pickle."""
+
+    def __init__(self) -> None:
+        self.jobs: list[str] = []
+
+    def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
+        with ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
+            for job in jobs:
+                begin = time.perf_counter()
+                made = pool.submit(make_job_of, orders.spec, job, orders.parents(job)).result()
+                orders.done(job, made, time.perf_counter() - begin)
+                self.jobs.append(f"{job.kind.folder} {job.name}")
+
+
+def test_another_executor_makes_the_same_bits() -> None:
+    recipe = tiny()
+    here, executor = Run(recipe), Elsewhere()
+    there = Run(recipe, executor=executor)
+    member = parse_member("curve-0-1")
+    assert here.load(member).id == there.load(member).id
+    assert executor.jobs == ["modes 0", "modes 1", "curves 0-1"]
+    assert there.trained == here.trained
+
+
+def test_stages_can_be_pickled() -> None:
+    run = Run(small())
+    plan = run.plan([Logits(member) for member in members_of(run.recipe)])
+    jobs = plan.missing(run.store)
+    assert pickle.loads(pickle.dumps(jobs)) == jobs
+    assert pickle.loads(pickle.dumps(run.spec)) == run.spec
+
+
+def test_a_parent_made_again_with_other_bits_is_another_parent(tmp_path: Path) -> None:
+    """As on another machine: the same key, other weights."""
+    folder = finished(tmp_path)
+    tensors, meta = folder.read("modes/1")
+    own = {key: meta[key] for key in ("ingredients", "inputs")}
+    folder.keep("modes/1", meta["key"], {name: tensor * 1.001 for name, tensor in tensors.items()}, own)
+    result = run_recipe(small(), folder=RunFolder(tmp_path))
+    assert "modes 1" not in result.trained
+    assert set(result.trained) == {"curves 0-1", "bridges I-0-1-small", "bridges II-0-1-small"}
+
+
+def test_the_plan_is_shown_and_nothing_made(tmp_path: Path) -> None:
+    def steps(*arguments: str) -> dict[str, dict[str, object]]:
+        result = CliRunner().invoke(app, ["run", *arguments, "--plan", "--json"])
+        assert result.exit_code == 0, result.output
+        return {step["folder"]: step for step in json.loads(result.stdout) if step["missing"] or step["there"]}
+
+    new = steps("digits", "--out", str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    assert new["modes"]["missing"] == [["0"], ["1"], ["2"], ["3"]]
+    assert new["modes"]["epochs"] == 20
+    assert new["bridges"]["seconds"] > 0
+    folder = finished(tmp_path / "run").path
+    before = sorted(file for file in folder.rglob("*"))
+    whole = steps("--out", str(folder))
+    assert all(step["missing"] == [] for step in whole.values())
+    more = steps("--out", str(folder), "--set", "modes=4", "--set", "bridge.epochs=2")
+    assert (more["modes"]["there"], more["modes"]["missing"]) == (["0", "1", "2"], [["3"]])
+    assert more["curves"]["missing"] == [["0-3"]]
+    assert len(more["bridges"]["missing"][0]) == 5  # type: ignore[index]
+    assert sorted(file for file in folder.rglob("*")) == before
+    # Without the data: what would be made is known all the same.
+    assert (
+        steps("cifar10-short", "--data", str(tmp_path / "none"), "--out", str(tmp_path / "new"))["modes"]["there"] == []
+    )
+
+
+def test_a_given_mode_has_no_parents_and_the_key_of_its_weights() -> None:
+    first = Run(tiny())
+    given = {0: first.mode(0), 1: first.mode(1)}
+    run = Run(tiny(), given=given)
+    plan = run.plan([ModeWeights(0), ModeWeights(1)])
+    assert plan.missing(run.store) == []
+    assert run.mode(1).id == given[1].id
+    assert run.trained == []
