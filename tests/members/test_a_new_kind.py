@@ -119,7 +119,7 @@ def test_without_the_kind_its_logits_are_left_out(run: Path) -> None:
             parse_member("guess")
         folder = RunFolder(run, writes=False)
         assert "guess" not in gather(folder).answers.test
-        assert "not named as a member" in folder.damage["logits/guess"]
+        assert "no kind of member" in folder.damage["logits/guess"]
     finally:
         register(GuessMember)
     assert run_recipe(tiny(), folder=RunFolder(run)).trained == ()

@@ -98,6 +98,7 @@ class Recipe:
         small: what the widths of small bridges are divided by.
         medium: what those of medium bridges are divided by.
         budget: at most this share of the base's FLOPs for a small bridge, instead of `small`; 0 to go by `small`.
+        members_file: a .py file that registers kinds of members; it is executed wherever the run is looked at.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
         align: renumber the units of every other mode to match those of mode 0: "none", by "activations" (the paper, on
@@ -122,6 +123,7 @@ class Recipe:
     small: float = 2.0
     medium: float = 1.0
     budget: float = 0.0
+    members_file: str = ""
     control: bool = True
     mixup: float = 0.4
     align: Literal["none", "activations", "weights"] = "none"
