@@ -140,6 +140,11 @@ class Recipe:
             )
         if len(self.about) > 1000 or not _is_text(self.about):
             raise ModebridgeError(f"Expected about to be a line of text, but got {self.about[:50]!r}; shorten it.")
+        if self.members_file and not (self.members_file.endswith(".py") and _is_text(self.members_file)):
+            raise ModebridgeError(
+                f"Expected members_file to be a .py file, but got {self.members_file[:50]!r}; name the file that "
+                "registers your members, or leave it out."
+            )
         if self.modes < 2:
             raise ModebridgeError(
                 f"Expected a recipe to have at least 2 modes, but got {self.modes}; a curve needs two ends."
