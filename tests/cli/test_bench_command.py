@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from modebridge import ModebridgeError
 from modebridge.cli import bench_command, bench_tables
 from modebridge.cli.app import app
-from modebridge.deploy.benchmark import random_contenders
 from modebridge.deploy.export import export
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import find_recipe, to_toml
+from modebridge.runs.bench_entries import random_contenders
 
 QUICK = ["--device", "cpu", "--batch", "1,2", "--ways", "eager", "--seconds", "0.01"]
 

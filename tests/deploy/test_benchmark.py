@@ -8,10 +8,11 @@ import torch
 from modebridge import Mode, ModebridgeError
 from modebridge.bridges import choose_body
 from modebridge.deploy import benchmark as module
-from modebridge.deploy.benchmark import contenders, race, race_file, random_contenders, usable_ways
+from modebridge.deploy.benchmark import contenders, race, race_file, usable_ways
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
 from modebridge.nets import ResNet, spec_of
+from modebridge.runs.bench_entries import random_contenders
 
 SPEC = spec_of("digits", "bn")
 

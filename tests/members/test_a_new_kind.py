@@ -3,78 +3,50 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from typer.testing import CliRunner
 
 from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import MemberCost
-from modebridge.members import KINDS, Member, Predictor, members_of, parse_member, register
-from modebridge.runs import RunFolder, ensemble_of, gather, read_answers, run_recipe
+from modebridge.members import KINDS, members_of, parse_member
+from modebridge.recipes import user_code
+from modebridge.runs import Job, RunFolder, RunSpec, Stage, ensemble_of, find_recipe_of, make_job_of, read_answers
+from modebridge.runs.logits import Logits
 from tests.runs.damaging import tiny
 
-
-class Guess(Predictor):
-    """Two heads, each sure of a class of its own to the extent of some nats."""
-
-    id = "guess"
-
-    def heads(self, inputs: Any, outputs: Any) -> list[Tensor]:
-        return [torch.eye(10)[k].repeat(len(inputs), 1) * 3.0 for k in (2, 7)]
+FILE = Path(__file__).with_name("guess_recipe.txt")
+"""The user's file; pytest would import a .py, and register its kind for all tests."""
 
 
-@dataclass(frozen=True)
-class GuessMember(Member):
-    name = "guess"
-    title = "a guess"
-    family = "guessing"
-
-    def artefacts(self, recipe: Any) -> tuple[()]:
-        return ()
-
-    def load(self, blueprint: Any, tensors: Mapping[str, Any]) -> Guess:
-        return Guess()
-
-    def cost(self, blueprint: Any) -> MemberCost:
-        return MemberCost(1000.0, 20)
-
-    @classmethod
-    def parse(cls, name: str) -> GuessMember | None:
-        return cls() if name == "guess" else None
-
-    @classmethod
-    def of(cls, recipe: Any) -> list[GuessMember]:
-        return [cls()]
+def forget() -> None:
+    """As in a process that has not read the recipe."""
+    KINDS[:] = [kind for kind in KINDS if not kind.__module__.startswith(user_code.USER)]
+    user_code._LOADED.clear()
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    register(GuessMember)
     folder = tmp_path_factory.mktemp("kind") / "run"
-    result = CliRunner().invoke(app, ["run", str(_recipe(folder.parent)), "--out", str(folder), "--json"])
+    recipe = shutil.copy(FILE, folder.parent / "guess_recipe.py")
+    result = CliRunner().invoke(app, ["run", str(recipe), "--out", str(folder), "--json"])
     assert result.exit_code == 0, result.output
+    forget()
     yield folder
-    KINDS.remove(GuessMember)
-
-
-def _recipe(folder: Path) -> Path:
-    (folder / "small.py").write_text("from tests.runs.damaging import tiny as recipe\n")
-    return folder / "small.py"
+    forget()
 
 
 def test_it_is_in_the_table(run: Path) -> None:
     rows = {row["name"]: row for row in json.loads((run / "results.json").read_text())["rows"]}
     row = rows["a guess"]
     assert (row["members"], row["family"]) == (["guess"], "guessing")
-    assert 0 < row["relative_flops"] < 0.01
+    assert row["relative_flops"] == 0.0
     # Each head is one voice: two classes share what is certain, eight the rest.
     labels = read_answers(RunFolder(run)).test_labels
     shares = torch.full((10,), 1 / (torch.e**3 + 9), dtype=torch.float64)
@@ -111,15 +83,23 @@ def test_what_cannot_be_exported_says_so(run: Path) -> None:
         ensemble_of(run, ["mode-0", "guess"])
 
 
-def test_without_the_kind_its_logits_are_left_out(run: Path) -> None:
-    KINDS.remove(GuessMember)
-    try:
-        assert "guess" not in {member.name for member in members_of(tiny())}
-        with pytest.raises(ModebridgeError, match="such as mode-0"):
-            parse_member("guess")
-        folder = RunFolder(run, writes=False)
-        assert "guess" not in gather(folder).answers.test
-        assert "not named as a member" in folder.damage["logits/guess"]
-    finally:
-        register(GuessMember)
-    assert run_recipe(tiny(), folder=RunFolder(run)).trained == ()
+def test_the_run_names_the_file_that_registers_it(run: Path) -> None:
+    forget()
+    assert "guess" not in {member.name for member in members_of(tiny())}
+    with pytest.raises(ModebridgeError, match="such as mode-0"):
+        parse_member("guess")
+    assert f'members_file = "{run.parent / "guess_recipe.py"}"' in (run / "recipe.toml").read_text()
+    again = CliRunner().invoke(app, ["run", "--out", str(run), "--json"])
+    assert json.loads(again.stdout)["trained"] == []
+    assert "a guess" in {row["name"] for row in json.loads(again.stdout)["rows"]}
+
+
+def test_another_process_can_make_its_jobs(run: Path) -> None:
+    recipe, seed = find_recipe_of(RunFolder(run, writes=False))
+    job = Job((Stage(Logits(parse_member("guess")), "key", ()),))
+    pickled = pickle.dumps((RunSpec(recipe, seed), job))
+    forget()
+    spec, there = pickle.loads(pickled)
+    assert (spec.recipe, there.artefacts[0].name) == (recipe, "guess")
+    made = make_job_of(spec, there, {})
+    assert made["guess"].tensors["test"].shape[0] == 2

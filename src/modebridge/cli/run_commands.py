@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from modebridge import __version__
 from modebridge.cli.show_commands import plain_table, span
 from modebridge.cli.terminal import first_process, progress_bars, say, screen
 from modebridge.errors import ModebridgeError, near
+from modebridge.members import file_of_own_kinds
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, changed, check_recipe, read_recipe
 from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
@@ -37,6 +38,7 @@ from modebridge.runs import (
 from modebridge.runs.executor import RunSpec
 from modebridge.runs.forecast import forecast
 from modebridge.runs.given_modes import find_modes
+from modebridge.runs.recipe_file import check_folder
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
 
@@ -50,6 +52,8 @@ def chosen(recipe: str | None, settings: Sequence[str], seed: int | None, out: P
         say(f"Settings of {kept[2]}")
     named, own_seed = kept[:2] if kept is not None else read_recipe("digits" if recipe is None else recipe)
     named = changed(named, settings)
+    if file_of_own_kinds() and not named.members_file:
+        named = replace(named, members_file=file_of_own_kinds())
     check_recipe(named)
     return named, seed if seed is not None else own_seed or 0
 
@@ -142,8 +146,12 @@ def show_plan(
     say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {path}{'' if folder is not None else ' (not there yet)'}")
     spec = RunSpec(recipe, seed, None if data is None else str(data), device)
-    steps = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
+    if folder is not None:
+        check_folder(folder, recipe, seed)
+    steps, note = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
     console = screen()
+    if note:
+        say(f"The data cannot be read: {note}", style="yellow")
     if as_json:
         console.print_data([asdict(step) for step in steps])
         return
@@ -160,7 +168,11 @@ def show_plan(
         "reading and scoring come on top."
         if total
         else "Nothing is to be trained."
+        if not any(step.missing for step in steps)
+        else "Nothing is to be trained; what is missing is made from what is there."
     )
+    if folder is not None:
+        console.print("Weights were not looked at: `run` verifies them, and makes again what is damaged.")
 
 
 def study(

@@ -159,7 +159,9 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
 
 def _parts(blueprint: Blueprint, small: Mapping[str, Member], convention: CostConvention) -> dict[str, Cost]:
     """The cost of each small member by its title, and of one network."""
-    net, image = blueprint.bare, blueprint.network.image or ()
+    example = blueprint.example
+    assert isinstance(example, torch.Tensor)
+    net, image = blueprint.bare, tuple(example.shape[1:])
     costs = {"": combination_cost(net, image, 1, (), convention)}
     for title, member in small.items():
         part = member.body(blueprint)

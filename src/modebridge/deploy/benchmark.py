@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from modebridge.bridges import Bridge, choose_body
+from modebridge.bridges import Bridge
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
 from modebridge.deploy.timing import Spread, Timing, measure, ratio
@@ -22,9 +22,9 @@ from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import cost
 from modebridge.modes import Mode
-from modebridge.seeds import generator, seed_for
+from modebridge.seeds import generator
 
-__all__ = ["WAYS", "Contender", "Result", "Way", "contenders", "race", "race_file", "random_contenders", "usable_ways"]
+__all__ = ["WAYS", "Contender", "Result", "Way", "contenders", "race", "race_file", "usable_ways"]
 
 Way: TypeAlias = Literal["eager", "compiled", "graphs", "onnx"]
 WAYS: dict[str, tuple[Way, ...]] = {"cpu": ("eager", "compiled", "onnx"), "cuda": ("eager", "compiled", "graphs")}
@@ -110,45 +110,6 @@ def contenders(
     if len(modes) > 1:
         entered += [contender(_named(2, k, " II"), modes[:2], type2[:k]) for k in range(1, len(type2) + 1)]
     return entered
-
-
-def random_contenders(
-    build: Callable[[torch.Generator], nn.Module],
-    images: Tensor,
-    modes: int = 4,
-    *,
-    slim: float = 2.0,
-    budget: float | None = None,
-    seed: int = 0,
-) -> list[Contender]:
-    """The contenders of a network with weights that were drawn and not trained: time is the same.
-
-    Args:
-        build: gives the network, its weights drawn from the generator.
-        images: one or two, to see shapes with.
-        modes: how many networks; one bridge of type I fewer, as many as there are curves from the first.
-        slim: what the widths of bridges are divided by.
-        budget: the share of the network's FLOPs that a bridge may take, instead of `slim`.
-        seed: of the weights.
-    """
-    net = build(generator(seed, "net"))
-
-    def drawn(*names: str | int) -> Mode:
-        return Mode.from_module(build(generator(seed, *names)))
-
-    nets = [drawn("mode", k) for k in range(modes)]
-
-    def bridge(kind: Literal["I", "II"], reads: Sequence[Mode], k: int) -> Bridge:
-        chosen = choose_body(net, images, kind, slim=slim, budget=budget, seed=seed_for(seed, kind, k))
-        return Bridge(chosen.body, reads, chosen.tap, name=f"{kind}-{k}")
-
-    return contenders(
-        net,
-        nets,
-        [drawn("point")],
-        [bridge("I", nets[:1], k) for k in range(1, modes)],
-        [bridge("II", nets[:2], 0)] if modes > 1 else [],
-    )
 
 
 def usable_ways(device: str, asked: Sequence[str] | None = None) -> tuple[list[Way], list[str]]:

@@ -82,7 +82,7 @@ class Artefact(ABC):
             context: network, data and device.
             parents: the tensors of all their parents, by place.
             checkpoints: where to save on the way and to go on from.
-            report: told of every epoch.
+            report: told of every epoch; losses by the artefacts' names, or as "0/..." by their number in the group.
 
         Returns:
             What was made, by name.

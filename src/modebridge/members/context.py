@@ -46,8 +46,8 @@ class Blueprint:
         """Two images (or inputs) to see shapes with."""
         if self.network.image is None:
             raise ModebridgeError(
-                "Expected the network to take images, but it takes several inputs by name; only a run with its data "
-                "can look at it."
+                "Expected the network to take images, but it takes several inputs by name; use the library's functions "
+                "(modebridge.export, modebridge.cost) with inputs of your own."
             )
         return torch.rand(2, *self.network.image, generator=torch.Generator().manual_seed(0))
 

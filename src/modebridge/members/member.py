@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from modebridge.members.artefact import Artefact, Tensors, key_of
 from modebridge.members.context import Blueprint
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
+from modebridge.recipes.user_code import USER
 from modebridge.trees import fingerprint
 from modebridge.types import Inputs
 
@@ -29,6 +31,7 @@ __all__ = [
     "Outputs",
     "Predictor",
     "RowPlan",
+    "file_of_own_kinds",
     "members_of",
     "parse_member",
     "register",
@@ -168,6 +171,11 @@ class Member(ABC):
         return ()
 
     @property
+    def needs(self) -> tuple[Member, ...]:
+        """All members that must run for it: those that it reads, those that these read, and so on."""
+        return tuple(dict.fromkeys(needed for member in self.reads for needed in (*member.needs, member)))
+
+    @property
     def ancestors(self) -> tuple[Member, ...]:
         """The members that it is made from; when one of them is replaced, its logits are no longer its own."""
         return self.reads
@@ -229,9 +237,19 @@ KINDS: list[type[Member]] = []
 
 def register(kind: K) -> K:
     """Make a kind of member known to recipes, tables, plots and the program; a decorator."""
-    if kind not in KINDS:
+    known = [(other.__module__, other.__qualname__) for other in KINDS]
+    if (kind.__module__, kind.__qualname__) in known:
+        # A file that was changed since it was read, and is read again.
+        KINDS[known.index((kind.__module__, kind.__qualname__))] = kind
+    else:
         KINDS.append(kind)
     return kind
+
+
+def file_of_own_kinds() -> str:
+    """The user's file that registered kinds of members in this process; empty where there is none."""
+    modules = [kind.__module__ for kind in KINDS if kind.__module__.startswith(USER)]
+    return str(getattr(sys.modules.get(modules[-1]), "__file__", "")) if modules else ""
 
 
 def parse_member(name: str) -> Member:

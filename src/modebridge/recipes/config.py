@@ -98,6 +98,7 @@ class Recipe:
         small: what the widths of small bridges are divided by.
         medium: what those of medium bridges are divided by.
         budget: at most this share of the base's FLOPs for a small bridge, instead of `small`; 0 to go by `small`.
+        members_file: a .py file that registers kinds of members; it is executed wherever the run is looked at.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
         align: renumber the units of every other mode to match those of mode 0: "none", by "activations" (the paper, on
@@ -122,6 +123,7 @@ class Recipe:
     small: float = 2.0
     medium: float = 1.0
     budget: float = 0.0
+    members_file: str = ""
     control: bool = True
     mixup: float = 0.4
     align: Literal["none", "activations", "weights"] = "none"
@@ -138,6 +140,11 @@ class Recipe:
             )
         if len(self.about) > 1000 or not _is_text(self.about):
             raise ModebridgeError(f"Expected about to be a line of text, but got {self.about[:50]!r}; shorten it.")
+        if self.members_file and not (self.members_file.endswith(".py") and _is_text(self.members_file)):
+            raise ModebridgeError(
+                f"Expected members_file to be a .py file, but got {self.members_file[:50]!r}; name the file that "
+                "registers your members, or leave it out."
+            )
         if self.modes < 2:
             raise ModebridgeError(
                 f"Expected a recipe to have at least 2 modes, but got {self.modes}; a curve needs two ends."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import random
@@ -21,6 +22,7 @@ from modebridge import seeds
 from modebridge.errors import ModebridgeError, first_line, near
 
 __all__ = [
+    "USER",
     "absolute",
     "call_function",
     "find_function",
@@ -30,6 +32,9 @@ __all__ = [
     "seeded",
     "split_reference",
 ]
+
+USER = "modebridge_user_"
+"""How the modules of users' files begin."""
 
 _REFERENCE = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
 _LOADED: dict[tuple[Path, int], ModuleType] = {}
@@ -102,7 +107,8 @@ def load_file(path: Path) -> ModuleType:
         return running  # the user's program started this one: executing it again would start another
     with _TURN:
         if key not in _LOADED:
-            name = f"modebridge_user_{path.stem}_{len(_LOADED)}"
+            # The same in every process, so that what is defined there can be pickled.
+            name = f"{USER}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
             spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None
             assert spec.loader is not None

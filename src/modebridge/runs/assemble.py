@@ -45,6 +45,8 @@ def ensemble_of(
     answers = read_answers(run)
     names = _ordered(answers, members)
     blueprint = blueprint_for(recipe, seed, run)
+    example = _example(run, blueprint)
+    blueprint.net  # noqa: B018 - what is wrong with the network is said as it is
     predictors = [_loaded(run, blueprint, parse_member(name)) for name in names]
     modes = [predictor.mode for predictor in predictors if isinstance(predictor, NetworkPredictor)]
     bridges = [predictor.bridge for predictor in predictors if isinstance(predictor, BridgePredictor)]
@@ -53,7 +55,7 @@ def ensemble_of(
     ensemble.temperature.fill_(temperatures.by_bridges[-1])
     ensemble._fitted.fill_(True)
     return ensemble, {
-        "example": _example(run, blueprint),
+        "example": example,
         "names": names,
         "classes": _class_names(run, recipe),
         "scores": _scores(answers, names),
@@ -138,7 +140,6 @@ def _example(run: RunFolder, blueprint: Blueprint) -> Tensor:
     """The real images that the folder keeps for its page, else noise of their shape."""
     i, j = blueprint.recipe.curves()[0]
     images = run.read(f"samples/{i}-{j}")[0].get("images")
-    shape = blueprint.network.image or ()
-    if images is not None and tuple(images.shape[1:]) == shape:
-        return images.float()
-    return torch.rand(4, *shape, generator=torch.Generator().manual_seed(0))
+    noise = blueprint.example
+    assert isinstance(noise, Tensor)
+    return images.float() if images is not None and images.shape[1:] == noise.shape[1:] else noise

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
 
-from modebridge.deploy.benchmark import Contender, random_contenders
+from modebridge.bridges import Bridge, choose_body
+from modebridge.deploy.benchmark import Contender, contenders
 from modebridge.members import Blueprint
+from modebridge.modes import Mode
 from modebridge.runs.folder import machine
+from modebridge.seeds import generator, seed_for
 
-__all__ = ["contenders_for", "surroundings"]
+__all__ = ["contenders_for", "random_contenders", "surroundings"]
 
 
 def contenders_for(blueprint: Blueprint) -> tuple[list[Contender], tuple[int, ...]]:
@@ -30,6 +35,45 @@ def contenders_for(blueprint: Blueprint) -> tuple[list[Contender], tuple[int, ..
         network.build, example, min(recipe.modes, 4), slim=recipe.slim(size), budget=blueprint.budget(size)
     )
     return entries, tuple(example.shape[1:])
+
+
+def random_contenders(
+    build: Callable[[torch.Generator], nn.Module],
+    images: Tensor,
+    modes: int = 4,
+    *,
+    slim: float = 2.0,
+    budget: float | None = None,
+    seed: int = 0,
+) -> list[Contender]:
+    """The contenders of a network with weights that were drawn and not trained: time is the same.
+
+    Args:
+        build: gives the network, its weights drawn from the generator.
+        images: one or two, to see shapes with.
+        modes: how many networks; one bridge of type I fewer, as many as there are curves from the first.
+        slim: what the widths of bridges are divided by.
+        budget: the share of the network's FLOPs that a bridge may take, instead of `slim`.
+        seed: of the weights.
+    """
+    net = build(generator(seed, "net"))
+
+    def drawn(*names: str | int) -> Mode:
+        return Mode.from_module(build(generator(seed, *names)))
+
+    nets = [drawn("mode", k) for k in range(modes)]
+
+    def bridge(kind: Literal["I", "II"], reads: Sequence[Mode], k: int) -> Bridge:
+        chosen = choose_body(net, images, kind, slim=slim, budget=budget, seed=seed_for(seed, kind, k))
+        return Bridge(chosen.body, reads, chosen.tap, name=f"{kind}-{k}")
+
+    return contenders(
+        net,
+        nets,
+        [drawn("point")],
+        [bridge("I", nets[:1], k) for k in range(1, modes)],
+        [bridge("II", nets[:2], 0)] if modes > 1 else [],
+    )
 
 
 def surroundings(device: str, *, bf16: bool = False) -> dict[str, Any]:

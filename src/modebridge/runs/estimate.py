@@ -89,15 +89,18 @@ def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, 
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     net = blueprint.net.to(device).eval()
-    images = torch.rand(batch, *blueprint.network.image or (), device=device)
+    example = blueprint.example
+    assert isinstance(example, Tensor)
+    images = torch.rand(batch, *example.shape[1:], device=device)
     base = _forward(net, [images], device, repeats)
     known: dict[str, float] = {}
     features: dict[str, Tensor] = {}
     times: dict[str, float] = {}
     for name in members:
-        part = parse_member(name).body(blueprint)
-        if part is None:
-            times[name] = 1.0
+        member = parse_member(name)
+        part = member.body(blueprint)
+        if part is None:  # by counted work: a network takes the time of one
+            times[name] = member.cost(blueprint).flops / blueprint.base_cost.flops
             continue
         if part.tap not in features:
             features[part.tap] = Tapped(net, [part.tap])(images)[1][part.tap]

@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
 from modebridge.errors import ModebridgeError
 from modebridge.members import Context, Made, Tensors
 from modebridge.recipes import Recipe, RunData, check_recipe, facts_of, network_of
+from modebridge.recipes.user_code import load_file
 from modebridge.runs.plan import Job
 from modebridge.training import Checkpoints, Engine, Epoch, Report, side_by_side
 
@@ -44,6 +46,16 @@ class RunSpec:
     seed: int = 0
     data: str | None = None
     device: str = "auto"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Another process must know the user's kinds of members before it sees a job of theirs.
+        return _unpickled, (self.recipe, self.seed, self.data, self.device)
+
+
+def _unpickled(recipe: Recipe, *rest: Any) -> RunSpec:
+    if recipe.members_file:
+        load_file(Path(recipe.members_file))
+    return RunSpec(recipe, *rest)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,6 @@ from modebridge.runs.executor import RunSpec, engine_for, make_context
 from modebridge.runs.figure_data import figure_data
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.logits import Labels, Logits
-from modebridge.runs.memory import Memory
 from modebridge.runs.plan import Plan, Stage, plan_of
 
 __all__ = ["Step", "forecast"]
@@ -42,19 +42,23 @@ class Step:
     seconds: float | None
 
 
-def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] | None = None) -> list[Step]:
+def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] | None = None) -> tuple[list[Step], str]:
     """The steps of a run, without loading a weight and without making anything.
 
     Args:
         spec: of the run.
         folder: its folder; None where there is none yet.
         given: the ids of modes that were trained elsewhere and will be given, by number.
+
+    Returns:
+        The steps, and what keeps the run from its data, where something does.
     """
-    context = _context(spec, folder)
+    context, note = _context(spec, folder)
     recipe = spec.recipe
     wanted = [*map(Logits, members_of(recipe)), Labels(), *figure_data(recipe)]
+    old = {} if given else _given(folder, recipe.modes)
     fresh = {ModeWeights(k).place: key_of("given", id) for k, id in (given or {}).items()}
-    plan = plan_of(wanted, context, {**_given(folder, recipe.modes), **fresh})
+    plan = plan_of(wanted, context, {**old, **fresh})
     store = _Glance(folder)
     rate = 0.0
     steps: list[Step] = []
@@ -75,7 +79,7 @@ def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] |
                 seconds,
             )
         )
-    return steps
+    return steps, note
 
 
 def _work(plan: Plan, missing: list[Stage], context: Context) -> float:
@@ -84,29 +88,44 @@ def _work(plan: Plan, missing: list[Stage], context: Context) -> float:
     return sum(job.kind.work(job.artefacts, context) * job.epochs(context.recipe) * images for job in jobs)
 
 
-class _Glance(Memory):
+class _Glance:
     """A folder by its metadata alone: weights are neither loaded nor verified."""
 
     def __init__(self, folder: RunFolder | None) -> None:
-        super().__init__()
-        self.meta = folder.peek if folder is not None else super().meta  # type: ignore[method-assign]
+        self._folder = folder
+
+    def meta(self, place: str) -> dict[str, Any]:
+        """The metadata of an artefact."""
+        return self._folder.peek(place) if self._folder is not None else {}
 
 
 def _given(folder: RunFolder | None, modes: int) -> dict[str, str]:
-    metas = {place: folder.peek(place) for place in (f"modes/{k}" for k in range(modes))} if folder is not None else {}
-    return {place: meta["key"] for place, meta in metas.items() if meta.get("from") == "elsewhere"}
+    """The keys of modes that were given to an earlier run in the folder; they cannot be made again."""
+    keys: dict[str, str] = {}
+    for mode in (ModeWeights(k) for k in range(modes)) if folder is not None else ():
+        assert folder is not None
+        meta = folder.peek(mode.place)
+        if meta.get("from") == "elsewhere":
+            keys[mode.place] = meta["key"]
+        elif folder.files.was_given(mode.name):
+            raise ModebridgeError(
+                f"Expected '{folder.path / mode.place}' to be the mode that the run was given, but it is not there; it "
+                "cannot be made again, so give it again with --modes."
+            )
+    return keys
 
 
-def _context(spec: RunSpec, folder: RunFolder | None) -> Context:
+def _context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, str]:
     engine = engine_for(spec.recipe, spec.device)
     try:
-        return make_context(spec, engine)
-    except ModebridgeError:
+        return make_context(spec, engine), ""
+    except ModebridgeError as error:
         # Keys need the data; where nothing has been made yet nothing depends on them.
         if folder is not None and folder.places():
             raise
         facts = facts_for(spec.recipe)
-        return Context(spec.recipe, network_of(spec.recipe, facts), spec.seed, _Unread(facts), engine)  # type: ignore[arg-type]
+        data: Any = _Unread(facts)
+        return Context(spec.recipe, network_of(spec.recipe, facts), spec.seed, data, engine), str(error)
 
 
 class _Unread:

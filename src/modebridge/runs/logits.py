@@ -38,7 +38,7 @@ class Logits(Artefact):
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """All that is needed to load it, and the modes that it is made from."""
         needed = [*self.member.artefacts(recipe)]
-        for member in (*self.member.reads, *self.member.ancestors):
+        for member in (*self.member.needs, *self.member.ancestors):
             needed += member.artefacts(recipe)
         return tuple(dict.fromkeys(needed))
 
@@ -74,7 +74,7 @@ class Logits(Artefact):
             metadata: dict[str, Any] = {
                 "flops": cost.flops,
                 "params": cost.params,
-                "reads": cost.reads,
+                "reads": [needed.name for needed in member.needs],
                 "id": ids[member.name],
                 "scored_on": context.data.scored_on,
                 # What it was made from, so that a reader can tell when a mode has been replaced since.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, CurvePoint
-from modebridge.members import Artefact, Member, members_of, parse_member
+from modebridge.members import Artefact, Member, members_of
 from modebridge.recipes import Recipe, to_toml
 from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
 from modebridge.runs.data_facts import facts_for
@@ -39,8 +39,7 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
     left = [row for row in rows if not set(row.members) <= set(answers.test)]
     rows = [row for row in rows if row not in left]
     results = folder.files.record("results.json")
-    members = [parse_member(name) for name in answers.test]
-    imitators = [member for member in members if member.imitates is not None and "@" not in member.name]
+    imitators = [member for member in members_of(recipe) if member.imitates is not None and member.name in answers.test]
     targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
     data = PageData(
         title=f"{recipe.name}, seed {seed}",
@@ -98,7 +97,10 @@ def _samples(folder: RunFolder, recipe: Recipe, answers: Answers) -> Samples | N
     member = next((one for one in members_of(recipe) if one.imitates is not None and len(one.reads) == 1), None)
     if member is None or member.imitates is None:
         return None
-    start, end = member.imitates.ancestors
+    ends_of_target = member.imitates.ancestors
+    if len(ends_of_target) != 2:
+        return None
+    start, end = ends_of_target
     i, j = recipe.curves()[0]
     tensors, _ = folder.read(f"samples/{i}-{j}")
     shown: list[Member] = [start, end, member.imitates, member]

@@ -6,25 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from modebridge.members import Artefact, Context, Tensors, key_of
+from modebridge.members import Artefact, Context, key_of
 from modebridge.recipes import Recipe
 
 __all__ = ["Job", "Plan", "Stage", "Store", "plan_of"]
 
 
 class Store(Protocol):
-    """Where a run keeps its artefacts: a run folder, or memory."""
+    """What a plan needs of the place where a run keeps its artefacts: a run folder, or memory."""
 
     def meta(self, place: str) -> dict[str, Any]:
-        """The metadata of an artefact, without looking at its tensors; empty where there is none that is whole."""
-        ...
-
-    def read(self, place: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The tensors and metadata of an artefact, verified; empty where there is none that is whole."""
-        ...
-
-    def keep(self, place: str, key: str, tensors: Tensors, metadata: Mapping[str, Any]) -> None:
-        """Keep an artefact."""
+        """The metadata of an artefact; empty where there is none that is whole."""
         ...
 
 

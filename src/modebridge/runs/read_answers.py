@@ -101,7 +101,7 @@ def _kept(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], lab
     try:
         member = parse_member(name)
     except ModebridgeError:
-        raise Damage("it is not named as a member is") from None
+        raise Damage("no kind of member that is known here has such a name") from None
     for split in ("valid", "test"):
         logits, wanted = tensors.get(split), labels[split]
         whole = logits is not None and logits.is_floating_point() and logits.ndim in (2, 3)
@@ -110,7 +110,7 @@ def _kept(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], lab
             raise Damage(f"Expected {len(wanted)} rows of {split} logits, one a label, but got {got}")
     flops, params, reads = meta.get("flops"), meta.get("params"), meta.get("reads")
     identity, parents = meta.get("id"), meta.get("parents", {})
-    if not isinstance(flops, int | float) or not isinstance(params, int) or min(flops, params) <= 0:
+    if not isinstance(flops, int | float) or not isinstance(params, int) or min(flops, params) < 0:
         raise Damage("meta.json lacks its cost")
     if not isinstance(reads, list) or not isinstance(identity, str) or not isinstance(parents, dict):
         raise Damage("meta.json lacks what it reads or is made from")

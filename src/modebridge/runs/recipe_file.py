@@ -7,10 +7,11 @@ from pathlib import Path
 
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import Recipe, differences, from_toml, to_toml
+from modebridge.recipes.user_code import load_file
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.manifest import MANIFEST, RECIPE
 
-__all__ = ["begin", "find_recipe_of", "known_recipe_of", "recipe_to_go_on_with"]
+__all__ = ["begin", "check_folder", "find_recipe_of", "known_recipe_of", "recipe_to_go_on_with"]
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,8 @@ def recipe_to_go_on_with(path: Path) -> tuple[Recipe, int, str] | None:
     return None
 
 
-def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
-    """Look at a folder before a run in it, and write down what it is made with; refuse a folder of something else.
-
-    Returns:
-        What is to be said before anything is trained, a sentence each: what is damaged, and which settings have
-        changed since the last run.
-    """
+def check_folder(folder: RunFolder, recipe: Recipe, seed: int) -> None:
+    """Refuse a folder of another recipe, seed or version."""
     kept = _look(folder)
     before = kept.made or kept.now
     if before is not None and (before[0].name, before[1]) != (recipe.name, seed):
@@ -114,6 +110,18 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
             f"{before[0].name}, seed {before[1]}{since}; choose another with --out."
         )
     _check_version(folder)
+
+
+def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
+    """Look at a folder before a run in it, and write down what it is made with; refuse a folder of something else.
+
+    Returns:
+        What is to be said before anything is trained, a sentence each: what is damaged, and which settings have
+        changed since the last run.
+    """
+    check_folder(folder, recipe, seed)
+    kept = _look(folder)
+    before = kept.made or kept.now
     notices: list[str] = []
     if kept.change or kept.wrong:
         notices.append(f"{RECIPE} {kept.change or 'cannot be read'}; it will say what this run is made with.")
@@ -146,7 +154,10 @@ def _look(folder: RunFolder) -> _Kept:
 
 def _read(text: str, where: str) -> tuple[tuple[Recipe, int] | None, str]:
     try:
-        return from_toml(text, where), ""
+        recipe, seed = from_toml(text, where)
+        if recipe.members_file:
+            load_file(Path(recipe.members_file))
+        return (recipe, seed), ""
     except ModebridgeError as error:
         return None, str(error)
     except (ValueError, TypeError, RecursionError):

@@ -18,12 +18,12 @@ from modebridge.members import (
     CurveWeights,
     Made,
     Member,
+    ModeMember,
     ModeWeights,
     Predictor,
     Tensors,
     key_of,
     load_curve,
-    parse_member,
 )
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
@@ -127,7 +127,7 @@ class Run:
 
     def mode(self, number: int) -> Mode:
         """A mode by its number, aligned where the recipe aligns."""
-        (mode,) = self.load(parse_member(f"mode-{number}")).networks.values()
+        (mode,) = self.load(ModeMember(number)).networks.values()
         return mode
 
     def curve(self, i: int, j: int) -> BezierCurve:
@@ -143,7 +143,7 @@ class Run:
         Args:
             members: which; those that they read are added.
         """
-        wanted = list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
+        wanted = list(dict.fromkeys([*members, *(needed for member in members for needed in member.needs)]))
         plan = self.make([Logits(member) for member in wanted])
         # Last, so that labels are there only where logits are.
         labels = self.tensors(self.make([Labels()]), Labels().place)
@@ -205,7 +205,7 @@ class Run:
             self.spec, self.context, parents, self._begin, lambda job: partial(self._report, job, count), done
         )
         self._executor.execute(jobs, orders)
-        self.trained += [f"{stage.artefact.folder} {stage.artefact.name}" for stage in stages if _is_trained(stage)]
+        self.trained += [f"{stage.artefact.folder} {stage.artefact.name}" for stage in stages if stage.artefact.trained]
 
     def _parent(self, place: str) -> Tensors:
         tensors, meta = self.store.read(place)
@@ -255,12 +255,7 @@ class Run:
         if self.folder is None or not self.folder.writes:
             return
         for k, artefact in enumerate(job.artefacts):
-            # Epochs speak of what is trained together by name, or by number where each is a task of its own.
-            label = (
-                next(key for key in epoch.losses if key == artefact.name or key.startswith(f"{k}/"))
-                if len(job.stages) > 1
-                else next(iter(epoch.losses))
-            )
+            label = _label(epoch, artefact.name, k)
             scores = {"valid": epoch.scores[label]} if label in epoch.scores else {}
             of_one = replace(epoch, losses={"train": epoch.losses[label]}, scores=scores)
             self.folder.metrics.add(artefact.place, of_one)
@@ -270,8 +265,10 @@ class Run:
                 self._boards[artefact.place](of_one)
 
 
-def _is_trained(stage: Stage) -> bool:
-    return stage.artefact.trained
+def _label(epoch: Epoch, name: str, number: int) -> str:
+    """How an epoch calls one of those that are trained together: by name, or by number where each is a task."""
+    named = (label for label in epoch.losses if label == name or label.startswith(f"{number}/"))
+    return next(named, next(iter(epoch.losses)))
 
 
 class _Count:

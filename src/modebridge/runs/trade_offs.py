@@ -44,6 +44,8 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
         members = [member.name for member in plan.members]
         if not plan.elastic or not set(members) <= set(answers.test):
             continue
+        if any(len(answers.heads(name)) > 1 for name in members):
+            continue  # an elastic file knows members of one head only
         temperatures, extra = temperatures_of(answers, members), answers.cost(members)[0] - 1.0
         top = _confidences(answers, members[0])
         costs = [1.0 + extra * k / STEPS for k in range(STEPS)]

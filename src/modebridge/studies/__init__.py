@@ -8,7 +8,7 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.report import StudyPart
 from modebridge.runs import Run, RunFolder
 from modebridge.studies.curves import correspondence_study, r_ablation, r_position
-from modebridge.studies.tables import bridge_size, mode_choice, type1, type2, type_mix
+from modebridge.studies.ensemble_tables import bridge_size, mode_choice, type1, type2, type_mix
 
 __all__ = ["STUDIES", "run_study", "write_study"]
 
