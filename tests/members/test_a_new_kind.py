@@ -89,9 +89,9 @@ def test_the_run_names_the_file_that_registers_it(run: Path) -> None:
     with pytest.raises(ModebridgeError, match="such as mode-0"):
         parse_member("guess")
     assert f'members_file = "{run.parent / "guess_recipe.py"}"' in (run / "recipe.toml").read_text()
-    again = CliRunner().invoke(app, ["run", "--out", str(run), "--json"])
-    assert json.loads(again.stdout)["trained"] == []
-    assert "a guess" in {row["name"] for row in json.loads(again.stdout)["rows"]}
+    steps = json.loads(CliRunner().invoke(app, ["run", "--out", str(run), "--plan", "--json"]).stdout)
+    assert any("guess" in step["there"] for step in steps)
+    assert all(step["missing"] == [] for step in steps)
 
 
 def test_another_process_can_make_its_jobs(run: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from modebridge import Mode, fit_bridges, fit_curve, fit_mode, plan_bridge, seeds
 from modebridge.data import Loader, noisy_digits
+from modebridge.members import parse_member
 from modebridge.nets import ResNet, spec_of
 from modebridge.runs import Run, RunFolder, run_recipe
 from modebridge.training import side_by_side
@@ -66,5 +67,5 @@ def test_a_run_is_the_librarys_functions_with_seeds_by_name() -> None:
     run = Run(recipe, seed=seed)
     assert run.mode(1).id == mode.id
     assert run.curve(0, 1).at(0.5).id == middle.id
-    bridge = run_recipe(recipe, seed=seed).bridges["I-0-1-small"]
+    (bridge,) = [run.load(parse_member("I-0-1-small")).bridge]
     assert all(torch.equal(tensor, weights[name]) for name, tensor in bridge.state_dict().items())

@@ -71,6 +71,7 @@ def test_the_demo_keeps_its_promises_on_one_seed():
     assert nll["DE-2 + 1 bridge II"] < nll["DE-2"]
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits_other_seed_other_bits(result):
     def bits(run):
         return (

@@ -73,6 +73,7 @@ class Elsewhere:
                 self.jobs.append(f"{job.kind.folder} {job.name}")
 
 
+@pytest.mark.slow
 def test_another_executor_makes_the_same_bits() -> None:
     recipe = tiny()
     here, executor = Run(recipe), Elsewhere()
@@ -122,10 +123,16 @@ def test_the_plan_is_shown_and_nothing_made(tmp_path: Path) -> None:
     assert more["curves"]["missing"] == [["0-3"]]
     assert len(more["bridges"]["missing"][0]) == 5  # type: ignore[index]
     assert sorted(file for file in folder.rglob("*")) == before
-    # Without the data: what would be made is known all the same.
-    assert (
-        steps("cifar10-short", "--data", str(tmp_path / "none"), "--out", str(tmp_path / "new"))["modes"]["there"] == []
-    )
+
+
+@pytest.mark.slow
+def test_a_plan_without_the_data(tmp_path: Path) -> None:
+    """What would be made is known all the same."""
+    arguments = ("run", "cifar10-short", "--data", str(tmp_path / "none"), "--out", str(tmp_path / "new"))
+    result = CliRunner().invoke(app, [*arguments, "--plan", "--json"])
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)[0]["missing"] == [["0"], ["1"], ["2"]]
+    assert "The data cannot be read" in result.stderr
 
 
 def test_a_given_mode_has_no_parents_and_the_key_of_its_weights() -> None:

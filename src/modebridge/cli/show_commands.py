@@ -17,7 +17,7 @@ from rich.table import Table
 from modebridge.cli.terminal import say, screen
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Advice, Answers, Cost, CostConvention, advise, combination_cost, feature_shapes
-from modebridge.members import Blueprint, Member, members_of, row_plans
+from modebridge.members import Blueprint, Body, Member, members_of, row_plans
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page
 from modebridge.runs import (
@@ -125,7 +125,8 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     plans = [*rows[:1], *plans, *rows[1:]]
     conventions: list[CostConvention] = ["counted", "paper"] if paper else ["counted"]
     # Costs add up: each part is counted once, however many rows it is in.
-    parts = {convention: _parts(blueprint, small, convention) for convention in conventions}
+    bodies = {title: body for title, member in small.items() if (body := member.body(blueprint)) is not None}
+    parts = {convention: _parts(blueprint, bodies, convention) for convention in conventions}
     records: list[dict[str, Any]] = []
     for name, wanted in plans:
         record: dict[str, Any] = {"name": name}
@@ -157,17 +158,20 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     console.print(explained)
 
 
-def _parts(blueprint: Blueprint, small: Mapping[str, Member], convention: CostConvention) -> dict[str, Cost]:
+def _parts(blueprint: Blueprint, small: Mapping[str, Body], convention: CostConvention) -> dict[str, Cost]:
     """The cost of each small member by its title, and of one network."""
     example = blueprint.example
     assert isinstance(example, torch.Tensor)
     net, image = blueprint.bare, tuple(example.shape[1:])
+    features = feature_shapes(net, image, sorted({part.tap for part in small.values()}))
     costs = {"": combination_cost(net, image, 1, (), convention)}
-    for title, member in small.items():
-        part = member.body(blueprint)
-        assert part is not None
-        feature = feature_shapes(net, image, [part.tap])[part.tap]
-        costs[title] = combination_cost(net, image, 0, [(part.body, [feature] * part.reads)], convention)
+    known: dict[str, Cost] = {}
+    for title, part in small.items():
+        described = repr(part.body)
+        if described not in known:
+            shapes = [features[part.tap]] * part.reads
+            known[described] = combination_cost(net, image, 0, [(part.body, shapes)], convention)
+        costs[title] = known[described]
     return costs
 
 

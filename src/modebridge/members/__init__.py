@@ -10,6 +10,7 @@ from modebridge.members.control_member import ControlMember
 from modebridge.members.curve_member import CurveWeights, PointMember, load_curve
 from modebridge.members.member import (
     KINDS,
+    Body,
     BridgePredictor,
     Member,
     NetworkPredictor,
@@ -33,6 +34,7 @@ __all__ = [
     "KINDS",
     "Artefact",
     "Blueprint",
+    "Body",
     "BridgeMember",
     "BridgePredictor",
     "Context",

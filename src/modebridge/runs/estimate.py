@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from statistics import median
 
 import torch
@@ -17,6 +18,8 @@ from modebridge.recipes import Recipe, facts_of, network_of
 
 __all__ = ["member_times", "rate_here", "seconds_here", "work_of"]
 
+_COUNTED: dict[tuple[object, ...], Blueprint] = {}
+
 # One compiled bf16 step of several networks against an eager one, measured on one H200 (docs/performance.md).
 COMPILED_GAIN = 10.0
 
@@ -29,7 +32,10 @@ def work_of(recipe: Recipe) -> dict[str, float]:
             f"Expected a named data set to count the work of {recipe.name}, but got '{recipe.data.name[:80]}'; run it "
             "with --plan instead."
         )
-    blueprint = Blueprint(recipe, network_of(recipe, facts))
+    # Norms do not count, so one of them serves both and is counted once; so are recipes of the same widths.
+    network = replace(network_of(recipe, facts), norm="bn")
+    widths = network, recipe.small, recipe.medium, recipe.budget
+    blueprint = _COUNTED.setdefault(widths, Blueprint(recipe, network))
     artefacts: dict[Artefact, None] = {}
 
     def add(artefact: Artefact) -> None:
