@@ -42,7 +42,12 @@ def start(*arguments, way="module", path="", **options):
     places = os.pathsep.join([*([str(path)] if path else []), str(SOURCE)])
     environment = {**os.environ, "PYTHONPATH": places, **options.pop("environment", {})}
     command = [sys.executable, *STARTS[way], *map(str, arguments)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, **options)
+    # Ctrl-C as a terminal gives it: a suite that was started in the background has it ignored, and hands that on.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, **options)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def fail_with(monkeypatch, error):
