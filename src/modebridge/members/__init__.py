@@ -3,7 +3,7 @@
 A new kind is a subclass of `Member` in a file of its own, and a line below.
 """
 
-from modebridge.members.artefact import Artefact, Made, Tensors, key_of
+from modebridge.members.artefact import Artefact, Made, Making, Tensors, key_of
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.control_member import ControlMember
@@ -41,6 +41,7 @@ __all__ = [
     "ControlMember",
     "CurveWeights",
     "Made",
+    "Making",
     "Member",
     "ModeMember",
     "ModeWeights",

@@ -14,7 +14,7 @@ from modebridge.members.context import Blueprint, Context
 from modebridge.recipes import Recipe
 from modebridge.training import Checkpoints, Report
 
-__all__ = ["Artefact", "Made", "Tensors", "key_of"]
+__all__ = ["Artefact", "Made", "Making", "Tensors", "key_of"]
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 
@@ -25,6 +25,23 @@ class Made:
 
     tensors: Tensors
     metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Making:
+    """All that the making of artefacts may use.
+
+    Args:
+        context: network, data and device.
+        parents: the tensors of all their parents, by place.
+        checkpoints: where to save on the way and to go on from.
+        report: told of every epoch; losses by the artefacts' names, or as "0/..." by their number in the group.
+    """
+
+    context: Context
+    parents: Mapping[str, Tensors]
+    checkpoints: Checkpoints | None = None
+    report: Report | None = None
 
 
 class Artefact(ABC):
@@ -67,26 +84,8 @@ class Artefact(ABC):
 
     @classmethod
     @abstractmethod
-    def make(
-        cls,
-        group: Sequence[Self],
-        context: Context,
-        parents: Mapping[str, Tensors],
-        checkpoints: Checkpoints | None,
-        report: Report,
-    ) -> dict[str, Made]:
-        """Make some of them in one go.
-
-        Args:
-            group: which.
-            context: network, data and device.
-            parents: the tensors of all their parents, by place.
-            checkpoints: where to save on the way and to go on from.
-            report: told of every epoch; losses by the artefacts' names, or as "0/..." by their number in the group.
-
-        Returns:
-            What was made, by name.
-        """
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Make some of them in one go; returns what was made, by name."""
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:

@@ -12,14 +12,14 @@ from typing import Self
 from modebridge import seeds
 from modebridge.bridges import Bridge, Kind
 from modebridge.evaluate import MemberCost
-from modebridge.members.artefact import Artefact, Made, Tensors
+from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.curve_member import PointMember, load_curve, point_artefacts
 from modebridge.members.member import Body, BridgePredictor, Member, RowPlan
 from modebridge.members.mode_member import ModeMember, load_mode
 from modebridge.nets import skeleton
 from modebridge.recipes import Recipe
-from modebridge.training import BridgePlan, Checkpoints, Report, fit_bridges, plan_bridge
+from modebridge.training import BridgePlan, fit_bridges, plan_bridge
 
 __all__ = ["BridgeMember", "BridgeWeights", "SmallNetwork", "row_name"]
 
@@ -64,15 +64,9 @@ class BridgeWeights(Artefact):
         return 10**6
 
     @classmethod
-    def make(
-        cls,
-        group: Sequence[Self],
-        context: Context,
-        parents: Mapping[str, Tensors],
-        checkpoints: Checkpoints | None,
-        report: Report,
-    ) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Train them in one pass."""
+        context, parents = making.context, making.parents
         trained = fit_bridges(
             context.net,
             {artefact.name: artefact.member.plan(context, parents) for artefact in group},
@@ -81,8 +75,8 @@ class BridgeWeights(Artefact):
             config=replace(context.recipe.bridge, seed=context.seed_of("bridges")),
             valid=context.data.valid(),
             engine=context.engine,
-            checkpoints=checkpoints,
-            report=report,
+            checkpoints=making.checkpoints,
+            report=making.report,
         )
         return {name: Made(bridge.state_dict()) for name, bridge in trained.items()}
 

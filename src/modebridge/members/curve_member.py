@@ -12,12 +12,12 @@ from torch import Tensor
 
 from modebridge.curves import BezierCurve
 from modebridge.evaluate import MemberCost
-from modebridge.members.artefact import Artefact, Made, Tensors
+from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import LAST, Member, NetworkPredictor, RowPlan
 from modebridge.members.mode_member import ModeMember, load_mode, weights_of
 from modebridge.recipes import Recipe
-from modebridge.training import Checkpoints, Report, fit_curves
+from modebridge.training import fit_curves
 
 __all__ = ["CurveWeights", "PointMember", "PointStatistics", "load_curve", "point_artefacts"]
 
@@ -59,15 +59,9 @@ class CurveWeights(Artefact):
         return context.together
 
     @classmethod
-    def make(
-        cls,
-        group: Sequence[Self],
-        context: Context,
-        parents: Mapping[str, Tensors],
-        checkpoints: Checkpoints | None,
-        report: Report,
-    ) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Train them, and estimate the statistics of their midpoints."""
+        context, parents = making.context, making.parents
         recipe, data = context.recipe, context.data
         ends = [
             tuple(load_mode(context, parents[parent.place]) for parent in artefact.parents(recipe))
@@ -83,8 +77,8 @@ class CurveWeights(Artefact):
             valid=data.valid(),
             statistics=data.statistics() if data.streams else None,
             engine=context.engine,
-            checkpoints=checkpoints,
-            report=report,
+            checkpoints=making.checkpoints,
+            report=making.report,
         )
         return {
             artefact.name: Made(
@@ -126,15 +120,9 @@ class PointStatistics(Artefact):
         return {"data": context.data.fed_as}
 
     @classmethod
-    def make(
-        cls,
-        group: Sequence[Self],
-        context: Context,
-        parents: Mapping[str, Tensors],
-        checkpoints: Checkpoints | None,
-        report: Report,
-    ) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Estimate them on the training images."""
+        context, parents = making.context, making.parents
         made: dict[str, Made] = {}
         for artefact in group:
             curve = load_curve(context, parents, artefact.i, artefact.j).to(context.engine.device)

@@ -9,12 +9,12 @@ from typing import Self
 
 from modebridge import seeds
 from modebridge.evaluate import MemberCost, align
-from modebridge.members.artefact import Artefact, Made, Tensors
+from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Member, NetworkPredictor, RowPlan
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.training import Checkpoints, Report, fit_modes
+from modebridge.training import fit_modes
 
 __all__ = ["AlignedMode", "ModeMember", "ModeWeights", "weights_of"]
 
@@ -51,15 +51,9 @@ class ModeWeights(Artefact):
         return context.together
 
     @classmethod
-    def make(
-        cls,
-        group: Sequence[Self],
-        context: Context,
-        parents: Mapping[str, Tensors],
-        checkpoints: Checkpoints | None,
-        report: Report,
-    ) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Train them."""
+        context = making.context
         numbers = [artefact.number for artefact in group]
         trained = fit_modes(
             [context.network.build(seeds.generator(context.seed, "mode", k)) for k in numbers],
@@ -68,8 +62,8 @@ class ModeWeights(Artefact):
             seeds=[context.seed_of("mode", k) for k in numbers],
             valid=context.data.valid(),
             engine=context.engine,
-            checkpoints=checkpoints,
-            report=report,
+            checkpoints=making.checkpoints,
+            report=making.report,
         )
         return {artefact.name: Made(mode.state) for artefact, mode in zip(group, trained, strict=True)}
 
@@ -103,15 +97,9 @@ class AlignedMode(Artefact):
         return {"by": context.recipe.align, "data": context.data.learned_from}
 
     @classmethod
-    def make(
-        cls,
-        group: Sequence[Self],
-        context: Context,
-        parents: Mapping[str, Tensors],
-        checkpoints: Checkpoints | None,
-        report: Report,
-    ) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Match units, and note what that brought."""
+        context, parents = making.context, making.parents
         assert context.recipe.align != "none"
         device = context.engine.device
         made: dict[str, Made] = {}

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import Context, Made, Tensors
+from modebridge.members import Context, Made, Making, Tensors
 from modebridge.recipes import Recipe, RunData, check_recipe, facts_of, network_of
 from modebridge.recipes.user_code import load_file
 from modebridge.runs.plan import Job
-from modebridge.training import Checkpoints, Engine, Epoch, Report, side_by_side
+from modebridge.training import Checkpoints, Engine, Report, side_by_side
 
 __all__ = [
     "Executor",
@@ -95,7 +95,8 @@ class Local:
 
         def do(job: Job) -> None:
             begin = time.perf_counter()
-            made = make_job(job, orders.context, orders.parents(job), orders.checkpoints(job), orders.report(job))
+            making = Making(orders.context, orders.parents(job), orders.checkpoints(job), orders.report(job))
+            made = make_job(job, making)
             orders.done(job, made, time.perf_counter() - begin)
 
         engine = orders.context.engine
@@ -108,32 +109,19 @@ class Local:
             do(job)
 
 
-def make_job(
-    job: Job,
-    context: Context,
-    parents: Mapping[str, Tensors],
-    checkpoints: Checkpoints | None = None,
-    report: Report | None = None,
-) -> dict[str, Made]:
+def make_job(job: Job, making: Making) -> dict[str, Made]:
     """Make the artefacts of a job: the one function by which everything in a run folder comes into being.
 
     Args:
         job: what to make.
-        context: network, data and device.
-        parents: the tensors that it needs, by place.
-        checkpoints: where to save on the way and to go on from.
-        report: told of every epoch.
+        making: network, data, device, the tensors that the job needs; where it saves itself, and whom it tells.
     """
-    return job.kind.make(job.artefacts, context, parents, checkpoints, report or _silent)
+    return job.kind.make(job.artefacts, making)
 
 
 def make_job_of(spec: RunSpec, job: Job, parents: Mapping[str, Tensors]) -> dict[str, Made]:
     """The same in any process: the context is made once per process and run."""
-    return make_job(job, context_of(spec), parents)
-
-
-def _silent(epoch: Epoch) -> None:
-    pass
+    return make_job(job, Making(context_of(spec), parents))
 
 
 @cache

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 
 from modebridge.evaluate import curve_profile
-from modebridge.members import Artefact, Context, CurveWeights, Made, ModeMember, Tensors, load_curve
+from modebridge.members import Artefact, Context, CurveWeights, Made, Making, ModeMember, load_curve
 from modebridge.recipes import Recipe
 from modebridge.runs.logits import Logits
-from modebridge.training import Checkpoints, Report
 
 __all__ = ["CurveProfile", "SampleImages", "figure_data"]
 
@@ -54,15 +53,9 @@ class CurveProfile(Artefact):
         }
 
     @classmethod
-    def make(
-        cls,
-        group: Sequence[Self],
-        context: Context,
-        parents: Mapping[str, Tensors],
-        checkpoints: Checkpoints | None,
-        report: Report,
-    ) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Score them."""
+        context, parents = making.context, making.parents
         made: dict[str, Made] = {}
         for artefact in group:
             curve = load_curve(context, parents, artefact.i, artefact.j).to(context.engine.device)
@@ -96,15 +89,9 @@ class SampleImages(Artefact):
         return {"scored_on": context.data.scored_on, "count": SAMPLES}
 
     @classmethod
-    def make(
-        cls,
-        group: Sequence[Self],
-        context: Context,
-        parents: Mapping[str, Tensors],
-        checkpoints: Checkpoints | None,
-        report: Report,
-    ) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Find them."""
+        context, parents = making.context, making.parents
         made: dict[str, Made] = {}
         for artefact in group:
             one, other = (

@@ -17,6 +17,7 @@ from modebridge.runs.estimate import rate_here
 from modebridge.runs.executor import RunSpec, engine_for, make_context
 from modebridge.runs.figure_data import figure_data
 from modebridge.runs.folder import RunFolder
+from modebridge.runs.given_modes import keys_of_given
 from modebridge.runs.logits import Labels, Logits
 from modebridge.runs.plan import Plan, Stage, plan_of
 
@@ -56,7 +57,8 @@ def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] |
     context, note = _context(spec, folder)
     recipe = spec.recipe
     wanted = [*map(Logits, members_of(recipe)), Labels(), *figure_data(recipe)]
-    old = {} if given else _given(folder, recipe.modes)
+    numbers = [k for k in range(recipe.modes) if k not in (given or {})]
+    old = keys_of_given(folder, numbers, folder.peek) if folder is not None else {}
     fresh = {ModeWeights(k).place: key_of("given", id) for k, id in (given or {}).items()}
     plan = plan_of(wanted, context, {**old, **fresh})
     store = _Glance(folder)
@@ -97,22 +99,6 @@ class _Glance:
     def meta(self, place: str) -> dict[str, Any]:
         """The metadata of an artefact."""
         return self._folder.peek(place) if self._folder is not None else {}
-
-
-def _given(folder: RunFolder | None, modes: int) -> dict[str, str]:
-    """The keys of modes that were given to an earlier run in the folder; they cannot be made again."""
-    keys: dict[str, str] = {}
-    for mode in (ModeWeights(k) for k in range(modes)) if folder is not None else ():
-        assert folder is not None
-        meta = folder.peek(mode.place)
-        if meta.get("from") == "elsewhere":
-            keys[mode.place] = meta["key"]
-        elif folder.files.was_given(mode.name):
-            raise ModebridgeError(
-                f"Expected '{folder.path / mode.place}' to be the mode that the run was given, but it is not there; it "
-                "cannot be made again, so give it again with --modes."
-            )
-    return keys
 
 
 def _context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, str]:

@@ -13,10 +13,9 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.ensembles import mean_probability
 from modebridge.evaluate import accuracy, nll
-from modebridge.members import Artefact, Context, Made, Member, Predictor, Tensors
+from modebridge.members import Artefact, Context, Made, Making, Member, Predictor
 from modebridge.nets import Tapped
 from modebridge.recipes import Recipe
-from modebridge.training import Checkpoints, Report
 
 __all__ = ["Labels", "Logits"]
 
@@ -51,15 +50,9 @@ class Logits(Artefact):
         return 10**6
 
     @classmethod
-    def make(
-        cls,
-        group: Sequence[Self],
-        context: Context,
-        parents: Mapping[str, Tensors],
-        checkpoints: Checkpoints | None,
-        report: Report,
-    ) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Load the members, run them, and note what each costs and is."""
+        context, parents = making.context, making.parents
         predictors = {artefact.name: artefact.member.load(context, parents) for artefact in group}
         tables = _predict(context, predictors)
         ids: dict[str, str] = {name: predictor.id for name, predictor in predictors.items()}
@@ -98,15 +91,9 @@ class Labels(Artefact):
         return {"scored_on": context.data.scored_on}
 
     @classmethod
-    def make(
-        cls,
-        group: Sequence[Self],
-        context: Context,
-        parents: Mapping[str, Tensors],
-        checkpoints: Checkpoints | None,
-        report: Report,
-    ) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Take them from the data."""
+        context = making.context
         labels = {split: context.data.labels(split) for split in ("valid", "test")}
         return {"labels": Made(labels, {"scored_on": context.data.scored_on})}
 

@@ -29,6 +29,7 @@ from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_for, make_context
 from modebridge.runs.folder import RunFolder
+from modebridge.runs.given_modes import keys_of_given
 from modebridge.runs.logits import Labels, Logits
 from modebridge.runs.memory import Memory
 from modebridge.runs.plan import Job, Plan, Stage, plan_of
@@ -86,11 +87,15 @@ class Run:
 
     def plan(self, artefacts: Sequence[Artefact]) -> Plan:
         """The graph of some artefacts and of all that they need."""
-        return plan_of(artefacts, self.context, self._keys_of_given(range(self.recipe.modes)))
+        fresh = {ModeWeights(k).place: key_of("given", mode.id) for k, mode in self._given.items()}
+        others = [k for k in range(self.recipe.modes) if k not in self._given]
+        old = keys_of_given(self.folder, others, self.folder.meta) if self.folder is not None else {}
+        return plan_of(artefacts, self.context, {**old, **fresh})
 
     def make(self, artefacts: Sequence[Artefact]) -> Plan:
         """Make of them, and of all that they need, what is not there."""
         processes = self.context.engine.processes
+        self._keep_given()
         plan = self.plan(artefacts)
         for wave in plan.waves():
             begin = time.perf_counter()
@@ -108,16 +113,18 @@ class Run:
 
     def tensors(self, plan: Plan, place: str) -> Tensors:
         """The tensors of an artefact that was made."""
-        stage = plan.stages[place]
-        if (place, stage.key) not in self._tensors:
-            tensors, meta = self.store.read(place)
-            if meta.get("key") != stage.key:
-                raise ModebridgeError(
-                    f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all "
-                    "processes see the same folder)."
-                )
-            self._tensors[place, stage.key] = tensors
-        return self._tensors[place, stage.key]
+        if self.store.meta(place).get("key") != plan.stages[place].key:
+            raise ModebridgeError(
+                f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all "
+                "processes see the same folder)."
+            )
+        return self._read(place)
+
+    def _read(self, place: str) -> Tensors:
+        key = place, str(self.store.meta(place).get("hash"))
+        if key not in self._tensors:
+            self._tensors[key] = self.store.read(place)[0]
+        return self._tensors[key]
 
     def load(self, member: Member) -> Predictor:
         """A member ready to predict; what it needs is made where it is missing."""
@@ -160,43 +167,28 @@ class Run:
         meta = self.store.meta(Logits(member).place)
         return MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable)
 
-    def _keys_of_given(self, numbers: Sequence[int]) -> dict[str, str]:
-        """The keys of modes that were trained elsewhere; new ones are kept, earlier ones cannot be made again."""
-        keys: dict[str, str] = {}
-        for k in numbers:
-            place = ModeWeights(k).place
-            meta = self.store.meta(place)
-            if k in self._given:
-                mode = self._given[k]
-                keys[place] = key_of("given", mode.id)
-                if meta.get("key") != keys[place]:
-                    self._keep(Stage(ModeWeights(k), keys[place], ()), Made(mode.state, {"from": "elsewhere"}))
-                if self.folder is not None and self.folder.writes:
-                    self.folder.files.give({str(k): mode.id})
-            elif meta.get("from") == "elsewhere":
-                keys[place] = meta["key"]
-            elif self.folder is not None and self.folder.files.was_given(str(k)):
-                reason = "another is in its place" if meta else self.folder.damage.get(place, "it is missing")
-                raise ModebridgeError(
-                    f"Expected '{self.folder.path / place}' to be the mode that the run was given, but {reason}; it "
-                    "was not trained here and cannot be made again, so give it again with --modes."
-                )
-        return keys
+    def _keep_given(self) -> None:
+        """Keep the modes that were given now, and note that nothing here can make them again."""
+        for k, mode in self._given.items():
+            stage = Stage(ModeWeights(k), key_of("given", mode.id), ())
+            if not stage.is_in(self.store):
+                self._keep(stage, Made(mode.state, {"from": "elsewhere"}))
+        if self._given and self.folder is not None and self.folder.writes:
+            self.folder.files.give({str(k): mode.id for k, mode in self._given.items()})
 
     def _do(self, jobs: Sequence[Job]) -> None:
         stages = [stage for job in jobs for stage in job.stages]
         self._check_writable(stages[0].artefact)
-        keys = {stage.artefact.place: stage for stage in stages}
         count = _Count(self.context.progress, stages[0].artefact, len(stages), self.recipe)
 
         def parents(job: Job) -> dict[str, Tensors]:
-            return {place: self._parent(place) for place in job.parents}
+            return {place: self._read(place) for place in job.parents}
 
         def done(job: Job, made: Mapping[str, Made], seconds: float) -> None:
             for stage in job.stages:
                 one = made[stage.artefact.name]
                 metadata = {"seconds": seconds / len(job.stages), **one.metadata}
-                self._keep(keys[stage.artefact.place], replace(one, metadata=metadata))
+                self._keep(stage, replace(one, metadata=metadata))
             checkpoints = self._checkpoints(job)
             if checkpoints is not None and self.folder is not None and self.folder.writes:
                 checkpoints.clear()
@@ -206,10 +198,6 @@ class Run:
         )
         self._executor.execute(jobs, orders)
         self.trained += [f"{stage.artefact.folder} {stage.artefact.name}" for stage in stages if stage.artefact.trained]
-
-    def _parent(self, place: str) -> Tensors:
-        tensors, meta = self.store.read(place)
-        return self._tensors.setdefault((place, meta.get("key", "")), tensors)
 
     def _keep(self, stage: Stage, made: Made) -> None:
         artefact = stage.artefact
