@@ -10,12 +10,10 @@ from modebridge.members.control_member import ControlMember
 from modebridge.members.curve_member import CurveWeights, PointMember, load_curve
 from modebridge.members.member import (
     KINDS,
+    METHODS,
     Body,
-    BridgePredictor,
     Member,
-    NetworkPredictor,
-    Outputs,
-    Predictor,
+    Method,
     RowPlan,
     file_of_own_kinds,
     members_of,
@@ -24,6 +22,8 @@ from modebridge.members.member import (
     row_plans,
 )
 from modebridge.members.mode_member import ModeMember, ModeWeights
+from modebridge.members.predictor import BridgePredictor, NetworkPredictor, Outputs, Predictor
+from modebridge.members.training_cost import artefacts_behind, base_epochs
 
 register(ModeMember)
 register(PointMember)
@@ -32,6 +32,7 @@ register(ControlMember)
 
 __all__ = [
     "KINDS",
+    "METHODS",
     "Artefact",
     "Blueprint",
     "Body",
@@ -43,6 +44,7 @@ __all__ = [
     "Made",
     "Making",
     "Member",
+    "Method",
     "ModeMember",
     "ModeWeights",
     "NetworkPredictor",
@@ -51,6 +53,8 @@ __all__ = [
     "Predictor",
     "RowPlan",
     "Tensors",
+    "artefacts_behind",
+    "base_epochs",
     "file_of_own_kinds",
     "key_of",
     "load_curve",

@@ -15,8 +15,9 @@ from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.curve_member import PointMember, load_curve, point_artefacts
-from modebridge.members.member import Body, BridgePredictor, Member, RowPlan
+from modebridge.members.member import Body, Member, RowPlan
 from modebridge.members.mode_member import ModeMember, load_mode
+from modebridge.members.predictor import BridgePredictor
 from modebridge.nets import skeleton
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, fit_bridges, plan_bridge

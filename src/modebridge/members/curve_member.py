@@ -14,8 +14,9 @@ from modebridge.curves import BezierCurve
 from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
-from modebridge.members.member import LAST, Member, NetworkPredictor, RowPlan
+from modebridge.members.member import LAST, Member, RowPlan
 from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.members.predictor import NetworkPredictor
 from modebridge.recipes import Recipe
 from modebridge.training import fit_curves
 

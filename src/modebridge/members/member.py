@@ -6,30 +6,24 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self, TypeAlias, TypeVar
+from typing import ClassVar, Self, TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from modebridge.bridges import Bridge
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import MemberCost
-from modebridge.members.artefact import Artefact, Tensors, key_of
+from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Blueprint
-from modebridge.modes import Mode
+from modebridge.members.predictor import Predictor
 from modebridge.recipes import Recipe
 from modebridge.recipes.user_code import USER
-from modebridge.trees import fingerprint
-from modebridge.types import Inputs
 
 __all__ = [
     "KINDS",
+    "METHODS",
     "Body",
-    "BridgePredictor",
     "Member",
-    "NetworkPredictor",
-    "Outputs",
-    "Predictor",
+    "Method",
     "RowPlan",
     "file_of_own_kinds",
     "members_of",
@@ -37,73 +31,6 @@ __all__ = [
     "register",
     "row_plans",
 ]
-
-Outputs: TypeAlias = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]
-"""The logits and the features by tap of every network that ran on a batch, by the network's name."""
-
-
-class Predictor(ABC):
-    """A member ready to predict, its weights loaded.
-
-    Args:
-        networks: the networks that must run for it, by name; each runs once per batch, however many members use it.
-        taps: the submodules whose features it reads.
-    """
-
-    def __init__(self, networks: Mapping[str, Mode] | None = None, taps: Sequence[str] = ()) -> None:
-        self.networks = dict(networks or {})
-        self.taps = tuple(taps)
-
-    @property
-    @abstractmethod
-    def id(self) -> str:
-        """A hash of the weights, by which its logits are known to be its own."""
-
-    @abstractmethod
-    def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
-        """The logits (B, K) of each of its heads; every head is one voice in the mean."""
-
-    def to(self, device: torch.device | str) -> Predictor:
-        """The same on another device."""
-        return self
-
-
-class NetworkPredictor(Predictor):
-    """A whole network."""
-
-    def __init__(self, name: str, mode: Mode) -> None:
-        super().__init__({name: mode})
-        self.name, self.mode = name, mode
-
-    @property
-    def id(self) -> str:
-        """That of the mode."""
-        return self.mode.id
-
-    def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
-        """The network's logits."""
-        return [outputs[self.name][0]]
-
-
-class BridgePredictor(Predictor):
-    """A bridge on the features of one or two networks."""
-
-    def __init__(self, bridge: Bridge, reads: Mapping[str, Mode]) -> None:
-        super().__init__(reads, (bridge.tap,))
-        self.bridge = bridge
-
-    @property
-    def id(self) -> str:
-        """A hash of its weights and of what it reads."""
-        return key_of(fingerprint(self.bridge.state_dict()), self.bridge.reads)
-
-    def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
-        """The bridge's logits."""
-        return [self.bridge(*(outputs[name][1][self.bridge.tap] for name in self.networks))]
-
-    def to(self, device: torch.device | str) -> BridgePredictor:
-        """The same on another device."""
-        return BridgePredictor(self.bridge.to(device), self.networks)
 
 
 @dataclass(frozen=True)
@@ -234,6 +161,28 @@ LAST = 1000.0
 KINDS: list[type[Member]] = []
 """Every kind of member, in the order in which tables list them."""
 
+METHODS: dict[str, type[Method]] = {}
+"""The kinds that a recipe has only where its `methods` name them, by that name."""
+
+
+class Method(Member):
+    """A kind of member that a recipe may have beside its modes and bridges, to compare them with."""
+
+    method: ClassVar[str]
+    """What a recipe's `methods` call it."""
+
+    @classmethod
+    @abstractmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """The members that the name of the method stands for in a recipe."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Member]:
+        """The usual ones where the recipe names the method, and those that it names one by one."""
+        named = [cls.parse(entry) for entry in recipe.methods]
+        usual = cls.usual(recipe) if cls.method in recipe.methods else ()
+        return list(dict.fromkeys([*usual, *(member for member in named if member is not None)]))
+
 
 def register(kind: K) -> K:
     """Make a kind of member known to recipes, tables, plots and the program; a decorator."""
@@ -243,6 +192,8 @@ def register(kind: K) -> K:
         KINDS[known.index((kind.__module__, kind.__qualname__))] = kind
     else:
         KINDS.append(kind)
+    if issubclass(kind, Method):
+        METHODS[kind.method] = kind
     return kind
 
 
@@ -267,7 +218,14 @@ def parse_member(name: str) -> Member:
 
 def members_of(recipe: Recipe) -> list[Member]:
     """Everything that a plain run of a recipe trains and scores."""
-    return [member for kind in KINDS for member in kind.of(recipe)]
+    members = [member for kind in KINDS for member in kind.of(recipe)]
+    names = {member.name for member in members}
+    for entry in recipe.methods:
+        if entry not in METHODS and entry not in names:
+            raise ModebridgeError(
+                f"Expected methods to name methods or members, but got '{entry[:80]}'; {near(entry, METHODS)}."
+            )
+    return members
 
 
 def row_plans(recipe: Recipe) -> list[RowPlan]:

@@ -11,7 +11,8 @@ from modebridge import seeds
 from modebridge.evaluate import MemberCost, align
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
-from modebridge.members.member import Member, NetworkPredictor, RowPlan
+from modebridge.members.member import Member, RowPlan
+from modebridge.members.predictor import NetworkPredictor
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.training import fit_modes

@@ -99,6 +99,8 @@ class Recipe:
         medium: what those of medium bridges are divided by.
         budget: at most this share of the base's FLOPs for a small bridge, instead of `small`; 0 to go by `small`.
         members_file: a .py file that registers kinds of members; it is executed wherever the run is looked at.
+        methods: what is trained and scored beside bridges: methods as "distilled" or "mimo" (the keys of
+            `modebridge.members.METHODS`), or single members by their names.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
         align: renumber the units of every other mode to match those of mode 0: "none", by "activations" (the paper, on
@@ -124,6 +126,7 @@ class Recipe:
     medium: float = 1.0
     budget: float = 0.0
     members_file: str = ""
+    methods: tuple[str, ...] = ()
     control: bool = True
     mixup: float = 0.4
     align: Literal["none", "activations", "weights"] = "none"
@@ -163,6 +166,10 @@ class Recipe:
         if len(set(self.sizes)) < len(self.sizes):
             raise ModebridgeError(
                 f"Expected sizes to name each size once, but got {', '.join(self.sizes)}; shorten it."
+            )
+        if len(set(self.methods)) < len(self.methods) or not all(map(_is_text, self.methods)):
+            raise ModebridgeError(
+                f"Expected methods to name each method once, but got {', '.join(self.methods)[:50]!r}; shorten it."
             )
         _within("together", self.together, 1, MODES)
         _within("mixup", self.mixup, 0, 1000)

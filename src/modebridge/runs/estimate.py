@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import module_cost
-from modebridge.members import Artefact, Blueprint, members_of, parse_member
+from modebridge.members import Artefact, Blueprint, artefacts_behind, members_of, parse_member
 from modebridge.nets import ResNet, Tapped, spec_of
 from modebridge.recipes import Recipe, facts_of, network_of
 
@@ -36,19 +36,8 @@ def work_of(recipe: Recipe) -> dict[str, float]:
     network = replace(network_of(recipe, facts), norm="bn")
     widths = network, recipe.small, recipe.medium, recipe.budget
     blueprint = _COUNTED.setdefault(widths, Blueprint(recipe, network))
-    artefacts: dict[Artefact, None] = {}
-
-    def add(artefact: Artefact) -> None:
-        if artefact not in artefacts:
-            artefacts[artefact] = None
-            for parent in artefact.parents(recipe):
-                add(parent)
-
-    for member in members_of(recipe):
-        for artefact in member.artefacts(recipe):
-            add(artefact)
     kinds: dict[type[Artefact], list[Artefact]] = {}
-    for artefact in artefacts:
+    for artefact in artefacts_behind(members_of(recipe), recipe):
         kinds.setdefault(type(artefact), []).append(artefact)
     work: dict[str, float] = {}
     for kind, group in kinds.items():
