@@ -135,8 +135,8 @@ def test_averaged_weights_get_the_statistics_of_mixed_images():
     generator = seeds.generator(config.seed, "mixed batches")
     batches = [(objective.mixed(images, objective.draw(len(labels), generator)), labels) for images, labels in data]
     wanted = refresh_statistics(net, student.params, student.buffers, batches)
-    for name, tensor in wanted.items():
-        torch.testing.assert_close(student.buffers[name], tensor, rtol=1e-9, atol=1e-12)
+    for name in (name for name in wanted if "running" in name):
+        torch.testing.assert_close(student.buffers[name], wanted[name], rtol=1e-9, atol=1e-12)
 
 
 def test_new_weights_are_new_and_no_epoch_changes_nothing():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from modebridge.bridges.loss import mix
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped
-from modebridge.types import Batch, Draw, Inputs, Objective, Params
+from modebridge.types import Batch, Draw, Inputs, Objective
 
 __all__ = ["Compile", "FanOut", "FrozenNetworks", "MatchingObjective", "Outputs", "in_turn"]
 
@@ -25,10 +25,7 @@ T = TypeVar("T")
 Outputs: TypeAlias = tuple[Tensor, dict[str, Tensor]]
 """What a frozen network gives: logits, and features by tap."""
 
-Frozen: TypeAlias = Callable[[Params, Inputs], Outputs]
-"""A frozen network's forward pass at given weights."""
-
-Compile: TypeAlias = Callable[[Frozen], Frozen]
+Compile: TypeAlias = Callable[[Any], Any]
 """Makes a frozen network's forward pass faster, where an engine can."""
 
 FanOut: TypeAlias = Callable[[Sequence[Callable[[], Outputs]]], list[Outputs]]
@@ -86,19 +83,12 @@ class MatchingObjective(Objective[T]):
 
     def mixed(self, inputs: Inputs, draw: Draw) -> Inputs:
         """The images as a draw mixes them."""
-        if not draw:
-            return inputs
-
-        def mix_one(tensor: Tensor) -> Tensor:
-            return mix(tensor, draw["share"].to(tensor), draw["partner"].to(tensor.device))
-
-        return each(mix_one, inputs)
+        return each(partial(_mixed, draw), inputs) if draw else inputs
 
     def mixed_labels(self, labels: Tensor, classes: int, dtype: torch.dtype, draw: Draw) -> Tensor:
         """The labels as probabilities (B, K), mixed as the images are."""
-        target = self.mixed(F.one_hot(labels, classes).to(dtype), draw)
-        assert isinstance(target, Tensor)
-        return target
+        target = F.one_hot(labels, classes).to(dtype)
+        return _mixed(draw, target) if draw else target
 
 
 class FrozenNetworks:
@@ -131,3 +121,7 @@ class FrozenNetworks:
         """Logits and features of every network, by the id of its mode."""
         jobs = [partial(self._forward, state, images) for state in self._states.values()]
         return dict(zip(self._states, self._fan_out(jobs), strict=True))
+
+
+def _mixed(draw: Draw, tensor: Tensor) -> Tensor:
+    return mix(tensor, draw["share"].to(tensor), draw["partner"].to(tensor.device))

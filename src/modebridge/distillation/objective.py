@@ -6,14 +6,14 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from modebridge import seeds
 from modebridge.batches import inputs_in, named
-from modebridge.bridges import FanOut, FrozenNetworks, MatchingObjective, in_turn
+from modebridge.bridges import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
 from modebridge.distillation.loss import DistillationLoss
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
@@ -65,7 +65,7 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         classes: int,
         mixup: float = 1.0,
         *,
-        compiled: Callable[[Any], Any] = lambda function: function,
+        compiled: Compile = lambda function: function,
         fan_out: FanOut = in_turn,
         synced: Callable[[nn.Module], nn.Module] = lambda module: module,
         shares: Callable[[nn.Module, nn.Module], bool] = lambda a, b: False,
