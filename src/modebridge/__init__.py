@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from modebridge.data import load_mode, load_modes
     from modebridge.deploy import Deployed
     from modebridge.deploy.export import export
+    from modebridge.distillation import PAPER_LOSS, DistillationLoss
     from modebridge.ensembles import BridgedEnsemble
     from modebridge.errors import ModebridgeError
     from modebridge.evaluate import align
@@ -34,17 +35,22 @@ if TYPE_CHECKING:
         fit_curves,
         fit_mode,
         fit_modes,
+        fit_students,
         plan_bridge,
+        plan_student,
     )
+    from modebridge.training.distill import distill
     from modebridge.training.fit_bridges import fit_bridges
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "PAPER_LOSS",
     "BezierCurve",
     "Bridge",
     "BridgedEnsemble",
     "Deployed",
+    "DistillationLoss",
     "Engine",
     "Mode",
     "ModebridgeError",
@@ -53,6 +59,7 @@ __all__ = [
     "__version__",
     "align",
     "cost",
+    "distill",
     "evaluate",
     "export",
     "fit_bridge",
@@ -61,10 +68,12 @@ __all__ = [
     "fit_curves",
     "fit_mode",
     "fit_modes",
+    "fit_students",
     "inspect",
     "load_mode",
     "load_modes",
     "plan_bridge",
+    "plan_student",
 ]
 
 _NAMES = {
@@ -72,14 +81,15 @@ _NAMES = {
     "curves": ("BezierCurve", "Polychain"),
     "data": ("load_mode", "load_modes"),
     "deploy": ("Deployed", "export"),
+    "distillation": ("PAPER_LOSS", "DistillationLoss"),
     "ensembles": ("BridgedEnsemble",),
     "errors": ("ModebridgeError",),
     "evaluate": ("align", "cost"),
     "modes": ("Mode",),
     "inspection": ("inspect",),
     "training": (
-        *("Engine", "TrainConfig", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
-        *("fit_mode", "fit_modes", "plan_bridge"),
+        *("Engine", "TrainConfig", "distill", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
+        *("fit_mode", "fit_modes", "fit_students", "plan_bridge", "plan_student"),
     ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

@@ -155,8 +155,8 @@ def test_joint_training_equals_training_alone_to_the_last_bit(norm):
 def test_every_frozen_network_runs_once_a_step():
     objective, *_ = joint()
     calls = []
-    forward = objective._forward
-    objective._forward = lambda *given: calls.append(1) or forward(*given)
+    forward = objective._frozen._forward
+    objective._frozen._forward = lambda *given: calls.append(1) or forward(*given)
     batch = next(iter(loader()))
     objective.prepare(batch, objective.draw(8, torch.Generator().manual_seed(0)))
     assert len(calls) == 6  # three modes and three midpoints
@@ -213,7 +213,7 @@ def test_targets_and_losses_are_float32_at_least(dtype, wide):
         with torch.autocast("cpu", dtype=dtype):
             prepared = objective.prepare((images, labels), draw)
             # The logits are sixteen bits wide here, or nothing would be shown.
-            assert objective._forward(next(iter(objective._frozen.values())), images)[0].dtype == dtype
+            assert all(logits.dtype == dtype for logits, _ in objective._frozen(images).values())
     for name, given in prepared.items():
         assert given["target"].dtype == wide, name
         torch.testing.assert_close(given["target"].sum(-1), torch.ones(8, dtype=wide), rtol=0, atol=1e-6)

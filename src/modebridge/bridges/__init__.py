@@ -6,6 +6,7 @@ from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import Kind, body_for, body_like
 from modebridge.bridges.choose import ChosenBody, choose_body
 from modebridge.bridges.loss import bridge_loss, kl_divergence, mix
+from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
 from modebridge.bridges.objective import BridgeObjective
 from modebridge.bridges.targets import Target, curve_target, ensemble_target, label_target, mode_target
 from modebridge.nets import last_blocks_tap
@@ -14,7 +15,11 @@ __all__ = [
     "Bridge",
     "BridgeObjective",
     "ChosenBody",
+    "Compile",
+    "FanOut",
+    "FrozenNetworks",
     "Kind",
+    "MatchingObjective",
     "ResidualBody",
     "Target",
     "TokenBody",
@@ -26,6 +31,7 @@ __all__ = [
     "choose_body",
     "curve_target",
     "ensemble_target",
+    "in_turn",
     "kl_divergence",
     "label_target",
     "last_blocks_tap",

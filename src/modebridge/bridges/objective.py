@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TypeAlias
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.batches import each
 from modebridge.bridges.bridge import Bridge
-from modebridge.bridges.loss import bridge_loss, mix
+from modebridge.bridges.loss import bridge_loss
+from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
 from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
-from modebridge.nets import Tapped, check_tap, mean_probability, probabilities_of, run, skeleton
+from modebridge.nets import check_tap, mean_probability, probabilities_of, run, skeleton
 from modebridge.trees import wide
-from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
+from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
 
 __all__ = ["BridgeObjective"]
 
-Outputs: TypeAlias = tuple[Tensor, dict[str, Tensor]]
-"""What a frozen network gives: logits, and features by tap."""
 
-Frozen: TypeAlias = Callable[[Params, Inputs], Outputs]
-"""A frozen network's forward pass at given weights."""
-
-
-class BridgeObjective(Objective[dict[str, Bridge]]):
+class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
     """Train many bridges at once; each frozen network runs once a batch, whatever the number of bridges.
 
     With m modes, all curves between them and any number of bridges, a batch takes m + m(m-1)/2 frozen forward
@@ -57,8 +47,8 @@ class BridgeObjective(Objective[dict[str, Bridge]]):
         modes: Sequence[Mode],
         mixup: float = 0.4,
         *,
-        compiled: Callable[[Frozen], Frozen] = lambda function: function,
-        fan_out: Callable[[Sequence[Callable[[], Outputs]]], list[Outputs]] | None = None,
+        compiled: Compile = lambda function: function,
+        fan_out: FanOut = in_turn,
         synced: Callable[[nn.Module], nn.Module] = lambda module: module,
         shares: Callable[[nn.Module, nn.Module], bool] = lambda a, b: False,
     ) -> None:
@@ -69,12 +59,9 @@ class BridgeObjective(Objective[dict[str, Bridge]]):
                 f"Expected one target per bridge, but got targets {sorted(targets)} for bridges {sorted(bridges)}; "
                 "use the same names."
             )
-        if not mixup >= 0:
-            raise ModebridgeError(f"Expected mixup to be at least 0, but got {mixup}; 0 turns it off.")
+        super().__init__(mixup)
         self._bridges = dict(bridges)
         self._targets = dict(targets)
-        self._mixup = mixup
-        self._fan_out = fan_out or _in_turn
         self._programs: dict[str, Program] = {}
         self._measures: dict[str, Program] = {}
         for name, bridge in bridges.items():
@@ -94,10 +81,8 @@ class BridgeObjective(Objective[dict[str, Bridge]]):
         read = {source for bridge in bridges.values() for source in bridge.reads}
         aimed_at = {mode.id: mode for target in targets.values() for mode in target.modes}
         needed = {**{key: mode for key, mode in known.items() if key in read}, **aimed_at}
-        tapped = Tapped(net, sorted({bridge.tap for bridge in bridges.values()}))
-        where = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
-        self._frozen = {key: tapped.state_of(mode.to(where).state) for key, mode in needed.items()}
-        self._forward = compiled(tapped.run)
+        taps = sorted({bridge.tap for bridge in bridges.values()})
+        self._frozen = FrozenNetworks(net, list(needed.values()), taps, compiled=compiled, fan_out=fan_out)
 
     def start(self) -> States:
         """The bridges' own weights; those with `requires_grad=False` are frozen."""
@@ -108,47 +93,11 @@ class BridgeObjective(Objective[dict[str, Bridge]]):
             states[name] = State.split(mode.params, mode.buffers, learns)
         return states
 
-    def draw(self, size: int, generator: torch.Generator) -> Draw:
-        """A share per sample ~ Beta(alpha, alpha), not folded to >= 0.5, and one permutation for the batch."""
-        if self._mixup == 0:
-            return {}
-        # numpy's Beta takes a generator of its own; torch's public one only knows the global generator.
-        seed = int(torch.randint(2**62, (), generator=generator))
-        share = np.random.default_rng(seed).beta(self._mixup, self._mixup, size)
-        return {
-            "share": torch.from_numpy(share).float(),
-            "partner": torch.randperm(size, generator=generator),
-        }
-
-    @property
-    def whole(self) -> bool:
-        """Partners of mixup may be anywhere in a batch."""
-        return self._mixup > 0
-
-    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
-        """The rows, and behind them their partners, wherever in the whole batch those are."""
-        if not draw:
-            return super().part(batch, draw, rows)
-        partner = draw["partner"][rows]
-        count = len(partner)
-
-        def with_partners(tensor: Tensor) -> Tensor:
-            return torch.cat([tensor[rows], tensor[partner.to(tensor.device)]])
-
-        pairs = each(with_partners, batch[0]), with_partners(batch[1])
-        return pairs, {"share": draw["share"][rows], "partner": torch.arange(count, 2 * count)}
-
-    ahead = True  # the frozen networks are about half of a step, and need not wait for the other half
-
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """Mix the images, run every frozen network once on them, and hand each bridge its features and its target."""
         images, labels = batch
-        if draw:
-            share, partner = draw["share"].to(labels.device), draw["partner"].to(labels.device)
-            images = each(lambda tensor: mix(tensor, share.to(tensor.dtype), partner), images)
-        jobs = [partial(self._forward, state, images) for state in self._frozen.values()]
-        outputs = dict(zip(self._frozen, self._fan_out(jobs), strict=True))
+        outputs = self._frozen(self.mixed(images, draw))
         prepared: dict[str, dict[str, Tensor]] = {}
         for name, bridge in self._bridges.items():
             inputs = {f"feature{k}": outputs[source][1][bridge.tap] for k, source in enumerate(bridge.reads)}
@@ -157,8 +106,7 @@ class BridgeObjective(Objective[dict[str, Bridge]]):
                 target = mean_probability([probabilities_of(outputs[mode.id][0]) for mode in modes])
             else:
                 logits = wide(next(iter(outputs.values()))[0])
-                target = F.one_hot(labels, logits.shape[-1]).to(logits.dtype)
-                target = mix(target, share.to(target.dtype), partner) if draw else target
+                target = self.mixed_labels(labels, logits.shape[-1], logits.dtype, draw)
             prepared[name] = {**inputs, "target": target}
         return prepared
 
@@ -192,10 +140,6 @@ class BridgeObjective(Objective[dict[str, Bridge]]):
             assert isinstance(filled, Bridge)
             trained[name] = filled
         return trained
-
-
-def _in_turn(jobs: Sequence[Callable[[], Outputs]]) -> list[Outputs]:
-    return [job() for job in jobs]
 
 
 def _serves(a: Bridge, b: Bridge, shares: Callable[[nn.Module, nn.Module], bool]) -> bool:

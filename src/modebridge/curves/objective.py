@@ -14,7 +14,6 @@ from modebridge import trees
 from modebridge.batches import go_to_epoch, inputs_in, named
 from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
-from modebridge.curves.fresh import fresh_weights
 from modebridge.curves.polychain import Polychain
 from modebridge.errors import ModebridgeError
 from modebridge.modes import (
@@ -23,6 +22,7 @@ from modebridge.modes import (
     check_modes,
     check_statistics,
     error_rate,
+    fresh_weights,
     has_statistics,
     refresh_statistics,
 )

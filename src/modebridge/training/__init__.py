@@ -1,6 +1,7 @@
-"""The one loop, and fitting modes, curves and bridges with it."""
+"""The one loop, and fitting modes, curves, bridges and students with it."""
 
 from modebridge.training.checkpoints import Checkpoints
+from modebridge.training.distill import distill, fit_students, plan_student
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Epoch, Report, TensorBoard, append_metrics, parse_metrics
 from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
@@ -19,14 +20,17 @@ __all__ = [
     "TensorBoard",
     "TrainConfig",
     "append_metrics",
+    "distill",
     "fit_bridge",
     "fit_bridges",
     "fit_curve",
     "fit_curves",
     "fit_mode",
     "fit_modes",
+    "fit_students",
     "parse_metrics",
     "plan_bridge",
+    "plan_student",
     "side_by_side",
     "train",
 ]

@@ -20,7 +20,7 @@ from modebridge.training.engine import Engine
 from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
 
-__all__ = ["check_batches", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
+__all__ = ["check_batches", "check_mixup", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
 
 ONE_VALUE = "more than 1 value per channel"
 """What torch says where batch norm is to learn from a single value."""
@@ -119,6 +119,16 @@ def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainCon
     if valid is None or config.keep != "best":
         return None
     return engine.feed(check_batches(net, mode, valid, "valid"))
+
+
+def check_mixup(mixup: float, batches: Checked) -> None:
+    """Refuse to mix what cannot be mixed."""
+    whole = [name for name, tensor in named(batches.first()).items() if not tensor.is_floating_point()]
+    if mixup and whole:
+        raise ModebridgeError(
+            f"Expected mixup to be 0 for whole numbers such as tokens and masks, but got {mixup:g} and "
+            f"'{whole[0].removeprefix('images/')}'; set mixup=0."
+        )
 
 
 def trainable(net: nn.Module) -> set[str]:

@@ -9,7 +9,6 @@ from typing import Literal
 
 from torch import nn
 
-from modebridge.batches import named
 from modebridge.bridges import (
     Bridge,
     BridgeObjective,
@@ -24,7 +23,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import check_tap, skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, held_out, least_for_bridges, least_images, trainable
+from modebridge.training.checks import check_batches, check_mixup, held_out, least_for_bridges, least_images, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
 from modebridge.training.fit import DEFAULT
@@ -165,12 +164,7 @@ def fit_bridges(
     )
     least = partial(least_for_bridges, net, [plan.bridge for plan in plans.values()], engine)
     train_data = check_batches(net, modes[0], train_data, "train", least=least)
-    whole = [name for name, tensor in named(train_data.first()).items() if not tensor.is_floating_point()]
-    if mixup and whole:
-        raise ModebridgeError(
-            f"Expected mixup to be 0 for whole numbers such as tokens and masks, but got {mixup:g} and "
-            f"'{whole[0].removeprefix('images/')}'; set mixup=0."
-        )
+    check_mixup(mixup, train_data)
     task = Task(objective, train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     (states,) = train_and_look(
         [task], config, train_data.classes, engine=engine, checkpoints=checkpoints, report=report

@@ -1,4 +1,4 @@
-"""Newly drawn weights for any network: what a pin starts from where it is not put on the straight line."""
+"""Newly drawn weights for any network: a student's start, and a pin's where it is not put on the straight line."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import seeds, trees
+from modebridge.modes.mode import Mode
 from modebridge.nets import initialise, skeleton
 from modebridge.nets.blocks import DRAWN
 
-__all__ = ["fresh_weights"]
+__all__ = ["fresh_mode", "fresh_weights"]
 
 RESETS = ("reset_parameters", "_reset_parameters")
 """What torch's modules call the drawing of their own weights; the latter is attention's."""
@@ -45,6 +46,16 @@ def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
         if fresh[name]._version == versions[name] and torch.equal(fresh[name], parameter):
             fresh[name] = _alike(parameter.detach(), generator)
     return trees.clone(fresh)
+
+
+def fresh_mode(net: nn.Module, seed: int) -> Mode:
+    """The network as if it had just been built: new weights, and running statistics that have seen nothing."""
+    copy = skeleton(net)
+    for module in copy.modules():
+        reset = getattr(module, "reset_running_stats", None)
+        if callable(reset):
+            reset()
+    return Mode(fresh_weights(net, seed), Mode.from_module(copy).buffers)
 
 
 def _alike(tensor: Tensor, generator: torch.Generator) -> Tensor:

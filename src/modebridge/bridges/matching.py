@@ -1,0 +1,127 @@
+"""Function matching: what bridges and students share, that is mixed-up images and frozen networks that run once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from modebridge.batches import each
+from modebridge.bridges.loss import mix
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from modebridge.nets import Tapped
+from modebridge.types import Batch, Draw, Inputs, Objective
+
+__all__ = ["Compile", "FanOut", "FrozenNetworks", "MatchingObjective", "Outputs", "in_turn"]
+
+T = TypeVar("T")
+
+Outputs: TypeAlias = tuple[Tensor, dict[str, Tensor]]
+"""What a frozen network gives: logits, and features by tap."""
+
+Compile: TypeAlias = Callable[[Any], Any]
+"""Makes a frozen network's forward pass faster, where an engine can."""
+
+FanOut: TypeAlias = Callable[[Sequence[Callable[[], Outputs]]], list[Outputs]]
+"""Runs independent jobs side by side, where an engine can."""
+
+
+def in_turn(jobs: Sequence[Callable[[], Outputs]]) -> list[Outputs]:
+    """Jobs one after another."""
+    return [job() for job in jobs]
+
+
+class MatchingObjective(Objective[T]):
+    """Train networks to say on mixed-up images what frozen ones say there.
+
+    Args:
+        mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+    """
+
+    def __init__(self, mixup: float) -> None:
+        if not mixup >= 0:
+            raise ModebridgeError(f"Expected mixup to be at least 0, but got {mixup}; 0 turns it off.")
+        self._mixup = mixup
+
+    def draw(self, size: int, generator: torch.Generator) -> Draw:
+        """A share per sample ~ Beta(alpha, alpha), not folded to >= 0.5, and one permutation for the batch."""
+        if self._mixup == 0:
+            return {}
+        # numpy's Beta takes a generator of its own; torch's public one only knows the global generator.
+        seed = int(torch.randint(2**62, (), generator=generator))
+        share = np.random.default_rng(seed).beta(self._mixup, self._mixup, size)
+        return {
+            "share": torch.from_numpy(share).float(),
+            "partner": torch.randperm(size, generator=generator),
+        }
+
+    @property
+    def whole(self) -> bool:
+        """Partners of mixup may be anywhere in a batch."""
+        return self._mixup > 0
+
+    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
+        """The rows, and behind them their partners, wherever in the whole batch those are."""
+        if not draw:
+            return super().part(batch, draw, rows)
+        partner = draw["partner"][rows]
+        count = len(partner)
+
+        def with_partners(tensor: Tensor) -> Tensor:
+            return torch.cat([tensor[rows], tensor[partner.to(tensor.device)]])
+
+        pairs = each(with_partners, batch[0]), with_partners(batch[1])
+        return pairs, {"share": draw["share"][rows], "partner": torch.arange(count, 2 * count)}
+
+    ahead = True  # the frozen networks are about half of a step, and need not wait for the other half
+
+    def mixed(self, inputs: Inputs, draw: Draw) -> Inputs:
+        """The images as a draw mixes them."""
+        return each(partial(_mixed, draw), inputs) if draw else inputs
+
+    def mixed_labels(self, labels: Tensor, classes: int, dtype: torch.dtype, draw: Draw) -> Tensor:
+        """The labels as probabilities (B, K), mixed as the images are."""
+        target = F.one_hot(labels, classes).to(dtype)
+        return _mixed(draw, target) if draw else target
+
+
+class FrozenNetworks:
+    """Networks of one architecture that only run, each once per batch.
+
+    Args:
+        net: the architecture, on the device.
+        modes: their weights.
+        taps: where features are read.
+        compiled: makes the forward pass faster, where an engine can.
+        fan_out: runs them side by side, where an engine can.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        modes: Sequence[Mode],
+        taps: Sequence[str] = (),
+        *,
+        compiled: Compile = lambda function: function,
+        fan_out: FanOut = in_turn,
+    ) -> None:
+        tapped = Tapped(net, taps)
+        where = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
+        self._states = {mode.id: tapped.state_of(mode.to(where).state) for mode in modes}
+        self._forward = compiled(tapped.run)
+        self._fan_out = fan_out
+
+    def __call__(self, images: Inputs) -> Mapping[str, Outputs]:
+        """Logits and features of every network, by the id of its mode."""
+        jobs = [partial(self._forward, state, images) for state in self._states.values()]
+        return dict(zip(self._states, self._fan_out(jobs), strict=True))
+
+
+def _mixed(draw: Draw, tensor: Tensor) -> Tensor:
+    return mix(tensor, draw["share"].to(tensor), draw["partner"].to(tensor.device))

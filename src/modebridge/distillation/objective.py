@@ -1,0 +1,189 @@
+"""The objective of students: several networks at once, their teachers run once per batch."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from modebridge import seeds
+from modebridge.batches import inputs_in, named
+from modebridge.bridges import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
+from modebridge.distillation.loss import DistillationLoss
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from modebridge.nets import probabilities_of, run, skeleton
+from modebridge.types import Batch, Batches, Draw, Inputs, Prepared, Program, State, States
+
+__all__ = ["MixedBatches", "StudentObjective", "StudentPlan", "Teacher"]
+
+Teacher: TypeAlias = Mode | BridgedEnsemble
+"""A network, or a whole ensemble whose members each have one voice."""
+
+
+@dataclass(frozen=True)
+class StudentPlan:
+    """One student to train.
+
+    Args:
+        net: its architecture, whose `requires_grad` says what learns.
+        start: the weights to begin from.
+        teachers: whose mean probability it learns; with none it learns the labels, mixed up as the images are.
+        loss: what it minimises.
+    """
+
+    net: nn.Module
+    start: Mode
+    teachers: tuple[Teacher, ...]
+    loss: DistillationLoss
+
+
+class StudentObjective(MatchingObjective[dict[str, Mode]]):
+    """Train students, all on the same mixed-up batches; every teacher runs once per batch.
+
+    Args:
+        net: the architecture of the teachers that are modes, on the device.
+        plans: the students by name.
+        classes: K.
+        mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+        compiled: makes the teachers' forward pass faster, where an engine can.
+        fan_out: runs them side by side, where an engine can.
+        synced: makes a network's batch norm see the batches of all processes.
+        shares: whether one program may serve two networks, so that it is compiled once; none does by default.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        plans: Mapping[str, StudentPlan],
+        classes: int,
+        mixup: float = 1.0,
+        *,
+        compiled: Compile = lambda function: function,
+        fan_out: FanOut = in_turn,
+        synced: Callable[[nn.Module], nn.Module] = lambda module: module,
+        shares: Callable[[nn.Module, nn.Module], bool] = lambda a, b: False,
+    ) -> None:
+        super().__init__(mixup)
+        if not plans:
+            raise ModebridgeError("Expected at least one student to train, but got none; give some plans.")
+        self._plans = dict(plans)
+        device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
+        teachers = [teacher for plan in plans.values() for teacher in plan.teachers]
+        modes = {mode.id: mode for mode in teachers if isinstance(mode, Mode)}
+        self._modes = FrozenNetworks(net, list(modes.values()), compiled=compiled, fan_out=fan_out)
+        # Copies, so that whoever's ensemble it is may keep it where it is.
+        self._ensembles = {
+            id(teacher): compiled(copy.deepcopy(teacher).to(device).members)
+            for teacher in teachers
+            if isinstance(teacher, BridgedEnsemble)
+        }
+        self._classes = classes
+        self._programs: dict[str, Program] = {}
+        self._measures: dict[str, Program] = {}
+        for name, plan in plans.items():
+            twin = next((key for key in self._programs if _serves(plans[key], plan, shares)), None)
+            if twin is not None:
+                self._programs[name], self._measures[name] = self._programs[twin], self._measures[twin]
+                continue
+            trained = synced(skeleton(plan.net, training=True).to(device))
+            self._programs[name] = _program(trained, plan.loss)
+            self._measures[name] = _program(skeleton(plan.net).to(device), plan.loss)
+
+    def start(self) -> States:
+        """The weights that students begin from; those with `requires_grad=False` are frozen."""
+        states: dict[str, State] = {}
+        for name, plan in self._plans.items():
+            learns = {key for key, parameter in plan.net.named_parameters() if parameter.requires_grad}
+            states[name] = State.split(plan.start.params, plan.start.buffers, learns)
+        return states
+
+    @torch.no_grad()
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        """Mix the images, ask every teacher once about them, and hand each student images and target."""
+        images, labels = batch
+        mixed = self.mixed(images, draw)
+        answers = self._ask(mixed)
+        prepared: dict[str, Prepared] = {}
+        for name, plan in self._plans.items():
+            inputs = named(mixed)
+            if plan.teachers and plan.loss.soft:
+                inputs["target"] = plan.loss.target(torch.cat([answers[_key(teacher)] for teacher in plan.teachers]))
+            if plan.loss.hard or not plan.teachers:
+                # As wide as the student's own numbers: its loss is taken in them.
+                dtype = next(iter(plan.start.params.values())).dtype
+                inputs["labels"] = self.mixed_labels(labels, self._classes, _wide(dtype), draw)
+            prepared[name] = inputs
+        return prepared
+
+    def _ask(self, images: Inputs) -> dict[str | int, Tensor]:
+        """The probabilities (M, B, K) of every teacher: one of a mode, several of an ensemble."""
+        answers: dict[str | int, Tensor] = {
+            key: probabilities_of(logits)[None] for key, (logits, _) in self._modes(images).items()
+        }
+        return answers | {key: members(images) for key, members in self._ensembles.items()}
+
+    def program(self, member: str) -> Program:
+        """The loss of a student on the mixed batch."""
+        return self._programs[member]
+
+    @torch.no_grad()
+    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
+        """The loss of each student on plain images."""
+        totals = dict.fromkeys(self._plans, 0.0)
+        seen = 0
+        for batch in batches:
+            prepared = self.prepare(batch, {})
+            for name in self._plans:
+                totals[name] += float(self._measures[name](states[name], prepared[name])) * len(batch[1])
+            seen += len(batch[1])
+        return {name: total / seen if seen else math.nan for name, total in totals.items()}
+
+    def result(self, states: States) -> dict[str, Mode]:
+        """The students by name."""
+        return {name: Mode(state.all_params, state.buffers) for name, state in states.items()}
+
+
+class MixedBatches:
+    """Batches as students see them, mixed up with draws of their own.
+
+    Args:
+        objective: how they are mixed.
+        batches: the plain ones.
+        seed: of the draws.
+    """
+
+    def __init__(self, objective: StudentObjective, batches: Batches, seed: int) -> None:
+        self._objective, self._batches, self._seed = objective, batches, seed
+
+    def __iter__(self) -> Iterator[Batch]:
+        generator = seeds.generator(self._seed, "mixed batches")
+        for images, labels in self._batches:
+            yield self._objective.mixed(images, self._objective.draw(len(labels), generator)), labels
+
+
+def _key(teacher: Teacher) -> str | int:
+    return teacher.id if isinstance(teacher, Mode) else id(teacher)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _serves(a: StudentPlan, b: StudentPlan, shares: Callable[[nn.Module, nn.Module], bool]) -> bool:
+    """Whether the program of one student serves another: nothing but weights and targets differs."""
+    return a.loss == b.loss and bool(a.teachers) == bool(b.teachers) and shares(a.net, b.net)
+
+
+def _program(net: nn.Module, loss: DistillationLoss) -> Program:
+    def program(state: State, prepared: Prepared) -> Tensor:
+        logits = run(net, state.all_params, state.buffers, inputs_in(prepared))
+        return loss(prepared.get("target"), prepared.get("labels"), logits)
+
+    return program

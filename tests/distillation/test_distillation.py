@@ -1,0 +1,166 @@
+"""Students: their loss and gradient by hand, who teaches them, and that training together equals training alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import modebridge as mb
+from modebridge import seeds
+from modebridge.bridges import mix
+from modebridge.distillation import StudentObjective
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode, refresh_statistics
+from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
+
+
+def probabilities(count: int, rows: int = 5, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (3 * torch.randn(count, rows, 4, generator=generator, dtype=EXACT)).softmax(-1)
+
+
+@pytest.mark.parametrize(("temperature", "soft", "hard"), [(1.0, 1.0, 0.0), (4.0, 1.8, 0.1), (0.5, 0.7, 2.0)])
+def test_the_gradient_is_the_one_by_hand(temperature, soft, hard):
+    """d loss / d logits = (soft T (q_T - p_T) + hard (q - y)) / B."""
+    loss = mb.DistillationLoss(temperature, soft, hard)
+    teachers, labels = probabilities(3), F.one_hot(torch.arange(5) % 4, 4).double()
+    logits = torch.randn(5, 4, dtype=EXACT, generator=torch.Generator().manual_seed(9)).requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(loss.target(teachers), labels if hard else None, logits), logits)
+    tempered = teachers ** (1 / temperature)
+    p = (tempered / tempered.sum(-1, keepdim=True)).mean(0)
+    z = logits.detach()
+    by_hand = soft * temperature * ((z / temperature).softmax(-1) - p) + hard * (z.softmax(-1) - labels)
+    torch.testing.assert_close(gradient, by_hand / 5, rtol=1e-12, atol=1e-14)
+
+
+def test_the_authors_mean_over_teachers_has_the_same_gradient():
+    """0.1 CE + 2 * 0.9 T^2 mean_m KL(p_m || q) as their code has it, by torch's own functions."""
+    teachers, labels = probabilities(3), torch.arange(5) % 4
+    logits = torch.randn(5, 4, dtype=EXACT, generator=torch.Generator().manual_seed(9)).requires_grad_()
+    own = mb.PAPER_LOSS(mb.PAPER_LOSS.target(teachers), F.one_hot(labels, 4).double(), logits)
+    divergences = [
+        F.kl_div((logits / 4).log_softmax(-1), (teacher.log() / 4).softmax(-1), reduction="batchmean")
+        for teacher in teachers
+    ]
+    theirs = 0.1 * F.cross_entropy(logits, labels) + 2 * 0.9 * 16 * torch.stack(divergences).mean()
+    gradients = [torch.autograd.grad(loss, logits)[0] for loss in (own, theirs)]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-14)
+
+
+def test_a_step_by_hand():
+    """One step of a student on one mixed batch, with autograd on a module of torch's own."""
+    net, teachers = tiny_net(5, dtype=EXACT), modes(2, dtype=EXACT)
+    data = [(blobs(8, dtype=EXACT).images, blobs(8).labels)]
+    start = Mode.from_module(net)
+    config = replace(quick(1), momentum=0.0)
+    student = mb.distill(net, teachers, data, start=start, mixup=0.7, config=config)
+    draw = StudentObjective(net, {"s": mb.plan_student(net, teachers, start=start)}, 3, 0.7).draw(
+        8, seeds.generator(config.seed, "draws")
+    )
+    images = mix(data[0][0], draw["share"].double(), draw["partner"])
+    with torch.no_grad():
+        target = torch.stack([mode.load(net)(images).softmax(-1) for mode in teachers]).mean(0)
+    net.train()
+    loss = (target * (target.log() - net(images).log_softmax(-1))).sum(-1).mean()
+    gradients = torch.autograd.grad(loss, list(net.parameters()))
+    lr = config.lr * config.factor(0)
+    for (name, parameter), gradient in zip(net.named_parameters(), gradients, strict=True):
+        torch.testing.assert_close(student.params[name], parameter - lr * gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_together_is_one_by_one():
+    net, teachers = tiny_net(0, "bn"), modes(3, "bn")
+    plans = {
+        "of three": mb.plan_student(net, teachers, seed=1),
+        "of two": mb.plan_student(net, teachers[:2], seed=2, loss=mb.PAPER_LOSS),
+        "of labels": mb.plan_student(net, (), seed=3),
+        "from a mode": mb.plan_student(net, teachers[1:], start=teachers[0]),
+    }
+    before = [mode.id for mode in teachers]
+    together = mb.fit_students(net, plans, loader(16), config=quick())
+    for name, plan in plans.items():
+        alone = mb.fit_students(net, {name: plan}, loader(16), config=quick())[name]
+        assert alone.id == together[name].id, name
+    assert len({mode.id for mode in together.values()}) == 4
+    assert [Mode(mode.params, mode.buffers).id for mode in teachers] == before
+
+
+def test_an_ensemble_teaches_with_one_voice_per_member():
+    net, teachers = tiny_net(0, dtype=EXACT), modes(3, dtype=EXACT)
+    data = loader(dtype=EXACT)
+    curve = mb.fit_curve(net, *teachers[:2], data, config=quick(1))
+    bridge = mb.fit_bridge(net, curve, data, config=quick(1))
+    plain, ensemble = mb.BridgedEnsemble(net, teachers), mb.BridgedEnsemble(net, teachers[:1], [bridge])
+    wanted = mb.distill(net, teachers, data, config=quick())
+    got = mb.distill(net, plain, data, config=quick())
+    for name, tensor in wanted.params.items():
+        torch.testing.assert_close(got.params[name], tensor, rtol=1e-9, atol=1e-12)
+    images = blobs(4, dtype=EXACT).images
+    objective = StudentObjective(net, {"s": mb.plan_student(net, [ensemble, teachers[2]])}, 3, 0.0)
+    target = objective.prepare((images, torch.zeros(4, dtype=torch.long)), {})["s"]["target"]
+    voices = torch.cat([ensemble.members(images), plain.members(images)[2:]])
+    torch.testing.assert_close(target, voices.mean(0), rtol=1e-12, atol=1e-14)
+
+
+def test_a_student_of_another_architecture_learns():
+    """A linear student of linear teachers can say exactly the softmax of their sum; KL falls far."""
+    torch.manual_seed(0)
+    net, teacher = nn.Linear(4, 3), nn.Linear(4, 3)
+    data = [(torch.rand(16, 4), torch.arange(16) % 3) for _ in range(4)]
+    student = nn.Sequential(nn.Linear(4, 8), nn.Identity(), nn.Linear(8, 3))
+    losses: list[float] = []
+    learned = mb.distill(
+        net,
+        [Mode.from_module(teacher)],
+        data,
+        student=student,
+        config=quick(40),
+        report=lambda epoch: losses.append(epoch.losses["student"]),
+    )
+    assert losses[-1] < 0.02 * losses[0]
+    assert set(learned.params) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_averaged_weights_get_the_statistics_of_mixed_images():
+    net, teachers = tiny_net(0, "bn", EXACT), modes(2, "bn", EXACT)
+    data = list(loader(dtype=EXACT))  # a list, whose order does not change from pass to pass
+    config = quick(3, average_from=2)
+    plan = mb.plan_student(net, teachers, seed=4)
+    student = mb.fit_students(net, {"s": plan}, data, config=config)["s"]
+    objective = StudentObjective(net, {"s": plan}, 3, 1.0)
+    generator = seeds.generator(config.seed, "mixed batches")
+    batches = [(objective.mixed(images, objective.draw(len(labels), generator)), labels) for images, labels in data]
+    wanted = refresh_statistics(net, student.params, student.buffers, batches)
+    for name in (name for name in wanted if "running" in name):
+        torch.testing.assert_close(student.buffers[name], wanted[name], rtol=1e-9, atol=1e-12)
+
+
+def test_new_weights_are_new_and_no_epoch_changes_nothing():
+    net = tiny_net(0, "bn")
+    first, again = (mb.plan_student(net, modes(1, "bn"), seed=1).start for _ in range(2))
+    assert first.id == again.id != mb.plan_student(net, modes(1, "bn"), seed=2).start.id
+    assert not any(torch.equal(first.params[name], p) for name, p in net.named_parameters() if p.dim() > 1)
+    assert mb.distill(net, modes(2, "bn"), loader(), start=first, config=quick(0)).id == first.id
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda net: mb.distill(net, [], loader()), "Expected teachers to distil, but got none"),
+        (lambda net: mb.fit_students(net, {}, loader()), "Expected at least one student"),
+        (lambda net: mb.distill(net, modes(1), loader(), mixup=-1.0), "mixup to be at least 0"),
+        (lambda net: mb.DistillationLoss(temperature=0), "temperature of distillation to be above 0"),
+        (lambda net: mb.DistillationLoss(soft=0), "not both 0"),
+        (
+            lambda net: mb.distill(net, modes(1), loader(), student=nn.Sequential(nn.Flatten(), nn.Linear(64, 4))),
+            "as many classes as the student's 4, but one has 3",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said(call, sentence):
+    with pytest.raises(ModebridgeError, match=sentence):
+        call(tiny_net())
