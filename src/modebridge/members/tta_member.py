@@ -164,7 +164,8 @@ class TtaMember(Method):
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
         """The network once a view; its parameters once."""
-        counted = module_cost(Views(blueprint.bare, self._views(blueprint)), blueprint.network.image or ())
+        views = self._views(blueprint)
+        counted = module_cost(Views(blueprint.bare, views), blueprint.network.image or ())
         return MemberCost(counted.flops, counted.params)
 
     def _views(self, blueprint: Blueprint) -> tuple[View, ...]:
