@@ -8,6 +8,7 @@ from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.control_member import ControlMember
 from modebridge.members.curve_member import CurveWeights, PointMember, load_curve
+from modebridge.members.fge_member import FgeMember
 from modebridge.members.member import (
     KINDS,
     METHODS,
@@ -21,16 +22,28 @@ from modebridge.members.member import (
     register,
     row_plans,
 )
-from modebridge.members.mode_member import ModeMember, ModeWeights
+from modebridge.members.mode_member import BASES, ModeMember, ModeWeights, mode_on
 from modebridge.members.predictor import BridgePredictor, NetworkPredictor, Outputs, Predictor
-from modebridge.members.training_cost import artefacts_behind, base_epochs
+from modebridge.members.snapshot_member import SnapshotMember
+from modebridge.members.soup_member import SoupMember
+from modebridge.members.swa_member import SwaMember, SwaWeights
+from modebridge.members.training_cost import artefacts_behind, base_epochs, trained_alike
+from modebridge.members.tta_member import TtaMember
 
 register(ModeMember)
 register(PointMember)
 register(BridgeMember)
 register(ControlMember)
+register(SwaMember)
+register(SnapshotMember)
+register(FgeMember)
+register(SoupMember)
+register(TtaMember)
+
+BASES["swa"] = SwaWeights
 
 __all__ = [
+    "BASES",
     "KINDS",
     "METHODS",
     "Artefact",
@@ -41,6 +54,7 @@ __all__ = [
     "Context",
     "ControlMember",
     "CurveWeights",
+    "FgeMember",
     "Made",
     "Making",
     "Member",
@@ -52,14 +66,20 @@ __all__ = [
     "PointMember",
     "Predictor",
     "RowPlan",
+    "SnapshotMember",
+    "SoupMember",
+    "SwaMember",
     "Tensors",
+    "TtaMember",
     "artefacts_behind",
     "base_epochs",
     "file_of_own_kinds",
     "key_of",
     "load_curve",
     "members_of",
+    "mode_on",
     "parse_member",
     "register",
     "row_plans",
+    "trained_alike",
 ]

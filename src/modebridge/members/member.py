@@ -183,6 +183,18 @@ class Method(Member):
         usual = cls.usual(recipe) if cls.method in recipe.methods else ()
         return list(dict.fromkeys([*usual, *(member for member in named if member is not None)]))
 
+    @classmethod
+    def order(cls, k: int) -> tuple[float, ...]:
+        """Where its k-th row stands: those of a method together, after those of all deep ensembles and bridges."""
+        return LAST, 1.0 + list(METHODS).index(cls.method), float(k)
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+        """Each of its members alone, unless it says otherwise."""
+        return [
+            RowPlan(member.title, (member,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
+        ]
+
 
 def register(kind: K) -> K:
     """Make a kind of member known to recipes, tables, plots and the program; a decorator."""

@@ -101,6 +101,8 @@ class Recipe:
         members_file: a .py file that registers kinds of members; it is executed wherever the run is looked at.
         methods: what is trained and scored beside bridges: methods as "distilled" or "mimo" (the keys of
             `modebridge.members.METHODS`), or single members by their names.
+        base: what the modes are that curves and bridges stand on: "sgd", trained on labels as `mode` says; "swa", the
+            means of the weights over the last quarter of such training; "distilled", students of "sgd" modes.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
         align: renumber the units of every other mode to match those of mode 0: "none", by "activations" (the paper, on
@@ -127,6 +129,7 @@ class Recipe:
     budget: float = 0.0
     members_file: str = ""
     methods: tuple[str, ...] = ()
+    base: Literal["sgd", "swa", "distilled"] = "sgd"
     control: bool = True
     mixup: float = 0.4
     align: Literal["none", "activations", "weights"] = "none"

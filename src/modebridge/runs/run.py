@@ -68,6 +68,11 @@ class Run:
         boards: bool = False,
         executor: Executor | None = None,
     ) -> None:
+        if given and recipe.base == "swa":
+            raise ModebridgeError(
+                "Expected base to be sgd for modes that were trained elsewhere, but got 'swa'; SWA networks are "
+                "trained from the start, so leave out either the modes or the base."
+            )
         engine = engine or engine_for(recipe)
         self.recipe = recipe
         self.seed = seed

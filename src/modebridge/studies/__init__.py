@@ -7,6 +7,7 @@ from pathlib import Path
 from modebridge.errors import ModebridgeError, near
 from modebridge.report import StudyPart
 from modebridge.runs import Run, RunFolder
+from modebridge.studies.averaged import swa
 from modebridge.studies.curves import correspondence_study, r_ablation, r_position
 from modebridge.studies.ensemble_tables import bridge_size, mode_choice, type1, type2, type_mix
 
@@ -21,6 +22,7 @@ STUDIES: dict[str, Callable[[Run], StudyPart]] = {
     "bridge-size": bridge_size,
     "type-mix": type_mix,
     "mode-choice": mode_choice,
+    "swa": swa,
 }
 """Every study by name."""
 
