@@ -26,6 +26,7 @@ from modebridge.members.mode_member import BASES, ModeMember, ModeWeights, mode_
 from modebridge.members.predictor import BridgePredictor, NetworkPredictor, Outputs, Predictor
 from modebridge.members.snapshot_member import SnapshotMember
 from modebridge.members.soup_member import SoupMember
+from modebridge.members.student_member import DistilledMember, StudentMember, StudentWeights
 from modebridge.members.swa_member import SwaMember, SwaWeights
 from modebridge.members.training_cost import artefacts_behind, base_epochs, trained_alike
 from modebridge.members.tta_member import TtaMember
@@ -34,6 +35,8 @@ register(ModeMember)
 register(PointMember)
 register(BridgeMember)
 register(ControlMember)
+register(DistilledMember)
+register(StudentMember)
 register(SwaMember)
 register(SnapshotMember)
 register(FgeMember)
@@ -41,6 +44,7 @@ register(SoupMember)
 register(TtaMember)
 
 BASES["swa"] = SwaWeights
+BASES["distilled"] = StudentWeights
 
 __all__ = [
     "BASES",
@@ -54,6 +58,7 @@ __all__ = [
     "Context",
     "ControlMember",
     "CurveWeights",
+    "DistilledMember",
     "FgeMember",
     "Made",
     "Making",
@@ -68,6 +73,7 @@ __all__ = [
     "RowPlan",
     "SnapshotMember",
     "SoupMember",
+    "StudentMember",
     "SwaMember",
     "Tensors",
     "TtaMember",
