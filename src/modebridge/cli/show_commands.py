@@ -121,7 +121,8 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     blueprint = blueprint_for(recipe)
     small = {member.title: member for member in members_of(recipe) if member.reads}
     plans: list[tuple[str, list[Member]]] = [(f"one {title}", [member]) for title, member in small.items()]
-    rows = [(plan.name, list(plan.members)) for plan in row_plans(recipe)]
+    # What a cascade costs depends on the images.
+    rows = [(plan.name, list(plan.members)) for plan in row_plans(recipe) if plan.average_cost is None]
     plans = [*rows[:1], *plans, *rows[1:]]
     conventions: list[CostConvention] = ["counted", "paper"] if paper else ["counted"]
     # Costs add up: each part is counted once, however many rows it is in.

@@ -12,12 +12,10 @@ from modebridge.batches import some_of
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.ensembles import mean_probability, probabilities_of, scale
 from modebridge.ensembles.temperature import FLOOR
+from modebridge.evaluate.cascade import ALL
 from modebridge.types import Inputs
 
 __all__ = ["ALL", "Answer", "Place", "staged", "uncertainty"]
-
-ALL = 2.0
-"""A threshold that no confidence reaches: every image takes the long way."""
 
 Place: TypeAlias = tuple[int, str]
 """A base by number, and one of its taps."""

@@ -12,7 +12,7 @@ from modebridge.evaluate import Answers
 from modebridge.members import parse_member, row_plans
 from modebridge.recipes import Recipe
 
-__all__ = ["elastic_lines", "temperatures_of", "threshold_for"]
+__all__ = ["elastic_lines", "temperatures_of"]
 
 STEPS = 20
 """Points of a trade-off curve, beside its ends."""
@@ -29,11 +29,6 @@ def temperatures_of(answers: Answers, names: Sequence[str]) -> Temperatures:
     return fit_temperatures(_tables(answers, names, "valid"), answers.valid_labels, bases)
 
 
-def threshold_for(answers: Answers, names: Sequence[str], average_cost: float) -> float:
-    """The threshold at which members cost so much on average, in networks, on the validation images."""
-    return choose_threshold(_confidences(answers, names[0]), 1.0, answers.cost(names)[0] - 1.0, average_cost)
-
-
 def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]:
     """What asking the other members only about unsure images buys on the test split, a line per row of the table.
 
@@ -47,7 +42,7 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
         if any(len(answers.heads(name)) > 1 for name in members):
             continue  # an elastic file knows members of one head only
         temperatures, extra = temperatures_of(answers, members), answers.cost(members)[0] - 1.0
-        top = _confidences(answers, members[0])
+        top = answers.calibrated(members[:1], "valid").amax(dim=-1)
         costs = [1.0 + extra * k / STEPS for k in range(STEPS)]
         thresholds = dict.fromkeys(choose_threshold(top, 1.0, extra, cost) for cost in costs)
         tables = _tables(answers, members, "test")
@@ -56,11 +51,6 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
             tables, answers.test_labels, bases, temperatures, 1.0, extra, thresholds=[0.0, *thresholds, ALL]
         )
     return lines
-
-
-def _confidences(answers: Answers, first: str) -> Tensor:
-    """The calibrated top probabilities of a mode on the validation images."""
-    return answers.calibrated([first], "valid").amax(dim=-1)
 
 
 def _tables(answers: Answers, names: Sequence[str], split: str) -> Tensor:
