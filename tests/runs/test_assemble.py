@@ -14,7 +14,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate import advise
 from modebridge.runs import gather, main_rows, read_answers, run_recipe, write_page
 from modebridge.runs.assemble import ensemble_of, some_images
-from modebridge.runs.trade_offs import elastic_lines, temperatures_of, threshold_for
+from modebridge.runs.trade_offs import elastic_lines, temperatures_of
 from tests.runs.small import finished, small
 
 NAMES = ["mode-0", "I-0-1-small", "labels-0-1-small"]
@@ -79,13 +79,13 @@ def test_weights_that_have_changed_are_not_exported(run, tmp_path):
 def test_a_threshold_keeps_to_its_cost_on_validation_images(run):
     answers = read_answers(run[0])
     whole = answers.cost(NAMES)[0]
-    threshold = threshold_for(answers, NAMES, (1 + whole) / 2)
+    threshold = answers.threshold(NAMES, (1 + whole) / 2)
     ensemble, notes = ensemble_of(run[0], NAMES)
     with torch.no_grad():
         members = ensemble.members(run[1].splits.valid.images)
     _, unsure = gated(members, 1, notes["temperatures"], threshold)
     assert float(unsure.double().mean()) == pytest.approx(0.5, abs=0.02)
-    assert threshold_for(answers, NAMES, whole) == ALL
+    assert answers.threshold(NAMES, whole) == ALL
 
 
 @pytest.mark.slow

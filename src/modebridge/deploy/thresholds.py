@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from modebridge.deploy.bridge_temperatures import Temperatures
-from modebridge.ensembles import mean_probability, scale
+from modebridge.ensembles import Mean, average, scale
 from modebridge.evaluate.cascade import ALL, cascaded, choose_threshold
 from modebridge.evaluate.scores import accuracy, check, nll
 
@@ -34,7 +34,9 @@ class TradeOff:
     nll: float
 
 
-def gated(members: Tensor, bases: int, temperatures: Temperatures, threshold: float) -> tuple[Tensor, Tensor]:
+def gated(
+    members: Tensor, bases: int, temperatures: Temperatures, threshold: float, mean: Mean = "probability"
+) -> tuple[Tensor, Tensor]:
     """The answers (N, K) behind a threshold, and which images (N,) took the long way.
 
     Args:
@@ -42,9 +44,10 @@ def gated(members: Tensor, bases: int, temperatures: Temperatures, threshold: fl
         bases: how many of them are bases.
         temperatures: see `fit_temperatures`.
         threshold: see `TradeOff`.
+        mean: how members become one.
     """
     short = scale(members[0], temperatures.first)
-    long = scale(mean_probability(members), temperatures.by_bridges[len(members) - bases])
+    long = scale(average(members, mean), temperatures.by_bridges[len(members) - bases])
     return cascaded(short, long, threshold)
 
 

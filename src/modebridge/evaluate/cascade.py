@@ -42,7 +42,8 @@ def choose_threshold(confidences: Tensor, base_cost: float, extra_cost: float, a
     ordered = confidences.double().sort().values
     # An image takes the long way if its confidence is below the threshold: at ordered[n] the n lowest do.
     most = int((average_cost - base_cost) / extra_cost * len(ordered) + 1e-9)
-    return float(ordered[most])
+    # A cost short of everybody's by rounding alone is everybody's.
+    return float(ordered[most]) if most < len(ordered) else ALL
 
 
 def cascaded(short: Tensor, long: Tensor, threshold: float) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from modebridge.deploy import ALL, Temperatures, TradeOff, choose_threshold, fit_temperatures, trade_off
+from modebridge.ensembles import Mean
 from modebridge.evaluate import Answers
 from modebridge.members import parse_member, row_plans
 from modebridge.recipes import Recipe
@@ -18,15 +19,16 @@ STEPS = 20
 """Points of a trade-off curve, beside its ends."""
 
 
-def temperatures_of(answers: Answers, names: Sequence[str]) -> Temperatures:
+def temperatures_of(answers: Answers, names: Sequence[str], mean: Mean = "probability") -> Temperatures:
     """A temperature for the first mode and for every number of bridges, from the validation split.
 
     Args:
         answers: of a run.
         names: of the members, modes first.
+        mean: how members become one.
     """
     bases = sum(not parse_member(name).reads for name in names)
-    return fit_temperatures(_tables(answers, names, "valid"), answers.valid_labels, bases)
+    return fit_temperatures(_tables(answers, names, "valid"), answers.valid_labels, bases, mean)
 
 
 def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]:
