@@ -39,6 +39,10 @@ def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
     scored = {plan: _scored(plan, answers) for plan in plans if _is_there(plan, answers)}
     levels = [scored[plan].nll for plan in reference]
     more = _compared(scored, answers)
+    for plan, combined in scored.items():
+        if len(combined.members) > 1:
+            other = answers.score(combined.members, threshold=combined.threshold, mean="logarithmic")
+            more[plan]["logarithmic_nll"] = other.nll
     return [
         row_of(plan.name, combined, dee(combined.nll, levels), plan.note, plan.family, plan.role, **more[plan])
         for plan, combined in scored.items()
