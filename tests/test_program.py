@@ -146,7 +146,7 @@ def test_a_run_says_where_its_report_is(folder):
     names = {file.name for file in out.iterdir()}
     assert {"recipe.toml", "results.json", "results.md", "report.html", "modes", "curves", "bridges"} <= names
     data = json.loads((out / "results.json").read_text())
-    assert len(data["rows"]) == 9
+    assert len(data["rows"]) == 11
     assert data["trained"]
     assert {file.name for file in (out / ".work").iterdir()} == {"lock"}
 

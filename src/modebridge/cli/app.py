@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from modebridge.cli.options import (
+    AverageCost,
     Data,
     Device,
     Exported,
     Folder,
     Images,
     Json,
+    MeanName,
     Modes,
     NewFile,
     Out,
@@ -21,6 +23,7 @@ from modebridge.cli.options import (
     Seed,
     Settings,
     Target,
+    Threshold,
 )
 
 __all__ = ["app"]
@@ -158,12 +161,13 @@ def advise(
     folder: Folder,
     budget: Annotated[float, typer.Option(help="What a forward pass may cost, in networks.")] = 1.2,
     by: Annotated[str, typer.Option(help="flops, params, or time (measured on this machine).")] = "flops",
+    mean: MeanName = "probability",
     as_json: Json = False,
 ) -> None:
-    """Say which modes and bridges to use under a budget, chosen on validation data alone."""
-    from modebridge.cli import show_commands
+    """Say which modes and bridges to use under a budget, and for which images, chosen on validation data alone."""
+    from modebridge.cli.advise_command import advise_run
 
-    show_commands.advise_run(folder, budget, by, as_json)
+    advise_run(folder, budget, by, mean, as_json)
 
 
 @app.command()
@@ -175,9 +179,9 @@ def export(
     ] = None,
     per_member: Annotated[bool, typer.Option("--per-member", help="Each member's probabilities go out too.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Always all members: no choice of bridges.")] = False,
-    average_cost: Annotated[
-        float | None, typer.Option(help="In networks: surer images get the first network alone.", metavar="X")
-    ] = None,
+    average_cost: AverageCost = None,
+    threshold: Threshold = None,
+    mean: MeanName = "probability",
     int8: Annotated[bool, typer.Option("--int8", help="Eight bits for CPUs; what that costs is printed.")] = False,
     grouped: Annotated[str, typer.Option(help="Bridges as one, in --plain files: auto, yes, no.")] = "auto",
     aot: Annotated[bool, typer.Option("--aot", help="Compile a .pt2 with AOTInductor for this machine.")] = False,
@@ -199,6 +203,8 @@ def export(
         plain=plain,
         grouped=grouped,
         average_cost=average_cost,
+        threshold=threshold,
+        mean=mean,
         int8=int8,
         data=data,
         aot=aot,
@@ -213,9 +219,7 @@ def predict(
         bool, typer.Option("--examples", help="The three digits that come with the package, for files of the demo.")
     ] = False,
     bridges: Annotated[int | None, typer.Option(help="Ask so many bridges; all by default.", metavar="K")] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Surer images get the first network alone; 2 asks all members.", metavar="T")
-    ] = None,
+    threshold: Threshold = None,
     megapixels: Annotated[float, typer.Option("--max-megapixels", help="Larger images are not unpacked.")] = 25.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line an image on standard output.")] = False,
 ) -> None:

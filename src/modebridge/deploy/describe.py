@@ -17,7 +17,6 @@ from modebridge.bridges import Bridge
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.file_seal import SEAL
 from modebridge.deploy.inputs import InputSpec, specs_of
-from modebridge.deploy.metadata import FORMAT
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.evaluate.cost import combination_cost, feature_shapes
@@ -63,8 +62,7 @@ def describe(
     # Of a file with one input of floats it is the image, whatever the network calls it.
     image = next(iter(specs.values())) if [spec.type for spec in specs.values()] == ["float32"] else None
     return {
-        # Readers of 0.1 know of one input, `images`; its files stay theirs.
-        "format": 1 if image is not None and IMAGES in specs else FORMAT,
+        "format": _format(ensemble, image is not None and IMAGES in specs),
         "seal": SEAL,
         "about": about or "",
         "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
@@ -79,6 +77,7 @@ def describe(
         "temperature": temperatures.by_bridges[-1],
         "temperatures": list(temperatures.by_bridges),
         "first_temperature": temperatures.first,
+        "mean": ensemble.mean,
         "calibrated": ensemble.calibrated,
         "cost": {"relative_flops": whole.relative_flops, "relative_params": whole.relative_params, "flops": whole.flops}
         | {"base_flops": by_bridges[0].flops / len(ensemble.bases)}
@@ -88,6 +87,16 @@ def describe(
         "weights": trees.fingerprint(ensemble.state_dict()),
         "versions": _versions(),
     }
+
+
+def _format(ensemble: BridgedEnsemble, images: bool) -> int:
+    """The oldest that has what is in the file, so that readers of that time read it: see `metadata.FORMAT`.
+
+    Readers of 0.1 know of one input, `images`; its files stay theirs.
+    """
+    if ensemble.mean != "probability":
+        return 3
+    return 1 if images else 2
 
 
 def _classes(ensemble: BridgedEnsemble, example: Inputs) -> int:

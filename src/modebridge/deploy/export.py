@@ -175,7 +175,8 @@ def _apart(module: OneModule, ensemble: BridgedEnsemble, batches: Sequence[Input
     """How far the module is from the library, on a few images of each kind."""
     some = [some_of(batch, slice(8)) for batch in batches]
     differences = [
-        module(batch) - expected(ensemble.members(batch), len(ensemble.bases), module.temperatures) for batch in some
+        module(batch) - expected(ensemble.members(batch), len(ensemble.bases), module.temperatures, mean=ensemble.mean)
+        for batch in some
     ]
     return max(float(difference.abs().max()) for difference in differences)
 
@@ -214,7 +215,7 @@ def _temperatures(ensemble: BridgedEnsemble, valid: Batches | None, given: Tempe
         raise ModebridgeError("Expected valid to have batches, but got none; give the validation split.")
     members = torch.cat([ensemble.members(check_example(images, "valid")) for images, _ in pairs], dim=1)
     labels = torch.cat([labels.cpu() for _, labels in pairs])
-    fitted = fit_temperatures(members, labels, len(ensemble.bases))
+    fitted = fit_temperatures(members, labels, len(ensemble.bases), ensemble.mean)
     if not ensemble.calibrated:
         return fitted
     full = float(ensemble.temperature)

@@ -4,6 +4,7 @@ from modebridge.evaluate.advice import Advice, Choice, advise
 from modebridge.evaluate.align_and_measure import Alignment, align
 from modebridge.evaluate.answers import Answers, Combined, MemberCost
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean, interval_of, resampled_means
+from modebridge.evaluate.cascade import ALL, cascaded, choose_threshold
 from modebridge.evaluate.correspondence import Average, Correspondence, correspondence, kl, r2
 from modebridge.evaluate.cost import (
     Cost,
@@ -39,6 +40,7 @@ from modebridge.evaluate.scores import (
 )
 
 __all__ = [
+    "ALL",
     "Advice",
     "Alignment",
     "Answers",
@@ -61,9 +63,11 @@ __all__ = [
     "barrier",
     "bootstrap_mean",
     "brier",
+    "cascaded",
     "check",
     "check_curve",
     "check_probabilities",
+    "choose_threshold",
     "combination_cost",
     "correspondence",
     "cost",

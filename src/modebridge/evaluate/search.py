@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from modebridge.ensembles import Mean
 from modebridge.ensembles.temperature import BOUNDS, FLOOR
 
 __all__ = ["Found", "Members", "search"]
@@ -83,7 +84,12 @@ class Found:
 
 
 def search(
-    members: Members, logits: Sequence[Sequence[Tensor]], labels: Tensor, budget: float, most: int = MOST
+    members: Members,
+    logits: Sequence[Sequence[Tensor]],
+    labels: Tensor,
+    budget: float,
+    most: int = MOST,
+    mean: Mean = "probability",
 ) -> Found:
     """Look at every combination up to as many networks as `most` allows, and at the best ones beyond.
 
@@ -93,9 +99,10 @@ def search(
         labels: (N,).
         budget: up to here every combination is looked at before any beyond.
         most: combinations x images x classes.
+        mean: how members become one.
     """
     stride = ceil(logits[0][0].numel() / SAMPLE)
-    scorer = _Scorer([[head[::stride] for head in heads] for heads in logits], labels[::stride])
+    scorer = _Scorer([[head[::stride] for head in heads] for heads in logits], labels[::stride], mean)
     allowed = max(most // scorer.numbers, 1)
     whole = 0.0
     listed: list[Combination] | None = None
@@ -183,10 +190,12 @@ def _best(members: Members, nll: Mapping[Combination, float], width: int) -> dic
 class _Scorer:
     """The calibrated NLL of many combinations at a time, in float32."""
 
-    def __init__(self, logits: Sequence[Sequence[Tensor]], labels: Tensor) -> None:
+    def __init__(self, logits: Sequence[Sequence[Tensor]], labels: Tensor, mean: Mean = "probability") -> None:
+        self._logarithmic = mean == "logarithmic"
+        of_head = torch.log_softmax if self._logarithmic else torch.softmax
         # (M, K, N): sums over classes then run along images, which is what vector units like. Of several heads the sum.
         self._table = torch.stack(
-            [torch.stack([head.double().softmax(dim=-1) for head in heads]).sum(dim=0).float().T for heads in logits]
+            [torch.stack([of_head(head.double(), dim=-1) for head in heads]).sum(dim=0).float().T for heads in logits]
         )
         self._voices = torch.tensor([len(heads) for heads in logits])
         self._labels = labels
@@ -212,7 +221,8 @@ class _Scorer:
         )
         chosen = torch.zeros(len(chunk), members)
         chosen[rows, columns] = 1 / voices[rows].float()
-        logs = (chosen @ self._table.view(members, -1)).view(-1, classes, images).add_(FLOOR).log_()
+        means = (chosen @ self._table.view(members, -1)).view(-1, classes, images)
+        logs = (means.softmax(dim=1) if self._logarithmic else means).add_(FLOOR).log_()
         # Against its largest class, so that no power underflows as a whole.
         logs -= logs.amax(dim=1, keepdim=True)
         of_labels = logs.gather(1, self._labels.expand(len(chunk), 1, images)).squeeze(1)

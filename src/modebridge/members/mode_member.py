@@ -37,6 +37,9 @@ BASES: dict[str, Callable[[int], Artefact]] = {}
 Members carry a base too: "" stands for that of the recipe, so that one run can have curves and bridges on both.
 """
 
+CASCADES = {2: 1.15, 3: 1.5}
+"""The cascades of the results table: modes and average cost. What other costs buy is drawn as a line."""
+
 
 @dataclass(frozen=True)
 class ModeWeights(Artefact):
@@ -247,9 +250,9 @@ class ModeMember(Member):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """Deep ensembles of the first 1, 2, ... modes."""
+        """Deep ensembles of the first 1, 2, ... modes, and cascades of the first ones."""
         roles, notes = {1: "one", 2: "two"}, {1: "one network"}
-        return [
+        ensembles = [
             RowPlan(
                 f"DE-{m}",
                 tuple(cls(k) for k in range(m)),
@@ -257,10 +260,23 @@ class ModeMember(Member):
                 (m, 0),
                 notes.get(m, ""),
                 roles.get(m, ""),
-                elastic=m == 2,
+                elastic=m in CASCADES,
             )
             for m in range(1, recipe.modes + 1)
         ]
+        cascades = [
+            RowPlan(
+                f"DE-{m} cascade x{cost:g}",
+                tuple(cls(k) for k in range(m)),
+                "cascade",
+                (1, 3, m),
+                f"mode 0, and {m - 1} more about the images that it is least sure of; FLOPs are the average",
+                average_cost=cost,
+            )
+            for m, cost in CASCADES.items()
+            if m <= recipe.modes
+        ]
+        return [*ensembles, *cascades]
 
 
 def mode_on(base: str, number: int) -> ModeMember:

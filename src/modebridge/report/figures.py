@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from modebridge.deploy import TradeOff
 from modebridge.evaluate import CurvePoint, Reliability
 from modebridge.report.drawing import COLOURS, GREY, INK, canvas, legend, svg
 from modebridge.report.rows import Row
@@ -30,12 +31,18 @@ __all__ = [
 MARKERS = "osDX^vP*"
 
 
-def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -> str:
+def cost_figure(
+    rows: Sequence[Row],
+    times: Mapping[str, float] | None = None,
+    cascades: Mapping[str, Sequence[TradeOff]] | None = None,
+) -> str:
     """Accuracy and calibrated NLL against relative cost, the deep ensembles' line dashed.
 
     Args:
         rows: of the results table.
         times: measured time by row, in networks; None takes counted FLOPs.
+        cascades: by row, what asking its further members only about unsure images buys; those of deep ensembles are
+            dotted lines.
     """
     along = {row.name: times[row.name] if times else row.relative_flops for row in rows}
     figure, (left, right) = canvas(1, 2, 8.4, 3.4)
@@ -53,6 +60,16 @@ def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -
             linewidth=1.2,
             zorder=1,
         )
+        for row in plain:
+            points = (cascades or {}).get(row.name, ())
+            axis.plot(
+                [point.cost for point in points],
+                [scale * getattr(point, what) for point in points],
+                ":",
+                color=next((styles[other.family][0] for other in rows if other.threshold is not None), GREY),
+                linewidth=1.2,
+                zorder=1,
+            )
         for family, (colour, marker) in styles.items():
             chosen = [row for row in rows if row.family == family]
             axis.scatter(

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import (
     Answers,
@@ -37,17 +36,23 @@ def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
                 f"Expected a finished run, but it has no members for {plan.name}; finish it: "
                 "modebridge run --out FOLDER."
             )
-    scored = {
-        plan: answers.score([member.name for member in plan.members], intervals=True)
-        for plan in plans
-        if _is_there(plan, answers)
-    }
+    scored = {plan: _scored(plan, answers) for plan in plans if _is_there(plan, answers)}
     levels = [scored[plan].nll for plan in reference]
     more = _compared(scored, answers)
+    for plan, combined in scored.items():
+        if len(combined.members) > 1:
+            other = answers.score(combined.members, threshold=combined.threshold, mean="logarithmic")
+            more[plan]["logarithmic_nll"] = other.nll
     return [
         row_of(plan.name, combined, dee(combined.nll, levels), plan.note, plan.family, plan.role, **more[plan])
         for plan, combined in scored.items()
     ]
+
+
+def _scored(plan: RowPlan, answers: Answers) -> Combined:
+    names = [member.name for member in plan.members]
+    threshold = None if plan.average_cost is None else answers.threshold(names, plan.average_cost)
+    return answers.score(names, threshold=threshold, intervals=True)
 
 
 def _is_there(plan: RowPlan, answers: Answers) -> bool:
@@ -58,7 +63,7 @@ def _compared(scored: Mapping[RowPlan, Combined], answers: Answers) -> dict[RowP
     """Each row against one network, image by image, and against the way from there to two."""
     labels = answers.test_labels
     surprise = {
-        plan: surprisals(scale(answers.probabilities(combined.members), combined.temperature), labels)
+        plan: surprisals(answers.calibrated(combined.members, threshold=combined.threshold), labels)
         for plan, combined in scored.items()
     }
     plans = list(surprise)
