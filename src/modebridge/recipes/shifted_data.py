@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -104,7 +105,6 @@ class ShiftedData:
 
     def corrupted(self) -> Iterator[tuple[str, Tensor]]:
         """Batches of corrupted test images, each with its name as in "noise-1"; read once, corrupted on the fly."""
-        self._check_shape()
         begin = 0
         for item in self._data.test(self.numbers):
             images, _ = check_images(item, "the test split")
@@ -125,7 +125,6 @@ class ShiftedData:
             name: as `known_others` gives it.
         """
         if name not in self._others:
-            self._check_shape()
             self._others[name] = self._read(name).contiguous()
         return self._others[name]
 
@@ -138,7 +137,7 @@ class ShiftedData:
         return list(self.other(name).split(BATCH))
 
     def _read(self, name: str) -> Tensor:
-        most = min(OTHERS, max(1, LOGITS // self._data.facts.classes), max(1, PIXELS // _product(self._shape)))
+        most = min(OTHERS, max(1, LOGITS // self._data.facts.classes), max(1, PIXELS // math.prod(self._shape)))
         if name == "scrambled":
             numbers = self.numbers[: min(most, len(self.numbers))]
             images = torch.cat([check_images(item, "the test split")[0].cpu() for item in self._data.test(numbers)])
@@ -174,17 +173,14 @@ class ShiftedData:
         return low + images * (high - low)
 
     @property
-    def _shape(self) -> tuple[int, ...]:
+    def _shape(self) -> tuple[int, int, int]:
         shape = self._data.facts.image
-        return shape if shape is not None else ()
-
-    def _check_shape(self) -> None:
-        shape = self._shape
-        if len(shape) != 3 or shape[0] not in (1, 3):
+        if shape is None or len(shape) != 3 or shape[0] not in (1, 3):
             raise ModebridgeError(
                 f"Expected images of 1 or 3 channels to corrupt, but the inputs are {shape or 'several by name'}; the "
                 "study shift is for images."
             )
+        return shape[0], shape[1], shape[2]
 
 
 def known_others(names: Sequence[str], recipe: Recipe) -> list[str]:
@@ -231,7 +227,7 @@ def file_name_of(name: str) -> str:
     """How files call another set: its label, and a hash of the path where there is one.
 
     >>> file_name_of("letters"), file_name_of("folder:/data/cats")
-    ('letters', 'folder-cats-a2e2f3cf')
+    ('letters', 'folder-cats-4c3ca178')
     """
     label = re.sub(r"[^A-Za-z0-9_.]+", "-", label_of(name))
     return label if label == name else f"{label}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
@@ -243,7 +239,3 @@ def _some(total: int, most: int, *, first: bool = False) -> Tensor:
     if total <= most or first:
         return torch.arange(min(total, most))
     return torch.randperm(total, generator=seeds.generator(0, "some"))[:most].sort().values
-
-
-def _product(shape: Sequence[int]) -> int:
-    return int(torch.tensor(shape).prod())

@@ -216,7 +216,8 @@ def _notes(run: Run) -> list[str]:
     which = f"All {total:,}" if len(data.numbers) == total else f"{len(data.numbers):,} of {total:,}"
     notes = [
         f"{which} test images under {', '.join(CORRUPTIONS)} (Hendrycks and Dietterich, 2019), severities 1 to 5 "
-        "averaged over corruptions; mean: over all of them. NLL and ECE with the temperature of clean validation images."
+        "averaged over corruptions; mean: over all of them. NLL and ECE with the temperature of clean validation "
+        "images."
     ]
     if (low, high) != (0.0, 1.0):
         notes.append(f"Black and white, which corruptions refer to, are {low:.2f} and {high:.2f} in these images.")
