@@ -118,17 +118,30 @@ def study(
     seed: Seed = None,
     data: Data = None,
     device: Device = "auto",
+    ood: Annotated[
+        str | None,
+        typer.Option(help="For shift: other images, as `letters,svhn=DIR,folder:PATH`.", metavar="SETS"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make one table or figure of the paper: type1, type2, correspondence, r-position, r-ablation, bridge-size,
-    type-mix, mode-choice.
+    type-mix, mode-choice; or of what rows are worth on images that they were not trained for: shift.
 
     It uses what is in the run folder, trains what is missing, and writes RUN/studies/NAME (Markdown, JSON, LaTeX, SVG).
     """  # noqa: D205
     from modebridge.cli import run_commands
+    from modebridge.cli.terminal import listed
 
     run_commands.study(
-        name, recipe, seed=seed, out=out, settings=settings or [], data=data, device=device, as_json=as_json
+        name,
+        recipe,
+        seed=seed,
+        out=out,
+        settings=settings or [],
+        data=data,
+        device=device,
+        as_json=as_json,
+        others=listed("--ood", ood) or [],
     )
 
 

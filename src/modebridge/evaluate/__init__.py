@@ -14,6 +14,7 @@ from modebridge.evaluate.cost import (
     feature_shapes,
     module_cost,
 )
+from modebridge.evaluate.detection import auroc, fpr_at, negative_entropy, top_probability
 from modebridge.evaluate.equivalence import DeeConvention, dee
 from modebridge.evaluate.evaluate import Scores, evaluate, predict
 from modebridge.evaluate.profile import (
@@ -60,6 +61,7 @@ __all__ = [
     "accuracy",
     "advise",
     "align",
+    "auroc",
     "barrier",
     "bootstrap_mean",
     "brier",
@@ -76,12 +78,14 @@ __all__ = [
     "ece",
     "evaluate",
     "feature_shapes",
+    "fpr_at",
     "hits",
     "interval_of",
     "is_low_loss",
     "judge_curve",
     "kl",
     "module_cost",
+    "negative_entropy",
     "nll",
     "predict",
     "r2",
@@ -89,4 +93,5 @@ __all__ = [
     "resampled_means",
     "squared_errors",
     "surprisals",
+    "top_probability",
 ]

@@ -14,7 +14,7 @@ from modebridge.bridges import ChosenBody, Kind, choose_body
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Cost, module_cost
 from modebridge.nets import ResNet, skeleton
-from modebridge.recipes import Network, Recipe, RunData
+from modebridge.recipes import Network, Recipe, RunData, ShiftedData
 from modebridge.training import Engine
 from modebridge.types import Inputs
 
@@ -111,6 +111,11 @@ class Context(Blueprint):
     def example(self) -> Inputs:
         """Two training images."""
         return self.data.few()
+
+    @cached_property
+    def shifted(self) -> ShiftedData:
+        """The test images under corruptions, and images of other sets."""
+        return ShiftedData(self.recipe, self.data)
 
     @property
     def together(self) -> int:

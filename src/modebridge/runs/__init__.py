@@ -11,6 +11,7 @@ from modebridge.runs.recipe_file import begin, find_recipe_of, recipe_to_go_on_w
 from modebridge.runs.recipe_run import RunResult, run_recipe
 from modebridge.runs.results import curve_warnings, main_rows
 from modebridge.runs.run import Run
+from modebridge.runs.shifted import ShiftedAnswers, shifted_answers
 
 __all__ = [
     "Executor",
@@ -22,6 +23,7 @@ __all__ = [
     "RunFolder",
     "RunResult",
     "RunSpec",
+    "ShiftedAnswers",
     "Stage",
     "begin",
     "blueprint_for",
@@ -39,6 +41,7 @@ __all__ = [
     "read_answers",
     "recipe_to_go_on_with",
     "run_recipe",
+    "shifted_answers",
     "some_images",
     "write_page",
 ]
