@@ -9,42 +9,22 @@ from pathlib import Path
 import pytest
 
 from modebridge import Mode, fit_mode, seeds
-from modebridge.data import Loader, noisy_digits
 from modebridge.errors import ModebridgeError
 from modebridge.members import FgeMember, ModeMember, SnapshotMember, SwaMember, base_epochs, parse_member, row_plans
 from modebridge.members.fge_member import FgeWeights
 from modebridge.members.snapshot_member import SnapshotWeights
 from modebridge.nets import ResNet, spec_of
-from modebridge.recipes import Recipe, find_recipe
-from modebridge.runs import Run, RunFolder, begin, ensemble_of
-from modebridge.runs.data_facts import keep_facts
+from modebridge.recipes import find_recipe
+from modebridge.runs import Run, ensemble_of
 from modebridge.training import TrainConfig, TriangleConfig, side_by_side
-from tests.runs.damaging import tiny
+from tests.members.methods_run import SEED, batches, finished, recipe
 
-SEED = 5
 SPEC = spec_of("digits", "bn", 10)
 
 
-def recipe(epochs: int = 3) -> Recipe:
-    return replace(
-        tiny(), mode=replace(tiny().mode, epochs=epochs), methods=("snapshot-2-of-2", "snapshot-1-of-2", "fge")
-    )
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Modes and chains in a folder, no curve and no bridge."""
-    folder = RunFolder(tmp_path_factory.mktemp("chains") / "run")
-    run = Run(recipe(), seed=SEED, folder=folder)
-    begin(folder, recipe(), SEED)
-    keep_facts(folder, run.context.data.facts)
-    run.answers([ModeMember(0), SwaMember(0), *SnapshotMember.of(run.recipe), FgeMember(1), FgeMember(2)])
-    return run
-
-
-def batches(*names: str | int) -> Loader:
-    train = noisy_digits(recipe().data.noise).part(0, 40)
-    return Loader(train, 20, shuffle=True, seed=seeds.seed_for(SEED, *names, "batches"))
+@pytest.fixture
+def run() -> Run:
+    return finished()[0]
 
 
 def trained(start: Mode | None, config: TrainConfig, *names: str) -> Mode:

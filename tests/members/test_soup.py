@@ -16,8 +16,8 @@ from modebridge.members.mode_member import AlignedMode
 from modebridge.members.soup_member import SoupWeights, soup
 from modebridge.modes import Mode, refresh_statistics
 from modebridge.nets import run as run_at
-from modebridge.runs import Run
 from tests.alignment.renumbering import renumbered
+from tests.members.methods_run import finished
 from tests.runs.damaging import tiny
 from tests.scenarios import EXACT, blobs, modes, tiny_net
 
@@ -42,10 +42,9 @@ def test_renumbered_copies_of_one_network_give_it_back(norm: str) -> None:
 
 def test_a_soup_of_a_run_is_the_mean_of_its_aligned_modes() -> None:
     """In a recipe that does not align its modes; they stay as they are."""
-    recipe = tiny()
-    run = Run(recipe, seed=2)
-    made = run.load(SoupMember(2)).mode
-    artefacts = SoupWeights(2).parents(recipe)
+    run, _ = finished()
+    made = run.load(SoupMember(2)).networks["soup-2"]
+    artefacts = SoupWeights(2).parents(run.recipe)
     assert [artefact.place for artefact in artefacts] == ["modes/0", "aligned/1"]
     plan = run.make(artefacts)
     first, second = (run.tensors(plan, artefact.place) for artefact in artefacts)
@@ -57,7 +56,7 @@ def test_a_soup_of_a_run_is_the_mean_of_its_aligned_modes() -> None:
     for name, tensor in fresh.items():
         torch.testing.assert_close(made.buffers[name], tensor)
     assert run.mode(1).id != Mode.from_state_dict(run.context.net, second).id, "mode 1 itself is not renumbered"
-    assert base_epochs([SoupMember(2)], run.context) == 2 * recipe.mode.epochs
+    assert base_epochs([SoupMember(2)], run.context) == 2 * 3
     assert SoupMember(2).cost(run.context) == ModeMember(0).cost(run.context)
 
 

@@ -11,15 +11,24 @@ import torch.nn.functional as F
 from torch.optim.swa_utils import AveragedModel, update_bn
 
 from modebridge import Mode, fit_mode, seeds
-from modebridge.data import Loader, noisy_digits
 from modebridge.errors import ModebridgeError
-from modebridge.members import BASES, BridgeMember, ModeMember, ModeWeights, PointMember, SwaMember, parse_member
+from modebridge.members import (
+    BASES,
+    BridgeMember,
+    ModeMember,
+    ModeWeights,
+    PointMember,
+    SwaMember,
+    artefacts_behind,
+    parse_member,
+)
 from modebridge.members.mode_member import AlignedMode, mode_on, weights_of
 from modebridge.members.swa_member import SwaWeights
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import find_recipe
 from modebridge.runs import Run
 from modebridge.training import TrainConfig, side_by_side
+from tests.members.methods_run import SEED, batches, finished, recipe
 from tests.runs.damaging import tiny
 from tests.scenarios import EXACT, loader, tiny_net
 
@@ -65,34 +74,21 @@ def test_it_is_torchs_averaged_model() -> None:
             torch.testing.assert_close(tensor, state[name], rtol=0, atol=1e-10)
 
 
-@pytest.fixture(scope="module")
-def run() -> Run:
-    recipe = tiny()
-    return Run(replace(recipe, base="swa", mode=replace(recipe.mode, epochs=3)), seed=3)
-
-
-def test_it_begins_and_goes_as_the_mode_of_its_number(run: Run) -> None:
-    recipe, seed = run.recipe, 3
-
+def test_it_begins_and_goes_as_the_mode_of_its_number() -> None:
     def by_hand() -> Mode:
-        batches = Loader(
-            noisy_digits(recipe.data.noise).part(0, 40),
-            20,
-            shuffle=True,
-            seed=seeds.seed_for(seed, "mode", 1, "batches"),
-        )
-        config = replace(recipe.mode, average_from=2, seed=seeds.seed_for(seed, "mode", 1))
-        return fit_mode(ResNet(spec_of("digits", "bn", 10), seeds.generator(seed, "mode", 1)), batches, config=config)
+        net = ResNet(spec_of("digits", "bn", 10), seeds.generator(SEED, "mode", 0))
+        config = replace(recipe().mode, average_from=2, seed=seeds.seed_for(SEED, "mode", 0))
+        return fit_mode(net, batches("mode", 0), config=config)
 
-    ((mode),) = side_by_side([by_hand])
-    assert run.load(SwaMember(1)).mode.id == mode.id
-    assert run.mode(1).id == mode.id, "and with base=swa it is the mode of the run"
+    (mode,) = side_by_side([by_hand])  # one core, as in a run
+    assert finished()[0].load(SwaMember(0)).networks["swa-0"].id == mode.id
 
 
-def test_with_base_swa_curves_stand_on_it(run: Run) -> None:
-    curve = run.curve(0, 1)
-    assert (curve.start.id, curve.end.id) == (run.load(SwaMember(0)).mode.id, run.load(SwaMember(1)).mode.id)
-    assert "modes 0" not in run.trained, "plain modes are not needed"
+def test_with_base_swa_it_is_the_mode_of_the_run() -> None:
+    recipe = replace(tiny(), base="swa")
+    assert ModeMember(1).artefacts(recipe) == (SwaWeights(1),) == SwaMember(1).artefacts(tiny())
+    places = {artefact.place for artefact in artefacts_behind([BridgeMember("II", 0, 1)], recipe)}
+    assert places == {"bridges/II-0-1-small", "curves/0-1", "swa/0", "swa/1"}
 
 
 def test_bridges_on_another_base_lie_beside_those_of_the_run() -> None:

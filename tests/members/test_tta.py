@@ -10,10 +10,10 @@ from torch import Tensor
 
 from modebridge.data.augment import crop_and_flip
 from modebridge.errors import ModebridgeError
-from modebridge.members import Blueprint, ModeMember, TtaMember
+from modebridge.members import Blueprint, ModeMember, TtaMember, base_epochs
 from modebridge.members.tta_member import TtaPredictor, View, views_of
 from modebridge.recipes import facts_of, network_of
-from modebridge.runs import Run
+from tests.members.methods_run import finished
 from tests.runs.damaging import tiny
 from tests.scenarios import EXACT, blobs, modes, tiny_net
 
@@ -74,16 +74,15 @@ def test_images_that_a_mirror_does_not_change_are_answered_as_by_the_mode() -> N
     torch.testing.assert_close(module(images), mode.load(net)(images).log_softmax(-1), rtol=0, atol=1e-12)
 
 
-def test_in_a_run_it_trains_nothing_and_costs_a_network_a_view() -> None:
-    run = Run(replace(tiny(), methods=("tta",)))
-    members = TtaMember.of(run.recipe)
-    assert [member.name for member in members] == ["tta-2", "tta-4"]
-    answers = run.answers([ModeMember(0), *members])
-    assert run.trained == ["modes 0"]
-    assert answers.cost(["tta-2"]) == (2.0, 1.0)
-    assert answers.cost(["tta-4"]) == (4.0, 1.0)
+def test_in_a_run_it_costs_a_network_a_view_and_no_training() -> None:
+    run, answers = finished()
+    assert [member.name for member in TtaMember.usual(run.recipe)] == ["tta-2", "tta-4"]
+    assert base_epochs([TtaMember(4)], run.context) == base_epochs([ModeMember(0)], run.context)
+    assert [answers.cost([name]) for name in ("tta-2", "tta-4")] == [(2.0, 1.0), (4.0, 1.0)]
     # Other than by the heads: the module on the images of the test split.
-    module = run.load(TtaMember(4)).module()
+    predictor = run.load(TtaMember(4))
+    assert isinstance(predictor, TtaPredictor)
+    module = predictor.module()
     with torch.no_grad():
         logits = torch.cat([module(images) for images, _ in run.context.data.test()])
     torch.testing.assert_close(logits.double().exp(), answers.probabilities(["tta-4"]), rtol=0, atol=1e-6)
