@@ -22,7 +22,7 @@ from modebridge.members import PointMember, RowPlan, row_plans
 from modebridge.recipes import Recipe
 from modebridge.report import Row, row_of
 
-__all__ = ["curve_warnings", "main_rows"]
+__all__ = ["curve_warnings", "main_rows", "score_row"]
 
 
 def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
@@ -36,7 +36,7 @@ def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
                 f"Expected a finished run, but it has no members for {plan.name}; finish it: "
                 "modebridge run --out FOLDER."
             )
-    scored = {plan: _scored(plan, answers) for plan in plans if _is_there(plan, answers)}
+    scored = {plan: score_row(plan, answers) for plan in plans if _is_there(plan, answers)}
     levels = [scored[plan].nll for plan in reference]
     more = _compared(scored, answers)
     for plan, combined in scored.items():
@@ -49,7 +49,8 @@ def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
     ]
 
 
-def _scored(plan: RowPlan, answers: Answers) -> Combined:
+def score_row(plan: RowPlan, answers: Answers) -> Combined:
+    """A row on the test split, with its temperature, and the threshold of a cascade, from the validation split."""
     names = [member.name for member in plan.members]
     threshold = None if plan.average_cost is None else answers.threshold(names, plan.average_cost)
     return answers.score(names, threshold=threshold, intervals=True)
