@@ -4,10 +4,12 @@ A new kind is a subclass of `Member` in a file of its own, and a line below.
 """
 
 from modebridge.members.artefact import Artefact, Made, Making, Tensors, key_of
+from modebridge.members.batch_ensemble_member import BatchEnsembleMember
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.control_member import ControlMember
 from modebridge.members.curve_member import CurveWeights, PointMember, load_curve
+from modebridge.members.mc_dropout_member import McDropoutMember
 from modebridge.members.member import (
     KINDS,
     METHODS,
@@ -21,7 +23,9 @@ from modebridge.members.member import (
     register,
     row_plans,
 )
+from modebridge.members.mimo_member import MimoMember
 from modebridge.members.mode_member import ModeMember, ModeWeights
+from modebridge.members.packed_member import PackedMember
 from modebridge.members.predictor import BridgePredictor, NetworkPredictor, Outputs, Predictor
 from modebridge.members.training_cost import artefacts_behind, base_epochs
 
@@ -29,11 +33,16 @@ register(ModeMember)
 register(PointMember)
 register(BridgeMember)
 register(ControlMember)
+register(BatchEnsembleMember)
+register(MimoMember)
+register(PackedMember)
+register(McDropoutMember)
 
 __all__ = [
     "KINDS",
     "METHODS",
     "Artefact",
+    "BatchEnsembleMember",
     "Blueprint",
     "Body",
     "BridgeMember",
@@ -43,12 +52,15 @@ __all__ = [
     "CurveWeights",
     "Made",
     "Making",
+    "McDropoutMember",
     "Member",
     "Method",
+    "MimoMember",
     "ModeMember",
     "ModeWeights",
     "NetworkPredictor",
     "Outputs",
+    "PackedMember",
     "PointMember",
     "Predictor",
     "RowPlan",
