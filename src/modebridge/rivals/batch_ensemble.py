@@ -79,6 +79,7 @@ class BatchEnsemble(Rival):
         }
         return replaced(self.net, layers)
 
+    @torch.enable_grad()
     def _check_apart(self, example: Inputs) -> None:
         """Refuse a network that mixes the images of a batch in a way that lets members see one another."""
         if next(self.parameters()).device.type == "meta":

@@ -63,7 +63,10 @@ def with_dropout(net: nn.Module, rate: float = 0.1, *, example: Inputs) -> nn.Mo
 
 
 class McDropout(Rival):
-    """A network with dropout layers, asked T times: member t has the masks of pass t.
+    """A trained network with dropout layers, asked T times: member t has the masks of pass t.
+
+    It is for prediction, and begins in evaluation mode: norms use their running statistics, and what is dropped is
+    fixed.
 
     Args:
         net: with dropout layers that are called; it is copied.
@@ -84,6 +87,7 @@ class McDropout(Rival):
             assert isinstance(layer, DROPOUTS)
             layers[name] = _FixedDropout(layer, shape[1:], passes, seeds.generator(seed, "mask", name))
         super().__init__(replaced(net, layers), passes)
+        self.eval()
         if next(self.parameters()).device.type != "meta":
             tried(self, example, passes, WHAT)
 

@@ -70,6 +70,7 @@ class Packed(Rival):
             parts = [state[name] for state in states]
             tensor.copy_(torch.cat(parts).view_as(tensor) if parts[0].dim() else parts[0])
 
+    @torch.enable_grad()
     def _check_apart(self, example: Inputs) -> None:
         """Refuse a network that mixes channels of different members: by a norm over channels, or by joining maps."""
         if next(self.parameters()).device.type == "meta":

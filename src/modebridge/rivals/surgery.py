@@ -89,7 +89,7 @@ def tried(rival: nn.Module, example: Inputs, members: int, what: str) -> Tensor:
         what: how the error calls the method.
     """
     two = each(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]), example)
-    before = rival.training
+    before = {part: part.training for part in rival.modules()}
     rival.eval()
     try:
         with torch.enable_grad(), seeds.borrowed(0):
@@ -106,5 +106,6 @@ def tried(rival: nn.Module, example: Inputs, members: int, what: str) -> Tensor:
             "have it."
         ) from error
     finally:
-        rival.train(before)
+        for part, mode in before.items():
+            part.training = mode
     return torch.unflatten(logits, 0, (members, 2))
