@@ -4,11 +4,13 @@ A new kind is a subclass of `Member` in a file of its own, and a line below.
 """
 
 from modebridge.members.artefact import Artefact, Made, Making, Tensors, key_of
+from modebridge.members.batch_ensemble_member import BatchEnsembleMember
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.control_member import ControlMember
 from modebridge.members.curve_member import CurveWeights, PointMember, load_curve
 from modebridge.members.fge_member import FgeMember
+from modebridge.members.mc_dropout_member import McDropoutMember
 from modebridge.members.member import (
     KINDS,
     METHODS,
@@ -22,7 +24,9 @@ from modebridge.members.member import (
     register,
     row_plans,
 )
+from modebridge.members.mimo_member import MimoMember
 from modebridge.members.mode_member import BASES, ModeMember, ModeWeights, mode_on
+from modebridge.members.packed_member import PackedMember
 from modebridge.members.predictor import BridgePredictor, NetworkPredictor, Outputs, Predictor
 from modebridge.members.snapshot_member import SnapshotMember
 from modebridge.members.soup_member import SoupMember
@@ -42,6 +46,10 @@ register(SnapshotMember)
 register(FgeMember)
 register(SoupMember)
 register(TtaMember)
+register(BatchEnsembleMember)
+register(MimoMember)
+register(PackedMember)
+register(McDropoutMember)
 
 BASES["swa"] = SwaWeights
 BASES["distilled"] = StudentWeights
@@ -51,6 +59,7 @@ __all__ = [
     "KINDS",
     "METHODS",
     "Artefact",
+    "BatchEnsembleMember",
     "Blueprint",
     "Body",
     "BridgeMember",
@@ -62,12 +71,15 @@ __all__ = [
     "FgeMember",
     "Made",
     "Making",
+    "McDropoutMember",
     "Member",
     "Method",
+    "MimoMember",
     "ModeMember",
     "ModeWeights",
     "NetworkPredictor",
     "Outputs",
+    "PackedMember",
     "PointMember",
     "Predictor",
     "RowPlan",

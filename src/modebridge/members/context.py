@@ -35,6 +35,7 @@ class Blueprint:
         self.network = network
         self.seed = seed
         self._bodies: dict[tuple[Kind, str], ChosenBody] = {}
+        self._costs: dict[str, Cost] = {}
 
     @cached_property
     def net(self) -> nn.Module:
@@ -64,6 +65,12 @@ class Blueprint:
             return self.net
         with torch.device("meta"):
             return ResNet(self.network.spec)
+
+    def cost_of(self, name: str, build: Callable[[], nn.Module]) -> Cost:
+        """What another network on the same images costs, built and counted once by its name."""
+        if name not in self._costs:
+            self._costs[name] = module_cost(build(), self.example)
+        return self._costs[name]
 
     def body(self, kind: Kind, size: str) -> ChosenBody:
         """The body of a bridge with its cost; it may have no weights."""

@@ -14,6 +14,7 @@ from modebridge.ensembles import BridgedEnsemble, Mean
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import ALL, Answers, advise
 from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, Tensors, parse_member
+from modebridge.modes import Mode
 from modebridge.recipes import Recipe, RunData
 from modebridge.runs.data_facts import blueprint_for, facts_for
 from modebridge.runs.folder import RunFolder
@@ -22,7 +23,7 @@ from modebridge.runs.recipe_file import find_recipe_of
 from modebridge.runs.trade_offs import temperatures_of
 from modebridge.types import Batches
 
-__all__ = ["ensemble_of", "some_images"]
+__all__ = ["assembled", "ensemble_of", "some_images"]
 
 BUDGET = 1.2
 """What is advised where no members are named: one network and a fifth."""
@@ -49,7 +50,7 @@ def ensemble_of(
 
     Returns:
         The ensemble, and what `export` takes beside it by name: example, names, classes, scores, about, temperatures,
-        and the threshold of a cascade, None of what is none.
+        unit, and the threshold of a cascade, None of what is none.
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder, writes=False)
     recipe, seed = find_recipe_of(run)
@@ -67,10 +68,8 @@ def ensemble_of(
     blueprint = blueprint_for(recipe, seed, run)
     example = _example(run, blueprint)
     blueprint.net  # noqa: B018 - what is wrong with the network is said as it is
-    predictors = [_loaded(run, blueprint, parse_member(name)) for name in names]
-    modes = [predictor.mode for predictor in predictors if isinstance(predictor, NetworkPredictor)]
-    bridges = [predictor.bridge for predictor in predictors if isinstance(predictor, BridgePredictor)]
-    ensemble = BridgedEnsemble(blueprint.net, modes, bridges, mean=mean)
+    loaded = {name: _loaded(run, blueprint, parse_member(name)) for name in names}
+    ensemble = assembled(blueprint, loaded, mean)
     temperatures = temperatures_of(answers, names, mean)
     ensemble.temperature.fill_(temperatures.by_bridges[-1])
     ensemble._fitted.fill_(True)
@@ -82,6 +81,10 @@ def ensemble_of(
         "about": f"{recipe.name}, seed {seed}: {recipe.about}",
         "temperatures": temperatures,
         "threshold": threshold,
+        # A network of another kind is no unit of itself: costs are those of the table.
+        "unit": None
+        if all(isinstance(one, NetworkPredictor | BridgePredictor) for one in loaded.values())
+        else blueprint.base_cost,
     }
 
 
@@ -119,7 +122,26 @@ def _ordered(answers: Answers, members: Sequence[str]) -> list[str]:
     return [*networks, *others]
 
 
-def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> NetworkPredictor | BridgePredictor:
+def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: Mean = "probability") -> BridgedEnsemble:
+    """Modes and bridges as one ensemble; a member that is another network alone, as the only mode of it."""
+    for name, predictor in predictors.items():
+        if isinstance(predictor, NetworkPredictor | BridgePredictor):
+            continue
+        module = predictor.module()
+        if isinstance(module, str):
+            raise ModebridgeError(f"Expected modes and bridges to export, but got '{name}'; {module}.")
+        if len(predictors) > 1:
+            raise ModebridgeError(
+                f"Expected '{name}' to be exported alone, because it is not the recipe's own network, but got "
+                f"{', '.join(predictors)}; name it alone."
+            )
+        return BridgedEnsemble(module, [Mode.from_module(module)])
+    modes = [predictor.mode for predictor in predictors.values() if isinstance(predictor, NetworkPredictor)]
+    bridges = [predictor.bridge for predictor in predictors.values() if isinstance(predictor, BridgePredictor)]
+    return BridgedEnsemble(blueprint.net, modes, bridges, mean=mean)
+
+
+def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> Predictor:
     """A member with the weights whose logits are kept."""
     artefacts = member.artefacts(blueprint.recipe)
     tensors = {artefact.place: run.read(artefact.place)[0] for artefact in artefacts}
@@ -130,10 +152,6 @@ def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> NetworkPred
         raise ModebridgeError(
             f"Expected the weights of {member.name} in '{run.path}' to be those whose answers are kept, but they are "
             f"missing or have changed{detail}; finish the run: modebridge run --out {run.path}."
-        )
-    if not isinstance(predictor, NetworkPredictor | BridgePredictor):
-        raise ModebridgeError(
-            f"Expected modes and bridges to export, but got '{member.name}'; this kind of member cannot be exported."
         )
     return predictor
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from modebridge.deploy import measure, ratio
+from modebridge.deploy.timing import measure, ratio
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, Combined, dee
 from modebridge.members import METHODS, BridgeMember, Context, DistilledMember, Member, RowPlan, base_epochs, row_plans
@@ -42,7 +42,7 @@ PAPER_ROWS = {
     "student of DE-2": ("student-2",),
     "student of DE-3": ("student-3",),
 }
-"""The rows of the paper's comparison, in its order; those that are no rows yet are added where its numbers are shown."""
+"""The rows of the paper's comparison, in its order; those that are missing are added where its numbers are shown."""
 
 
 def comparison(run: Run) -> StudyPart:
@@ -75,8 +75,8 @@ def comparison(run: Run) -> StudyPart:
         columns,
         tuple(rows),
         (
-            f"FLOPs, #Params and time in networks: counted, true, and measured here in PyTorch at {BATCH} images per call "
-            f"on {run.context.engine.device.type}; of cascades the average.",
+            "FLOPs, #Params and time in networks: counted, true, and measured here, in PyTorch with "
+            f"{BATCH} images per call on {run.context.engine.device.type}; of cascades the average.",
             "Training: in epochs of one network, counted, with all that a row is made from (teachers, curves, modes).",
             "NLL, ECE and BS after a temperature that is fitted on validation images.",
             *(["The paper's MIMO FLOPs are half of the count."] if printed else []),
