@@ -25,6 +25,7 @@ ROWS = {
     "bridge-size": ["widths / 8", "widths / 1"],
     "type-mix": ["DE-2", "DE-2 + 1 II + 2 I", "DE-3 + 3 II + 3 I"],
     "mode-choice": ["High", "High + 2 bridges I", "Low + 2 bridges I"],
+    "shift": ["DE-1", "DE-1 + 2 bridges I", "DE-3"],
 }
 
 

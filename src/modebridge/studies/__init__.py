@@ -9,7 +9,7 @@ from modebridge.report import StudyPart
 from modebridge.runs import Run, RunFolder
 from modebridge.studies.curves import correspondence_study, r_ablation, r_position
 from modebridge.studies.ensemble_tables import bridge_size, mode_choice, type1, type2, type_mix
-from modebridge.studies.shift import shift
+from modebridge.studies.shift import shift_study
 
 __all__ = ["STUDIES", "run_study", "write_study"]
 
@@ -22,7 +22,7 @@ STUDIES: dict[str, Callable[[Run], StudyPart]] = {
     "bridge-size": bridge_size,
     "type-mix": type_mix,
     "mode-choice": mode_choice,
-    "shift": shift,
+    "shift": shift_study,
 }
 """Every study by name."""
 
@@ -39,7 +39,7 @@ def run_study(name: str, run: Run, others: Sequence[str] = ()) -> StudyPart:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
     if others and name != "shift":
         raise ModebridgeError(f"Expected --ood with the study shift alone, but got it with {name}; leave it out.")
-    return shift(run, others) if others else STUDIES[name](run)
+    return shift_study(run, others) if others else STUDIES[name](run)
 
 
 def write_study(part: StudyPart, folder: RunFolder) -> Path:
