@@ -23,6 +23,12 @@ from modebridge.studies import run_study
 from tests.runs.damaging import everything, tiny
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One figure is enough for all tests."""
+    monkeypatch.setattr("modebridge.studies.shift.lines_figure", lambda *given: "")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder(everything(tmp_path_factory.mktemp("shift") / "run"))
@@ -42,6 +48,7 @@ def test_every_row_in_every_table_and_nothing_is_made_twice(
     assert "<svg" in shown.figure
     again = Run(tiny(), folder=RunFolder(folder.path, writes=False))
     monkeypatch.setattr("modebridge.runs.shifted.predict", None)  # everything is there
+    monkeypatch.setattr("modebridge.studies.shift.lines_figure", lambda *given: "")
     part = run_study("shift", again)
     assert [table.as_dict() for table in part.tables] == [table.as_dict() for table in shown.tables]
     titles = [table.title.partition(",")[0] for table in part.tables]
@@ -53,6 +60,7 @@ def test_every_row_in_every_table_and_nothing_is_made_twice(
         assert [row.name for row in table.rows] == (names[1:] if "takes off" in table.title else names)
 
 
+@pytest.mark.usefixtures("undrawn")
 @torch.no_grad()
 def test_scores_are_those_of_the_networks_on_corrupted_images(folder: RunFolder) -> None:
     """Straight through the networks, in another order and in full precision."""
@@ -86,14 +94,15 @@ def test_scores_are_those_of_the_networks_on_corrupted_images(folder: RunFolder)
     assert of_two["Test images against letters, digits"]["AUROC"].mean == pytest.approx(float(wanted), abs=1e-3)
 
 
-def test_members_of_several_heads_and_of_other_kinds(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("undrawn")
+def test_members_of_several_heads_and_of_other_kinds(folder: RunFolder, tmp_path: Path) -> None:
     before = list(KINDS)
     file = tmp_path / "guess.py"
     file.write_text((Path(__file__).parents[1] / "members" / "guess_recipe.txt").read_text())
     try:
         load_file(file)
         recipe = replace(tiny(), members_file=str(file))
-        run = Run(recipe, folder=RunFolder(everything(tmp_path / "run")))
+        run = Run(recipe, folder=folder)
         guess = next(member for member in members_of(recipe) if member.name == "guess")
         answers = shifted_answers(run, [ModeMember(0), guess], ["scrambled"])
         assert answers.corrupted["blur-3"].test["guess"].shape == (2, 60, 10)

@@ -138,7 +138,7 @@ def cut_off(images: Held, parts: int = 1) -> list[Held]:
     return pieces
 
 
-def pick(images: Held, numbers: Tensor) -> Held:
+def pick(images: ImageSet | ImageFiles, numbers: Tensor) -> ImageSet | ImageFiles:
     """Some of the images, by their numbers.
 
     >>> pick(ImageSet(torch.zeros(3, 1), torch.tensor([0, 1, 0]), 2), torch.tensor([1])).labels

@@ -21,7 +21,8 @@ def top_probability(probabilities: Tensor) -> Tensor:
 def negative_entropy(probabilities: Tensor) -> Tensor:
     """The sum of p log p over each row, in nats: (N,), at most 0, high where the ensemble is sure."""
     table = check_probabilities(probabilities)
-    return torch.special.xlogy(table, table).sum(dim=1)
+    negative: Tensor = torch.special.xlogy(table, table).sum(dim=1)
+    return negative
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:

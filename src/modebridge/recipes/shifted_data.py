@@ -134,7 +134,8 @@ class ShiftedData:
 
     def other_batches(self, name: str) -> list[Tensor]:
         """The images of another set, cut for prediction."""
-        return list(self.other(name).split(BATCH))
+        images = self.other(name)
+        return [images[begin : begin + BATCH] for begin in range(0, len(images), BATCH)]
 
     def _read(self, name: str) -> Tensor:
         most = min(OTHERS, max(1, LOGITS // self._data.facts.classes), max(1, PIXELS // math.prod(self._shape)))

@@ -11,7 +11,7 @@ from modebridge.studies.averaged import swa
 from modebridge.studies.comparison import comparison
 from modebridge.studies.curves import correspondence_study, r_ablation, r_position
 from modebridge.studies.ensemble_tables import bridge_size, mode_choice, type1, type2, type_mix
-from modebridge.studies.shift import shift
+from modebridge.studies.shift import shift_study
 
 __all__ = ["STUDIES", "run_study", "write_study"]
 
@@ -26,7 +26,7 @@ STUDIES: dict[str, Callable[[Run], StudyPart]] = {
     "mode-choice": mode_choice,
     "swa": swa,
     "comparison": comparison,
-    "shift": shift,
+    "shift": shift_study,
 }
 """Every study by name."""
 
@@ -43,7 +43,7 @@ def run_study(name: str, run: Run, others: Sequence[str] = ()) -> StudyPart:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
     if others and name != "shift":
         raise ModebridgeError(f"Expected --ood with the study shift alone, but got it with {name}; leave it out.")
-    return shift(run, others) if others else STUDIES[name](run)
+    return shift_study(run, others) if others else STUDIES[name](run)
 
 
 def write_study(part: StudyPart, folder: RunFolder) -> Path:

@@ -28,7 +28,7 @@ from modebridge.recipes.shifted_data import BUILT_IN, label_of
 from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, lines_figure
 from modebridge.runs import Run, ShiftedAnswers, shifted_answers
 
-__all__ = ["shift"]
+__all__ = ["shift_study"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Scored:
         return fmean(self.scores[table][score] for table in tables)
 
 
-def shift(run: Run, others: Sequence[str] = ()) -> StudyPart:
+def shift_study(run: Run, others: Sequence[str] = ()) -> StudyPart:
     """Every row under corruptions of the test images, and whether it tells images of other sets from its own.
 
     Args:
@@ -233,13 +233,12 @@ def _figure(rows: Mapping[RowPlan, _Scored]) -> str:
     xs = list(steps)
 
     def lines(score: str, base: _Scored | None = None) -> dict[str, tuple[list[float], list[float]]]:
-        drawn: dict[str, tuple[list[float], list[float]]] = {}
-        for plan, row in chosen.items():
-            if row is not base:
-                ys = [row.mean(score, tables) for tables in steps.values()]
-                below = [base.mean(score, tables) for tables in steps.values()] if base is not None else []
-                drawn[plan.name] = (xs, [b - y for y, b in zip(ys, below, strict=True)] if below else ys)
-        return drawn
+        """By row; with a base how far the row is below it, which is 0 for the base itself."""
+
+        def at(row: _Scored, tables: Sequence[str]) -> float:
+            return row.mean(score, tables) if base is None else base.mean(score, tables) - row.mean(score, tables)
+
+        return {plan.name: (xs, [at(row, tables) for tables in steps.values()]) for plan, row in chosen.items()}
 
     panels = [("ACC, %", lines("ACC")), ("NLL", lines("NLL")), ("NLL below one network's", lines("NLL", one))]
     return lines_figure(
