@@ -16,8 +16,9 @@ from modebridge.members.snapshot_member import SnapshotWeights
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import find_recipe
 from modebridge.runs import Run, ensemble_of
+from modebridge.runs.logits import Logits
 from modebridge.training import TrainConfig, TriangleConfig, side_by_side
-from tests.members.methods_run import SEED, batches, finished, recipe
+from tests.members.methods_run import NAMES, SEED, batches, finished, recipe
 
 SPEC = spec_of("digits", "bn", 10)
 
@@ -115,3 +116,12 @@ def test_their_networks_export_as_modes(run: Run) -> None:
             run.load(parse_member(name)).mode.id for name in names
         ]
         assert beside["scores"]["relative_flops"] == len(names)
+
+
+def test_all_members_predict_in_one_pass_after_the_chains(run: Run) -> None:
+    """Logits wait for the last network of every chain: a network then runs once for all of them."""
+    plan = run.plan([Logits(member) for member in (ModeMember(0), *map(parse_member, NAMES))])
+    folders = [wave[0].artefact.folder for wave in plan.waves()]
+    assert folders.count("logits") == 1
+    assert folders[-1] == "logits"
+    assert (folders.count("snapshots"), folders.count("fge")) == (2, 2)
