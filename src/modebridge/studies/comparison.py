@@ -10,8 +10,18 @@ import torch
 from modebridge.deploy.timing import measure, ratio
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, Combined, dee
-from modebridge.members import METHODS, BridgeMember, Context, DistilledMember, Member, RowPlan, base_epochs, row_plans
-from modebridge.members import parse_member as member_called
+from modebridge.members import (
+    METHODS,
+    BridgeMember,
+    Context,
+    DistilledMember,
+    Member,
+    RowPlan,
+    artefacts_behind,
+    base_epochs,
+    parse_member,
+    row_plans,
+)
 from modebridge.recipes import Recipe
 from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, lines_figure
 from modebridge.runs import Run, assembled, score_row
@@ -95,7 +105,7 @@ def _plans(context: Context, *, beside_paper: bool) -> tuple[list[RowPlan], list
         known = {tuple(member.name for member in plan.members) for plan in plans}
         plans += [
             RowPlan(name, members, members[0].family, (0,))
-            for name, members in ((name, tuple(map(member_called, names))) for name, names in PAPER_ROWS.items())
+            for name, members in ((name, tuple(map(parse_member, names))) for name, names in PAPER_ROWS.items())
             if tuple(member.name for member in members) not in known
         ]
     notes: dict[str, None] = {}
@@ -103,6 +113,8 @@ def _plans(context: Context, *, beside_paper: bool) -> tuple[list[RowPlan], list
     for member in dict.fromkeys(member for plan in plans for member in plan.members):
         try:
             member.cost(context)
+            for artefact in artefacts_behind([member], context.recipe):
+                artefact.ingredients(context)  # what its settings do not allow
         except ModebridgeError as error:
             refused[member] = str(error)
     possible = []
