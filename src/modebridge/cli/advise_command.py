@@ -10,17 +10,38 @@ from pathlib import Path
 from modebridge.cli.show_commands import existing, naming_damage, plain_table
 from modebridge.cli.terminal import say, screen
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Advice, Answers, Choice, advise
+from modebridge.evaluate import Advice, Answers, Choice, Effort, advise
 from modebridge.nets import check_mean
 from modebridge.recipes import Recipe
-from modebridge.runs import RunFolder, blueprint_for, find_recipe_of, machine, missing_members, read_answers
+from modebridge.runs import (
+    RunFolder,
+    blueprint_for,
+    effort_of,
+    find_recipe_of,
+    given_modes_of,
+    machine,
+    missing_members,
+    read_answers,
+)
 from modebridge.runs.estimate import member_times
 
 __all__ = ["advise_run"]
 
 
-def advise_run(path: Path, budget: float, by: str, mean: str, as_json: bool) -> None:
-    """The best combination or cascade under a budget, what it scores on the test split, and the front."""
+def advise_run(
+    path: Path, budget: float, by: str, mean: str, as_json: bool, train: float | None = None, have: int | None = None
+) -> None:
+    """The best combination or cascade under a budget, what it scores on the test split, and the front.
+
+    Args:
+        path: of the run folder.
+        budget: of a forward pass, in networks.
+        by: in which unit.
+        mean: how members become one.
+        as_json: whether to print plain data.
+        train: what may be trained, in epochs of one network; None for no limit.
+        have: how many modes are trained already; None for those that the run was given.
+    """
     kind = check_mean(mean)
     folder = existing(path)
     with naming_damage(folder):
@@ -30,8 +51,9 @@ def advise_run(path: Path, budget: float, by: str, mean: str, as_json: bool) -> 
     for sentence in missing:
         say(sentence, style="yellow")
     prices = _prices(answers, recipe, seed, by, folder)
+    effort = _effort(answers, recipe, seed, folder, train, have)
     # A cascade keeps all of its members in memory.
-    advice = advise(answers, budget, prices, cascades=by != "params", mean=kind)
+    advice = advise(answers, budget, prices, cascades=by != "params", mean=kind, effort=effort)
     chosen = advice.chosen
     # After the choice, and only of what was chosen: the lowest of many validation scores flatters itself.
     one = next(name for name in chosen.members if not answers.costs[name].reads)
@@ -48,10 +70,12 @@ def advise_run(path: Path, budget: float, by: str, mean: str, as_json: bool) -> 
         return
     console = screen()
     unit = {"flops": "FLOPs", "params": "params", "time": "time"}[by]
-    table = plain_table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
+    training = ["training"] if effort is not None else []
+    table = plain_table("", unit, *training, "valid NLL", "valid ACC %", "members", text=(0, 4 + len(training)))
     for choice in advice.front:
         mark = "*" if choice == chosen else ""
-        cells = (f"x{choice.cost:.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
+        epochs = [] if choice.training is None else [f"{choice.training:,.0f}"]
+        cells = (f"x{choice.cost:.3f}", *epochs, f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
         table.add_row(mark, *cells, _words(choice))
     console.print(table)
     average = " on average" if chosen.threshold is not None else ""
@@ -60,6 +84,13 @@ def advise_run(path: Path, budget: float, by: str, mean: str, as_json: bool) -> 
         f"network{average}, validation NLL {chosen.nll:.4f}, the lowest {'' if advice.whole >= budget else 'found '}"
         f"within x{budget:g}. " + _looked_at(advice)
     )
+    if chosen.training is not None:
+        limit = "" if train is None else f" of the {train:g} that may be spent"
+        already = have if have is not None else given_modes_of(folder, recipe.modes)
+        console.print(
+            f"Training it takes {chosen.training:,.0f} epochs of one network{limit}, with all that it is made from; "
+            + (f"{already} trained mode{'s' if already > 1 else ''} cost nothing." if already else "nothing is there.")
+        )
     low, high = tested.nll_interval or (math.nan, math.nan)
     asked = f" (all members are asked about {100 * tested.asked:.1f} % of its images)" if average else ""
     console.print(
@@ -102,6 +133,19 @@ def _looked_at(advice: Advice) -> str:
         f"up to x{advice.whole:g}, beyond it the best that a beam search found" if advice.whole else "by beam search"
     )
     return f"{advice.looked_at:,} combinations were looked at: {'all ' if advice.whole else ''}{beyond}."
+
+
+def _effort(
+    answers: Answers, recipe: Recipe, seed: int, folder: RunFolder, train: float | None, have: int | None
+) -> Effort | None:
+    """The training behind members; None where nobody asked."""
+    if train is None and have is None:
+        return None
+    if train is not None and not train >= 0:
+        raise ModebridgeError(f"Expected --train to be at least 0 epochs, but got {train}; change it.")
+    already = given_modes_of(folder, recipe.modes) if have is None else have
+    names = [name for name, cost in answers.costs.items() if cost.usable]
+    return effort_of(blueprint_for(recipe, seed, folder), names, already, math.inf if train is None else train)
 
 
 def _prices(answers: Answers, recipe: Recipe, seed: int, by: str, folder: RunFolder) -> dict[str, float] | None:

@@ -15,6 +15,7 @@ from modebridge.evaluate.cost import (
     module_cost,
 )
 from modebridge.evaluate.detection import auroc, fpr_at, negative_entropy, top_probability
+from modebridge.evaluate.effort import Effort
 from modebridge.evaluate.equivalence import DeeConvention, dee
 from modebridge.evaluate.evaluate import Scores, evaluate, predict
 from modebridge.evaluate.profile import (
@@ -54,6 +55,7 @@ __all__ = [
     "CurveCheck",
     "CurvePoint",
     "DeeConvention",
+    "Effort",
     "Interval",
     "MemberCost",
     "Reliability",

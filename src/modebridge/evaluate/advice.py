@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import torch
@@ -14,6 +14,7 @@ from modebridge.ensembles import Mean
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.answers import Answers
 from modebridge.evaluate.cascade import ALL, choose_threshold
+from modebridge.evaluate.effort import Effort
 from modebridge.evaluate.scores import hits, surprisals
 from modebridge.evaluate.search import CHUNK, EPSILON, MOST, Combination, Members, search
 
@@ -38,6 +39,7 @@ class Choice:
         average_cost: what a cascade was allowed to cost; None for a combination that is asked about all images.
         threshold: images whose first member is at least this confident get its answer alone.
         asked: the share of validation images about which the further members are asked.
+        training: what must be trained for it, in epochs of one network; None where nobody asked.
     """
 
     members: tuple[str, ...]
@@ -48,6 +50,7 @@ class Choice:
     average_cost: float | None = None
     threshold: float | None = None
     asked: float = 1.0
+    training: float | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ def advise(
     most: int = MOST,
     cascades: bool = True,
     mean: Mean = "probability",
+    effort: Effort | None = None,
 ) -> Advice:
     """Choose members by their calibrated NLL on the validation split; the test split is never looked at.
 
@@ -94,8 +98,16 @@ def advise(
         most: combinations x images x classes that may be looked at.
         cascades: whether to look at cascades; where parameters are what counts they save nothing.
         mean: how members become one.
+        effort: the training behind members, and how much of it there may be; None for no limit.
     """
-    members = _members(answers, prices)
+    members = _members(answers, prices, effort)
+    if not list(members.after(())):
+        assert effort is not None
+        least = min(effort.of([name]) for name in members.names[: members.networks])
+        raise ModebridgeError(
+            f"Expected a training budget of at least {least:.3g} epochs of one network, but got {effort.most:g}; say "
+            "which networks are trained already, or allow more."
+        )
     if not budget >= min(members.prices[: members.networks]):
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; 1.2 is a usual one.")
     small = answers.heads(members.names[0], "valid")[0].numel() <= CHUNK
@@ -115,9 +127,19 @@ def _advice(answers: Answers, members: Members, budget: float, most: int, cascad
     front = [scored[one] for one in order]
     if cascades:
         front = _merged(front, judge.cascades([choice.members for choice in front], {*POINTS, budget}))
-    chosen = next(one for one in reversed(front) if one.cost <= budget + EPSILON)
+    chosen = next((one for one in reversed(front) if one.cost <= budget + EPSILON), None)
+    if chosen is None:
+        raise ModebridgeError(
+            f"Expected something within the training budget to cost at most {budget:g} networks, but the cheapest "
+            f"costs {front[0].cost:.3g}; raise one of the two."
+        )
     other = _Judge(answers, members, "probability" if mean == "logarithmic" else "logarithmic")
-    return Advice(chosen, tuple(front), len(searched.nll), searched.whole, other.like(chosen))
+    counted = [_with_training(choice, members.effort) for choice in front]
+    return Advice(counted[front.index(chosen)], tuple(counted), len(searched.nll), searched.whole, other.like(chosen))
+
+
+def _with_training(choice: Choice, effort: Effort | None) -> Choice:
+    return choice if effort is None else replace(choice, training=effort.of(choice.members))
 
 
 class _Judge:
@@ -197,7 +219,7 @@ def _merged(front: Sequence[Choice], cascades: Sequence[Choice]) -> list[Choice]
     return merged
 
 
-def _members(answers: Answers, prices: Mapping[str, float] | None) -> Members:
+def _members(answers: Answers, prices: Mapping[str, float] | None, effort: Effort | None) -> Members:
     modes = [name for name, cost in answers.costs.items() if not cost.reads and cost.usable]
     places = {name: place for place, name in enumerate(modes)}
     # A bridge whose modes are not all there cannot be run.
@@ -211,6 +233,8 @@ def _members(answers: Answers, prices: Mapping[str, float] | None) -> Members:
         names,
         tuple(frozenset(places[mode] for mode in answers.costs[name].reads) for name in names),
         tuple(prices[name] for name in names),
+        frozenset(place for place, name in enumerate(names) if answers.costs[name].alone),
+        effort,
     )
 
 

@@ -25,12 +25,14 @@ class MemberCost:
         params: parameters.
         reads: the members whose features it reads.
         usable: whether an ensemble to deploy may have it; False for what only teaches others.
+        alone: whether it is used by itself only, being another network than the others.
     """
 
     flops: float
     params: int
     reads: tuple[str, ...] = ()
     usable: bool = True
+    alone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

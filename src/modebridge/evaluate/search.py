@@ -12,6 +12,7 @@ from torch import Tensor
 
 from modebridge.ensembles import Mean
 from modebridge.ensembles.temperature import BOUNDS, FLOOR
+from modebridge.evaluate.effort import Effort
 
 __all__ = ["Found", "Members", "search"]
 
@@ -39,11 +40,15 @@ class Members:
         names: of all of them.
         reads: the places of the networks that each one reads; none for a network.
         prices: what each one adds to the cost; above 0.
+        alone: the places of those that are no part of an ensemble with others.
+        effort: the training behind them, where that counts.
     """
 
     names: tuple[str, ...]
     reads: tuple[frozenset[int], ...]
     prices: tuple[float, ...]
+    alone: frozenset[int] = frozenset()
+    effort: Effort | None = None
 
     @property
     def networks(self) -> int:
@@ -58,12 +63,18 @@ class Members:
         taken = set(combination)
         start = combination[-1] + 1 if combination else 0
         stop = len(self.names) if combination else self.networks
-        return (k for k in range(start, stop) if self.reads[k] <= taken)
+        return (k for k in range(start, stop) if self.reads[k] <= taken and self._may_join(combination, k))
 
     def joining(self, combination: Combination) -> Iterator[int]:
         """All places that may join."""
         taken = set(combination)
-        return (k for k in range(len(self.names)) if k not in taken and self.reads[k] <= taken)
+        places = (k for k in range(len(self.names)) if k not in taken and self.reads[k] <= taken)
+        return (k for k in places if self._may_join(combination, k))
+
+    def _may_join(self, combination: Combination, k: int) -> bool:
+        if combination and not self.alone.isdisjoint((*combination, k)):
+            return False
+        return self.effort is None or self.effort.allows([self.names[place] for place in (*combination, k)])
 
     def cost(self, combination: Combination) -> float:
         """In networks."""
@@ -137,7 +148,6 @@ def _all_within(members: Members, cap: float, most: int) -> list[Combination] | 
 
 def _beam(members: Members, scorer: _Scorer, nll: dict[Combination, float], cap: float, width: int) -> None:
     """Add what a beam looks at to `nll`: the best of each number of networks grow by one member at a time."""
-    networks = members.networks
     seen = set(nll)
 
     def score(combinations: Iterable[Combination]) -> dict[Combination, float]:
@@ -145,7 +155,7 @@ def _beam(members: Members, scorer: _Scorer, nll: dict[Combination, float], cap:
         nll.update(fresh)
         return fresh
 
-    singles = [(k,) for k in range(networks) if members.prices[k] <= cap + EPSILON]
+    singles = [(k,) for k in members.after(()) if members.prices[k] <= cap + EPSILON]
     score(singles)
     # What is known already is where the beam begins: the best of each size.
     kept = _best(members, {one: nll[one] for one in {*singles, *seen} if members.cost(one) <= cap + EPSILON}, width)

@@ -86,6 +86,8 @@ class Member(ABC):
     """How plots call ensembles with such members."""
     usable: ClassVar[bool] = True
     """Whether ensembles to deploy may have it; False for what only teaches others."""
+    alone: ClassVar[bool] = False
+    """Whether it is used by itself only, because it is another network than the recipe's."""
 
     @property
     @abstractmethod

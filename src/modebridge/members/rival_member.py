@@ -85,6 +85,8 @@ class RivalWeights(Artefact):
 class RivalMember(Method):
     """An ensemble inside one network, as one member of M heads."""
 
+    alone = True
+
     @abstractmethod
     def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
         """The network that is trained, its weights drawn from the generator."""

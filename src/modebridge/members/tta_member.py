@@ -135,6 +135,7 @@ class TtaMember(Method):
     count: int
     method = "tta"
     family = "test-time augmentation"
+    alone = True
 
     @property
     def name(self) -> str:

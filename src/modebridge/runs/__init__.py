@@ -12,6 +12,7 @@ from modebridge.runs.recipe_run import RunResult, run_recipe
 from modebridge.runs.results import curve_warnings, main_rows, score_row
 from modebridge.runs.run import Run
 from modebridge.runs.shifted import ShiftedAnswers, shifted_answers
+from modebridge.runs.training_effort import effort_of, given_modes_of
 
 __all__ = [
     "Executor",
@@ -29,10 +30,12 @@ __all__ = [
     "begin",
     "blueprint_for",
     "curve_warnings",
+    "effort_of",
     "engine_for",
     "ensemble_of",
     "find_recipe_of",
     "gather",
+    "given_modes_of",
     "machine",
     "main_rows",
     "make_job",

@@ -170,7 +170,7 @@ class Run:
 
     def _cost(self, member: Member) -> MemberCost:
         meta = self.store.meta(Logits(member).place)
-        return MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable)
+        return MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable, member.alone)
 
     def _keep_given(self) -> None:
         """Keep the modes that were given now, and note that nothing here can make them again."""
