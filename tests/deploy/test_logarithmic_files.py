@@ -69,7 +69,7 @@ def test_an_elastic_file(tmp_path, suffix, monkeypatch):
         Deployed.load(done.path)
 
 
-@pytest.mark.parametrize(("suffix", "grouped"), [(".onnx", True), (".pt2", False)])
+@pytest.mark.parametrize(("suffix", "grouped"), [pytest.param(".onnx", True, marks=pytest.mark.slow), (".pt2", False)])
 def test_a_plain_file_whose_bridges_run_as_one_or_not(tmp_path, suffix, grouped):
     own = logarithmic(ones=2, twos=0)
     assert len(OneModule(own, grouped=True).runners) == 1
