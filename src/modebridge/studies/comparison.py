@@ -19,6 +19,7 @@ from modebridge.members import (
     RowPlan,
     artefacts_behind,
     base_epochs,
+    members_of,
     parse_member,
     row_plans,
 )
@@ -99,7 +100,8 @@ def comparison(run: Run) -> StudyPart:
 def _plans(context: Context, *, beside_paper: bool) -> tuple[list[RowPlan], list[str]]:
     """The rows that the network allows, and a sentence for each method that it does not."""
     recipe = replace(context.recipe, methods=tuple(METHODS))
-    plans = [plan for plan in row_plans(recipe) if all(member.usable for member in plan.members)]
+    usable = {member for member in members_of(recipe) if member.usable}
+    plans = [plan for plan in row_plans(recipe) if usable.issuperset(plan.members)]
     plans += _on_students(recipe)
     if beside_paper:
         known = {tuple(member.name for member in plan.members) for plan in plans}
