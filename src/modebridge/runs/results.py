@@ -77,7 +77,9 @@ def _compared(scored: Mapping[RowPlan, Combined], answers: Answers) -> dict[RowP
     for plan, gain in zip(plans, gains.T, strict=True):
         if plan.role != "one":
             more[plan]["gain_interval"] = interval_of(gain)
-        if plan.is_cheap and interval_of(gap)[0] > 0:
+        # One member may be several networks.
+        dear = any(member.alone for member in plan.members) and scored[plan].relative_flops >= 2
+        if plan.is_cheap and not dear and interval_of(gap)[0] > 0:
             more[plan]["closed_interval"] = interval_of(gain / gap)
     return more
 

@@ -13,9 +13,11 @@ from torch import Tensor
 from modebridge.data import CORRUPTIONS, SEVERITIES
 from modebridge.ensembles import scale
 from modebridge.evaluate import (
+    Answers,
     accuracy,
     auroc,
     bootstrap_mean,
+    cascaded,
     ece,
     fpr_at,
     negative_entropy,
@@ -36,7 +38,7 @@ class _Scored:
     """A row of the results table on clean and corrupted images.
 
     Args:
-        flops: in networks.
+        flops: in networks; of a cascade on clean images.
         scores: accuracy in %, NLL and ECE by table: "clean", "noise-1" and so on.
         surprise: (N,) of each image by table.
         clean: (N,) sureness of the test images: top probability and negative entropy.
@@ -81,13 +83,22 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> StudyPart:
 
 
 def _scored(plan: RowPlan, answers: ShiftedAnswers) -> _Scored:
-    """A row with the temperature that it has on clean validation images, whatever is asked of it."""
+    """A row with the temperature, and a cascade's threshold, that it has on clean validation images."""
     names = [member.name for member in plan.members]
-    temperature = answers.clean.temperature(names)
+    threshold = None if plan.average_cost is None else answers.clean.threshold(names, plan.average_cost)
+    temperatures = answers.clean.temperature(names[:1]), answers.clean.temperature(names)
+
+    def predicted(of_table: Answers) -> Tensor:
+        short, long = (
+            scale(of_table.probabilities(some), temperature)
+            for some, temperature in zip((names[:1], names), temperatures, strict=True)
+        )
+        return long if threshold is None else cascaded(short, long, threshold)[0]
+
     scores: dict[str, dict[str, float]] = {}
     surprise: dict[str, Tensor] = {}
     for table, of_table in {"clean": answers.clean, **answers.corrupted}.items():
-        probabilities, labels = scale(of_table.probabilities(names), temperature), of_table.test_labels
+        probabilities, labels = predicted(of_table), of_table.test_labels
         surprise[table] = surprisals(probabilities, labels)
         scores[table] = {
             "ACC": 100 * accuracy(probabilities, labels),
@@ -95,13 +106,11 @@ def _scored(plan: RowPlan, answers: ShiftedAnswers) -> _Scored:
             "ECE": ece(probabilities, labels),
         }
     return _Scored(
-        flops=answers.clean.cost(names)[0],
+        flops=answers.clean.score(names, threshold=threshold).relative_flops,
         scores=scores,
         surprise=surprise,
-        clean=_sureness(scale(answers.whole.probabilities(names), temperature)),
-        others={
-            name: _sureness(scale(other.probabilities(names), temperature)) for name, other in answers.others.items()
-        },
+        clean=_sureness(predicted(answers.whole)),
+        others={name: _sureness(predicted(other)) for name, other in answers.others.items()},
     )
 
 
