@@ -45,7 +45,7 @@ PAPER_ROWS = {
     "BatchEnsemble x2": ("batch-ensemble-2",),
     "BatchEnsemble x3": ("batch-ensemble-3",),
     "BatchEnsemble x4": ("batch-ensemble-4",),
-    "MIMO x2": ("mimo-2-wide",),
+    "MIMO x2": ("mimo-2-x2",),
     "SWA": ("swa-0",),
     "SWA + 1 bridge I": ("swa-0", "swa-I-0-1-small"),
     "SWA + 2 bridges I": ("swa-0", "swa-I-0-1-small", "swa-I-0-2-small"),
