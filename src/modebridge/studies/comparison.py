@@ -24,7 +24,7 @@ from modebridge.members import (
     row_plans,
 )
 from modebridge.recipes import Recipe
-from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, lines_figure
+from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, cost_figure, row_of
 from modebridge.runs import Run, assembled, score_row
 from modebridge.studies.sheet import COLUMNS, paper_numbers
 
@@ -94,7 +94,11 @@ def comparison(run: Run) -> StudyPart:
             *notes,
         ),
     )
-    return StudyPart("comparison", comparison.__doc__ or "", (table,), _figure(plans, table))
+    drawn = [
+        row_of(plan.name, combined, dee(combined.nll, levels), plan.note, plan.family, plan.role)
+        for plan, combined in scored.items()
+    ]
+    return StudyPart("comparison", comparison.__doc__ or "", (table,), cost_figure(drawn, name="study-comparison"))
 
 
 def _plans(context: Context, *, beside_paper: bool) -> tuple[list[RowPlan], list[str]]:
@@ -184,21 +188,3 @@ def _call(run: Run, members: Sequence[Member]) -> Callable[[], object]:
             torch.cuda.synchronize()
 
     return call
-
-
-def _figure(plans: Sequence[RowPlan], table: StudyTable) -> str:
-    """Accuracy and NLL against FLOPs, a line per family."""
-    families: dict[str, list[TableRow]] = {}
-    for plan, row in zip(plans, table.rows, strict=True):
-        families.setdefault(plan.family, []).append(row)
-    panels = [
-        (
-            column,
-            {
-                family: ([row.cells["FLOPs"].mean for row in rows], [row.cells[column].mean for row in rows])
-                for family, rows in families.items()
-            },
-        )
-        for column in ("ACC", "NLL")
-    ]
-    return lines_figure("study-comparison", "Accuracy and NLL against FLOPs", "FLOPs, in networks", panels)
