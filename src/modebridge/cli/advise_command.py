@@ -27,6 +27,9 @@ from modebridge.runs.estimate import member_times
 
 __all__ = ["advise_run"]
 
+WITHIN, BEYOND = 9, 4
+"""How many cheaper and dearer choices are shown beside the one that is advised."""
+
 
 def advise_run(
     path: Path, budget: float, by: str, mean: str, as_json: bool, train: float | None = None, have: int | None = None
@@ -72,12 +75,20 @@ def advise_run(
     unit = {"flops": "FLOPs", "params": "params", "time": "time"}[by]
     training = ["training"] if effort is not None else []
     table = plain_table("", unit, *training, "valid NLL", "valid ACC %", "members", text=(0, 4 + len(training)))
-    for choice in advice.front:
+    # One screen: what is within the budget, and what a little more would buy.
+    place = advice.front.index(chosen)
+    shown = advice.front[max(0, place - WITHIN) : place + 1 + BEYOND]
+    for choice in shown:
         mark = "*" if choice == chosen else ""
         epochs = [] if choice.training is None else [f"{choice.training:,.0f}"]
         cells = (f"x{choice.cost:.3f}", *epochs, f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
         table.add_row(mark, *cells, _words(choice))
     console.print(table)
+    if len(shown) < len(advice.front):
+        console.print(
+            f"{len(shown)} of {len(advice.front)} that nothing as cheap beats; the others, up to "
+            f"x{advice.front[-1].cost:.2f}: --json."
+        )
     average = " on average" if chosen.threshold is not None else ""
     console.print(
         f"* Use {_words(chosen)}{' of the images' if average else ''}: x{chosen.cost:.3f} {unit} of one "

@@ -23,6 +23,9 @@ from modebridge.training import fit_students, plan_student
 
 __all__ = ["DistilledMember", "StudentMember", "StudentWeights"]
 
+CASCADE = 1.2
+"""The average cost of a student with its teachers behind it, in the results table."""
+
 Source: TypeAlias = Literal["modes", "labels", "bridged"]
 """Who teaches: the first modes, nobody but the (mixed-up) labels, or mode 0 with its type I bridges."""
 
@@ -154,8 +157,9 @@ class DistilledMember(Method, ModeMember):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """Each alone."""
-        return [
+        """Each alone, and the first as the first of a cascade, with two of its teachers behind it."""
+        students = [member for member in cls.of(recipe) if isinstance(member, cls)]
+        rows = [
             RowPlan(
                 f"student of DE-{recipe.modes}" + (f", start {member.number}" if member.number else ""),
                 (member,),
@@ -163,9 +167,17 @@ class DistilledMember(Method, ModeMember):
                 cls.order(k),
                 "one network that learned what all modes say together",
             )
-            for k, member in enumerate(cls.of(recipe))
-            if isinstance(member, cls)
+            for k, member in enumerate(students)
         ]
+        cascade = RowPlan(
+            f"student, then DE-2, cascade x{CASCADE:g}",
+            (cls(0), ModeMember(0), ModeMember(1)),
+            "cascade",
+            cls.order(len(rows)),
+            "the student, and two of its teachers about the images that it is least sure of; FLOPs are the average",
+            average_cost=CASCADE,
+        )
+        return [*rows, cascade] if cls(0) in students else rows
 
 
 @dataclass(frozen=True)
