@@ -8,7 +8,7 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.report import StudyPart
 from modebridge.runs import Run, RunFolder
 from modebridge.studies.averaged import swa
-from modebridge.studies.comparison import comparison
+from modebridge.studies.comparison import comparison_study
 from modebridge.studies.curves import correspondence_study, r_ablation, r_position
 from modebridge.studies.ensemble_tables import bridge_size, mode_choice, type1, type2, type_mix
 from modebridge.studies.shift import shift_study
@@ -25,7 +25,7 @@ STUDIES: dict[str, Callable[[Run], StudyPart]] = {
     "type-mix": type_mix,
     "mode-choice": mode_choice,
     "swa": swa,
-    "comparison": comparison,
+    "comparison": comparison_study,
     "shift": shift_study,
 }
 """Every study by name."""
