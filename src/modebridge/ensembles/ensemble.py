@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from modebridge.batches import check_batch, check_labels
 from modebridge.bridges import Bridge
-from modebridge.ensembles.asking import check_asked, check_logits, refusal, takes_tokens
 from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
+from modebridge.guards.asking import check_asked, check_logits, refusal, takes_tokens
 from modebridge.guards.untouched import tracing
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import Mean, Predictor, Taps, average, call, check_mean, check_tap, probabilities_of, skeleton
