@@ -68,6 +68,7 @@ def test_training_costs_are_counted_on_all_rows():
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_each_exports_alone(run):
     folder, result = run
     answers = read_answers(folder)

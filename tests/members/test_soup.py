@@ -22,7 +22,7 @@ from tests.runs.damaging import tiny
 from tests.scenarios import EXACT, blobs, modes, tiny_net
 
 
-@pytest.mark.parametrize("norm", ["frn", "bn"])
+@pytest.mark.parametrize("norm", [pytest.param("frn", marks=pytest.mark.slow), "bn"])
 def test_renumbered_copies_of_one_network_give_it_back(norm: str) -> None:
     net, data = tiny_net(0, norm, EXACT), Loader(blobs(dtype=EXACT), 8)  # the same batches every time
     images = blobs(dtype=EXACT).images
@@ -40,6 +40,7 @@ def test_renumbered_copies_of_one_network_give_it_back(norm: str) -> None:
     assert float((run_at(net, stirred.params, stirred.buffers, images) - logits[1]).abs().max()) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_soup_of_a_run_is_the_mean_of_its_aligned_modes() -> None:
     """In a recipe that does not align its modes; they stay as they are."""
     run, _ = finished()

@@ -45,7 +45,7 @@ def test_the_views_of_a_recipe() -> None:
         views_of(1, flip=True)
 
 
-@pytest.mark.parametrize("norm", ["frn", "bn"])
+@pytest.mark.parametrize("norm", [pytest.param("frn", marks=pytest.mark.slow), "bn"])
 def test_each_view_is_a_head_and_the_module_their_mean(norm: str) -> None:
     net, (mode,) = tiny_net(1, norm, EXACT).eval(), modes(1, norm, EXACT)
     images = blobs(dtype=EXACT).images
@@ -74,6 +74,7 @@ def test_images_that_a_mirror_does_not_change_are_answered_as_by_the_mode() -> N
     torch.testing.assert_close(module(images), mode.load(net)(images).log_softmax(-1), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_in_a_run_it_costs_a_network_a_view_and_no_training() -> None:
     run, answers = finished()
     assert [member.name for member in TtaMember.usual(run.recipe)] == ["tta-2", "tta-4"]

@@ -36,6 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, answer.stdout
 
 
+@pytest.mark.slow
 def test_it_runs_by_the_program(made: tuple[Path, str]) -> None:
     rows = [row["name"] for row in json.loads(made[1])[0]["rows"]]
     assert rows == [
@@ -49,6 +50,7 @@ def test_it_runs_by_the_program(made: tuple[Path, str]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_its_bridges_stand_on_swa_networks_and_can_be_exported(made: tuple[Path, str]) -> None:
     folder = RunFolder(made[0], writes=False)
     assert {"curves/swa-0-1", "swa/0", "swa/1", "modes/0", "modes/1", "bridges/swa-I-0-1-small"} <= set(folder.places())

@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return RunFolder(everything(tmp_path_factory.mktemp("shift") / "run"))
 
 
+@pytest.mark.slow
 def test_every_row_in_every_table_and_nothing_is_made_twice(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
