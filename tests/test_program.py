@@ -208,6 +208,7 @@ def test_advice_by_every_price(quick, folder):
     assert "measured on the machine" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_costs_and_recipes_as_data(quick):
     rows = {row["name"]: row for row in json.loads(invoke("cost", "tin200", "--paper", "--json").stdout)}
     assert rows["one bridge I small"]["relative_params"] == pytest.approx(0.1712, abs=5e-5)
