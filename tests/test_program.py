@@ -146,7 +146,7 @@ def test_a_run_says_where_its_report_is(folder):
     names = {file.name for file in out.iterdir()}
     assert {"recipe.toml", "results.json", "results.md", "report.html", "modes", "curves", "bridges"} <= names
     data = json.loads((out / "results.json").read_text())
-    assert len(data["rows"]) == 9
+    assert len(data["rows"]) == 11
     assert data["trained"]
     assert {file.name for file in (out / ".work").iterdir()} == {"lock"}
 
@@ -208,6 +208,7 @@ def test_advice_by_every_price(quick, folder):
     assert "measured on the machine" in (out / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_costs_and_recipes_as_data(quick):
     rows = {row["name"]: row for row in json.loads(invoke("cost", "tin200", "--paper", "--json").stdout)}
     assert rows["one bridge I small"]["relative_params"] == pytest.approx(0.1712, abs=5e-5)

@@ -16,6 +16,7 @@ from modebridge.deploy import Deployed
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.scores import accuracy, nll
 from modebridge.nets import ResNet, spec_of
+from modebridge.runs import find_recipe_of, main_rows
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
 
@@ -53,6 +54,9 @@ PUBLISHED = [
     *ONE,
     ("mode-0", "I-0-1-small", "I-0-2-small", "I-0-3-small"),
     ("mode-0", "mode-1", "II-0-1-small"),
+    ("distilled-0",),
+    ("student-labels",),
+    ("mode-0", "distilled-0"),
 ]
 """Rows of cifar10-frn that the summary speaks of; the deep ensembles are what the others are measured by."""
 
@@ -73,6 +77,35 @@ def test_rows_of_cifar10_frn(monkeypatch):
             row = cells(line)
             assert f"| {row[3]} | {row[4].removeprefix('0')} |" in summary
             assert row[9] in summary
+
+
+CASCADES = {
+    "student, then DE-2, cascade x1.2": ("distilled-0", "mode-0", "mode-1"),
+    "DE-2 cascade x1.15": MODES[:2],
+    "DE-3 cascade x1.5": MODES[:3],
+}
+
+
+def test_cascades_of_cifar10_frn():
+    answers = read_answers(RunFolder(FRN, writes=False))
+    pages = [page.read_text() for page in (FRN / "README.md", ROOT / "docs" / "results.md", ROOT / "README.md")]
+    for name, members in CASCADES.items():
+        row = answers.score(members, threshold=answers.threshold(members, float(name.rpartition("x")[2])))
+        assert f"x{row.relative_flops:.2f}" in pages[1]
+        assert f"{100 * row.accuracy:.2f} | {row.nll:.4f}".replace("| 0.", "| .") in pages[1]
+        if "student" in name:
+            scores = f"{100 * row.accuracy:.2f} % / {row.nll:.4f}".replace(" 0.", " .")
+            assert all(scores in page for page in (pages[0], pages[2]))
+
+
+@pytest.mark.slow
+def test_the_share_of_the_way_that_cascades_go():
+    folder = RunFolder(FRN, writes=False)
+    rows = {row.name: row for row in main_rows(find_recipe_of(folder)[0], read_answers(folder))}
+    page = (ROOT / "docs" / "results.md").read_text()
+    for name in CASCADES:
+        low, high = rows[name].closed_interval
+        assert f"[{100 * low:.0f} to {100 * high:.0f}]" in page
 
 
 @pytest.mark.slow

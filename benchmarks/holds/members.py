@@ -32,7 +32,7 @@ def part_cost(spec: ResNetSpec, kind: str = "", slim: float = 2.0) -> MemberCost
 
 def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
     """What a member of a hold costs, by its name."""
-    if name.startswith(("mode", "curve")):
+    if name.startswith(("mode", "curve", "distilled", "student")):
         part, reads = part_cost(spec), ()
     else:
         two = name.startswith("II")
@@ -42,12 +42,13 @@ def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
 
 
 def kept_name(name: str) -> str:
-    """The name of a member in results/: label controls are called after a pair, as those of recipes are.
+    """The name of a member in results/: those that recipes know too are called as there.
 
-    >>> kept_name("labels-0-small-b"), kept_name("other-0-1-small")
-    ('labels-0-1-small-b', 'other-0-1-small')
+    >>> kept_name("labels-0-small-b"), kept_name("other-0-1-small"), kept_name("student-4-mixup-1")
+    ('labels-0-1-small-b', 'other-0-1-small', 'distilled-0')
     """
-    return name.replace("labels-0-", "labels-0-1-") if name.startswith("labels-0-") else name
+    students = {"student-4-mixup-1": "distilled-0", "student-labels-mixup-1": "student-labels"}
+    return name.replace("labels-0-", "labels-0-1-") if name.startswith("labels-0-") else students.get(name, name)
 
 
 def kind_of(name: str) -> str:

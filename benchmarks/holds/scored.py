@@ -53,6 +53,13 @@ PAIRS: dict[str, tuple[Rows, Rows]] = {
     "DE-2 + type II against DE-2": ([(*_MODES[:2], "II-0-1-small")], [_MODES[:2]]),
     "DE-2 + type II: curve against labels": ([(*_MODES[:2], "II-0-1-small")], [(*_MODES[:2], "II-labels-small")]),
     "type I on mode 1 against mode 1": ([("mode-1", "I-1-0-small")], [("mode-1",)]),
+    "student of DE-4 against DE-1": ([("distilled-0",)], [("mode-0",)]),
+    "student of DE-4 against DE-1, mean over 4 modes": ([("distilled-0",)], [(mode,) for mode in _MODES]),
+    "student of DE-4 against 1 type I bridge": ([("distilled-0",)], _CURVE[:1]),
+    "student of DE-4 against labels with its mixup": ([("distilled-0",)], [("student-labels",)]),
+    "labels with mixup against DE-1, mean over 4 modes": ([("student-labels",)], [(mode,) for mode in _MODES]),
+    "student of DE-4: mixup 1.0 against 0.4 (162 epochs)": ([("distilled-0",)], [("student-4-mixup-0.4",)]),
+    "mode 0 + student of DE-4 against DE-2": ([("mode-0", "distilled-0")], [_MODES[:2]]),
 }
 """Differences that the page speaks of: the mean over some rows less the mean over others."""
 
@@ -75,6 +82,8 @@ def rows_of(answers: Answers) -> list[tuple[str, ...]]:
     """The rows of the table: those of the hold's own log, and the bundle's."""
     bridges = ["labels-0-small", "labels-0-small-b", "labels-0-medium", "II-labels-small", *TARGETS]
     rows = [tuple(kept_name(name) for name in row) for row in combinations(bridges)]
+    students = ("distilled-0", "student-4-mixup-0.4", "student-labels")
+    rows += [(name,) for name in students] + [("mode-0", name) for name in students]
     return [row for row in (*rows, BUNDLE) if all(name in answers.test for name in row)]
 
 

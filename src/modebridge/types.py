@@ -134,6 +134,13 @@ class Objective(ABC, Generic[T]):
     def result(self, states: States) -> T:
         """What was trained, from the states that were kept."""
 
+    def pace(self, member: str) -> Mapping[str, tuple[float, float]]:
+        """Parameters that learn at a pace of their own: which share of the learning rate and of weight decay they get.
+
+        All others get all of both.
+        """
+        return {}
+
     # What follows is how steps like to be run; an objective whose `prepare` is cheap and looks at each image by itself
     # leaves it alone.
 

@@ -68,6 +68,7 @@ def test_a_folder_gets_its_tables(folder):
     assert record["made"] in table
 
 
+@pytest.mark.slow
 def test_a_file_is_timed_and_nothing_written(tmp_path):
     spec = spec_of("digits", "bn")
     whole = random_contenders(lambda generator: ResNet(spec, generator), torch.rand(1, *spec.image), 2)[1].make()

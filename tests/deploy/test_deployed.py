@@ -129,7 +129,7 @@ def test_bad_files_are_said(tmp_path, elastic):
         Deployed.load(tmp_path / "bare.onnx")
     onnx.helper.set_model_props(model, {"modebridge": json.dumps({"format": 99})})
     onnx.save(model, tmp_path / "new.onnx")
-    with pytest.raises(ModebridgeError, match="format 2 or older, but got 99"):
+    with pytest.raises(ModebridgeError, match="format 3 or older, but got 99"):
         Deployed.load(tmp_path / "new.onnx")
 
 

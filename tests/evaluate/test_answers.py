@@ -116,7 +116,7 @@ def test_advice_is_the_best_of_all_and_the_front_the_true_one(seed: int) -> None
     """On seeds 14 and 19 adding the best member again and again ends .02 and .03 above the best combination."""
     found = many(7, seed)
     every = all_choices(found)
-    advice = advise(found, 1.3)
+    advice = advise(found, 1.3, cascades=False)
     assert (advice.whole, advice.looked_at) == (math.inf, len(every))
     best = min(nll for cost, nll, _ in every if cost <= 1.3 + 1e-9)
     assert advice.chosen.nll == pytest.approx(best, abs=1e-9)
@@ -136,9 +136,9 @@ def test_advice_is_the_best_of_all_and_the_front_the_true_one(seed: int) -> None
 def test_advice_counts_in_the_prices_it_is_given() -> None:
     found = answers()
     prices = {name: cost.params / 1000 for name, cost in found.costs.items()}
-    assert len(advise(found, 1.05, prices).chosen.members) == 1
+    assert len(advise(found, 1.05, prices, cascades=False).chosen.members) == 1
     best = min(nll for cost, nll, _ in all_choices(found, prices) if cost <= 2.15)
-    assert advise(found, 2.15, prices).chosen.nll == pytest.approx(best, abs=1e-9)
+    assert advise(found, 2.15, prices, cascades=False).chosen.nll == pytest.approx(best, abs=1e-9)
     with pytest.raises(ModebridgeError, match=r"at least one network, but got 0\.5"):
         advise(found, 0.5)
 
@@ -146,14 +146,14 @@ def test_advice_counts_in_the_prices_it_is_given() -> None:
 def test_advice_where_not_all_can_be_looked_at() -> None:
     """All within the budget come first; what is beyond is the beam's, which says so and does not do much worse."""
     found = many(10)
-    whole = advise(found, 1.2)
-    part = advise(found, 1.2, most=50 * 60 * 3)
+    whole = advise(found, 1.2, cascades=False)
+    part = advise(found, 1.2, most=50 * 60 * 3, cascades=False)
     assert part.looked_at < whole.looked_at == 2 * 2**5 + 2**10
     assert part.whole == pytest.approx(1.2)
     assert part.chosen == whole.chosen
     assert part.front[-1].nll <= whole.front[-1].nll + 0.002
     assert [c for c in part.front if c.cost <= 1.2] == [c for c in whole.front if c.cost <= 1.2]
-    beam = advise(found, 1.2, most=1)
+    beam = advise(found, 1.2, most=1, cascades=False)
     assert beam.whole == 0
     assert beam.chosen.cost <= 1.2 + 1e-9
     assert beam.chosen.nll <= whole.chosen.nll + 0.01
@@ -162,7 +162,7 @@ def test_advice_where_not_all_can_be_looked_at() -> None:
 def test_advice_puts_first_what_helps_most() -> None:
     """An elastic file asks its first members alone, so their order is part of the advice."""
     found = many(4)
-    chosen = advise(found, 9.0).chosen.members
+    chosen = advise(found, 9.0, cascades=False).chosen.members
     modes = [name for name in chosen if name.startswith("mode")]
     assert list(chosen[: len(modes)]) == modes
     assert _valid_nll(found, chosen[:1]) == min(_valid_nll(found, (name,)) for name in modes)
@@ -206,7 +206,7 @@ def test_the_search_calibrates_as_tables_do() -> None:
         name: logits + 6.0 * torch.nn.functional.one_hot(found.valid_labels, 3) for name, logits in found.valid.items()
     }
     for answers in (found, replace(found, valid=sure)):
-        advice = advise(answers, 3.0)
+        advice = advise(answers, 3.0, cascades=False)
         for choice in advice.front:
             assert choice.nll == pytest.approx(_valid_nll(answers, choice.members), abs=1e-9)
         best = min(nll for _, nll, _ in all_choices(answers))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from modebridge.cli import run_commands, show_commands
+from modebridge.cli import advise_command, run_commands, show_commands
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, resampled_means
 from modebridge.evaluate import answers as scored
@@ -70,6 +70,7 @@ def hear(verb: str, path: Path) -> Heard:
     if verb == "advise":
         shown = json.loads(out.getvalue())
         del shown["left_out"]
+        shown["export"] = shown["export"].replace(str(path), "RUN")
         return Heard(err.getvalue(), shown)
     record = json.loads(out.getvalue()) if verb == "run" else {}
     return Heard(err.getvalue(), {"rows": record.get("rows"), **(_plain(pages[-1]) if pages else {})})
@@ -83,7 +84,7 @@ def _run(path: Path) -> None:
 _VERBS: dict[str, Callable[[Path], None]] = {
     "run": _run,
     "report": show_commands.report_run,
-    "advise": lambda path: show_commands.advise_run(path, 1.5, "flops", True),
+    "advise": lambda path: advise_command.advise_run(path, 1.5, "flops", "probability", True),
 }
 
 

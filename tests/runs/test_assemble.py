@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 
 import pytest
@@ -11,10 +12,11 @@ import torch
 from modebridge.deploy import ALL, gated
 from modebridge.deploy.parity import expected
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import advise
+from modebridge.evaluate import advise, dee
+from modebridge.report import as_dicts
 from modebridge.runs import gather, main_rows, read_answers, run_recipe, write_page
 from modebridge.runs.assemble import ensemble_of, some_images
-from modebridge.runs.trade_offs import elastic_lines, temperatures_of, threshold_for
+from modebridge.runs.trade_offs import elastic_lines, temperatures_of
 from tests.runs.small import finished, small
 
 NAMES = ["mode-0", "I-0-1-small", "labels-0-1-small"]
@@ -45,10 +47,34 @@ def test_the_ensemble_says_what_was_kept(run):
 
 def test_members_by_default_and_their_order(run):
     folder, _ = run
-    chosen = advise(read_answers(folder), 1.2).chosen.members
-    assert set(ensemble_of(folder)[1]["names"]) == set(chosen)
+    for cascades in (True, False):
+        chosen = advise(read_answers(folder), 1.2, cascades=cascades).chosen
+        notes = ensemble_of(folder, cascades=cascades)[1]
+        assert set(notes["names"]) == set(chosen.members)
+        assert (notes["names"][0], notes["threshold"]) == (chosen.members[0], chosen.threshold)
     two = ["II-0-1-small", "mode-1", "mode-0"]
     assert ensemble_of(folder, two)[1]["names"] == ["mode-1", "mode-0", "II-0-1-small"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("mean", ["probability", "logarithmic"])
+def test_a_cascade_is_exported_as_it_was_scored(run, mean):
+    """The threshold of the validation split, the scores of what the file does, and the file's answers themselves."""
+    folder, result = run
+    answers, names = read_answers(folder), ["mode-0", "mode-1", "II-0-1-small"]
+    ensemble, notes = ensemble_of(folder, names, average_cost=1.4, mean=mean)
+    assert notes["threshold"] == answers.threshold(names, 1.4)
+    scored = answers.score(names, threshold=notes["threshold"], mean=mean)
+    assert notes["scores"] == notes["scores"] | {"nll": scored.nll, "asked": scored.asked}
+    assert notes["scores"]["relative_flops"] == scored.relative_flops < answers.cost(names)[0]
+    table = answers.calibrated(names, threshold=notes["threshold"], mean=mean).float()
+    members = ensemble.members(result.splits.test.images)
+    wanted = expected(members, 2, notes["temperatures"], threshold=notes["threshold"], mean=mean)
+    # An image whose confidence rounding moves over the threshold may get either answer.
+    near = (answers.calibrated(names[:1]).amax(-1) - notes["threshold"]).abs() < 1e-4
+    torch.testing.assert_close(wanted[~near], table[~near], rtol=0, atol=1e-4)
+    assert ensemble_of(folder, names, average_cost=9.0)[1]["threshold"] is None, "a budget for everybody"
+    assert ensemble_of(folder, names, threshold=0.7)[1]["threshold"] == 0.7
 
 
 @pytest.mark.parametrize(
@@ -79,21 +105,40 @@ def test_weights_that_have_changed_are_not_exported(run, tmp_path):
 def test_a_threshold_keeps_to_its_cost_on_validation_images(run):
     answers = read_answers(run[0])
     whole = answers.cost(NAMES)[0]
-    threshold = threshold_for(answers, NAMES, (1 + whole) / 2)
+    threshold = answers.threshold(NAMES, (1 + whole) / 2)
     ensemble, notes = ensemble_of(run[0], NAMES)
     with torch.no_grad():
         members = ensemble.members(run[1].splits.valid.images)
     _, unsure = gated(members, 1, notes["temperatures"], threshold)
     assert float(unsure.double().mean()) == pytest.approx(0.5, abs=0.02)
-    assert threshold_for(answers, NAMES, whole) == ALL
+    assert answers.threshold(NAMES, whole) == ALL
+
+
+def test_cascades_are_rows_of_the_table(run):
+    folder, result = run
+    rows, answers = {row.name: row for row in result.rows}, read_answers(folder)
+    order = [row.name for row in result.rows]
+    assert order.index("DE-1 + 1 label control") < order.index("DE-2 cascade x1.15") < order.index("DE-2")
+    for name, members, cost in (("DE-2 cascade x1.15", 2, 1.15), ("DE-3 cascade x1.5", 3, 1.5)):
+        row, names = rows[name], [f"mode-{k}" for k in range(members)]
+        scored = answers.score(names, threshold=answers.threshold(names, cost), intervals=True)
+        assert vars(row) == vars(row) | vars(scored)
+        assert row.family == "cascade"
+        # The levels that its deep ensemble equivalent is read from are those of DE-1, DE-2, DE-3.
+        assert row.dee == dee(row.nll, [rows[f"DE-{m}"].nll for m in (1, 2, 3)])
+        (plain,) = as_dicts([row])
+        assert (plain["threshold"], plain["asked"]) == (row.threshold, row.asked)
+    # By the other mean of the same members, beside every row of several.
+    assert math.isnan(rows["DE-1"].logarithmic_nll)
+    assert rows["DE-2"].logarithmic_nll == answers.score(["mode-0", "mode-1"], mean="logarithmic").nll
 
 
 @pytest.mark.slow
 def test_the_lines_of_the_report_end_at_the_rows_of_its_table(run):
     folder, result = run
     rows = {row.name: row for row in result.rows}
-    lines = elastic_lines(result.answers, result.rows)
-    assert list(lines) == ["DE-1 + 2 bridges I", "DE-2", "DE-2 + 1 bridge II"]
+    lines = elastic_lines(result.answers, small())
+    assert list(lines) == ["DE-1 + 2 bridges I", "DE-2", "DE-2 + 1 bridge II", "DE-3"]
     for name, points in lines.items():
         assert (points[0].cost, points[0].nll) == pytest.approx((1.0, rows["DE-1"].nll))
         assert (points[-1].cost, points[-1].nll) == pytest.approx((rows[name].relative_flops, rows[name].nll))

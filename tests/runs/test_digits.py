@@ -34,6 +34,8 @@ def test_every_row_is_there_and_costs_what_it_should(result):
         "DE-1 + 1 bridge I",
         "DE-1 + 2 bridges I",
         "DE-1 + 1 label control",
+        "DE-2 cascade x1.15",
+        "DE-3 cascade x1.5",
         "DE-2",
         "DE-2 + 1 bridge II",
         "DE-3",

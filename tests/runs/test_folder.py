@@ -32,6 +32,7 @@ with RunFolder(sys.argv[1]).alone():
 """
 
 
+@pytest.mark.slow
 def test_two_at_once_work_one_after_the_other(tmp_path: Path) -> None:
     waited: list[int] = []
     command = [sys.executable, "-c", HOLD, str(tmp_path)]

@@ -18,12 +18,12 @@ from rich.table import Table
 import modebridge.data
 from modebridge.cli.show_commands import existing, naming_damage
 from modebridge.cli.terminal import put, say, screen
-from modebridge.deploy import ALL, Answer, Deployed, Exported, UncheckedFileWarning, export
+from modebridge.deploy import Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
 from modebridge.deploy.image_decoding import MAX_MEGAPIXELS, from_path
 from modebridge.errors import ModebridgeError
-from modebridge.runs import ensemble_of, find_recipe_of, read_answers, some_images
-from modebridge.runs.trade_offs import threshold_for
+from modebridge.nets import check_mean
+from modebridge.runs import ensemble_of, find_recipe_of, some_images
 
 __all__ = ["examples", "export_run", "predict_files"]
 
@@ -41,6 +41,8 @@ def export_run(
     plain: bool,
     grouped: str,
     average_cost: float | None,
+    threshold: float | None,
+    mean: str,
     int8: bool,
     data: Path | None,
     aot: bool,
@@ -48,20 +50,21 @@ def export_run(
     """Write members of a run folder as one file and say what it is."""
     if grouped not in ("auto", "yes", "no"):
         raise ModebridgeError(f"Expected --grouped to be auto, yes or no, but got '{grouped}'; choose one.")
-    if average_cost is not None and plain:
-        raise ModebridgeError("Expected --average-cost with elastic files only, but got --plain; leave one out.")
+    if plain and (average_cost is not None or threshold is not None):
+        name = "--average-cost" if average_cost is not None else "--threshold"
+        raise ModebridgeError(f"Expected {name} with elastic files only, but got --plain; leave one out.")
+    if average_cost is not None and threshold is not None:
+        raise ModebridgeError("Expected --average-cost or --threshold, but got both; leave one out.")
+    kind = check_mean(mean)
     # Before anything is read: that takes long, and would be for nothing.
     check_format(file, int8=int8, aot=aot)
     folder = existing(path)
     with naming_damage(folder):
-        ensemble, notes = ensemble_of(folder, members or None)
+        ensemble, notes = ensemble_of(
+            folder, members or None, average_cost=average_cost, threshold=threshold, mean=kind, cascades=not plain
+        )
         recipe, seed = find_recipe_of(folder)
     calibration, labelled = some_images(recipe, data, seed) if int8 else (None, None)
-    threshold = None
-    if average_cost is not None:
-        chosen_threshold = threshold_for(read_answers(folder), notes["names"], average_cost)
-        # A budget for everybody needs no threshold.
-        threshold = chosen_threshold if chosen_threshold < ALL else None
     say(f"Exporting {' + '.join(notes['names'])} and comparing the file with the library ...")
     done = export(
         ensemble,
@@ -70,7 +73,6 @@ def export_run(
         **notes,
         members=per_member,
         elastic=not plain,
-        threshold=threshold,
         check=labelled,
         int8=calibration,
         grouped="auto" if grouped == "auto" else grouped == "yes",
@@ -87,12 +89,18 @@ def _tell(done: Exported) -> None:
     flops = meta["cost"]["relative_flops"]
     console.print(f"Members: {' + '.join(meta['members'])} ({ways}); x{flops:.3f} FLOPs of one network.")
     scores = meta["scores"]
+    average = f", x{scores['relative_flops']:.3f} FLOPs on average" if meta["threshold"] is not None else ""
     console.print(
         f"Test split: accuracy {100 * scores['accuracy']:.2f} %, NLL {scores['nll']:.4f} at temperature "
-        f"{meta['temperature']:.3f}."
+        f"{meta['temperature']:.3f}{average}."
     )
     if meta["threshold"] is not None:
-        console.print(f"Threshold: {meta['threshold']:.4f}; surer images get the answer of {meta['members'][0]} alone.")
+        console.print(
+            f"Threshold: {meta['threshold']:.4f}; surer images get the answer of {meta['members'][0]} alone, the other "
+            f"{100 * scores['asked']:.1f} % of the test images that of all members."
+        )
+    if meta["mean"] != "probability":
+        console.print(f"Mean: {meta['mean']}.")
     parity = meta["parity"]
     console.print(
         f"Parity: the file's probabilities are within {done.parity:.1e} of the library's on {parity['images']} images."

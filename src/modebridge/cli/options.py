@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "AverageCost",
     "Data",
     "Device",
     "Exported",
     "Folder",
     "Images",
     "Json",
+    "MeanName",
     "Modes",
     "NewFile",
     "Out",
@@ -22,6 +24,7 @@ __all__ = [
     "Seed",
     "Settings",
     "Target",
+    "Threshold",
     "path",
 ]
 
@@ -51,6 +54,15 @@ Data = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Results as JSON on standard output.")]
+AverageCost = Annotated[
+    float | None, typer.Option(help="In networks: surer images get the first network alone.", metavar="X")
+]
+Threshold = Annotated[
+    float | None, typer.Option(help="Surer images get the first network alone; 2 asks all members.", metavar="T")
+]
+MeanName = Annotated[
+    str, typer.Option("--mean", help="Of members: of their probability, the paper's, or logarithmic, of their logits.")
+]
 Out = Annotated[Path | None, typer.Option(parser=path, metavar="DIR", help="The run folder; runs/RECIPE by default.")]
 Folder = Annotated[Path, typer.Argument(parser=path, help="A run folder.", metavar="DIR")]
 NewFile = Annotated[

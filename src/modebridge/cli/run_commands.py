@@ -185,6 +185,7 @@ def study(
     data: Path | None,
     device: str,
     as_json: bool,
+    others: Sequence[str] = (),
 ) -> None:
     """Run one study in a run folder."""
     if name not in STUDIES:
@@ -195,7 +196,8 @@ def study(
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine):
         with progress_bars() as tell:
-            part = run_study(name, Run(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell))
+            made = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell)
+            part = run_study(name, made, others)
         if folder.writes:
             place = write_study(part, folder)
             if (folder.path / "report.html").is_file():

@@ -1,12 +1,10 @@
-"""The verbs that look: recipes, cost, report, advise."""
+"""The verbs that look: recipes, cost, report."""
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from rich.table import Table
 
 from modebridge.cli.terminal import say, screen
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Advice, Answers, Cost, CostConvention, advise, combination_cost, feature_shapes
+from modebridge.evaluate import Cost, CostConvention, combination_cost, feature_shapes
 from modebridge.members import Blueprint, Body, Member, members_of, row_plans
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page
@@ -25,16 +23,13 @@ from modebridge.runs import (
     blueprint_for,
     find_recipe_of,
     gather,
-    machine,
     missing_members,
-    read_answers,
     write_page,
 )
-from modebridge.runs.estimate import member_times, seconds_here, work_of
+from modebridge.runs.estimate import seconds_here, work_of
 from modebridge.runs.manifest import write_whole
 
 __all__ = [
-    "advise_run",
     "existing",
     "list_recipes",
     "naming_damage",
@@ -121,7 +116,8 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     blueprint = blueprint_for(recipe)
     small = {member.title: member for member in members_of(recipe) if member.reads}
     plans: list[tuple[str, list[Member]]] = [(f"one {title}", [member]) for title, member in small.items()]
-    rows = [(plan.name, list(plan.members)) for plan in row_plans(recipe)]
+    # What a cascade costs depends on the images.
+    rows = [(plan.name, list(plan.members)) for plan in row_plans(recipe) if plan.average_cost is None]
     plans = [*rows[:1], *plans, *rows[1:]]
     conventions: list[CostConvention] = ["counted", "paper"] if paper else ["counted"]
     # Costs add up: each part is counted once, however many rows it is in.
@@ -192,77 +188,6 @@ def report_run(path: Path, out: Path | None = None) -> None:
         screen().print(f"Report: {out}", soft_wrap=True)
         for sentence in missing_members(folder, find_recipe_of(folder)[0], data.answers):
             say(sentence, style="yellow")
-
-
-def advise_run(path: Path, budget: float, by: str, as_json: bool) -> None:
-    """The best combination under a budget, what it scores on the test split, and the front."""
-    folder = existing(path)
-    with naming_damage(folder):
-        recipe, seed = find_recipe_of(folder)
-        answers = read_answers(folder)
-    missing = missing_members(folder, recipe, answers)
-    for sentence in missing:
-        say(sentence, style="yellow")
-    advice = advise(answers, budget, _prices(answers, recipe, seed, by, folder))
-    chosen = advice.chosen
-    # After the choice, and only of what was chosen: the lowest of many validation scores flatters itself.
-    one = next(name for name in chosen.members if not answers.costs[name].reads)
-    tested, alone = answers.score(chosen.members, intervals=True), answers.score([one])
-    if as_json:
-        whole = advice.whole if math.isfinite(advice.whole) else None
-        test = {"nll": tested.nll, "nll_interval": tested.nll_interval, "accuracy": tested.accuracy}
-        record = {**asdict(advice), "whole": whole, "exact": advice.whole >= budget, "test": test}
-        record["left_out"] = [*folder.left_out(), *missing]
-        screen().print_data(record)
-        return
-    console = screen()
-    unit = {"flops": "FLOPs", "params": "params", "time": "time"}[by]
-    table = plain_table("", unit, "valid NLL", "valid ACC %", "members", text=(0, 4))
-    for choice in advice.front:
-        mark = "*" if choice == chosen else ""
-        cells = (f"x{choice.cost:.3f}", f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
-        table.add_row(mark, *cells, " + ".join(choice.members))
-    console.print(table)
-    console.print(
-        f"* Use {' + '.join(chosen.members)}: x{chosen.cost:.3f} {unit} of one network, validation NLL "
-        f"{chosen.nll:.4f}, the lowest {'' if advice.whole >= budget else 'found '}within x{budget:g}. "
-        + _looked_at(advice)
-    )
-    low, high = tested.nll_interval or (math.nan, math.nan)
-    console.print(
-        f"Chosen on the validation split ({len(answers.valid_labels)} images), whose NLL is therefore too good; on the "
-        f"test split, which took no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to {high:.4f}), "
-        f"accuracy {100 * tested.accuracy:.2f} %; {one} alone has NLL {alone.nll:.4f}, accuracy "
-        f"{100 * alone.accuracy:.2f} %."
-    )
-
-
-def _looked_at(advice: Advice) -> str:
-    """How far the front is the true one."""
-    if math.isinf(advice.whole):
-        return f"All {advice.looked_at:,} combinations were looked at."
-    beyond = (
-        f"up to x{advice.whole:g}, beyond it the best that a beam search found" if advice.whole else "by beam search"
-    )
-    return f"{advice.looked_at:,} combinations were looked at: {'all ' if advice.whole else ''}{beyond}."
-
-
-def _prices(answers: Answers, recipe: Recipe, seed: int, by: str, folder: RunFolder) -> dict[str, float] | None:
-    """What each member adds to the cost; None for FLOPs, the library's own."""
-    if by == "flops":
-        return None
-    if by == "params":
-        unit = next(cost.params for cost in answers.costs.values() if not cost.reads)
-        return {name: cost.params / unit for name, cost in answers.costs.items()}
-    if by != "time":
-        raise ModebridgeError(f"Expected --by to be flops, params or time, but got '{by}'; choose one.")
-    say("Timing every member on this machine ...")
-    times = member_times(blueprint_for(recipe, seed, folder), list(answers.costs))
-    if folder.writes:
-        folder.files.write({"times.json": json.dumps({"relative": times, "batch": 64, **machine()}, indent=1)})
-    else:
-        say(f"'{folder.path}' is read-only: these times are not kept for its page.", style="yellow")
-    return times
 
 
 def existing(path: Path) -> RunFolder:

@@ -164,7 +164,7 @@ def progress_bars() -> Iterator[Tell]:
     ) as bars:
 
         def tell(stage: str, done: int, total: int, rate: float) -> None:
-            unit = "batches" if stage == "scores" else "epochs"
+            unit = "batches" if stage in ("scores", "shifted scores", "other sets") else "epochs"
             with lock:
                 if stage not in tasks:
                     tasks[stage] = bars.add_task(stage, total=total, rate="", unit=unit)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from modebridge.ensembles import fit_temperature
+from modebridge.ensembles import Mean, average, fit_temperature
 from modebridge.errors import ModebridgeError
 
 __all__ = ["Temperatures", "fit_temperatures"]
@@ -43,22 +43,20 @@ class Temperatures:
             )
 
 
-def fit_temperatures(members: Sequence[Tensor] | Tensor, labels: Tensor, bases: int) -> Temperatures:
+def fit_temperatures(
+    members: Sequence[Tensor] | Tensor, labels: Tensor, bases: int, mean: Mean = "probability"
+) -> Temperatures:
     """Fit one temperature for the first base and one for each number of bridges.
 
     Args:
         members: (M, N, K) probabilities of held-out data, the bases first, then the bridges in their order.
         labels: (N,).
         bases: how many of the members are bases.
+        mean: how members become one.
     """
     if not 1 <= bases <= len(members):
         raise ModebridgeError(
             f"Expected between 1 and {len(members)} bases among the members, but got {bases}; bases come first."
         )
-    total, tables = members[0] * 0.0, []
-    for count, member in enumerate(members, start=1):
-        total = total + member
-        tables.append(total / count)
-    return Temperatures(
-        fit_temperature(members[0], labels), tuple(fit_temperature(table, labels) for table in tables[bases - 1 :])
-    )
+    tables = [average(members[:count], mean) for count in range(bases, len(members) + 1)]
+    return Temperatures(fit_temperature(members[0], labels), tuple(fit_temperature(table, labels) for table in tables))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -17,10 +18,9 @@ from modebridge.bridges import Bridge
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.file_seal import SEAL
 from modebridge.deploy.inputs import InputSpec, specs_of
-from modebridge.deploy.metadata import FORMAT
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.evaluate.cost import combination_cost, feature_shapes
+from modebridge.evaluate.cost import Cost, combination_cost, feature_shapes
 from modebridge.modes import Mode
 from modebridge.nets import call
 from modebridge.nets.flops import FAILED
@@ -38,8 +38,20 @@ def describe(
     names: Sequence[str] | None,
     scores: Mapping[str, Any] | None,
     about: str | None,
+    unit: Cost | None = None,
 ) -> dict[str, Any]:
-    """The metadata of an ensemble: what it is, what it was made from and with."""
+    """The metadata of an ensemble: what it is, what it was made from and with; its cost in units of its first base.
+
+    Args:
+        ensemble: what is exported.
+        temperatures: of every number of bridges.
+        example: a batch.
+        classes: their names; None numbers them.
+        names: of the members; None numbers modes.
+        scores: to be kept.
+        about: a sentence.
+        unit: the network to give costs in units of, where it is another one than the first base.
+    """
     count = _classes(ensemble, example)
     labels = [str(k) for k in range(count)] if classes is None else [str(name) for name in classes]
     if len(labels) != count:
@@ -58,13 +70,17 @@ def describe(
     shapes = feature_shapes(base, example, [bridge.tap for bridge in bridges])
     fed = [(bridge, [shapes[bridge.tap]] * len(bridge.reads)) for bridge in bridges]
     by_bridges = [combination_cost(base, example, len(ensemble.bases), fed[:j]) for j in range(len(bridges) + 1)]
+    if unit is not None:
+        by_bridges = [
+            replace(one, relative_flops=one.flops / unit.flops, relative_params=one.params / unit.params)
+            for one in by_bridges
+        ]
     whole = by_bridges[-1]
     specs = specs_of(example)
     # Of a file with one input of floats it is the image, whatever the network calls it.
     image = next(iter(specs.values())) if [spec.type for spec in specs.values()] == ["float32"] else None
     return {
-        # Readers of 0.1 know of one input, `images`; its files stay theirs.
-        "format": 1 if image is not None and IMAGES in specs else FORMAT,
+        "format": _format(ensemble, image is not None and IMAGES in specs),
         "seal": SEAL,
         "about": about or "",
         "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
@@ -79,15 +95,26 @@ def describe(
         "temperature": temperatures.by_bridges[-1],
         "temperatures": list(temperatures.by_bridges),
         "first_temperature": temperatures.first,
+        "mean": ensemble.mean,
         "calibrated": ensemble.calibrated,
         "cost": {"relative_flops": whole.relative_flops, "relative_params": whole.relative_params, "flops": whole.flops}
-        | {"base_flops": by_bridges[0].flops / len(ensemble.bases)}
+        | {"base_flops": by_bridges[0].flops / len(ensemble.bases) if unit is None else unit.flops}
         | {"by_bridges": [part.relative_flops for part in by_bridges]},
         "scores": dict(scores or {}),
         "modes": [Mode.from_module(base).id for base in ensemble.bases],
         "weights": trees.fingerprint(ensemble.state_dict()),
         "versions": _versions(),
     }
+
+
+def _format(ensemble: BridgedEnsemble, images: bool) -> int:
+    """The oldest that has what is in the file, so that readers of that time read it: see `metadata.FORMAT`.
+
+    Readers of 0.1 know of one input, `images`; its files stay theirs.
+    """
+    if ensemble.mean != "probability":
+        return 3
+    return 1 if images else 2
 
 
 def _classes(ensemble: BridgedEnsemble, example: Inputs) -> int:

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from modebridge.batches import some_of
 from modebridge.deploy.bridge_temperatures import Temperatures
-from modebridge.ensembles import mean_probability, probabilities_of, scale
+from modebridge.ensembles import Mean, average, probabilities_of, scale
 from modebridge.ensembles.temperature import FLOOR
+from modebridge.evaluate.cascade import ALL
 from modebridge.types import Inputs
 
 __all__ = ["ALL", "Answer", "Place", "staged", "uncertainty"]
-
-ALL = 2.0
-"""A threshold that no confidence reaches: every image takes the long way."""
 
 Place: TypeAlias = tuple[int, str]
 """A base by number, and one of its taps."""
@@ -55,6 +53,7 @@ def staged(
     temperatures: Temperatures,
     count: int,
     threshold: float | None,
+    mean: Mean = "probability",
 ) -> Answer[Tensor]:
     """The first base for all images, the other members only for those that it is unsure of.
 
@@ -68,6 +67,7 @@ def staged(
         count: how many bridges are asked for.
         threshold: images whose first base is at least this confident, after its own temperature, get its answer alone;
             None asks every member about every image.
+        mean: how members become one.
     """
     logits, *at_taps = base(0, images)
     first = probabilities_of(logits)
@@ -87,7 +87,7 @@ def staged(
             asked.append(probabilities_of(logits))
         asked += [probabilities_of(logits) for logits in bridges(features)]
         probabilities = torch.stack(asked)
-        answer[unsure] = scale(mean_probability(probabilities), temperatures.by_bridges[count])
+        answer[unsure] = scale(average(probabilities, mean), temperatures.by_bridges[count])
         table[: len(asked), unsure] = probabilities
         used[unsure] = len(asked)
     return Answer(answer, table.transpose(0, 1), *uncertainty(answer, table, used), used)

@@ -26,6 +26,7 @@ from modebridge.deploy.quantise import Int8Cost, compare
 from modebridge.deploy.writers import write_onnx, write_package
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
+from modebridge.evaluate import Cost
 from modebridge.nets import FilterResponseNorm
 from modebridge.types import Batch, Batches, Inputs
 
@@ -73,6 +74,7 @@ def export(
     int8: Inputs | None = None,
     grouped: bool | Literal["auto"] = "auto",
     aot: bool = False,
+    unit: Cost | None = None,
 ) -> Exported:
     """Write a bridged ensemble as one file that needs no Python code of yours to run.
 
@@ -101,6 +103,7 @@ def export(
         grouped: whether bridges of one architecture at one tap run as one; "auto" does it where it was
             faster: with filter response norm, not with batch norm (docs/deploy.md). Never in elastic files.
         aot: compile with AOTInductor (.pt2 only; needs a C++ compiler).
+        unit: the network to state costs in units of (`module_cost`); None for the ensemble's first base.
     """
     place = Path(path)
     kind = place.suffix.removeprefix(".")
@@ -124,7 +127,7 @@ def export(
                 f"Expected the images of {what} to be {shapes_of(given)} as the example, but got {shapes_of(other)}; "
                 "give such."
             )
-    meta = describe(reference, fitted, given, classes=classes, names=names, scores=scores, about=about)
+    meta = describe(reference, fitted, given, classes=classes, names=names, scores=scores, about=about, unit=unit)
     batches = probe(given, images, reference)
     meta |= {"threshold": threshold, "elastic": elastic, "precision": "fp32" if int8 is None else "int8", "aot": aot}
     extras = {"members": members, "entropy": uncertainty, "mutual_information": uncertainty}
@@ -175,7 +178,8 @@ def _apart(module: OneModule, ensemble: BridgedEnsemble, batches: Sequence[Input
     """How far the module is from the library, on a few images of each kind."""
     some = [some_of(batch, slice(8)) for batch in batches]
     differences = [
-        module(batch) - expected(ensemble.members(batch), len(ensemble.bases), module.temperatures) for batch in some
+        module(batch) - expected(ensemble.members(batch), len(ensemble.bases), module.temperatures, mean=ensemble.mean)
+        for batch in some
     ]
     return max(float(difference.abs().max()) for difference in differences)
 
@@ -214,7 +218,7 @@ def _temperatures(ensemble: BridgedEnsemble, valid: Batches | None, given: Tempe
         raise ModebridgeError("Expected valid to have batches, but got none; give the validation split.")
     members = torch.cat([ensemble.members(check_example(images, "valid")) for images, _ in pairs], dim=1)
     labels = torch.cat([labels.cpu() for _, labels in pairs])
-    fitted = fit_temperatures(members, labels, len(ensemble.bases))
+    fitted = fit_temperatures(members, labels, len(ensemble.bases), ensemble.mean)
     if not ensemble.calibrated:
         return fitted
     full = float(ensemble.temperature)

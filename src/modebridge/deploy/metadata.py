@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from modebridge.deploy.file_seal import SEAL
 from modebridge.deploy.inputs import OUTPUTS, TYPES
 from modebridge.errors import ModebridgeError, first_line
+from modebridge.nets import MEANS
 
 __all__ = ["FORMAT", "KEY", "metadata_json", "read_metadata"]
 
-FORMAT = 2
-"""Goes up when a reader of the old files could not read the new ones; 2 has inputs by name."""
+FORMAT = 3
+"""Goes up when a reader of the old files could not read the new ones; 2 has inputs by name, 3 the logarithmic mean."""
 
 KEY = "modebridge"
 """Under which the JSON lies in a file."""
@@ -115,6 +116,8 @@ RULES = {
     "temperature": _Rule("a positive number", _positive),
     "temperatures": _Rule("a list of positive numbers", _all(_positive, 1)),
     "first_temperature": _Rule("a positive number", _positive),
+    # Earlier files had the mean of probabilities, and did not say so.
+    "mean": _Rule(" or ".join(MEANS), lambda value: value in list(MEANS), needed=False),
     "threshold": _Rule("null or a number of at least 0", lambda value: value is None or _not_negative(value)),
     "elastic": _Rule("true or false", _flag),
     "outputs": _Rule(f"a list of {', '.join(OUTPUTS)} with probabilities and used", _outputs),

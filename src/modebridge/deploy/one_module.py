@@ -13,7 +13,7 @@ from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.elastic_answer import Place
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
-from modebridge.ensembles import BridgedEnsemble, mean_probability, probabilities_of, scale
+from modebridge.ensembles import BridgedEnsemble, Mean, average, probabilities_of, scale
 from modebridge.guards import untouched
 from modebridge.nets import Predictor, Taps, call, skeleton
 from modebridge.types import Inputs
@@ -44,6 +44,7 @@ class OneModule(Predictor):
         super().__init__()
         self.temperatures = temperatures or Temperatures.same(float(ensemble.temperature), len(ensemble.bridges))
         self.temperatures.check(len(ensemble.bridges))
+        self.mean: Mean = ensemble.mean
         self.taps: list[list[str]] = [list(taps) for taps in ensemble._taps]
         self.reads: list[list[Place]] = [
             [(k, bridge.tap) for k in reads]
@@ -64,7 +65,7 @@ class OneModule(Predictor):
 
     def forward(self, images: Inputs) -> Tensor:
         """The calibrated probabilities (B, K) of all members: a plain graph, to compile, capture or export."""
-        return scale(mean_probability(self.members(images)), self.temperatures.by_bridges[-1])
+        return scale(average(self.members(images), self.mean), self.temperatures.by_bridges[-1])
 
     def members(self, images: Inputs) -> Tensor:
         """The probabilities (M, B, K) of every member: the modes, then the bridges."""

@@ -97,7 +97,8 @@ def _plain(
     batch = build.rows(members[0])
     used = build.add("Expand", [build.constant(np.array([len(members)])), batch])
     temperature = build.constant(np.array(module.temperatures.by_bridges[-1], np.float32))
-    return _tables(build, meta["outputs"], members, used, build.scale(build.mean(members, used), temperature))
+    mean = build.log_mean(members, used) if module.mean == "logarithmic" else build.mean(members, used)
+    return _tables(build, meta["outputs"], members, used, build.scale(mean, temperature))
 
 
 def _elastic(
@@ -130,16 +131,20 @@ def _elastic(
         probabilities, *at_taps = build.branch(some, model, gathered, f"base{k}/", empty)
         members.append(probabilities)
         features |= {(k, tap): name for tap, name in zip(module.taps[k], at_taps, strict=True)}
+    ran: list[str | None] = [None] * len(bases)
     asked = build.add("Clip", ["bridges", zero, build.constant(np.array(len(bridges)))])
     for j, model in enumerate(bridges):
         wanted = build.add("And", [some, build.add("Greater", [asked, build.constant(np.array(j))])])
+        ran.append(wanted)
         sources = [features[place] for place in module.reads[j]]
         members += build.branch(wanted, model, sources, f"bridge{j}/", [table])
     number = build.add("Add", [asked, build.constant(np.array(len(bases)))])
     used_here = build.add("Expand", [number, rows])
     by_bridges = build.constant(np.array(temperatures.by_bridges, np.float32))
     temperature = build.add("Gather", [by_bridges, asked], axis=0)
-    tempered = build.scale(build.mean(members, used_here), temperature)
+    logarithmic = module.mean == "logarithmic"
+    mean = build.log_mean(members, used_here, ran) if logarithmic else build.mean(members, used_here)
+    tempered = build.scale(mean, temperature)
     index = build.add("Unsqueeze", [unsure, minus])  # (n, 1)
     batch = build.rows(first)
     used = build.add("ScatterND", [build.add("Expand", [one, batch]), index, used_here])
@@ -245,6 +250,18 @@ class _Builder:
         axis = self.constant(np.array([1]))
         share = self.add("Unsqueeze", [self.add("Cast", [used], to=1), axis])
         return self.add("Div", [self.add("Sum", list(tables)), share])
+
+    def log_mean(self, tables: Sequence[str], used: str, ran: Sequence[str | None] | None = None) -> str:
+        """The softmax of the mean log of tables, as `nets.logarithmic_mean`; `ran` says which members may not have run.
+
+        It has the name of a boolean for each of them, and None for those that always run.
+        """
+        tiny = self.constant(np.array(np.finfo(np.float32).tiny, np.float32))
+        logs = [self.add("Log", [self.add("Max", [table, tiny])]) for table in tables]
+        for k, flag in enumerate(ran or ()):
+            if flag is not None:
+                logs[k] = self.add("Mul", [logs[k], self.add("Cast", [flag], to=1)])
+        return self.add("Softmax", [self.mean(logs, used)], axis=-1)
 
     def scale(self, table: str, temperature: str) -> str:
         """softmax(log(p) / T), as `ensembles.scale`."""

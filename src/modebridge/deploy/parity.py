@@ -13,7 +13,7 @@ from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import Array, Arrays, arrays_of
 from modebridge.deploy.thresholds import gated
-from modebridge.ensembles import BridgedEnsemble, scale
+from modebridge.ensembles import BridgedEnsemble, Mean, scale
 from modebridge.nets.flops import FAILED
 from modebridge.types import Inputs
 
@@ -72,6 +72,7 @@ def expected(
     temperatures: Temperatures,
     bridges: int | None = None,
     threshold: float | None = None,
+    mean: Mean = "probability",
 ) -> Tensor:
     """What the library says: every member has run, and what an elastic answer would leave out is left out afterwards.
 
@@ -81,9 +82,10 @@ def expected(
         temperatures: of every number of bridges.
         bridges: how many are asked; None asks all.
         threshold: of the first base's confidence; None asks every member about every image.
+        mean: how members become one.
     """
     asked = members if bridges is None else members[: bases + bridges]
-    return gated(asked, bases, temperatures, ALL if threshold is None else threshold)[0]
+    return gated(asked, bases, temperatures, ALL if threshold is None else threshold, mean)[0]
 
 
 @torch.no_grad()
@@ -100,7 +102,7 @@ def largest_difference(
 
     An image whose confidence is within `margin` of a threshold may go either way, so its answer may be either of both.
     """
-    worst, bases = 0.0, len(ensemble.bases)
+    worst, bases, mean = 0.0, len(ensemble.bases), ensemble.mean
     for number, images in enumerate(batches):
         members = ensemble.members(images)
         ways: list[tuple[int | None, float | None]] = [(None, None)]
@@ -110,11 +112,11 @@ def largest_difference(
             ways += [(j, None) for j in range(len(ensemble.bridges))] if number == 0 else []
         for bridges, threshold in ways:
             answer = torch.from_numpy(ask(arrays_of(images), bridges, threshold))
-            wanted = [expected(members, bases, temperatures, bridges, threshold)]
+            wanted = [expected(members, bases, temperatures, bridges, threshold, mean)]
             if threshold is not None:
                 first = scale(members[0], temperatures.first).amax(dim=-1)
                 tied = ((first - threshold).abs() <= margin)[:, None]
-                other = [expected(members, bases, temperatures, bridges, way) for way in (0.0, None)]
+                other = [expected(members, bases, temperatures, bridges, way, mean) for way in (0.0, None)]
                 wanted = [torch.where(tied, either, wanted[0]) for either in other]
             apart = torch.stack([(answer - either).abs().amax(dim=-1) for either in wanted])
             worst = _larger(worst, apart.amin(dim=0))

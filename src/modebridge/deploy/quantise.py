@@ -114,7 +114,8 @@ def compare(ensemble: BridgedEnsemble, temperatures: Temperatures, file: Deploye
     """The scores of a file beside the library's, on labelled images, in batches of 64."""
     images, labels = pair
     parts = [some_of(images, slice(k, k + 64)) for k in range(0, size_of(images), 64)]
-    before = torch.cat([expected(ensemble.members(part), len(ensemble.bases), temperatures) for part in parts])
+    bases, mean = len(ensemble.bases), ensemble.mean
+    before = torch.cat([expected(ensemble.members(part), bases, temperatures, mean=mean) for part in parts])
     after = torch.cat([torch.from_numpy(file(part).probabilities) for part in parts])
     return Int8Cost(
         images=size_of(images),

@@ -18,7 +18,7 @@ from modebridge.deploy.inputs import Array, specs_in
 from modebridge.deploy.metadata import KEY, read_metadata
 from modebridge.deploy.onnx_parts import needs_onnx
 from modebridge.deploy.torch_exporters import in_order
-from modebridge.ensembles import mean_probability, scale
+from modebridge.ensembles import Mean, average, scale
 from modebridge.errors import ModebridgeError, first_line
 
 __all__ = ["OnnxFile", "PackageFile", "Runtime"]
@@ -136,6 +136,8 @@ class PackageFile:
             ) from error
         self.programs: dict[str, Any] = programs | dict(archived.aoti_runners)
         self.plan: dict[str, Any] = self.meta.pop("plan", {})
+        # Earlier files do not say it, and have the mean of probabilities.
+        self._mean: Mean = self.meta.get("mean", "probability")
         parts = [f"base{k}" for k in range(self.meta["bases"])] + [f"bridge{j}" for j in range(self.meta["bridges"])]
         wanted = ["model"] if not self.meta["elastic"] else parts if self.plan else ["plan"]
         lacking = [name for name in wanted if name not in self.programs]
@@ -151,7 +153,7 @@ class PackageFile:
         if not self.meta["elastic"]:
             members = self.programs["model"](*batch.values())
             used = torch.full((size_of(batch),), len(members))
-            answer = scale(mean_probability(members), self.meta["temperature"])
+            answer = scale(average(members, self._mean), self.meta["temperature"])
             return self._tables(Answer(answer, members.transpose(0, 1), *uncertainty(answer, members, used), used))
         # In plain memory order, in which the programs were made: a compiled one takes it on trust.
         reads = self.plan["reads"]
@@ -168,6 +170,7 @@ class PackageFile:
                 temperatures=Temperatures(self.meta["first_temperature"], tuple(self.meta["temperatures"])),
                 count=bridges,
                 threshold=self.meta["threshold"] if threshold is None else threshold,
+                mean=self._mean,
             )
         )
 

@@ -1,17 +1,15 @@
-"""How sure is sure enough: the threshold for an average cost, and what each threshold buys."""
+"""How sure is sure enough: what each threshold of an elastic file buys."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from modebridge.deploy.bridge_temperatures import Temperatures
-from modebridge.deploy.elastic_answer import ALL
-from modebridge.ensembles import mean_probability, scale
-from modebridge.errors import ModebridgeError
+from modebridge.ensembles import Mean, average, scale
+from modebridge.evaluate.cascade import ALL, cascaded, choose_threshold
 from modebridge.evaluate.scores import accuracy, check, nll
 
 __all__ = ["TradeOff", "choose_threshold", "gated", "trade_off"]
@@ -36,39 +34,9 @@ class TradeOff:
     nll: float
 
 
-def choose_threshold(confidences: Tensor, base_cost: float, extra_cost: float, average_cost: float) -> float:
-    """The highest threshold whose average cost on these images is at most what was asked for.
-
-    The least confident images take the long way. Images of the same confidence go the same way, so the cost may be a
-    little less than what was asked for.
-
-    Args:
-        confidences: (N,), the first base's top probabilities on validation images, after its own temperature.
-        base_cost: of the first base, for every image.
-        extra_cost: of all the rest, for an image that takes the long way.
-        average_cost: what an image may cost on average.
-
-    >>> choose_threshold(torch.tensor([0.5, 0.6, 0.7, 0.9]), 1.0, 0.2, 1.1)
-    0.699999988079071
-    """
-    if confidences.dim() != 1 or not len(confidences):
-        raise ModebridgeError(
-            f"Expected confidences to be (N,) with N at least 1, but got {tuple(confidences.shape)}; "
-            "give those of the validation images."
-        )
-    if not average_cost >= base_cost > 0 or not extra_cost >= 0:
-        raise ModebridgeError(
-            f"Expected an average cost of at least the base's {base_cost:g}, but got {average_cost:g}; ask for more."
-        )
-    if base_cost + extra_cost <= average_cost:
-        return ALL
-    ordered = confidences.double().sort().values
-    # An image takes the long way if its confidence is below the threshold: at ordered[n] the n lowest do.
-    most = int((average_cost - base_cost) / extra_cost * len(ordered) + 1e-9)
-    return float(ordered[most])
-
-
-def gated(members: Tensor, bases: int, temperatures: Temperatures, threshold: float) -> tuple[Tensor, Tensor]:
+def gated(
+    members: Tensor, bases: int, temperatures: Temperatures, threshold: float, mean: Mean = "probability"
+) -> tuple[Tensor, Tensor]:
     """The answers (N, K) behind a threshold, and which images (N,) took the long way.
 
     Args:
@@ -76,11 +44,11 @@ def gated(members: Tensor, bases: int, temperatures: Temperatures, threshold: fl
         bases: how many of them are bases.
         temperatures: see `fit_temperatures`.
         threshold: see `TradeOff`.
+        mean: how members become one.
     """
     short = scale(members[0], temperatures.first)
-    long = scale(mean_probability(members), temperatures.by_bridges[len(members) - bases])
-    unsure = short.amax(dim=-1) < threshold
-    return torch.where(unsure[:, None], long, short), unsure
+    long = scale(average(members, mean), temperatures.by_bridges[len(members) - bases])
+    return cascaded(short, long, threshold)
 
 
 def trade_off(

@@ -13,7 +13,7 @@ from torch.func import functional_call, stack_module_state
 
 from modebridge.deploy.fold import fold
 from modebridge.deploy.one_module import BasePart, OneModule
-from modebridge.ensembles import BridgedEnsemble, mean_probability, probabilities_of, scale
+from modebridge.ensembles import BridgedEnsemble, average, probabilities_of, scale
 from modebridge.errors import ModebridgeError
 from modebridge.guards import untouched
 from modebridge.guards.cuda_graph import CudaGraph
@@ -87,7 +87,8 @@ class Branches:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]
         # `features` lives until here: before the streams have met, memory of one must not be given to another.
-        return scale(mean_probability(probabilities_of(torch.stack(logits))), module.temperatures.by_bridges[-1])
+        probabilities = average(probabilities_of(torch.stack(logits)), module.mean)
+        return scale(probabilities, module.temperatures.by_bridges[-1])
 
     @property
     def _capturing(self) -> bool:
@@ -146,14 +147,14 @@ class Vmapped:
         bases = [fold(skeleton(base)).to(device, dtype, memory_format=plain) for base in ensemble.bases]  # type: ignore[call-overload]
         params, buffers = stack_module_state(bases)
         state = {**{name: tensor.detach() for name, tensor in params.items()}, **buffers}
-        bare, temperature = bases[0], ensemble.temperature.to(device)
+        bare, mean, temperature = bases[0], ensemble.mean, ensemble.temperature.to(device)
 
         def one(state: dict[str, Tensor], images: Tensor) -> Tensor:
             return functional_call(bare, (state,), (images,))  # type: ignore[no-any-return]
 
         def all_of_them(state: dict[str, Tensor], images: Tensor) -> Tensor:
             logits = torch.vmap(one, in_dims=(0, None))(state, images)
-            return scale(mean_probability(probabilities_of(logits)), temperature)
+            return scale(average(probabilities_of(logits), mean), temperature)
 
         self._state = state
         self._bare = bare

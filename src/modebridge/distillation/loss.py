@@ -61,6 +61,7 @@ class DistillationLoss:
             labels: (B, K) probabilities; None where labels do not count.
             logits: (B, K) of the student.
 
+        >>> import torch
         >>> DistillationLoss()(torch.tensor([[0.5, 0.5]]), None, torch.zeros(1, 2))
         tensor(0.)
         """

@@ -3,6 +3,16 @@
 from modebridge.ensembles.ensemble import BridgedEnsemble
 from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
-from modebridge.nets import mean_probability, probabilities_of
+from modebridge.nets import Mean, average, logarithmic_mean, mean_probability, probabilities_of
 
-__all__ = ["BridgedEnsemble", "Stacked", "fit_temperature", "mean_probability", "probabilities_of", "scale"]
+__all__ = [
+    "BridgedEnsemble",
+    "Mean",
+    "Stacked",
+    "average",
+    "fit_temperature",
+    "logarithmic_mean",
+    "mean_probability",
+    "probabilities_of",
+    "scale",
+]

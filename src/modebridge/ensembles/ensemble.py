@@ -1,4 +1,4 @@
-"""The bridged ensemble: the equal-weight mean probability of some modes and some bridges."""
+"""The bridged ensemble: the equal-weight mean of some modes and some bridges."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from modebridge.batches import check_batch, check_labels
 from modebridge.bridges import Bridge
-from modebridge.ensembles.asking import check_asked, check_logits, refusal, takes_tokens
 from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
+from modebridge.guards.asking import check_asked, check_logits, refusal, takes_tokens
 from modebridge.guards.untouched import tracing
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import Predictor, Taps, call, check_tap, mean_probability, probabilities_of, skeleton
+from modebridge.nets import Mean, Predictor, Taps, average, call, check_mean, check_tap, probabilities_of, skeleton
 from modebridge.nets.flops import FAILED
 from modebridge.types import Batches, Inputs
 
@@ -37,13 +37,18 @@ class BridgedEnsemble(Predictor):
         net: the base network.
         modes: at least one; each is a member.
         bridges: any mix of types I and II; each is a member and reads modes that are members too.
+        mean: "probability" averages the members' probabilities, as the paper does; "logarithmic" their logits, which is
+            the normalised geometric mean of their probabilities.
     """
 
     temperature: Tensor
     _fitted: Tensor
 
-    def __init__(self, net: nn.Module, modes: Sequence[Mode], bridges: Sequence[Bridge] = ()) -> None:
+    def __init__(
+        self, net: nn.Module, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), *, mean: Mean = "probability"
+    ) -> None:
         super().__init__()
+        self.mean: Mean = check_mean(mean)
         check_modes(net, modes, 1, "an ensemble")
         ids = [mode.id for mode in modes]
         if len(set(ids)) < len(ids):
@@ -83,7 +88,8 @@ class BridgedEnsemble(Predictor):
         # Not torch's tree of modules, which has every layer of every mode; `ensemble.bridges` prints the bodies.
         modes = f"{len(self.bases)} mode{'' if len(self.bases) == 1 else 's'} of {type(self.bases[0]).__name__}"
         bridges = "".join(f", bridge({bridge.extra_repr()})" for bridge in self.bridges)
-        return f"BridgedEnsemble({modes}{bridges}, temperature={float(self.temperature):.4g})"
+        mean = "" if self.mean == "probability" else f", mean={self.mean!r}"
+        return f"BridgedEnsemble({modes}{bridges}{mean}, temperature={float(self.temperature):.4g})"
 
     def __len__(self) -> int:
         return len(self.bases) + len(self.bridges)
@@ -129,7 +135,7 @@ class BridgedEnsemble(Predictor):
 
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:
         """The probabilities (B, K): the mean of the members', tempered; several inputs as a dict or by name."""
-        return scale(mean_probability(self.members(inputs if images is None else images)), self.temperature)
+        return scale(average(self.members(inputs if images is None else images), self.mean), self.temperature)
 
     @torch.no_grad()
     def calibrate(self, valid: Batches) -> Self:
@@ -151,6 +157,6 @@ class BridgedEnsemble(Predictor):
 
     def _answer(self, item: object) -> tuple[Tensor, Tensor]:
         images, labels = check_batch(item, "valid")
-        probabilities = mean_probability(self._asked(images, "valid"))
+        probabilities = average(self._asked(images, "valid"), self.mean)
         check_labels(labels, probabilities.shape[-1], "valid")
         return probabilities, labels

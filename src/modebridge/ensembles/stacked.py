@@ -20,7 +20,8 @@ class Stacked(nn.Module):
 
     This is torch-uncertainty's convention for ensembles: `ClassificationRoutine(model=ensemble.stacked(),
     is_ensemble=True, ...)` takes the softmax of each row and the mean over members, and so arrives at the ensemble's
-    own mean probability. The order of members is that of `BridgedEnsemble.members`.
+    own mean probability. The order of members is that of `BridgedEnsemble.members`. An ensemble by the logarithmic mean
+    can only be given calibrated: that routine would take the other mean of its members.
 
     The ensemble's temperature has no place in that: it acts on the log of the mean, and no change of single members'
     logits gives the same. So the rows are of the uncalibrated ensemble, unless `calibrated` asks for one row an image,
@@ -37,6 +38,11 @@ class Stacked(nn.Module):
             raise ModebridgeError(
                 "Expected the ensemble to be calibrated, but it has no fitted temperature; "
                 "call ensemble.calibrate(valid) first, or leave calibrated=False."
+            )
+        if not calibrated and ensemble.mean != "probability":
+            raise ModebridgeError(
+                "Expected an ensemble by the mean of probabilities, which is what others make of the rows, but its "
+                f"mean is {ensemble.mean}; give calibrated=True for one row an image."
             )
         self.ensemble = ensemble
         self.calibrated = calibrated

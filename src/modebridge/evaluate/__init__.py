@@ -4,6 +4,7 @@ from modebridge.evaluate.advice import Advice, Choice, advise
 from modebridge.evaluate.align_and_measure import Alignment, align
 from modebridge.evaluate.answers import Answers, Combined, MemberCost
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean, interval_of, resampled_means
+from modebridge.evaluate.cascade import ALL, cascaded, choose_threshold
 from modebridge.evaluate.correspondence import Average, Correspondence, correspondence, kl, r2
 from modebridge.evaluate.cost import (
     Cost,
@@ -13,6 +14,8 @@ from modebridge.evaluate.cost import (
     feature_shapes,
     module_cost,
 )
+from modebridge.evaluate.detection import auroc, fpr_at, negative_entropy, top_probability
+from modebridge.evaluate.effort import Effort
 from modebridge.evaluate.equivalence import DeeConvention, dee
 from modebridge.evaluate.evaluate import Scores, evaluate, predict
 from modebridge.evaluate.profile import (
@@ -39,6 +42,7 @@ from modebridge.evaluate.scores import (
 )
 
 __all__ = [
+    "ALL",
     "Advice",
     "Alignment",
     "Answers",
@@ -51,6 +55,7 @@ __all__ = [
     "CurveCheck",
     "CurvePoint",
     "DeeConvention",
+    "Effort",
     "Interval",
     "MemberCost",
     "Reliability",
@@ -58,12 +63,15 @@ __all__ = [
     "accuracy",
     "advise",
     "align",
+    "auroc",
     "barrier",
     "bootstrap_mean",
     "brier",
+    "cascaded",
     "check",
     "check_curve",
     "check_probabilities",
+    "choose_threshold",
     "combination_cost",
     "correspondence",
     "cost",
@@ -72,12 +80,14 @@ __all__ = [
     "ece",
     "evaluate",
     "feature_shapes",
+    "fpr_at",
     "hits",
     "interval_of",
     "is_low_loss",
     "judge_curve",
     "kl",
     "module_cost",
+    "negative_entropy",
     "nll",
     "predict",
     "r2",
@@ -85,4 +95,5 @@ __all__ = [
     "resampled_means",
     "squared_errors",
     "surprisals",
+    "top_probability",
 ]

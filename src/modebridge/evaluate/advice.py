@@ -1,34 +1,56 @@
-"""What should I use? The best combination of modes and bridges under a budget, from validation data alone."""
+"""What should I use? The best combination or cascade of members under a budget, from validation data alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import torch
+from torch import Tensor
 
-from modebridge.ensembles import scale
+from modebridge.ensembles import Mean
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.answers import Answers
-from modebridge.evaluate.scores import accuracy, nll
+from modebridge.evaluate.cascade import ALL, choose_threshold
+from modebridge.evaluate.effort import Effort
+from modebridge.evaluate.scores import hits, surprisals
 from modebridge.evaluate.search import CHUNK, EPSILON, MOST, Combination, Members, search
 
 __all__ = ["Advice", "Choice", "advise"]
 
 NEAR, TIES = 1e-5, 200
 """How near to the front the search's figure must be for a combination to be scored again in float64; how many."""
+POINTS = (1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0)
+"""The average costs at which cascades are looked at, beside the budget itself."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A combination, what it costs in networks, and its scores on the validation split."""
+    """A combination, what it costs in networks, and its scores on the validation split.
+
+    Args:
+        members: modes, then bridges, each in the order of what they add; of a cascade the one that answers first.
+        cost: in networks; of a cascade the average over the validation images.
+        nll: calibrated.
+        accuracy: share of right answers.
+        mean: how the members' probabilities become one.
+        average_cost: what a cascade was allowed to cost; None for a combination that is asked about all images.
+        threshold: images whose first member is at least this confident get its answer alone.
+        asked: the share of validation images about which the further members are asked.
+        training: what must be trained for it, in epochs of one network; None where nobody asked.
+    """
 
     members: tuple[str, ...]
     cost: float
     nll: float
     accuracy: float
+    mean: Mean = "probability"
+    average_cost: float | None = None
+    threshold: float | None = None
+    asked: float = 1.0
+    training: float | None = None
 
 
 @dataclass(frozen=True)
@@ -36,53 +58,168 @@ class Advice:
     """What to use.
 
     Args:
-        chosen: the best combination within the budget; its modes, then its bridges, each in the order of what they add.
-        front: combinations that nothing as cheap or cheaper beats, by rising cost, beyond the budget too.
+        chosen: the best combination or cascade within the budget.
+        front: what nothing as cheap or cheaper beats, by rising cost, beyond the budget too: combinations, and of
+            cascades the best at each of a few average costs.
         looked_at: how many combinations were scored.
         whole: every combination that costs at most this was looked at, so that choice and front are the true ones up to
-            there; infinity where all were.
+            there; infinity where all were. Cascades are made of the combinations on the front alone.
+        other_mean: the chosen members, at the same average cost, by the other mean.
     """
 
     chosen: Choice
     front: tuple[Choice, ...]
     looked_at: int
     whole: float
+    other_mean: Choice
 
 
-def advise(answers: Answers, budget: float, prices: Mapping[str, float] | None = None, *, most: int = MOST) -> Advice:
+def advise(
+    answers: Answers,
+    budget: float,
+    prices: Mapping[str, float] | None = None,
+    *,
+    most: int = MOST,
+    cascades: bool = True,
+    mean: Mean = "probability",
+    effort: Effort | None = None,
+) -> Advice:
     """Choose members by their calibrated NLL on the validation split; the test split is never looked at.
 
     A combination is some modes and some bridges that read no others; so its cost is the sum of its members'. All are
     looked at where they are not too many; else all that cost up to so many networks (the budget at least, if possible)
-    and, beyond, what a beam search finds.
+    and, beyond, what a beam search finds. Each combination on the front is looked at as a cascade too: one of its modes
+    answers alone where it is sure, all members together where it is not, at some average costs and at the budget.
 
     Args:
         answers: what modes and bridges said; networks on curves, which only teach, are left out.
         budget: in networks; 1.2 is one network and a fifth.
         prices: what each member adds to the cost, in networks; None takes relative FLOPs.
         most: combinations x images x classes that may be looked at.
+        cascades: whether to look at cascades; where parameters are what counts they save nothing.
+        mean: how members become one.
+        effort: the training behind members, and how much of it there may be; None for no limit.
     """
-    members = _members(answers, prices)
+    members = _members(answers, prices, effort)
+    if not list(members.after(())):
+        assert effort is not None
+        least = min(effort.of([name]) for name in members.names[: members.networks])
+        raise ModebridgeError(
+            f"Expected a training budget of at least {least:.3g} epochs of one network, but got {effort.most:g}; say "
+            "which networks are trained already, or allow more."
+        )
     if not budget >= min(members.prices[: members.networks]):
         raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; 1.2 is a usual one.")
     small = answers.heads(members.names[0], "valid")[0].numel() <= CHUNK
     with _one_thread() if small else nullcontext():
-        return _advice(answers, members, budget, most)
+        return _advice(answers, members, budget, most, cascades, mean)
 
 
-def _advice(answers: Answers, members: Members, budget: float, most: int) -> Advice:
+def _advice(answers: Answers, members: Members, budget: float, most: int, cascades: bool, mean: Mean) -> Advice:
     logits = [answers.heads(name, "valid") for name in members.names]
-    searched = search(members, logits, answers.valid_labels, budget, most)
+    searched = search(members, logits, answers.valid_labels, budget, most, mean)
     costs = {one: members.cost(one) for one in searched.nll}
     # The search's last digits are float32's: what lies about its front is scored as every table scores it.
     near = [*_front(costs, searched.nll, 0.0), *_front(costs, searched.nll, NEAR)[:TIES]]
-    scored = {one: _choice(answers, _by_gain(members, one, searched.nll), costs[one]) for one in dict.fromkeys(near)}
-    front = _front({one: costs[one] for one in scored}, {one: choice.nll for one, choice in scored.items()}, 0.0)
-    chosen = next(one for one in reversed(front) if costs[one] <= budget + EPSILON)
-    return Advice(scored[chosen], tuple(scored[one] for one in front), len(searched.nll), searched.whole)
+    judge = _Judge(answers, members, mean)
+    scored = {one: judge.choice(_by_gain(members, one, searched.nll), costs[one]) for one in dict.fromkeys(near)}
+    order = _front({one: costs[one] for one in scored}, {one: choice.nll for one, choice in scored.items()}, 0.0)
+    front = [scored[one] for one in order]
+    if cascades:
+        front = _merged(front, judge.cascades([choice.members for choice in front], {*POINTS, budget}))
+    chosen = next((one for one in reversed(front) if one.cost <= budget + EPSILON), None)
+    if chosen is None:
+        raise ModebridgeError(
+            f"Expected something within the training budget to cost at most {budget:g} networks, but the cheapest "
+            f"costs {front[0].cost:.3g}; raise one of the two."
+        )
+    other = _Judge(answers, members, "probability" if mean == "logarithmic" else "logarithmic")
+    counted = [_with_training(choice, members.effort) for choice in front]
+    return Advice(counted[front.index(chosen)], tuple(counted), len(searched.nll), searched.whole, other.like(chosen))
 
 
-def _members(answers: Answers, prices: Mapping[str, float] | None) -> Members:
+def _with_training(choice: Choice, effort: Effort | None) -> Choice:
+    return choice if effort is None else replace(choice, training=effort.of(choice.members))
+
+
+class _Judge:
+    """Choices scored on the validation split, by the surprise and the right answers of each combination's images."""
+
+    def __init__(self, answers: Answers, members: Members, mean: Mean) -> None:
+        self._answers, self._mean = answers, mean
+        self._prices = dict(zip(members.names, members.prices, strict=True))
+        self._seen: dict[tuple[str, ...], tuple[Tensor, Tensor, Tensor]] = {}
+
+    def choice(self, names: Sequence[str], cost: float) -> Choice:
+        """A combination that is asked about all images."""
+        _, surprise, right = self._images(names)
+        return Choice(tuple(names), cost, float(surprise.mean()), float(right.mean()), self._mean)
+
+    def cascade(self, names: Sequence[str], average_cost: float) -> Choice | None:
+        """The cascade of a combination at an average cost; None where that is no more than the first member's."""
+        alone, whole = self._prices[names[0]], sum(self._prices[name] for name in names)
+        if not alone < average_cost < whole:
+            return None
+        confidence, short, short_right = self._images(names[:1])
+        threshold = choose_threshold(confidence, alone, whole - alone, average_cost)
+        if threshold == ALL:
+            return None
+        unsure = confidence < threshold
+        _, long, long_right = self._images(names)
+        share = float(unsure.double().mean())
+        return Choice(
+            tuple(names),
+            alone + share * (whole - alone),
+            float(torch.where(unsure, long, short).mean()),
+            float(torch.where(unsure, long_right, short_right).mean()),
+            self._mean,
+            average_cost,
+            threshold,
+            share,
+        )
+
+    def cascades(self, combinations: Sequence[Sequence[str]], points: Iterable[float]) -> list[Choice]:
+        """The best cascade of combinations at each average cost, each of their modes as the first."""
+        reads = self._answers.costs
+        orders = [
+            (first, *(name for name in names if name != first))
+            for names in combinations
+            for first in names
+            if not reads[first].reads
+        ]
+        best: list[Choice] = []
+        for point in sorted(points):
+            choices = [
+                choice for names in orders if (choice := self.cascade(names, point)) is not None and choice.asked
+            ]
+            best += [min(choices, key=lambda one: (one.nll, one.cost, one.members))] if choices else []
+        return best
+
+    def like(self, chosen: Choice) -> Choice:
+        """The same members, at the same average cost, by this judge's mean."""
+        plain = self.choice(chosen.members, chosen.cost)
+        return plain if chosen.average_cost is None else self.cascade(chosen.members, chosen.average_cost) or plain
+
+    def _images(self, names: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
+        """Of every validation image (N,): the confidence, the surprise and whether the answer is right."""
+        # The order of members is of no account here, and cascades have them in several.
+        key = tuple(sorted(names))
+        if key not in self._seen:
+            table, labels = self._answers.calibrated(names, "valid", mean=self._mean), self._answers.valid_labels
+            self._seen[key] = table.amax(dim=-1), surprisals(table, labels), hits(table, labels)
+        return self._seen[key]
+
+
+def _merged(front: Sequence[Choice], cascades: Sequence[Choice]) -> list[Choice]:
+    """The front of both: by rising cost, what has a lower NLL than everything as cheap or cheaper."""
+    merged: list[Choice] = []
+    for one in sorted([*front, *cascades], key=lambda one: (round(one.cost, 9), one.nll, one.members)):
+        if not merged or one.nll < merged[-1].nll:
+            merged.append(one)
+    return merged
+
+
+def _members(answers: Answers, prices: Mapping[str, float] | None, effort: Effort | None) -> Members:
     modes = [name for name, cost in answers.costs.items() if not cost.reads and cost.usable]
     places = {name: place for place, name in enumerate(modes)}
     # A bridge whose modes are not all there cannot be run.
@@ -96,6 +233,8 @@ def _members(answers: Answers, prices: Mapping[str, float] | None) -> Members:
         names,
         tuple(frozenset(places[mode] for mode in answers.costs[name].reads) for name in names),
         tuple(prices[name] for name in names),
+        frozenset(place for place, name in enumerate(names) if answers.costs[name].alone),
+        effort,
     )
 
 
@@ -128,12 +267,6 @@ def _by_gain(members: Members, combination: Combination, nll: Mapping[Combinatio
             left.remove(best)
             ordered.append(best)
     return [members.names[k] for k in ordered]
-
-
-def _choice(answers: Answers, names: Sequence[str], cost: float) -> Choice:
-    plain, labels = answers.probabilities(names, "valid"), answers.valid_labels
-    tempered = scale(plain, answers.temperature(names))
-    return Choice(tuple(names), cost, nll(tempered, labels), accuracy(plain, labels))
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from modebridge.ensembles import fit_temperature, mean_probability, scale
+from modebridge.ensembles import Mean, average, fit_temperature, scale
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
+from modebridge.evaluate.cascade import cascaded, choose_threshold
 from modebridge.evaluate.scores import accuracy, brier, ece, hits, nll, surprisals
 
 __all__ = ["Answers", "Combined", "MemberCost"]
@@ -24,12 +25,14 @@ class MemberCost:
         params: parameters.
         reads: the members whose features it reads.
         usable: whether an ensemble to deploy may have it; False for what only teaches others.
+        alone: whether it is used by itself only, being another network than the others.
     """
 
     flops: float
     params: int
     reads: tuple[str, ...] = ()
     usable: bool = True
+    alone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,7 @@ class Combined:
 
     Args:
         members: their names.
-        relative_flops: multiply-adds, one base network being 1.
+        relative_flops: multiply-adds, one base network being 1; of a cascade the average over the test images.
         relative_params: parameters, one base network being 1.
         accuracy: share of right answers.
         nll: negative log likelihood after calibration.
@@ -50,6 +53,9 @@ class Combined:
         temperature: fitted on the validation split.
         nll_interval: 95 % bootstrap interval of `nll` over test images, where asked for.
         accuracy_interval: the same of `accuracy`.
+        threshold: of a cascade: images whose first member is at least this confident get its answer alone.
+        asked: the share of test images about which the further members were asked; 1 of what is no cascade.
+        mean: how the members' probabilities became one.
     """
 
     members: tuple[str, ...]
@@ -65,6 +71,9 @@ class Combined:
     temperature: float
     nll_interval: Interval | None = None
     accuracy_interval: Interval | None = None
+    threshold: float | None = None
+    asked: float = 1.0
+    mean: Mean = "probability"
 
 
 @dataclass(frozen=True)
@@ -84,13 +93,16 @@ class Answers:
     valid_labels: Tensor
     test_labels: Tensor
     costs: Mapping[str, MemberCost]
+    _temperatures: dict[tuple[Mean, tuple[str, ...]], float] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-    def probabilities(self, members: Sequence[str], split: str = "test") -> Tensor:
+    def probabilities(self, members: Sequence[str], split: str = "test", mean: Mean = "probability") -> Tensor:
         """The mean probability (N, K) of some members, in float64."""
         if not members:
             raise ModebridgeError("Expected a combination to have members, but got none; name at least one mode.")
         heads = [head for name in members for head in self.heads(name, split)]
-        return mean_probability([head.double().softmax(dim=-1) for head in heads])
+        return average([head.double().softmax(dim=-1) for head in heads], mean)
 
     def heads(self, member: str, split: str = "test") -> list[Tensor]:
         """The logits (N, K) of each head of a member."""
@@ -100,13 +112,39 @@ class Answers:
         logits = table[member]
         return [logits] if logits.ndim == 2 else list(logits)
 
-    def temperature(self, members: Sequence[str]) -> float:
-        """Of a combination, fitted on the validation split."""
-        return fit_temperature(self.probabilities(members, "valid"), self.valid_labels)
+    def temperature(self, members: Sequence[str], mean: Mean = "probability") -> float:
+        """Of a combination, fitted on the validation split; once, however often it is asked for."""
+        key = mean, tuple(members)
+        if key not in self._temperatures:
+            probabilities = self.probabilities(members, "valid", mean)
+            self._temperatures[key] = fit_temperature(probabilities, self.valid_labels)
+        return self._temperatures[key]
 
-    def calibrated(self, members: Sequence[str], split: str = "test") -> Tensor:
-        """The calibrated probability of a combination."""
-        return scale(self.probabilities(members, split), self.temperature(members))
+    def calibrated(
+        self,
+        members: Sequence[str],
+        split: str = "test",
+        *,
+        threshold: float | None = None,
+        mean: Mean = "probability",
+    ) -> Tensor:
+        """The calibrated probability of a combination, or of a cascade where there is a threshold."""
+        long = scale(self.probabilities(members, split, mean), self.temperature(members, mean))
+        if threshold is None:
+            return long
+        return cascaded(self.calibrated(members[:1], split, mean=mean), long, threshold)[0]
+
+    def threshold(self, members: Sequence[str], average_cost: float, mean: Mean = "probability") -> float:
+        """The threshold at which a cascade of members costs so much on average on the validation images.
+
+        Args:
+            members: the first answers alone where it is sure.
+            average_cost: multiply-adds, one base network being 1.
+            mean: of the heads of the first, where it has several.
+        """
+        alone, whole = self.cost(members[:1])[0], self.cost(members)[0]
+        confidences = self.calibrated(members[:1], "valid", mean=mean).amax(dim=-1)
+        return choose_threshold(confidences, alone, whole - alone, average_cost)
 
     def cost(self, members: Sequence[str]) -> tuple[float, float]:
         """Relative multiply-adds and parameters: a mode that is read runs, whether it is a member or not."""
@@ -119,12 +157,34 @@ class Answers:
         flops, params = sum(self.costs[n].flops for n in run), sum(self.costs[n].params for n in run)
         return flops / unit.flops, params / unit.params
 
-    def score(self, members: Sequence[str], *, intervals: bool = False) -> Combined:
-        """Every score of a combination on the test split."""
-        plain, labels = self.probabilities(members), self.test_labels
-        temperature = self.temperature(members)
+    def score(
+        self,
+        members: Sequence[str],
+        *,
+        threshold: float | None = None,
+        mean: Mean = "probability",
+        intervals: bool = False,
+    ) -> Combined:
+        """Every score of a combination on the test split.
+
+        Args:
+            members: their names.
+            threshold: of a cascade, see `threshold`: the first member is asked about all images, the others only about
+                those that it is less sure of. Their share of the test images makes the cost.
+            mean: how the members' probabilities become one.
+            intervals: whether to make bootstrap intervals, which takes longer.
+        """
+        plain, labels = self.probabilities(members, mean=mean), self.test_labels
+        temperature = self.temperature(members, mean)
         tempered = scale(plain, temperature)
         flops, params = self.cost(members)
+        asked = 1.0
+        if threshold is not None:
+            first = self.probabilities(members[:1], mean=mean)
+            tempered, unsure = cascaded(scale(first, self.temperature(members[:1], mean)), tempered, threshold)
+            plain = plain.where(unsure[:, None], first)
+            asked, alone = float(unsure.double().mean()), self.cost(members[:1])[0]
+            flops = alone + asked * (flops - alone)
         return Combined(
             members=tuple(members),
             relative_flops=flops,
@@ -139,4 +199,7 @@ class Answers:
             temperature=temperature,
             nll_interval=bootstrap_mean(surprisals(tempered, labels)) if intervals else None,
             accuracy_interval=bootstrap_mean(hits(plain, labels)) if intervals else None,
+            threshold=threshold,
+            asked=asked,
+            mean=mean,
         )

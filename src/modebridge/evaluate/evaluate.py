@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.batches import check_batch
-from modebridge.ensembles import BridgedEnsemble, mean_probability, scale
+from modebridge.ensembles import BridgedEnsemble, average, scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate.bootstrap import Interval, bootstrap_mean
 from modebridge.evaluate.cost import Cost, cost
@@ -135,7 +135,7 @@ def evaluate(ensemble: BridgedEnsemble, data: Batches, *, intervals: bool = Fals
 
     def mean(images: Inputs) -> Tensor:
         seen[:] = seen or [images]
-        return mean_probability(ensemble._asked(images, "data"))
+        return average(ensemble._asked(images, "data"), ensemble.mean)
 
     with _evaluating(ensemble):
         plain, labels = predict(mean, data)

@@ -10,7 +10,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from modebridge.ensembles import Mean
 from modebridge.ensembles.temperature import BOUNDS, FLOOR
+from modebridge.evaluate.effort import Effort
 
 __all__ = ["Found", "Members", "search"]
 
@@ -38,11 +40,15 @@ class Members:
         names: of all of them.
         reads: the places of the networks that each one reads; none for a network.
         prices: what each one adds to the cost; above 0.
+        alone: the places of those that are no part of an ensemble with others.
+        effort: the training behind them, where that counts.
     """
 
     names: tuple[str, ...]
     reads: tuple[frozenset[int], ...]
     prices: tuple[float, ...]
+    alone: frozenset[int] = frozenset()
+    effort: Effort | None = None
 
     @property
     def networks(self) -> int:
@@ -57,12 +63,18 @@ class Members:
         taken = set(combination)
         start = combination[-1] + 1 if combination else 0
         stop = len(self.names) if combination else self.networks
-        return (k for k in range(start, stop) if self.reads[k] <= taken)
+        return (k for k in range(start, stop) if self.reads[k] <= taken and self._may_join(combination, k))
 
     def joining(self, combination: Combination) -> Iterator[int]:
         """All places that may join."""
         taken = set(combination)
-        return (k for k in range(len(self.names)) if k not in taken and self.reads[k] <= taken)
+        places = (k for k in range(len(self.names)) if k not in taken and self.reads[k] <= taken)
+        return (k for k in places if self._may_join(combination, k))
+
+    def _may_join(self, combination: Combination, k: int) -> bool:
+        if combination and not self.alone.isdisjoint((*combination, k)):
+            return False
+        return self.effort is None or self.effort.allows([self.names[place] for place in (*combination, k)])
 
     def cost(self, combination: Combination) -> float:
         """In networks."""
@@ -83,7 +95,12 @@ class Found:
 
 
 def search(
-    members: Members, logits: Sequence[Sequence[Tensor]], labels: Tensor, budget: float, most: int = MOST
+    members: Members,
+    logits: Sequence[Sequence[Tensor]],
+    labels: Tensor,
+    budget: float,
+    most: int = MOST,
+    mean: Mean = "probability",
 ) -> Found:
     """Look at every combination up to as many networks as `most` allows, and at the best ones beyond.
 
@@ -93,9 +110,10 @@ def search(
         labels: (N,).
         budget: up to here every combination is looked at before any beyond.
         most: combinations x images x classes.
+        mean: how members become one.
     """
     stride = ceil(logits[0][0].numel() / SAMPLE)
-    scorer = _Scorer([[head[::stride] for head in heads] for heads in logits], labels[::stride])
+    scorer = _Scorer([[head[::stride] for head in heads] for heads in logits], labels[::stride], mean)
     allowed = max(most // scorer.numbers, 1)
     whole = 0.0
     listed: list[Combination] | None = None
@@ -130,7 +148,6 @@ def _all_within(members: Members, cap: float, most: int) -> list[Combination] | 
 
 def _beam(members: Members, scorer: _Scorer, nll: dict[Combination, float], cap: float, width: int) -> None:
     """Add what a beam looks at to `nll`: the best of each number of networks grow by one member at a time."""
-    networks = members.networks
     seen = set(nll)
 
     def score(combinations: Iterable[Combination]) -> dict[Combination, float]:
@@ -138,7 +155,7 @@ def _beam(members: Members, scorer: _Scorer, nll: dict[Combination, float], cap:
         nll.update(fresh)
         return fresh
 
-    singles = [(k,) for k in range(networks) if members.prices[k] <= cap + EPSILON]
+    singles = [(k,) for k in members.after(()) if members.prices[k] <= cap + EPSILON]
     score(singles)
     # What is known already is where the beam begins: the best of each size.
     kept = _best(members, {one: nll[one] for one in {*singles, *seen} if members.cost(one) <= cap + EPSILON}, width)
@@ -183,10 +200,12 @@ def _best(members: Members, nll: Mapping[Combination, float], width: int) -> dic
 class _Scorer:
     """The calibrated NLL of many combinations at a time, in float32."""
 
-    def __init__(self, logits: Sequence[Sequence[Tensor]], labels: Tensor) -> None:
+    def __init__(self, logits: Sequence[Sequence[Tensor]], labels: Tensor, mean: Mean = "probability") -> None:
+        self._logarithmic = mean == "logarithmic"
+        of_head = torch.log_softmax if self._logarithmic else torch.softmax
         # (M, K, N): sums over classes then run along images, which is what vector units like. Of several heads the sum.
         self._table = torch.stack(
-            [torch.stack([head.double().softmax(dim=-1) for head in heads]).sum(dim=0).float().T for heads in logits]
+            [torch.stack([of_head(head.double(), dim=-1) for head in heads]).sum(dim=0).float().T for heads in logits]
         )
         self._voices = torch.tensor([len(heads) for heads in logits])
         self._labels = labels
@@ -212,7 +231,8 @@ class _Scorer:
         )
         chosen = torch.zeros(len(chunk), members)
         chosen[rows, columns] = 1 / voices[rows].float()
-        logs = (chosen @ self._table.view(members, -1)).view(-1, classes, images).add_(FLOOR).log_()
+        means = (chosen @ self._table.view(members, -1)).view(-1, classes, images)
+        logs = (means.softmax(dim=1) if self._logarithmic else means).add_(FLOOR).log_()
         # Against its largest class, so that no power underflows as a whole.
         logs -= logs.amax(dim=1, keepdim=True)
         of_labels = logs.gather(1, self._labels.expand(len(chunk), 1, images)).squeeze(1)

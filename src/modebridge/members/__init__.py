@@ -4,10 +4,13 @@ A new kind is a subclass of `Member` in a file of its own, and a line below.
 """
 
 from modebridge.members.artefact import Artefact, Made, Making, Tensors, key_of
+from modebridge.members.batch_ensemble_member import BatchEnsembleMember
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.control_member import ControlMember
 from modebridge.members.curve_member import CurveWeights, PointMember, load_curve
+from modebridge.members.fge_member import FgeMember
+from modebridge.members.mc_dropout_member import McDropoutMember
 from modebridge.members.member import (
     KINDS,
     METHODS,
@@ -21,19 +24,42 @@ from modebridge.members.member import (
     register,
     row_plans,
 )
-from modebridge.members.mode_member import ModeMember, ModeWeights
+from modebridge.members.mimo_member import MimoMember
+from modebridge.members.mode_member import BASES, ModeMember, ModeWeights, mode_on
+from modebridge.members.packed_member import PackedMember
 from modebridge.members.predictor import BridgePredictor, NetworkPredictor, Outputs, Predictor
-from modebridge.members.training_cost import artefacts_behind, base_epochs
+from modebridge.members.snapshot_member import SnapshotMember
+from modebridge.members.soup_member import SoupMember
+from modebridge.members.student_member import DistilledMember, StudentMember, StudentWeights
+from modebridge.members.swa_member import SwaMember, SwaWeights
+from modebridge.members.training_cost import artefacts_behind, base_epochs, trained_alike
+from modebridge.members.tta_member import TtaMember
 
 register(ModeMember)
 register(PointMember)
 register(BridgeMember)
 register(ControlMember)
+register(DistilledMember)
+register(StudentMember)
+register(SwaMember)
+register(SnapshotMember)
+register(FgeMember)
+register(SoupMember)
+register(TtaMember)
+register(BatchEnsembleMember)
+register(MimoMember)
+register(PackedMember)
+register(McDropoutMember)
+
+BASES["swa"] = SwaWeights
+BASES["distilled"] = StudentWeights
 
 __all__ = [
+    "BASES",
     "KINDS",
     "METHODS",
     "Artefact",
+    "BatchEnsembleMember",
     "Blueprint",
     "Body",
     "BridgeMember",
@@ -41,25 +67,37 @@ __all__ = [
     "Context",
     "ControlMember",
     "CurveWeights",
+    "DistilledMember",
+    "FgeMember",
     "Made",
     "Making",
+    "McDropoutMember",
     "Member",
     "Method",
+    "MimoMember",
     "ModeMember",
     "ModeWeights",
     "NetworkPredictor",
     "Outputs",
+    "PackedMember",
     "PointMember",
     "Predictor",
     "RowPlan",
+    "SnapshotMember",
+    "SoupMember",
+    "StudentMember",
+    "SwaMember",
     "Tensors",
+    "TtaMember",
     "artefacts_behind",
     "base_epochs",
     "file_of_own_kinds",
     "key_of",
     "load_curve",
     "members_of",
+    "mode_on",
     "parse_member",
     "register",
     "row_plans",
+    "trained_alike",
 ]

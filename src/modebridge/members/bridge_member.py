@@ -16,7 +16,7 @@ from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.curve_member import PointMember, load_curve, point_artefacts
 from modebridge.members.member import Body, Member, RowPlan
-from modebridge.members.mode_member import ModeMember, load_mode
+from modebridge.members.mode_member import ModeMember, load_mode, mode_on, on_base, split_base
 from modebridge.members.predictor import BridgePredictor
 from modebridge.nets import skeleton
 from modebridge.recipes import Recipe
@@ -154,9 +154,12 @@ class BridgeMember(SmallNetwork):
         j: the other end.
         size: "small", "medium", "slim8".
         r: the position on the curve, counted from the lower number, whichever end is read.
+        base: of the modes; "" for that of the recipe.
 
     >>> BridgeMember("I", 1, 0).name, BridgeMember("II", 0, 1, "medium", 0.3).name
     ('I-1-0-small', 'II-0-1-medium@0.3')
+    >>> BridgeMember("I", 0, 1, base="swa").name
+    'swa-I-0-1-small'
     """
 
     kind: Kind
@@ -164,6 +167,7 @@ class BridgeMember(SmallNetwork):
     j: int
     size: str = "small"
     r: float = 0.5
+    base: str = ""
 
     def __post_init__(self) -> None:
         if len(self.reads) == 2:  # which end is named first means nothing
@@ -173,7 +177,8 @@ class BridgeMember(SmallNetwork):
     @property
     def name(self) -> str:
         """Type, ends, size, and the position where it is not the middle."""
-        return f"{self.kind}-{self.i}-{self.j}-{self.size}" + ("" if self.r == 0.5 else f"@{self.r:g}")
+        name = f"{self.kind}-{self.i}-{self.j}-{self.size}" + ("" if self.r == 0.5 else f"@{self.r:g}")
+        return on_base(self.base, name)
 
     @property
     def family(self) -> str:  # type: ignore[override]
@@ -198,17 +203,17 @@ class BridgeMember(SmallNetwork):
     @property
     def reads(self) -> tuple[Member, ...]:
         """One mode or both."""
-        return tuple(ModeMember(k) for k in (self.pair if self.kind == "II" else (self.i,)))
+        return tuple(mode_on(self.base, k) for k in (self.pair if self.kind == "II" else (self.i,)))
 
     @property
     def ancestors(self) -> tuple[Member, ...]:
         """Both ends."""
-        return tuple(ModeMember(k) for k in self.pair)
+        return tuple(mode_on(self.base, k) for k in self.pair)
 
     @property
     def imitates(self) -> Member:
         """The network on the curve."""
-        return PointMember(*self.pair, self.r)
+        return PointMember(*self.pair, self.r, self.base)
 
     @property
     def position(self) -> float:
@@ -217,13 +222,13 @@ class BridgeMember(SmallNetwork):
 
     def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The curve and its ends."""
-        return point_artefacts(*self.pair, self.r, recipe)
+        return point_artefacts(*self.pair, self.r, recipe, self.base)
 
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """Reads one end or both; its target is the network on the curve."""
         return plan_bridge(
             context.net,
-            load_curve(context, tensors, *self.pair, self.r),
+            load_curve(context, tensors, *self.pair, self.r, self.base),
             context.example,
             kind=self.kind,
             source="start" if self.i <= self.j else "end",
@@ -236,11 +241,12 @@ class BridgeMember(SmallNetwork):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """From "I-0-1-small" or "II-0-1-slim8@0.3"."""
-        form = re.fullmatch(r"(II|I)-(\d+)-(\d+)-([a-z]+[\d.]*)(?:@([\d.]+))?", name)
+        """From "I-0-1-small", "II-0-1-slim8@0.3" or "swa-I-0-1-small"."""
+        base, rest = split_base(name)
+        form = re.fullmatch(r"(II|I)-(\d+)-(\d+)-([a-z]+[\d.]*)(?:@([\d.]+))?", rest)
         if form is None:
             return None
-        return cls("II" if form[1] == "II" else "I", int(form[2]), int(form[3]), form[4], float(form[5] or 0.5))
+        return cls("II" if form[1] == "II" else "I", int(form[2]), int(form[3]), form[4], float(form[5] or 0.5), base)
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:

@@ -14,7 +14,7 @@ from modebridge.bridges import ChosenBody, Kind, choose_body
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Cost, module_cost
 from modebridge.nets import ResNet, skeleton
-from modebridge.recipes import Network, Recipe, RunData
+from modebridge.recipes import Network, Recipe, RunData, ShiftedData
 from modebridge.training import Engine
 from modebridge.types import Inputs
 
@@ -35,6 +35,7 @@ class Blueprint:
         self.network = network
         self.seed = seed
         self._bodies: dict[tuple[Kind, str], ChosenBody] = {}
+        self._costs: dict[str, Cost] = {}
 
     @cached_property
     def net(self) -> nn.Module:
@@ -64,6 +65,12 @@ class Blueprint:
             return self.net
         with torch.device("meta"):
             return ResNet(self.network.spec)
+
+    def cost_of(self, name: str, build: Callable[[], nn.Module]) -> Cost:
+        """What another network on the same images costs, built and counted once by its name."""
+        if name not in self._costs:
+            self._costs[name] = module_cost(build(), self.example)
+        return self._costs[name]
 
     def body(self, kind: Kind, size: str) -> ChosenBody:
         """The body of a bridge with its cost; it may have no weights."""
@@ -111,6 +118,11 @@ class Context(Blueprint):
     def example(self) -> Inputs:
         """Two training images."""
         return self.data.few()
+
+    @cached_property
+    def shifted(self) -> ShiftedData:
+        """The test images under corruptions, and images of other sets."""
+        return ShiftedData(self.recipe, self.data)
 
     @property
     def together(self) -> int:

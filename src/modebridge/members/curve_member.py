@@ -15,7 +15,7 @@ from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import LAST, Member, RowPlan
-from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.members.mode_member import load_mode, mode_on, on_base, split_base, weights_of
 from modebridge.members.predictor import NetworkPredictor
 from modebridge.recipes import Recipe
 from modebridge.training import fit_curves
@@ -29,6 +29,7 @@ class CurveWeights(Artefact):
 
     i: int
     j: int
+    base: str = ""
     folder = "curves"
     stage = "curves"
     trained = True
@@ -36,11 +37,11 @@ class CurveWeights(Artefact):
     @property
     def name(self) -> str:
         """The numbers of its ends."""
-        return f"{self.i}-{self.j}"
+        return on_base(self.base, f"{self.i}-{self.j}")
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its ends."""
-        return weights_of(self.i, recipe), weights_of(self.j, recipe)
+        return weights_of(self.i, recipe, self.base), weights_of(self.j, recipe, self.base)
 
     def ingredients(self, context: Context) -> dict[str, object]:
         """Data, seed, training, and where the pin begins."""
@@ -104,17 +105,18 @@ class PointStatistics(Artefact):
     i: int
     j: int
     r: float
+    base: str = ""
     folder = "points"
     stage = "curves"
 
     @property
     def name(self) -> str:
         """The curve and the position."""
-        return f"{self.i}-{self.j}@{self.r:g}"
+        return on_base(self.base, f"{self.i}-{self.j}@{self.r:g}")
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The curve and its ends."""
-        return _whole_curve(self.i, self.j, recipe)
+        return _whole_curve(self.i, self.j, recipe, self.base)
 
     def ingredients(self, context: Context) -> dict[str, object]:
         """The images that they are estimated on."""
@@ -126,35 +128,39 @@ class PointStatistics(Artefact):
         context, parents = making.context, making.parents
         made: dict[str, Made] = {}
         for artefact in group:
-            curve = load_curve(context, parents, artefact.i, artefact.j).to(context.engine.device)
+            curve = load_curve(context, parents, artefact.i, artefact.j, base=artefact.base).to(context.engine.device)
             batches = context.data.statistics(f"{artefact.r:g}")
             known = curve.with_statistics(context.placed(), artefact.r, batches).to("cpu").statistics
             made[artefact.name] = Made(known.get(artefact.r, {}))
         return made
 
 
-def _whole_curve(i: int, j: int, recipe: Recipe) -> tuple[Artefact, ...]:
-    return CurveWeights(i, j), weights_of(i, recipe), weights_of(j, recipe)
+def _whole_curve(i: int, j: int, recipe: Recipe, base: str) -> tuple[Artefact, ...]:
+    curve = CurveWeights(i, j, base)
+    return (curve, *curve.parents(recipe))
 
 
-def point_artefacts(i: int, j: int, r: float, recipe: Recipe) -> tuple[Artefact, ...]:
+def point_artefacts(i: int, j: int, r: float, recipe: Recipe, base: str = "") -> tuple[Artefact, ...]:
     """All that is needed to load the network at r on a curve."""
     # The ends have statistics of their own, and training estimates those of the midpoint.
-    statistics = () if r in (0.0, 0.5, 1.0) else (PointStatistics(i, j, r),)
-    return (*_whole_curve(i, j, recipe), *statistics)
+    statistics = () if r in (0.0, 0.5, 1.0) else (PointStatistics(i, j, r, base),)
+    return (*_whole_curve(i, j, recipe, base), *statistics)
 
 
-def load_curve(blueprint: Blueprint, tensors: Mapping[str, Tensors], i: int, j: int, r: float = 0.5) -> BezierCurve:
+def load_curve(
+    blueprint: Blueprint, tensors: Mapping[str, Tensors], i: int, j: int, r: float = 0.5, base: str = ""
+) -> BezierCurve:
     """The curve between two modes, ready to be read at r."""
-    start, end = (load_mode(blueprint, tensors[weights_of(k, blueprint.recipe).place]) for k in (i, j))
+    curve = CurveWeights(i, j, base)
+    start, end = (load_mode(blueprint, tensors[parent.place]) for parent in curve.parents(blueprint.recipe))
     parts: dict[str, dict[str, Tensor]] = {"pin": {}, "statistics": {}}
-    for name, tensor in tensors[CurveWeights(i, j).place].items():
+    for name, tensor in tensors[curve.place].items():
         part, _, rest = name.partition("/")
         parts[part][rest] = tensor
     # In the modes' own memory order, which files do not know of.
     pin = {name: torch.empty_like(start.params[name]).copy_(tensor) for name, tensor in parts["pin"].items()}
     statistics: dict[float, Tensors] = {0.5: parts["statistics"]} if parts["statistics"] else {}
-    estimated = tensors.get(PointStatistics(i, j, r).place)
+    estimated = tensors.get(PointStatistics(i, j, r, base).place)
     if estimated:
         statistics[r] = estimated
     return BezierCurve(start, end, (pin,), statistics)
@@ -164,6 +170,12 @@ def load_curve(blueprint: Blueprint, tensors: Mapping[str, Tensors], i: int, j: 
 class PointMember(Member):
     """The network at r on the curve between two modes, r counted from the lower number: what bridges imitate.
 
+    Args:
+        i: the mode at r = 0.
+        j: the mode at r = 1.
+        r: the position.
+        base: of the modes; "" for that of the recipe.
+
     >>> PointMember(0, 1, 0.3).name
     'curve-0-1@0.3'
     """
@@ -171,6 +183,7 @@ class PointMember(Member):
     i: int
     j: int
     r: float = 0.5
+    base: str = ""
     family = "with the midpoint itself"
     usable = False
 
@@ -181,20 +194,21 @@ class PointMember(Member):
     @property
     def name(self) -> str:
         """The curve, and the position where it is not the middle."""
-        return f"curve-{self.i}-{self.j}" + ("" if self.r == 0.5 else f"@{self.r:g}")
+        return on_base(self.base, f"curve-{self.i}-{self.j}" + ("" if self.r == 0.5 else f"@{self.r:g}"))
 
     @property
     def ancestors(self) -> tuple[Member, ...]:
         """The ends."""
-        return ModeMember(self.i), ModeMember(self.j)
+        return mode_on(self.base, self.i), mode_on(self.base, self.j)
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The curve with the statistics at r."""
-        return point_artefacts(self.i, self.j, self.r, recipe)
+        return point_artefacts(self.i, self.j, self.r, recipe, self.base)
 
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
         """The network."""
-        return NetworkPredictor(self.name, load_curve(blueprint, tensors, self.i, self.j, self.r).at(self.r))
+        curve = load_curve(blueprint, tensors, self.i, self.j, self.r, self.base)
+        return NetworkPredictor(self.name, curve.at(self.r))
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
         """One network."""
@@ -202,9 +216,10 @@ class PointMember(Member):
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """From "curve-0-1" or "curve-0-1@0.3"."""
-        form = re.fullmatch(r"curve-(\d+)-(\d+)(?:@([\d.]+))?", name)
-        return cls(int(form[1]), int(form[2]), float(form[3] or 0.5)) if form else None
+        """From "curve-0-1" or "swa-curve-0-1@0.3"."""
+        base, rest = split_base(name)
+        form = re.fullmatch(r"curve-(\d+)-(\d+)(?:@([\d.]+))?", rest)
+        return cls(int(form[1]), int(form[2]), float(form[3] or 0.5), base) if form else None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
@@ -215,7 +230,7 @@ class PointMember(Member):
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
         """One and two networks with the midpoint of the first curve itself."""
         i, j = recipe.curves()[0]
-        modes = ModeMember(i), ModeMember(j)
+        modes = cls(i, j).ancestors
         notes = "the network that the first bridge imitates", "the network that the bridges imitate"
         return [
             RowPlan(f"DE-{m} + midpoint", (*modes[:m], cls(i, j)), cls.family, (LAST, m - 3), notes[m - 1])

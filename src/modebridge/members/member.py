@@ -54,6 +54,8 @@ class RowPlan:
         note: what the row is there for, where its name does not say it.
         role: what the summary takes it for: "one" and "two" networks, the first "bridge", its "control".
         elastic: whether to draw what asking its further members only about unsure images buys.
+        average_cost: of a cascade, in networks on the validation images: the first member answers alone where it is
+            sure, the others are asked about the remaining images only. None asks all members about all images.
     """
 
     name: str
@@ -63,13 +65,16 @@ class RowPlan:
     note: str = ""
     role: str = ""
     elastic: bool = False
+    average_cost: float | None = None
 
     @property
     def is_cheap(self) -> bool:
-        """Whether it runs one network, alone or not, and is not the first one: its share of the way to two counts.
+        """Whether it costs less than two networks, and is not the first row: its share of the way to two counts.
 
         What only teaches is measured beside it all the same, as the most that imitating it could bring.
         """
+        if self.average_cost is not None:
+            return self.average_cost < 2
         networks = [member for member in self.members if not member.reads and member.usable]
         return len(networks) == 1 and self.role != "one"
 
@@ -81,6 +86,8 @@ class Member(ABC):
     """How plots call ensembles with such members."""
     usable: ClassVar[bool] = True
     """Whether ensembles to deploy may have it; False for what only teaches others."""
+    alone: ClassVar[bool] = False
+    """Whether it is used by itself only, because it is another network than the recipe's."""
 
     @property
     @abstractmethod
@@ -182,6 +189,18 @@ class Method(Member):
         named = [cls.parse(entry) for entry in recipe.methods]
         usual = cls.usual(recipe) if cls.method in recipe.methods else ()
         return list(dict.fromkeys([*usual, *(member for member in named if member is not None)]))
+
+    @classmethod
+    def order(cls, k: int) -> tuple[float, ...]:
+        """Where its k-th row stands: those of a method together, after those of all deep ensembles and bridges."""
+        return LAST, 1.0 + list(METHODS).index(cls.method), float(k)
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+        """Each of its members alone, unless it says otherwise."""
+        return [
+            RowPlan(member.title, (member,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
+        ]
 
 
 def register(kind: K) -> K:

@@ -1,23 +1,44 @@
-"""Modes: independently trained networks, as they are or renumbered to match mode 0."""
+"""Modes: independently trained networks, as they are or renumbered to match mode 0, on the base that a recipe names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from modebridge import seeds
+from modebridge.alignment import By
+from modebridge.errors import ModebridgeError
 from modebridge.evaluate import MemberCost, align
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
-from modebridge.members.member import Member, RowPlan
+from modebridge.members.member import KINDS, Member, RowPlan
 from modebridge.members.predictor import NetworkPredictor
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.training import fit_modes
+from modebridge.training import TrainConfig, fit_modes
 
-__all__ = ["AlignedMode", "ModeMember", "ModeWeights", "weights_of"]
+__all__ = [
+    "BASES",
+    "AlignedMode",
+    "ModeMember",
+    "ModeWeights",
+    "load_mode",
+    "mode_on",
+    "on_base",
+    "split_base",
+    "weights_of",
+]
+
+BASES: dict[str, Callable[[int], Artefact]] = {}
+"""The weights of a mode by its number, before alignment, for each `base` that a recipe may name.
+
+Members carry a base too: "" stands for that of the recipe, so that one run can have curves and bridges on both.
+"""
+
+CASCADES = {2: 1.15, 3: 1.5}
+"""The cascades of the results table: modes and average cost. What other costs buy is drawn as a line."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +61,13 @@ class ModeWeights(Artefact):
             "data": context.data.fed_as,
             "net": context.network.key,
             "seed": context.seed_of("mode", self.number),
-            "training": str(context.recipe.mode),
+            "training": str(self.training(context.recipe)),
         }
+
+    @classmethod
+    def training(cls, recipe: Recipe) -> TrainConfig:
+        """How it is trained: as the recipe says."""
+        return recipe.mode
 
     def epochs(self, recipe: Recipe) -> int:
         """As the recipe says."""
@@ -59,7 +85,7 @@ class ModeWeights(Artefact):
         trained = fit_modes(
             [context.network.build(seeds.generator(context.seed, "mode", k)) for k in numbers],
             [context.data.train("mode", k) for k in numbers],
-            config=context.recipe.mode,
+            config=cls.training(context.recipe),
             seeds=[context.seed_of("mode", k) for k in numbers],
             valid=context.data.valid(),
             engine=context.engine,
@@ -74,11 +100,22 @@ class ModeWeights(Artefact):
         return 3 * blueprint.base_cost.flops * len(group)
 
 
+BASES["sgd"] = ModeWeights
+
+
 @dataclass(frozen=True)
 class AlignedMode(Artefact):
-    """A mode whose units are renumbered to match those of mode 0; the same function, another point in weight space."""
+    """A mode whose units are renumbered to match those of mode 0; the same function, another point in weight space.
+
+    Args:
+        number: of the mode.
+        by: the way of matching: that of the recipe where it aligns, so that there is one artefact of each number.
+        base: of the mode; "" for that of the recipe.
+    """
 
     number: int
+    by: By
+    base: str = ""
     folder = "aligned"
     stage = "modes"
     trained = True
@@ -87,21 +124,21 @@ class AlignedMode(Artefact):
     @property
     def name(self) -> str:
         """The number of the mode."""
-        return str(self.number)
+        return on_base(self.base, str(self.number))
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Mode 0 and the mode itself."""
-        return ModeWeights(0), ModeWeights(self.number)
+        base = self.base or recipe.base
+        return _unaligned(0, base), _unaligned(self.number, base)
 
     def ingredients(self, context: Context) -> dict[str, object]:
         """The way of matching, and the images for it."""
-        return {"by": context.recipe.align, "data": context.data.learned_from}
+        return {"by": self.by, "data": context.data.learned_from}
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Match units, and note what that brought."""
         context, parents = making.context, making.parents
-        assert context.recipe.align != "none"
         device = context.engine.device
         made: dict[str, Made] = {}
         for artefact in group:
@@ -109,7 +146,7 @@ class AlignedMode(Artefact):
                 load_mode(context, parents[parent.place]).to(device) for parent in artefact.parents(context.recipe)
             )
             images = context.engine.feed(context.data.plain_train(10_000))
-            result = align(context.placed(), reference, mode, images, by=context.recipe.align)
+            result = align(context.placed(), reference, mode, images, by=artefact.by)
             metadata = {
                 "difference": result.difference,
                 "quality": [result.quality_before, result.quality_after],
@@ -120,9 +157,44 @@ class AlignedMode(Artefact):
         return made
 
 
-def weights_of(number: int, recipe: Recipe) -> Artefact:
-    """Where the weights of a mode are kept that a run predicts with and draws curves between."""
-    return ModeWeights(number) if number == 0 or recipe.align == "none" else AlignedMode(number)
+def weights_of(number: int, recipe: Recipe, base: str = "") -> Artefact:
+    """Where the weights of a mode are kept that a run predicts with and draws curves between.
+
+    Args:
+        number: of the mode.
+        recipe: says on which base modes are, and whether they are aligned.
+        base: another base than that of the recipe.
+    """
+    if number == 0 or recipe.align == "none":
+        return _unaligned(number, base or recipe.base)
+    return AlignedMode(number, recipe.align, base)
+
+
+def _unaligned(number: int, base: str) -> Artefact:
+    if base not in BASES:
+        raise ModebridgeError(
+            f"Expected base to be one of {', '.join(BASES)}, but got '{base}'; nothing here trains such networks."
+        )
+    return BASES[base](number)
+
+
+def on_base(base: str, name: str) -> str:
+    """The name of something that stands on another base than that of the recipe.
+
+    >>> on_base("swa", "I-0-1-small"), on_base("", "I-0-1-small")
+    ('swa-I-0-1-small', 'I-0-1-small')
+    """
+    return f"{base}-{name}" if base else name
+
+
+def split_base(name: str) -> tuple[str, str]:
+    """The base and the rest of a name from `on_base`.
+
+    >>> split_base("swa-I-0-1-small"), split_base("I-0-1-small")
+    (('swa', 'I-0-1-small'), ('', 'I-0-1-small'))
+    """
+    base, dash, rest = name.partition("-")
+    return (base, rest) if dash and base in BASES else ("", name)
 
 
 def load_mode(blueprint: Blueprint, tensors: Tensors) -> Mode:
@@ -139,12 +211,14 @@ class ModeMember(Member):
     """
 
     number: int
+    base: ClassVar[str] = ""
+    """Where it is another one than the recipe's."""
     family = "deep ensemble"
 
     @property
     def name(self) -> str:
         """With its number."""
-        return f"mode-{self.number}"
+        return f"{self.base or 'mode'}-{self.number}"
 
     def belongs(self, recipe: Recipe) -> bool:
         """Where the recipe has so many."""
@@ -152,13 +226,12 @@ class ModeMember(Member):
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its weights."""
-        return (weights_of(self.number, recipe),)
+        return (weights_of(self.number, recipe, self.base),)
 
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
         """The network."""
-        return NetworkPredictor(
-            self.name, load_mode(blueprint, tensors[weights_of(self.number, blueprint.recipe).place])
-        )
+        place = weights_of(self.number, blueprint.recipe, self.base).place
+        return NetworkPredictor(self.name, load_mode(blueprint, tensors[place]))
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
         """One network."""
@@ -167,7 +240,7 @@ class ModeMember(Member):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "mode-2"."""
-        form = re.fullmatch(r"mode-(\d+)", name)
+        form = re.fullmatch(rf"{cls.base or 'mode'}-(\d+)", name)
         return cls(int(form[1])) if form else None
 
     @classmethod
@@ -177,9 +250,9 @@ class ModeMember(Member):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """Deep ensembles of the first 1, 2, ... modes."""
+        """Deep ensembles of the first 1, 2, ... modes, and cascades of the first ones."""
         roles, notes = {1: "one", 2: "two"}, {1: "one network"}
-        return [
+        ensembles = [
             RowPlan(
                 f"DE-{m}",
                 tuple(cls(k) for k in range(m)),
@@ -187,7 +260,30 @@ class ModeMember(Member):
                 (m, 0),
                 notes.get(m, ""),
                 roles.get(m, ""),
-                elastic=m == 2,
+                elastic=m in CASCADES,
             )
             for m in range(1, recipe.modes + 1)
         ]
+        cascades = [
+            RowPlan(
+                f"DE-{m} cascade x{cost:g}",
+                tuple(cls(k) for k in range(m)),
+                "cascade",
+                (1, 3, m),
+                f"mode 0, and {m - 1} more about the images that it is least sure of; FLOPs are the average",
+                average_cost=cost,
+            )
+            for m, cost in CASCADES.items()
+            if m <= recipe.modes
+        ]
+        return [*ensembles, *cascades]
+
+
+def mode_on(base: str, number: int) -> ModeMember:
+    """The mode that curves and bridges on a base stand on, as a member; "" is the base of the recipe."""
+    kinds = {kind.base: kind for kind in KINDS if issubclass(kind, ModeMember) and kind.base}
+    if base and base not in kinds:
+        raise ModebridgeError(
+            f"Expected the base of a member to be one of {', '.join(kinds)}, but got '{base}'; choose one of these."
+        )
+    return kinds[base](number) if base else ModeMember(number)

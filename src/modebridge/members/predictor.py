@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from modebridge.bridges import Bridge
 from modebridge.members.artefact import key_of
@@ -45,6 +45,13 @@ class Predictor(ABC):
     def to(self, device: torch.device | str) -> Predictor:
         """The same on another device."""
         return self
+
+    def module(self) -> nn.Module | str:
+        """A module of logits (B, K) whose softmax is the mean of its heads', to be exported alone; or why it has none.
+
+        Networks of the recipe's architecture and bridges need none: they are parts of the ensemble that is exported.
+        """
+        return "this kind of member cannot be exported"
 
 
 class NetworkPredictor(Predictor):

@@ -9,7 +9,7 @@ from modebridge.members.context import Blueprint
 from modebridge.members.member import Member
 from modebridge.recipes import Recipe
 
-__all__ = ["artefacts_behind", "base_epochs"]
+__all__ = ["artefacts_behind", "base_epochs", "trained_alike"]
 
 
 def artefacts_behind(members: Iterable[Member], recipe: Recipe) -> list[Artefact]:
@@ -33,13 +33,13 @@ def base_epochs(members: Sequence[Member], blueprint: Blueprint) -> float:
 
     A backward pass counts as two forward passes; frozen networks that several share run once.
     """
-    kinds: dict[type[Artefact], list[Artefact]] = {}
-    for artefact in artefacts_behind(members, blueprint.recipe):
-        kinds.setdefault(type(artefact), []).append(artefact)
-    # Of one kind all are trained equally long.
-    work = sum(
-        kind.work(group, blueprint) * group[0].epochs(blueprint.recipe)
-        for kind, group in kinds.items()
-        if group[0].epochs(blueprint.recipe)
-    )
+    work = sum(kind.work(group, blueprint) * epochs for kind, epochs, group in trained_alike(members, blueprint.recipe))
     return work / (3 * blueprint.base_cost.flops)
+
+
+def trained_alike(members: Iterable[Member], recipe: Recipe) -> list[tuple[type[Artefact], int, list[Artefact]]]:
+    """All that must be trained for some members, by kind and epochs: the cycles of a chain may differ in length."""
+    groups: dict[tuple[type[Artefact], int], list[Artefact]] = {}
+    for artefact in artefacts_behind(members, recipe):
+        groups.setdefault((type(artefact), artefact.epochs(recipe)), []).append(artefact)
+    return [(kind, epochs, group) for (kind, epochs), group in groups.items() if epochs]

@@ -4,15 +4,25 @@ from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, init
 from modebridge.nets.functional import Tapped, call, logits_of, run, skeleton
 from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
 from modebridge.nets.predictor import Predictor
-from modebridge.nets.probabilities import mean_probability, probabilities_of
+from modebridge.nets.probabilities import (
+    MEANS,
+    Mean,
+    average,
+    check_mean,
+    logarithmic_mean,
+    mean_probability,
+    probabilities_of,
+)
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
 from modebridge.nets.taps import Taps, check_tap, feature_of, tap_names
 
 __all__ = [
+    "MEANS",
     "SPECS",
     "BasicBlock",
     "BottleneckBlock",
     "FilterResponseNorm",
+    "Mean",
     "Norm",
     "Predictor",
     "ResNet",
@@ -20,11 +30,14 @@ __all__ = [
     "SameConv2d",
     "Tapped",
     "Taps",
+    "average",
     "call",
+    "check_mean",
     "check_tap",
     "feature_of",
     "initialise",
     "last_blocks_tap",
+    "logarithmic_mean",
     "logits_of",
     "make_norm",
     "mean_probability",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from modebridge.errors import ModebridgeError
 from modebridge.trees import wide
 
-__all__ = ["mean_probability", "probabilities_of"]
+__all__ = ["MEANS", "Mean", "average", "check_mean", "logarithmic_mean", "mean_probability", "probabilities_of"]
+
+Mean: TypeAlias = Literal["probability", "logarithmic"]
+"""How members become one: the mean of their probabilities, the paper's, or that of their log probabilities."""
 
 
 def probabilities_of(logits: Tensor) -> Tensor:
@@ -33,3 +38,40 @@ def mean_probability(tables: Tensor | Sequence[Tensor]) -> Tensor:
     tensor([[0.7500, 0.2500]])
     """
     return (tables if isinstance(tables, Tensor) else torch.stack(list(tables))).mean(dim=0)
+
+
+def logarithmic_mean(tables: Tensor | Sequence[Tensor]) -> Tensor:
+    r"""The normalised geometric mean of the members' probabilities: the softmax of the mean of their logits.
+
+    .. math:: p = \mathrm{softmax}\Bigl(\frac{1}{M} \sum_{m=1}^{M} \log p_m\Bigr)
+
+    A probability below the smallest normal number of its type counts as that number.
+
+    Args:
+        tables: (M, B, K) probabilities, or M tables of (B, K); the mean is of their own type.
+
+    >>> logarithmic_mean([torch.tensor([[0.9, 0.1]]), torch.tensor([[0.5, 0.5]])])
+    tensor([[0.7500, 0.2500]])
+    """
+    stacked = tables if isinstance(tables, Tensor) else torch.stack(list(tables))
+    return stacked.clamp_min(torch.finfo(stacked.dtype).tiny).log().mean(dim=0).softmax(dim=-1)
+
+
+MEANS: Mapping[Mean, Callable[[Tensor | Sequence[Tensor]], Tensor]] = {
+    "probability": mean_probability,
+    "logarithmic": logarithmic_mean,
+}
+"""From members' probabilities (M, B, K) to the ensemble's (B, K), by name."""
+
+
+def average(tables: Tensor | Sequence[Tensor], mean: Mean) -> Tensor:
+    """The probability (B, K) of an ensemble by a named mean of its members' (M, B, K), before any temperature."""
+    return MEANS[check_mean(mean)](tables)
+
+
+def check_mean(mean: object) -> Mean:
+    """Refuse what is no name of a mean."""
+    for name in MEANS:
+        if mean == name:
+            return name
+    raise ModebridgeError(f"Expected the mean to be {' or '.join(MEANS)}, but got {mean!r}; choose one.")

@@ -11,6 +11,7 @@ from modebridge.recipes.network import Network, network_of
 from modebridge.recipes.paper import cifar10, cifar10_short, cifar100, in1k, tin200, tin200_short
 from modebridge.recipes.run_data import DataFacts, RunData, facts_of
 from modebridge.recipes.settings import changed, differences, from_file, from_toml, to_toml
+from modebridge.recipes.shifted_data import ShiftedData, known_others
 
 __all__ = [
     "RECIPES",
@@ -19,12 +20,14 @@ __all__ = [
     "Network",
     "Recipe",
     "RunData",
+    "ShiftedData",
     "changed",
     "check_recipe",
     "differences",
     "facts_of",
     "find_recipe",
     "from_toml",
+    "known_others",
     "network_of",
     "read_recipe",
     "to_toml",

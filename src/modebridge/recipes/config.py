@@ -101,8 +101,12 @@ class Recipe:
         members_file: a .py file that registers kinds of members; it is executed wherever the run is looked at.
         methods: what is trained and scored beside bridges: methods as "distilled" or "mimo" (the keys of
             `modebridge.members.METHODS`), or single members by their names.
+        base: what the modes are that curves and bridges stand on: "sgd", trained on labels as `mode` says; "swa", the
+            means of the weights over the last quarter of such training; "distilled", students of "sgd" modes.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
+        student_epochs: how long students are trained, otherwise as modes are; 0 for as long as a mode.
+        student_mixup: alpha of the students' mixup; 0 for none.
         align: renumber the units of every other mode to match those of mode 0: "none", by "activations" (the paper, on
             ImageNet) or by "weights".
         pin_start: where a curve's pin begins: at the "midpoint" of the segment, or "random" as the authors do.
@@ -127,8 +131,11 @@ class Recipe:
     budget: float = 0.0
     members_file: str = ""
     methods: tuple[str, ...] = ()
+    base: Literal["sgd", "swa", "distilled"] = "sgd"
     control: bool = True
     mixup: float = 0.4
+    student_epochs: int = 0
+    student_mixup: float = 1.0
     align: Literal["none", "activations", "weights"] = "none"
     pin_start: PinStart = "midpoint"
     together: int = 4
@@ -173,6 +180,8 @@ class Recipe:
             )
         _within("together", self.together, 1, MODES)
         _within("mixup", self.mixup, 0, 1000)
+        _within("student_mixup", self.student_mixup, 0, 1000)
+        _within("student_epochs", self.student_epochs, 0, 10**6)
         _within("budget", self.budget, 0, 1)
 
     def curves(self) -> list[tuple[int, int]]:

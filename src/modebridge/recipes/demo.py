@@ -23,5 +23,6 @@ def digits() -> Recipe:
         type2="first",
         small=4,
         medium=2,
+        student_epochs=60,
         device="cpu",
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from modebridge import seeds, trees
 from modebridge.batches import each
-from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Splits, Stream
+from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Splits, Stream, pick
 from modebridge.data.datasets import CLASS_NAMES, Images
 from modebridge.data.loaderset import PlacedLoader
 from modebridge.errors import ModebridgeError, near
@@ -146,9 +146,14 @@ class RunData:
         """The validation images as they are; only the first `count` where that is given."""
         return self._plain(self._valid, count)
 
-    def test(self) -> Feed:
-        """The test images as they are."""
-        return self._plain(self._test)
+    def test(self, numbers: Tensor | None = None) -> Feed:
+        """The test images as they are; only some of them, by number, where that is given (of a loader the first)."""
+        if numbers is None:
+            return self._plain(self._test)
+        images = self._test
+        return (
+            self._plain(images, len(numbers)) if isinstance(images, LoaderSet) else self._plain(pick(images, numbers))
+        )
 
     def plain_train(self, count: int) -> Feed:
         """The first training images as they are, in order; of a user's loader as they come."""

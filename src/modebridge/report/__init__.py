@@ -1,6 +1,6 @@
 """Tables, figures and the page, from plain data."""
 
-from modebridge.report.figures import lines_figure
+from modebridge.report.figures import cost_figure, lines_figure
 from modebridge.report.page import PageData, Samples, StudyPart, best_for_cost, page
 from modebridge.report.rows import Row, as_dicts, row_of
 from modebridge.report.summary import closed_gap, summary
@@ -21,6 +21,7 @@ __all__ = [
     "best_for_cost",
     "cell_of",
     "closed_gap",
+    "cost_figure",
     "lines_figure",
     "markdown_table",
     "page",

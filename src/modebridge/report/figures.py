@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from modebridge.deploy import TradeOff
 from modebridge.evaluate import CurvePoint, Reliability
 from modebridge.report.drawing import COLOURS, GREY, INK, canvas, legend, svg
 from modebridge.report.rows import Row
@@ -27,24 +28,38 @@ __all__ = [
     "training_figure",
 ]
 
-MARKERS = "osDX^vP*"
+MARKERS = "osDX^vP"
+CROWD = 7
+"""More families than this have their legend below the figure."""
 
 
-def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -> str:
+def cost_figure(
+    rows: Sequence[Row],
+    times: Mapping[str, float] | None = None,
+    cascades: Mapping[str, Sequence[TradeOff]] | None = None,
+    name: str = "cost",
+) -> str:
     """Accuracy and calibrated NLL against relative cost, the deep ensembles' line dashed.
+
+    Rows that are far worse than one network are named below an axis instead of drawn: they would flatten all others.
 
     Args:
         rows: of the results table.
         times: measured time by row, in networks; None takes counted FLOPs.
+        cascades: by row, what asking its further members only about unsure images buys; those of deep ensembles are
+            dotted lines.
+        name: of the figure, which no other on its page may have.
     """
     along = {row.name: times[row.name] if times else row.relative_flops for row in rows}
-    figure, (left, right) = canvas(1, 2, 8.4, 3.4)
     plain = [row for row in rows if row.family == rows[0].family]
     families = dict.fromkeys(row.family for row in rows)
+    crowded = len(families) > CROWD
+    figure, (left, right) = canvas(1, 2, 8.4, 4.6 if crowded else 3.4)
     others = zip(_cycle(), cycle(MARKERS), list(families)[1:], strict=False)
     styles = {rows[0].family: (GREY, "o"), **{family: (colour, marker) for colour, marker, family in others}}
     for axis, what, label in ((left, "accuracy", "accuracy, %"), (right, "nll", "calibrated NLL")):
         scale = 100 if what == "accuracy" else 1
+        far = _far_worse(rows, plain, what)
         axis.plot(
             [along[row.name] for row in plain],
             [scale * getattr(row, what) for row in plain],
@@ -53,8 +68,18 @@ def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -
             linewidth=1.2,
             zorder=1,
         )
+        for row in plain:
+            points = (cascades or {}).get(row.name, ())
+            axis.plot(
+                [point.cost for point in points],
+                [scale * getattr(point, what) for point in points],
+                ":",
+                color=next((styles[other.family][0] for other in rows if other.threshold is not None), GREY),
+                linewidth=1.2,
+                zorder=1,
+            )
         for family, (colour, marker) in styles.items():
-            chosen = [row for row in rows if row.family == family]
+            chosen = [row for row in rows if row.family == family and row not in far]
             axis.scatter(
                 [along[row.name] for row in chosen],
                 [scale * getattr(row, what) for row in chosen],
@@ -67,14 +92,28 @@ def cost_figure(rows: Sequence[Row], times: Mapping[str, float] | None = None) -
         for row in plain:
             place = (along[row.name], scale * getattr(row, what))
             axis.annotate(row.name, place, (5, -10), textcoords="offset points", fontsize=8, color=INK)
-        axis.set_xlabel("measured time, in networks" if times else "FLOPs, in networks")
+        missing = ", ".join(f"{row.name} ({scale * getattr(row, what):.3g})" for row in far)
+        below = f"\nnot shown, far worse: {missing}" if missing else ""
+        axis.set_xlabel(("measured time, in networks" if times else "FLOPs, in networks") + below, wrap=True)
         axis.set_ylabel(label)
         axis.margins(x=0.1, y=0.14)
-    legend(right)
+    if crowded:
+        handles, labels = right.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
+    else:
+        legend(right)
     what = "measured time" if times else "relative FLOPs"
     return svg(
-        figure, "time" if times else "cost", f"Accuracy and calibrated NLL of every row of the table against its {what}"
+        figure, "time" if times else name, f"Accuracy and calibrated NLL of every row of the table against its {what}"
     )
+
+
+def _far_worse(rows: Sequence[Row], plain: Sequence[Row], what: str) -> list[Row]:
+    """Rows below one network by more than the way from there to the best deep ensemble."""
+    sign = 1 if what == "accuracy" else -1
+    levels = [sign * getattr(row, what) for row in plain]
+    least = levels[0] - max(max(levels) - levels[0], 0.02 * abs(levels[0]))
+    return [row for row in rows if sign * getattr(row, what) < least and row not in plain]
 
 
 def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:

@@ -101,7 +101,7 @@ def page(data: PageData) -> str:
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["clean_svg"] = clean_svg
     figures = {
-        "cost": cost_figure(data.rows),
+        "cost": cost_figure(data.rows, cascades=data.elastic),
         "time": cost_figure(data.rows, _row_times(data)) if data.times else "",
         "elastic": _elastic(data.elastic),
         "profile": profile_figure(data.profiles) if data.profiles else "",
@@ -117,8 +117,12 @@ def page(data: PageData) -> str:
 
 def _row_times(data: PageData) -> dict[str, float]:
     reads = {name: cost.reads for name, cost in data.answers.costs.items()}
+
+    def total(members: Sequence[str]) -> float:
+        return sum(data.times[n] for n in dict.fromkeys([*members, *(r for m in members for r in reads[m])]))
+
     return {
-        row.name: sum(data.times[n] for n in dict.fromkeys([*row.members, *(r for m in row.members for r in reads[m])]))
+        row.name: row.asked * total(row.members) + ((1 - row.asked) * total(row.members[:1]) if row.asked < 1 else 0)
         for row in data.rows
     }
 

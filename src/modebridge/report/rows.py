@@ -23,6 +23,7 @@ class Row(Combined):
         closed_interval: the same of the share of the way from DE-1's NLL to DE-2's; None where there is no way to go.
         guess_nll: the NLL of knowing no more than how often each class occurs; nan where nobody has said.
         family: what it belongs to in plots; that of the first row is what the others are compared with.
+        logarithmic_nll: the calibrated NLL by the logarithmic mean of the same members; nan where nobody has made it.
         role: what the summary takes it for: "one" and "two" networks, the first "bridge", its "control".
     """
 
@@ -32,6 +33,7 @@ class Row(Combined):
     gain_interval: Interval | None = None
     closed_interval: Interval | None = None
     guess_nll: float = math.nan
+    logarithmic_nll: float = math.nan
     family: str = ""
     role: str = ""
 

@@ -1,6 +1,6 @@
 """A run as a graph: a store of what is made, a plan of what is missing, an executor that makes it, what it shows."""
 
-from modebridge.runs.assemble import ensemble_of, some_images
+from modebridge.runs.assemble import assembled, ensemble_of, some_images
 from modebridge.runs.data_facts import blueprint_for
 from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_for, make_job, make_job_of
 from modebridge.runs.folder import RunFolder, machine
@@ -9,8 +9,10 @@ from modebridge.runs.plan import Job, Plan, Stage, plan_of
 from modebridge.runs.read_answers import missing_members, read_answers
 from modebridge.runs.recipe_file import begin, find_recipe_of, recipe_to_go_on_with
 from modebridge.runs.recipe_run import RunResult, run_recipe
-from modebridge.runs.results import curve_warnings, main_rows
+from modebridge.runs.results import curve_warnings, main_rows, score_row
 from modebridge.runs.run import Run
+from modebridge.runs.shifted import ShiftedAnswers, shifted_answers
+from modebridge.runs.training_effort import effort_of, given_modes_of
 
 __all__ = [
     "Executor",
@@ -22,14 +24,18 @@ __all__ = [
     "RunFolder",
     "RunResult",
     "RunSpec",
+    "ShiftedAnswers",
     "Stage",
+    "assembled",
     "begin",
     "blueprint_for",
     "curve_warnings",
+    "effort_of",
     "engine_for",
     "ensemble_of",
     "find_recipe_of",
     "gather",
+    "given_modes_of",
     "machine",
     "main_rows",
     "make_job",
@@ -39,6 +45,8 @@ __all__ = [
     "read_answers",
     "recipe_to_go_on_with",
     "run_recipe",
+    "score_row",
+    "shifted_answers",
     "some_images",
     "write_page",
 ]

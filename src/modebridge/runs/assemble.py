@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import check_images
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import BridgedEnsemble, Mean
 from modebridge.errors import ModebridgeError, near
-from modebridge.evaluate import Answers, advise
+from modebridge.evaluate import ALL, Answers, advise
 from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, Tensors, parse_member
+from modebridge.modes import Mode
 from modebridge.recipes import Recipe, RunData
 from modebridge.runs.data_facts import blueprint_for, facts_for
 from modebridge.runs.folder import RunFolder
@@ -22,45 +23,68 @@ from modebridge.runs.recipe_file import find_recipe_of
 from modebridge.runs.trade_offs import temperatures_of
 from modebridge.types import Batches
 
-__all__ = ["ensemble_of", "some_images"]
+__all__ = ["assembled", "ensemble_of", "some_images"]
 
 BUDGET = 1.2
 """What is advised where no members are named: one network and a fifth."""
 
 
 def ensemble_of(
-    folder: Path | str | RunFolder, members: Sequence[str] | None = None
+    folder: Path | str | RunFolder,
+    members: Sequence[str] | None = None,
+    *,
+    average_cost: float | None = None,
+    threshold: float | None = None,
+    mean: Mean = "probability",
+    cascades: bool = True,
 ) -> tuple[BridgedEnsemble, dict[str, Any]]:
     """An ensemble out of a run folder, calibrated on the kept validation logits; needs no data set.
 
     Args:
         folder: of a finished run.
         members: their names, as `mode-0` and `I-0-1-small`; None takes what `advise` recommends for 1.2 networks.
+        average_cost: of a cascade, in networks: its threshold is chosen on the validation split.
+        threshold: the same by the threshold itself.
+        mean: how the members' probabilities become one.
+        cascades: whether `advise` may recommend a cascade.
 
     Returns:
-        The ensemble, and what `export` takes beside it by name: example, names, classes, scores, about, temperatures.
+        The ensemble, and what `export` takes beside it by name: example, names, classes, scores, about, temperatures,
+        unit, and the threshold of a cascade, None of what is none.
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder, writes=False)
     recipe, seed = find_recipe_of(run)
     answers = read_answers(run)
+    if not members:
+        chosen = advise(answers, BUDGET, cascades=cascades, mean=mean).chosen
+        members = chosen.members
+        if average_cost is None and threshold is None:
+            threshold = chosen.threshold
     names = _ordered(answers, members)
+    if average_cost is not None:
+        threshold = answers.threshold(names, average_cost)
+    # A budget for everybody needs no threshold.
+    threshold = threshold if threshold is not None and threshold < ALL else None
     blueprint = blueprint_for(recipe, seed, run)
     example = _example(run, blueprint)
     blueprint.net  # noqa: B018 - what is wrong with the network is said as it is
-    predictors = [_loaded(run, blueprint, parse_member(name)) for name in names]
-    modes = [predictor.mode for predictor in predictors if isinstance(predictor, NetworkPredictor)]
-    bridges = [predictor.bridge for predictor in predictors if isinstance(predictor, BridgePredictor)]
-    ensemble = BridgedEnsemble(blueprint.net, modes, bridges)
-    temperatures = temperatures_of(answers, names)
+    loaded = {name: _loaded(run, blueprint, parse_member(name)) for name in names}
+    ensemble = assembled(blueprint, loaded, mean)
+    temperatures = temperatures_of(answers, names, mean)
     ensemble.temperature.fill_(temperatures.by_bridges[-1])
     ensemble._fitted.fill_(True)
     return ensemble, {
         "example": example,
         "names": names,
         "classes": _class_names(run, recipe),
-        "scores": _scores(answers, names),
+        "scores": _scores(answers, names, threshold, mean),
         "about": f"{recipe.name}, seed {seed}: {recipe.about}",
         "temperatures": temperatures,
+        "threshold": threshold,
+        # A network of another kind is no unit of itself: costs are those of the table.
+        "unit": None
+        if all(isinstance(one, NetworkPredictor | BridgePredictor) for one in loaded.values())
+        else blueprint.base_cost,
     }
 
 
@@ -75,9 +99,9 @@ def some_images(recipe: Recipe, data: Path | None, seed: int) -> tuple[Tensor, t
     return first(run_data.plain_train(256), 256)[0], first(run_data.valid(), 2000)
 
 
-def _ordered(answers: Answers, members: Sequence[str] | None) -> list[str]:
+def _ordered(answers: Answers, members: Sequence[str]) -> list[str]:
     """Networks first, each group in the order given: the first is the one that answers alone where it is sure."""
-    names = list(dict.fromkeys(members)) if members else list(advise(answers, BUDGET).chosen.members)
+    names = list(dict.fromkeys(members))
     for name in names:
         if name not in answers.test:
             raise ModebridgeError(f"Expected a member of this run, but got '{name}'; {near(name, answers.test)}.")
@@ -98,7 +122,26 @@ def _ordered(answers: Answers, members: Sequence[str] | None) -> list[str]:
     return [*networks, *others]
 
 
-def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> NetworkPredictor | BridgePredictor:
+def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: Mean = "probability") -> BridgedEnsemble:
+    """Modes and bridges as one ensemble; a member that is another network alone, as the only mode of it."""
+    for name, predictor in predictors.items():
+        if isinstance(predictor, NetworkPredictor | BridgePredictor):
+            continue
+        module = predictor.module()
+        if isinstance(module, str):
+            raise ModebridgeError(f"Expected modes and bridges to export, but got '{name}'; {module}.")
+        if len(predictors) > 1:
+            raise ModebridgeError(
+                f"Expected '{name}' to be exported alone, because it is not the recipe's own network, but got "
+                f"{', '.join(predictors)}; name it alone."
+            )
+        return BridgedEnsemble(module, [Mode.from_module(module)])
+    modes = [predictor.mode for predictor in predictors.values() if isinstance(predictor, NetworkPredictor)]
+    bridges = [predictor.bridge for predictor in predictors.values() if isinstance(predictor, BridgePredictor)]
+    return BridgedEnsemble(blueprint.net, modes, bridges, mean=mean)
+
+
+def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> Predictor:
     """A member with the weights whose logits are kept."""
     artefacts = member.artefacts(blueprint.recipe)
     tensors = {artefact.place: run.read(artefact.place)[0] for artefact in artefacts}
@@ -109,10 +152,6 @@ def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> NetworkPred
         raise ModebridgeError(
             f"Expected the weights of {member.name} in '{run.path}' to be those whose answers are kept, but they are "
             f"missing or have changed{detail}; finish the run: modebridge run --out {run.path}."
-        )
-    if not isinstance(predictor, NetworkPredictor | BridgePredictor):
-        raise ModebridgeError(
-            f"Expected modes and bridges to export, but got '{member.name}'; this kind of member cannot be exported."
         )
     return predictor
 
@@ -130,9 +169,10 @@ def _class_names(run: RunFolder, recipe: Recipe) -> list[str] | None:
     return None if names == [str(k) for k in range(len(names))] else names
 
 
-def _scores(answers: Answers, names: Sequence[str]) -> dict[str, Any]:
-    combined = answers.score(names)
-    keys = ("accuracy", "nll", "ece", "brier", "raw_nll", "relative_flops", "relative_params")
+def _scores(answers: Answers, names: Sequence[str], threshold: float | None, mean: Mean) -> dict[str, Any]:
+    """Of what the file does unless it is told otherwise."""
+    combined = answers.score(names, threshold=threshold, mean=mean)
+    keys = ("accuracy", "nll", "ece", "brier", "raw_nll", "relative_flops", "relative_params", "asked")
     return {"split": "test", "images": len(answers.test_labels), **{key: getattr(combined, key) for key in keys}}
 
 

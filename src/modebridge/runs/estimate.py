@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import module_cost
-from modebridge.members import Artefact, Blueprint, artefacts_behind, members_of, parse_member
+from modebridge.members import Blueprint, members_of, parse_member, trained_alike
 from modebridge.nets import ResNet, Tapped, spec_of
 from modebridge.recipes import Recipe, facts_of, network_of
 
@@ -36,14 +36,10 @@ def work_of(recipe: Recipe) -> dict[str, float]:
     network = replace(network_of(recipe, facts), norm="bn")
     widths = network, recipe.small, recipe.medium, recipe.budget
     blueprint = _COUNTED.setdefault(widths, Blueprint(recipe, network))
-    kinds: dict[type[Artefact], list[Artefact]] = {}
-    for artefact in artefacts_behind(members_of(recipe), recipe):
-        kinds.setdefault(type(artefact), []).append(artefact)
     work: dict[str, float] = {}
-    for kind, group in kinds.items():
-        steps = facts.counts["train"] * group[0].epochs(recipe)
-        if steps:
-            work[kind.stage] = work.get(kind.stage, 0.0) + kind.work(group, blueprint) * steps
+    for kind, epochs, group in trained_alike(members_of(recipe), recipe):
+        steps = facts.counts["train"] * epochs
+        work[kind.stage] = work.get(kind.stage, 0.0) + kind.work(group, blueprint) * steps
     return work
 
 

@@ -237,6 +237,7 @@ class RunFolder:
             "studies": f"modebridge study {rest.partition('/')[0]} --out {self.path}",
             "times.json": f"modebridge advise {self.path} --by time",
             "bench": f"modebridge bench {self.path}",
+            **dict.fromkeys(("shifted", "others"), f"modebridge study shift --out {self.path}"),
             "metrics": "",
         }
         given = top == "modes" and self.files.was_given(rest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from modebridge import trees
+from modebridge.batches import size_of
 from modebridge.ensembles import mean_probability
 from modebridge.evaluate import accuracy, nll
 from modebridge.members import Artefact, Context, Made, Making, Member, Predictor
 from modebridge.nets import Tapped
 from modebridge.recipes import Recipe
+from modebridge.types import Inputs
 
-__all__ = ["Labels", "Logits"]
+__all__ = ["Labels", "Logits", "predict"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Logits(Artefact):
         """Load the members, run them, and note what each costs and is."""
         context, parents = making.context, making.parents
         predictors = {artefact.name: artefact.member.load(context, parents) for artefact in group}
-        tables = _predict(context, predictors)
+        splits = {"valid": context.data.valid(), "test": context.data.test()}
+        batches = ((split, inputs) for split, feed in splits.items() for inputs, _ in feed)
+        tables = predict(context, predictors, batches, sum(map(len, splits.values())), cls.stage)
         ids: dict[str, str] = {name: predictor.id for name, predictor in predictors.items()}
         labels = {split: context.data.labels(split) for split in ("valid", "test")}
         made: dict[str, Made] = {}
@@ -109,29 +113,43 @@ def _alone(tables: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[s
 
 
 @torch.no_grad()
-def _predict(context: Context, predictors: Mapping[str, Predictor]) -> dict[str, dict[str, Tensor]]:
-    """One pass over each split; a network runs once per batch, however many members use it."""
+def predict(
+    context: Context, predictors: Mapping[str, Predictor], batches: Iterable[tuple[str, Inputs]], total: int, stage: str
+) -> dict[str, dict[str, Tensor]]:
+    """The logits of members on some batches; a network runs once per batch, however many members use it.
+
+    Args:
+        context: network and device.
+        predictors: by the members' names.
+        batches: each with the name of the table that its logits belong to.
+        total: how many batches there are.
+        stage: what progress calls it.
+
+    Returns:
+        By member and table, (N, K) logits, or (H, N, K) of several heads.
+    """
     device = context.engine.device
     placed = {name: predictor.to(device) for name, predictor in predictors.items()}
     taps = sorted({tap for predictor in placed.values() for tap in predictor.taps})
     tapped = Tapped(context.placed(), taps)
     networks = {name: mode for predictor in placed.values() for name, mode in predictor.networks.items()}
     states = {name: tapped.state_of(mode.to(device).state) for name, mode in networks.items()}
-    splits = {"valid": context.data.valid(), "test": context.data.test()}
-    total, done, images = sum(map(len, splits.values())), 0, 0
+    images = 0
     begin = time.perf_counter()
-    tables: dict[str, dict[str, Tensor]] = {name: {} for name in placed}
-    for split, batches in splits.items():
-        parts: dict[str, list[list[Tensor]]] = {name: [] for name in placed}
-        for inputs, labels in batches:
-            outputs = {name: tapped.run(state, inputs) for name, state in states.items()}
-            for name, predictor in placed.items():
-                parts[name].append([trees.wide(head).cpu() for head in predictor.heads(inputs, outputs)])
-            done, images = done + 1, images + len(labels)
-            context.progress("scores", done, total, images / max(time.perf_counter() - begin, 1e-9))
-        for name, pieces in parts.items():
-            heads = [torch.cat(head) for head in zip(*pieces, strict=True)]
-            tables[name][split] = heads[0] if len(heads) == 1 else torch.stack(heads)
+    parts: dict[str, dict[str, list[list[Tensor]]]] = {name: {} for name in placed}
+    for done, (table, inputs) in enumerate(batches, start=1):
+        outputs = {name: tapped.run(state, inputs) for name, state in states.items()}
+        for name, predictor in placed.items():
+            heads = [trees.wide(head).cpu() for head in predictor.heads(inputs, outputs)]
+            parts[name].setdefault(table, []).append(heads)
+        images += size_of(inputs)
+        context.progress(stage, done, total, images / max(time.perf_counter() - begin, 1e-9))
     for predictor in placed.values():
         predictor.to("cpu")
-    return tables
+    return {name: {table: _joined(pieces) for table, pieces in tables.items()} for name, tables in parts.items()}
+
+
+def _joined(pieces: Sequence[Sequence[Tensor]]) -> Tensor:
+    """The heads' logits of all batches."""
+    heads = [torch.cat(head) for head in zip(*pieces, strict=True)]
+    return heads[0] if len(heads) == 1 else torch.stack(heads)

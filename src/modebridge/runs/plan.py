@@ -92,18 +92,31 @@ class Plan:
     def waves(self) -> Iterator[list[Stage]]:
         """The stages in groups that are made one group after another; those of a group do not need each other.
 
-        A kind waits until all of it can be made, so that all bridges are trained in one pass.
+        A kind waits until all of it can be made, so that all bridges are trained in one pass, and all members predict
+        in one; where its own members wait for each other (a chain), it goes on before those that wait for it.
         """
         left = dict(self.stages)
         while left:
             ready = [stage for stage in left.values() if not any(parent in left for parent in stage.parents)]
             kinds = dict.fromkeys(type(stage.artefact) for stage in ready)
             waiting = {type(stage.artefact) for stage in left.values() if stage not in ready}
-            kind = next((kind for kind in kinds if kind not in waiting), next(iter(kinds)))
+            whole = [kind for kind in kinds if kind not in waiting]
+            chains = [kind for kind in kinds if self._waits_for(kind, left) <= {kind}] if not whole else []
+            kind = next(iter([*whole, *chains, *kinds]))
             wave = [stage for stage in ready if type(stage.artefact) is kind]
             for stage in wave:
                 del left[stage.artefact.place]
             yield wave
+
+    def _waits_for(self, kind: type[Artefact], left: Mapping[str, Stage]) -> set[type[Artefact]]:
+        """The kinds of all that must still be made before all artefacts of a kind are."""
+        places = [place for place, stage in left.items() if type(stage.artefact) is kind]
+        before: dict[str, None] = {}
+        while places:
+            new = [parent for parent in left[places.pop()].parents if parent in left and parent not in before]
+            before |= dict.fromkeys(new)
+            places += new
+        return {type(left[place].artefact) for place in before}
 
     def jobs(self, stages: Sequence[Stage]) -> list[Job]:
         """Stages of one wave, as they are made together."""

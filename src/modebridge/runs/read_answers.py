@@ -114,7 +114,7 @@ def _kept(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], lab
         raise Damage("meta.json lacks its cost")
     if not isinstance(reads, list) or not isinstance(identity, str) or not isinstance(parents, dict):
         raise Damage("meta.json lacks what it reads or is made from")
-    cost = MemberCost(flops, params, tuple(str(read) for read in reads), member.usable)
+    cost = MemberCost(flops, params, tuple(str(read) for read in reads), member.usable, member.alone)
     return _Kept(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, identity, parents)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import (
     Answers,
@@ -23,7 +22,7 @@ from modebridge.members import PointMember, RowPlan, row_plans
 from modebridge.recipes import Recipe
 from modebridge.report import Row, row_of
 
-__all__ = ["curve_warnings", "main_rows"]
+__all__ = ["curve_warnings", "main_rows", "score_row"]
 
 
 def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
@@ -37,17 +36,24 @@ def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
                 f"Expected a finished run, but it has no members for {plan.name}; finish it: "
                 "modebridge run --out FOLDER."
             )
-    scored = {
-        plan: answers.score([member.name for member in plan.members], intervals=True)
-        for plan in plans
-        if _is_there(plan, answers)
-    }
+    scored = {plan: score_row(plan, answers) for plan in plans if _is_there(plan, answers)}
     levels = [scored[plan].nll for plan in reference]
     more = _compared(scored, answers)
+    for plan, combined in scored.items():
+        if len(combined.members) > 1:
+            other = answers.score(combined.members, threshold=combined.threshold, mean="logarithmic")
+            more[plan]["logarithmic_nll"] = other.nll
     return [
         row_of(plan.name, combined, dee(combined.nll, levels), plan.note, plan.family, plan.role, **more[plan])
         for plan, combined in scored.items()
     ]
+
+
+def score_row(plan: RowPlan, answers: Answers) -> Combined:
+    """A row on the test split, with its temperature, and the threshold of a cascade, from the validation split."""
+    names = [member.name for member in plan.members]
+    threshold = None if plan.average_cost is None else answers.threshold(names, plan.average_cost)
+    return answers.score(names, threshold=threshold, intervals=True)
 
 
 def _is_there(plan: RowPlan, answers: Answers) -> bool:
@@ -58,7 +64,7 @@ def _compared(scored: Mapping[RowPlan, Combined], answers: Answers) -> dict[RowP
     """Each row against one network, image by image, and against the way from there to two."""
     labels = answers.test_labels
     surprise = {
-        plan: surprisals(scale(answers.probabilities(combined.members), combined.temperature), labels)
+        plan: surprisals(answers.calibrated(combined.members, threshold=combined.threshold), labels)
         for plan, combined in scored.items()
     }
     plans = list(surprise)
@@ -71,7 +77,9 @@ def _compared(scored: Mapping[RowPlan, Combined], answers: Answers) -> dict[RowP
     for plan, gain in zip(plans, gains.T, strict=True):
         if plan.role != "one":
             more[plan]["gain_interval"] = interval_of(gain)
-        if plan.is_cheap and interval_of(gap)[0] > 0:
+        # One member may be several networks.
+        dear = any(member.alone for member in plan.members) and scored[plan].relative_flops >= 2
+        if plan.is_cheap and not dear and interval_of(gap)[0] > 0:
             more[plan]["closed_interval"] = interval_of(gain / gap)
     return more
 

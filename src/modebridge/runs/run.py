@@ -68,6 +68,11 @@ class Run:
         boards: bool = False,
         executor: Executor | None = None,
     ) -> None:
+        if given and recipe.base == "swa":
+            raise ModebridgeError(
+                "Expected base to be sgd for modes that were trained elsewhere, but got 'swa'; SWA networks are "
+                "trained from the start, so leave out either the modes or the base."
+            )
         engine = engine or engine_for(recipe)
         self.recipe = recipe
         self.seed = seed
@@ -165,7 +170,7 @@ class Run:
 
     def _cost(self, member: Member) -> MemberCost:
         meta = self.store.meta(Logits(member).place)
-        return MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable)
+        return MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable, member.alone)
 
     def _keep_given(self) -> None:
         """Keep the modes that were given now, and note that nothing here can make them again."""

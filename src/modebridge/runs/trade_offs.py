@@ -8,30 +8,27 @@ import torch
 from torch import Tensor
 
 from modebridge.deploy import ALL, Temperatures, TradeOff, choose_threshold, fit_temperatures, trade_off
+from modebridge.ensembles import Mean
 from modebridge.evaluate import Answers
 from modebridge.members import parse_member, row_plans
 from modebridge.recipes import Recipe
 
-__all__ = ["elastic_lines", "temperatures_of", "threshold_for"]
+__all__ = ["elastic_lines", "temperatures_of"]
 
 STEPS = 20
 """Points of a trade-off curve, beside its ends."""
 
 
-def temperatures_of(answers: Answers, names: Sequence[str]) -> Temperatures:
+def temperatures_of(answers: Answers, names: Sequence[str], mean: Mean = "probability") -> Temperatures:
     """A temperature for the first mode and for every number of bridges, from the validation split.
 
     Args:
         answers: of a run.
         names: of the members, modes first.
+        mean: how members become one.
     """
     bases = sum(not parse_member(name).reads for name in names)
-    return fit_temperatures(_tables(answers, names, "valid"), answers.valid_labels, bases)
-
-
-def threshold_for(answers: Answers, names: Sequence[str], average_cost: float) -> float:
-    """The threshold at which members cost so much on average, in networks, on the validation images."""
-    return choose_threshold(_confidences(answers, names[0]), 1.0, answers.cost(names)[0] - 1.0, average_cost)
+    return fit_temperatures(_tables(answers, names, "valid"), answers.valid_labels, bases, mean)
 
 
 def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]:
@@ -47,7 +44,7 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
         if any(len(answers.heads(name)) > 1 for name in members):
             continue  # an elastic file knows members of one head only
         temperatures, extra = temperatures_of(answers, members), answers.cost(members)[0] - 1.0
-        top = _confidences(answers, members[0])
+        top = answers.calibrated(members[:1], "valid").amax(dim=-1)
         costs = [1.0 + extra * k / STEPS for k in range(STEPS)]
         thresholds = dict.fromkeys(choose_threshold(top, 1.0, extra, cost) for cost in costs)
         tables = _tables(answers, members, "test")
@@ -56,11 +53,6 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
             tables, answers.test_labels, bases, temperatures, 1.0, extra, thresholds=[0.0, *thresholds, ALL]
         )
     return lines
-
-
-def _confidences(answers: Answers, first: str) -> Tensor:
-    """The calibrated top probabilities of a mode on the validation images."""
-    return answers.calibrated([first], "valid").amax(dim=-1)
 
 
 def _tables(answers: Answers, names: Sequence[str], split: str) -> Tensor:

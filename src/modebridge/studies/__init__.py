@@ -1,14 +1,17 @@
 """The paper's tables and figures as functions: each plans what it needs, trains what is missing, and writes it down."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modebridge.errors import ModebridgeError, near
 from modebridge.report import StudyPart
 from modebridge.runs import Run, RunFolder
+from modebridge.studies.averaged import swa
+from modebridge.studies.comparison import comparison_study
 from modebridge.studies.curves import correspondence_study, r_ablation, r_position
 from modebridge.studies.ensemble_tables import bridge_size, mode_choice, type1, type2, type_mix
+from modebridge.studies.shift import shift_study
 
 __all__ = ["STUDIES", "run_study", "write_study"]
 
@@ -21,15 +24,26 @@ STUDIES: dict[str, Callable[[Run], StudyPart]] = {
     "bridge-size": bridge_size,
     "type-mix": type_mix,
     "mode-choice": mode_choice,
+    "swa": swa,
+    "comparison": comparison_study,
+    "shift": shift_study,
 }
 """Every study by name."""
 
 
-def run_study(name: str, run: Run) -> StudyPart:
-    """Run a study by name."""
+def run_study(name: str, run: Run, others: Sequence[str] = ()) -> StudyPart:
+    """Run a study by name.
+
+    Args:
+        name: of `STUDIES`.
+        run: makes and asks the members.
+        others: other sets of images, for the study shift alone.
+    """
     if name not in STUDIES:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
-    return STUDIES[name](run)
+    if others and name != "shift":
+        raise ModebridgeError(f"Expected --ood with the study shift alone, but got it with {name}; leave it out.")
+    return shift_study(run, others) if others else STUDIES[name](run)
 
 
 def write_study(part: StudyPart, folder: RunFolder) -> Path:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 
 from modebridge.evaluate import Answers, Combined, dee
-from modebridge.members import Member, ModeMember
+from modebridge.members import Member, mode_on
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.report import Cell, Column, StudyTable, TableRow, cell_of
 from modebridge.runs import Run
@@ -85,20 +85,25 @@ class Sheet:
         """
         self._plans.append((name, [list(members) for members in sets], paper))
 
-    def deep_ensemble(self, m: int, number: int) -> list[Member]:
+    def deep_ensemble(self, m: int, number: int, base: str = "") -> list[Member]:
         """DE-m of a run, as the authors take it: DE-1 of run k is mode k, the others are mode 0 and m - 1 after it.
 
         Those turn through modes 0 to 5 up to DE-5, and through all eight from DE-6 on, so that every run has a set of
         its own (their reference has four different DE-6 and DE-7).
+
+        Args:
+            m: how many modes.
+            number: of the run.
+            base: of the modes, where it is another one than that of the recipe.
         """
         if m == 1:
-            return [ModeMember(number)]
+            return [mode_on(base, number)]
         orders = runs(self._run.recipe, 6 if m < 6 else max(8, m + 1))
-        return [ModeMember(k) for k in orders[min(number, len(orders) - 1)][:m]]
+        return [mode_on(base, k) for k in orders[min(number, len(orders) - 1)][:m]]
 
-    def base(self, m: int, number: int) -> list[Member]:
+    def base(self, m: int, number: int, base: str = "") -> list[Member]:
         """The modes that bridges of a run are put on: the first m of its order."""
-        return [ModeMember(k) for k in self.orders[number][:m]]
+        return [mode_on(base, k) for k in self.orders[number][:m]]
 
     def answers(self) -> Answers:
         """What all members of all rows said; trains what is missing."""

@@ -8,7 +8,7 @@ from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
 from modebridge.training.fit_bridges import BridgePlan, fit_bridge, fit_bridges, plan_bridge
 from modebridge.training.loop import Task, train
 from modebridge.training.parallel import side_by_side
-from modebridge.training.train_config import TrainConfig
+from modebridge.training.train_config import TrainConfig, TriangleConfig
 
 __all__ = [
     "BridgePlan",
@@ -19,6 +19,7 @@ __all__ = [
     "Task",
     "TensorBoard",
     "TrainConfig",
+    "TriangleConfig",
     "append_metrics",
     "distill",
     "fit_bridge",

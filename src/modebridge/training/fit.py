@@ -13,6 +13,7 @@ from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, 
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective, has_statistics
 from modebridge.nets import skeleton
+from modebridge.rivals import Rival
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, held_out, least_images, trainable
 from modebridge.training.engine import Engine
@@ -41,7 +42,8 @@ def fit_mode(
     """Train one network on labels, from the weights it has. The module itself is left as it was.
 
     Args:
-        net: any module that maps images to logits; parameters with `requires_grad=False` stay as they are.
+        net: any module that maps images to logits; parameters with `requires_grad=False` stay as they are. A
+            `rivals.Rival` is trained as its method says.
         train_data: yields (images, labels).
         config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
@@ -80,7 +82,7 @@ def fit_modes(
     for k, (net, start) in enumerate(zip(nets, starts, strict=True)):
         twin = next((j for j in range(k) if engine.shares(nets[j], net)), None)
         objectives.append(
-            ModeObjective(skeleton(net).to(engine.device), start, trainable(net), synced=engine.synced)
+            _objective(net)(skeleton(net).to(engine.device), start, trainable(net), synced=engine.synced)
             if twin is None
             else objectives[twin].on(start, trainable(net))
         )
@@ -210,6 +212,10 @@ def fit_curves(
         replace(objective.result(states).to("cpu"), start=curve.start, end=curve.end)
         for objective, curve, states in zip(objectives, curves, trained, strict=True)
     ]
+
+
+def _objective(net: nn.Module) -> type[ModeObjective]:
+    return net.objective if isinstance(net, Rival) else ModeObjective
 
 
 def _checked(

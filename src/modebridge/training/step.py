@@ -33,6 +33,7 @@ class Step:
         config: the optimiser.
         engine: where, in which precision, and with whom; all processes begin from the weights of the first.
         noise: what the network draws by itself.
+        pace: by name, the shares of learning rate and weight decay of parameters that do not get all of them.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class Step:
         config: TrainConfig,
         engine: Engine,
         noise: Noise | None = None,
+        pace: Mapping[str, tuple[float, float]] | None = None,
     ) -> None:
         device = engine.device
         self.layout = layout
+        self._shares = _shares(layout, start.params, pace, device) if pace else None
         self.flat = layout.pack(start.params).to(device).requires_grad_()
         self.momentum = torch.zeros_like(self.flat, requires_grad=False)
         # The running mean of stochastic weight averaging, where it is asked for.
@@ -80,7 +83,7 @@ class Step:
             total = self._processes.sum(torch.cat([gradient, loss.view(1)]) * weight)
             gradient, loss = total[:-1], total[-1]
         with torch.no_grad():
-            sgd_(self.flat, self.momentum, gradient, lr, self._config)
+            sgd_(self.flat, self.momentum, gradient, lr, self._config, self._shares)
         return loss
 
     def settle(self) -> None:
@@ -120,13 +123,29 @@ def make_forward(program: Program, layout: FlatLayout) -> Forward:
     return forward
 
 
-def sgd_(flat: Tensor, momentum: Tensor, gradient: Tensor, lr: Tensor | float, config: TrainConfig) -> None:
+def sgd_(
+    flat: Tensor,
+    momentum: Tensor,
+    gradient: Tensor,
+    lr: Tensor | float,
+    config: TrainConfig,
+    shares: tuple[Tensor, Tensor] | None = None,
+) -> None:
     """SGD in place, as torch's: weight decay joins the gradient, the buffer is momentum * buffer + gradient.
 
     Written in operations that round once each, so that a number's result does not depend on its place in the vector.
+
+    Args:
+        flat: the parameters.
+        momentum: the buffer.
+        gradient: of the loss by the parameters.
+        lr: the learning rate.
+        config: the optimiser.
+        shares: of the learning rate and of weight decay that each parameter gets; None for all of both.
     """
     if config.weight_decay:
-        gradient = gradient + flat * config.weight_decay
+        decay = flat * config.weight_decay
+        gradient = gradient + (decay if shares is None else decay * shares[1])
     momentum.mul_(config.momentum).add_(gradient)
     if config.nesterov == "standard":
         gradient = gradient + momentum * config.momentum
@@ -134,7 +153,18 @@ def sgd_(flat: Tensor, momentum: Tensor, gradient: Tensor, lr: Tensor | float, c
         gradient = gradient + momentum
     else:
         gradient = momentum
-    flat.sub_(gradient * lr)
+    flat.sub_(gradient * lr if shares is None else gradient * (shares[0] * lr))
+
+
+def _shares(
+    layout: FlatLayout, params: Params, pace: Mapping[str, tuple[float, float]], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The shares of learning rate and weight decay of every number in the vector."""
+    rates, decays = (
+        layout.pack({name: torch.full_like(p, pace.get(name, (1.0, 1.0))[k]) for name, p in params.items()}).to(device)
+        for k in (0, 1)
+    )
+    return rates, decays
 
 
 class FlatLayout:

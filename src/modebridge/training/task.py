@@ -73,7 +73,8 @@ class TaskRun:
             key = (program, layout.key)
             if key not in forwards:
                 forwards[key] = engine.compiled(make_forward(program, layout))
-            self.steps[member] = Step(state, layout, forwards[key], config, engine, self._noise(member))
+            noise, pace = self._noise(member), task.objective.pace(member)
+            self.steps[member] = Step(state, layout, forwards[key], config, engine, noise, pace)
         self.prepare_noise, self._valid_noise = self._noise("/prepare"), self._noise("/valid")
 
     def _noise(self, name: str) -> Noise:

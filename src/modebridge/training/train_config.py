@@ -8,7 +8,7 @@ from typing import Literal
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["TrainConfig"]
+__all__ = ["TrainConfig", "TriangleConfig"]
 
 MOST = 10**6
 """Of epochs and of every rate."""
@@ -92,3 +92,25 @@ class TrainConfig:
         if e < warmup:
             return 0.01 + 0.99 * (e - 1) / (warmup - 1)
         return 0.5 * (1 + math.cos(math.pi * (e - warmup) / (self.epochs - warmup + 1)))
+
+
+@dataclass(frozen=True)
+class TriangleConfig(TrainConfig):
+    """One cycle of fast geometric ensembling: the learning rate rises to its peak and falls again, on straight lines.
+
+    Args:
+        lowest: the share of the peak at the end of the cycle, where a network is taken.
+    """
+
+    lowest: float = 0.01
+
+    def factor(self, epoch: int) -> float:
+        """The share of the peak learning rate in an epoch, counted from 0.
+
+        With s = (epoch + 1) / epochs: lowest + (1 - lowest) 2 s up to s = 1/2, then the same way back.
+
+        >>> [round(TriangleConfig(epochs=4).factor(e), 3) for e in range(4)]
+        [0.505, 1.0, 0.505, 0.01]
+        """
+        s = (epoch + 1) / self.epochs
+        return self.lowest + (1 - self.lowest) * (1 - abs(2 * s - 1))

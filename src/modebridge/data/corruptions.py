@@ -1,0 +1,211 @@
+"""Corruptions of images, made on the fly: noise, blur, contrast, pixelate and JPEG, each at five severities.
+
+The definitions and parameters are those of D. Hendrycks and T. Dietterich, "Benchmarking Neural Network Robustness to
+Common Corruptions and Perturbations" (ICLR 2019), who give three sets of parameters: CIFAR-10-C (32 pixels), Tiny
+ImageNet-C (64) and ImageNet-C (224). Images of another size take those of the next smaller set (below 32 pixels those
+of CIFAR-10-C). Unlike theirs, the result is not rounded to eight bits unless the images are bytes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from modebridge import seeds
+from modebridge.errors import ModebridgeError, near
+
+__all__ = ["CORRUPTIONS", "SEVERITIES", "corrupt", "parameter"]
+
+Span = tuple[float, float]
+
+SEVERITIES = (1, 2, 3, 4, 5)
+
+_PARAMETERS: dict[int, dict[str, tuple[float, ...]]] = {
+    32: {
+        "noise": (0.04, 0.06, 0.08, 0.09, 0.10),
+        "blur": (0.4, 0.6, 0.7, 0.8, 1.0),
+        "contrast": (0.75, 0.5, 0.4, 0.3, 0.15),
+        "pixelate": (0.95, 0.9, 0.85, 0.75, 0.65),
+        "jpeg": (80, 65, 58, 50, 40),
+    },
+    64: {
+        "noise": (0.04, 0.08, 0.12, 0.15, 0.18),
+        "blur": (0.5, 0.75, 1.0, 1.25, 1.5),
+        "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),
+        "pixelate": (0.9, 0.8, 0.7, 0.6, 0.5),
+        "jpeg": (65, 58, 50, 40, 25),
+    },
+    224: {
+        "noise": (0.08, 0.12, 0.18, 0.26, 0.38),
+        "blur": (1.0, 2.0, 3.0, 4.0, 6.0),
+        "contrast": (0.4, 0.3, 0.2, 0.1, 0.05),
+        "pixelate": (0.6, 0.5, 0.4, 0.3, 0.25),
+        "jpeg": (25, 18, 15, 10, 7),
+    },
+}
+"""By the side of the images that they were chosen for."""
+
+
+def corrupt(
+    images: Tensor,
+    corruption: str,
+    severity: int,
+    *,
+    numbers: Sequence[int] | None = None,
+    seed: int = 0,
+    span: Span = (0.0, 1.0),
+) -> Tensor:
+    """A batch of images, corrupted; each image by itself, whatever else is in the batch.
+
+    Args:
+        images: (N, C, H, W), uint8 or floats.
+        corruption: one of `CORRUPTIONS`.
+        severity: 1 to 5.
+        numbers: what tells images apart, (N,): an image draws its noise by its number; None for 0 to N - 1.
+        seed: of the noise.
+        span: the values of black and white, for floats.
+
+    Returns:
+        Images of the same shape and type.
+
+    >>> corrupt(torch.tensor([[[[0.0, 1.0]]]]), "contrast", 2)
+    tensor([[[[0.2500, 0.7500]]]])
+    """
+    if corruption not in CORRUPTIONS:
+        raise ModebridgeError(
+            f"Expected a known corruption, but got '{str(corruption)[:80]}'; {near(str(corruption), CORRUPTIONS)}."
+        )
+    if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
+        raise ModebridgeError(
+            f"Expected images to be (N, C, H, W) with 1 or 3 channels, but got the shape {tuple(images.shape)}; other "
+            "inputs cannot be corrupted."
+        )
+    as_bytes = images.dtype == torch.uint8
+    if not as_bytes and not images.is_floating_point():
+        raise ModebridgeError(f"Expected images to be uint8 or floats, but got {images.dtype}; convert them.")
+    numbers = range(len(images)) if numbers is None else numbers
+    if len(numbers) != len(images):
+        raise ModebridgeError(f"Expected one number per image, but got {len(numbers)} for {len(images)}; give as many.")
+    value = parameter(corruption, severity, min(images.shape[2:]))
+    if not len(images):
+        return images.clone()
+    span = (0.0, 255.0) if as_bytes else span
+    # In float64: sums over pixels then round to the same bits however many images there are.
+    result = CORRUPTIONS[corruption](images.double(), value, span, numbers, seed)
+    return (result.round().clamp(*span) if as_bytes else result).to(images.dtype)
+
+
+def parameter(corruption: str, severity: int, side: int) -> float:
+    """The parameter of a corruption for images whose shorter side has so many pixels.
+
+    That of the largest of the sides 32, 64 and 224 that is not above it (32 for smaller images). Shares (noise,
+    contrast, pixelate) and the quality of JPEG are taken as they are. The blur's sigma is in pixels, so it grows with
+    the side above the reference: sigma * side / reference; below 32 pixels it does not shrink, because a sigma of less
+    than 0.4 pixels changes nothing. Pixelate leaves at most side - severity pixels, so that severities also differ on
+    the smallest images: 8 pixels become 7, 6, 5, 4 and 3.
+
+    >>> parameter("blur", 5, 32), parameter("blur", 5, 448), parameter("blur", 5, 8)
+    (1.0, 12.0, 1.0)
+    """
+    if type(severity) is not int or severity not in SEVERITIES:
+        raise ModebridgeError(f"Expected severity to be 1, 2, 3, 4 or 5, but got {severity}; 5 is the strongest.")
+    reference = max((known for known in _PARAMETERS if known <= side), default=min(_PARAMETERS))
+    value = _PARAMETERS[reference][corruption][severity - 1]
+    if corruption == "blur":
+        return value * max(1.0, side / reference)
+    return min(value, max(1, side - severity) / side) if corruption == "pixelate" else value
+
+
+def _noise(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
+    """Add noise: x + sigma (high - low) z, z of the normal distribution, clipped to the span.
+
+    An image has the same z at every severity, so that severities differ by strength alone.
+    """
+    shape = images.shape[1:]
+    drawn = [torch.randn(shape, generator=seeds.generator(seed, "noise", int(n)), dtype=images.dtype) for n in numbers]
+    low, high = span
+    return (images + value * (high - low) * torch.stack(drawn).to(images.device)).clamp(low, high)
+
+
+def _blur(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
+    """The convolution with a Gaussian of standard deviation sigma pixels, cut off at 4 sigma, borders repeated."""
+    return _along_sides(images, lambda side: _gaussian(side, value))
+
+
+def _contrast(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
+    """Shrink to the mean m of each channel of the image, m + c (x - m): its variance is multiplied by c^2."""
+    mean = images.mean(dim=(2, 3), keepdim=True)
+    return mean + value * (images - mean)
+
+
+def _pixelate(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
+    """Each side of n pixels scaled down to int(c n) by box means, and up again by repetition, as Pillow's BOX does.
+
+    Where the boxes do not fit the pixels, as on smooth images of 8 pixels, a stronger one may come closer to the image.
+    """
+
+    def there_and_back(side: int) -> Tensor:
+        small = max(1, int(value * side + 1e-9))  # 6 / 7 * 7 is 6
+        return _box(side, small) @ _box(small, side)
+
+    return _along_sides(images, there_and_back)
+
+
+def _jpeg(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
+    """Eight bits over the span, written and read by Pillow at a quality: grey images as grey, others with 4:2:0."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ModebridgeError(
+            "Expected Pillow for the corruption jpeg, but it is not installed; pip install 'modebridge[images]'."
+        ) from error
+    low, high = span
+    pixels = ((images - low) / (high - low) * 255).round().clamp(0, 255).to(torch.uint8).cpu().numpy()
+    decoded: list[Tensor] = []
+    for image in pixels:
+        # Grey: (H, W); colours: (H, W, 3).
+        picture = Image.fromarray(image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0)))
+        with io.BytesIO() as file:
+            picture.save(file, "JPEG", quality=int(value))
+            back = np.array(Image.open(file))
+        decoded.append(torch.from_numpy(back[None] if len(image) == 1 else back.transpose(2, 0, 1)))
+    return low + torch.stack(decoded).to(images) / 255 * (high - low)
+
+
+CORRUPTIONS: dict[str, Callable[[Tensor, float, Span, Sequence[int], int], Tensor]] = {
+    "noise": _noise,
+    "blur": _blur,
+    "contrast": _contrast,
+    "pixelate": _pixelate,
+    "jpeg": _jpeg,
+}
+"""Every corruption by name: a function of float64 images, its parameter, the span, the images' numbers and the seed."""
+
+
+def _along_sides(images: Tensor, matrix: Callable[[int], Tensor]) -> Tensor:
+    """R x C^T: a linear map along the rows and one along the columns of each image."""
+    rows, columns = (matrix(side).to(images) for side in images.shape[2:])
+    return rows @ images @ columns.T
+
+
+def _gaussian(side: int, sigma: float) -> Tensor:
+    """(side, side): row i holds what each pixel adds to the blurred pixel i."""
+    radius = int(4 * sigma + 0.5)
+    apart = torch.arange(-radius, radius + 1)
+    weights = (-(apart.double() / sigma).square() / 2).exp()
+    reads = (torch.arange(side)[:, None] + apart).clamp(0, side - 1)
+    matrix = torch.zeros(side, side, dtype=torch.float64)
+    return matrix.scatter_add_(1, reads, (weights / weights.sum()).expand(side, -1))
+
+
+def _box(to: int, side: int) -> Tensor:
+    """(to, side): the mean of the pixels whose centres lie in each of `to` equal boxes; the nearest one going up."""
+    scale = side / to
+    middle = (torch.arange(to, dtype=torch.float64) + 0.5) * scale
+    apart = (torch.arange(side, dtype=torch.float64) + 0.5 - middle[:, None]) / max(scale, 1.0)
+    inside = ((apart > -0.5) & (apart <= 0.5)).double()
+    return inside / inside.sum(dim=1, keepdim=True)

@@ -1,0 +1,120 @@
+"""Fast geometric ensembling: from a trained network on, short cycles of the learning rate, a network after each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from modebridge.evaluate import MemberCost
+from modebridge.members.artefact import Artefact, Tensors
+from modebridge.members.context import Blueprint
+from modebridge.members.cycles import CycleWeights
+from modebridge.members.member import Member, Method, RowPlan
+from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.members.predictor import NetworkPredictor
+from modebridge.recipes import Recipe
+from modebridge.training import TrainConfig, TriangleConfig
+
+__all__ = ["FgeMember", "FgeWeights"]
+
+NETWORKS = 4
+"""In the largest usual ensemble, mode 0 among them."""
+PEAK, LOWEST = 0.5, 0.01
+"""Of the recipe's peak, and of that: ResNets of 0.1 go through cycles from 5e-2 to 5e-4 in Garipov et al."""
+
+
+@dataclass(frozen=True)
+class FgeWeights(CycleWeights):
+    """The network after a cycle of a few epochs; the first begins at mode 0, as the run predicts with it.
+
+    Args:
+        number: of the cycle, from 1.
+    """
+
+    number: int
+    folder = "fge"
+    stage = "fge"
+
+    @property
+    def name(self) -> str:
+        """Its number."""
+        return str(self.number)
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """The network before."""
+        return (FgeWeights(self.number - 1) if self.number > 1 else weights_of(0, recipe),)
+
+    def training(self, recipe: Recipe) -> TrainConfig:
+        """A tenth of the epochs of a mode, but 2 to 4: the authors' cycles have 2 or 4."""
+        mode = recipe.mode
+        return TriangleConfig(
+            epochs=min(4, max(2, mode.epochs // 10)),
+            lr=PEAK * mode.lr,
+            momentum=mode.momentum,
+            weight_decay=mode.weight_decay,
+            nesterov=mode.nesterov,
+            lowest=LOWEST,
+        )
+
+
+@dataclass(frozen=True)
+class FgeMember(Method):
+    """A network of a fast geometric ensemble; mode 0 is the one before the first.
+
+    >>> FgeMember(1).name
+    'fge-1'
+    """
+
+    number: int
+    method = "fge"
+    family = "fast geometric ensemble"
+
+    @property
+    def name(self) -> str:
+        """With its number."""
+        return f"fge-{self.number}"
+
+    @property
+    def ancestors(self) -> tuple[Member, ...]:
+        """The mode that it began at."""
+        return (ModeMember(0),)
+
+    def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Its weights."""
+        return (FgeWeights(self.number),)
+
+    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
+        """The network."""
+        return NetworkPredictor(self.name, load_mode(blueprint, tensors[FgeWeights(self.number).place]))
+
+    def cost(self, blueprint: Blueprint) -> MemberCost:
+        """One network."""
+        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "fge-1"."""
+        form = re.fullmatch(r"fge-([1-9]\d*)", name)
+        return cls(int(form[1])) if form else None
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """Three beside mode 0."""
+        return [cls(number) for number in range(1, NETWORKS)]
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+        """Mode 0 and the first networks after it."""
+        last = max((member.number for member in cls.of(recipe) if isinstance(member, cls)), default=0)
+        return [
+            RowPlan(
+                f"FGE x{m}",
+                (ModeMember(0), *(cls(number) for number in range(1, m))),
+                cls.family,
+                cls.order(m),
+                f"mode 0 and {m - 1} short cycles from it",
+            )
+            for m in range(2, last + 2)
+        ]

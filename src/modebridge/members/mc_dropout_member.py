@@ -1,0 +1,78 @@
+"""Monte-Carlo dropout: one network trained with dropout, asked T times with it; costs T passes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import nn
+
+from modebridge import seeds
+from modebridge.members.context import Blueprint
+from modebridge.members.member import Member
+from modebridge.members.rival_member import RivalMember, RivalWeights
+from modebridge.recipes import Recipe
+from modebridge.rivals import McDropout, Rival, with_dropout
+
+__all__ = ["McDropoutMember"]
+
+
+@dataclass(frozen=True)
+class McDropoutMember(RivalMember):
+    """A network with dropout.
+
+    Args:
+        passes: T.
+        percent: the rate of dropout in hundredths, where the network has no dropout of its own.
+
+    >>> McDropoutMember(4).name, McDropoutMember(8, 20).name
+    ('mc-dropout-4', 'mc-dropout-8-p20')
+    """
+
+    passes: int = 4
+    percent: int = 10
+    method = "mc-dropout"
+    family = "Monte-Carlo dropout"
+
+    @property
+    def name(self) -> str:
+        """With the number of passes, and the rate where it is not the usual one."""
+        return f"{self.method}-{self.passes}" + ("" if self.percent == 10 else f"-p{self.percent}")
+
+    @property
+    def title(self) -> str:
+        """With the number of passes."""
+        rate = "" if self.percent == 10 else f", rate {self.percent / 100:g}"
+        return f"MC dropout, {self.passes} passes{rate}"
+
+    @property
+    def weights(self) -> RivalWeights:
+        """However often it is asked, it is trained once."""
+        return RivalWeights(replace(self, passes=4))
+
+    def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
+        """The recipe's network with dropout."""
+        return with_dropout(blueprint.network.build(generator), self.percent / 100, example=blueprint.example)
+
+    def ready(self, blueprint: Blueprint, network: nn.Module) -> Rival:
+        """The same with the masks of every pass."""
+        seed = seeds.seed_for(blueprint.seed, "mc-dropout")
+        return McDropout(network, self.passes, example=blueprint.example, seed=seed)
+
+    def trained_flops(self, blueprint: Blueprint) -> float:
+        """One pass."""
+        return blueprint.base_cost.flops
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "mc-dropout-4" or "mc-dropout-4-p20"."""
+        form = re.fullmatch(r"mc-dropout-(\d+)(?:-p(\d\d?))?", name)
+        return cls(int(form[1]), int(form[2] or 10)) if form else None
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """Four passes at a rate of 0.1."""
+        return [cls()]

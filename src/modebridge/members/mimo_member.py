@@ -1,0 +1,79 @@
+"""MIMO: one network that reads M images and answers for each; in use they are one image, and it costs one pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import nn
+
+from modebridge.members.context import Blueprint
+from modebridge.members.member import Member
+from modebridge.members.rival_member import RivalMember, paper_spec
+from modebridge.nets import ResNet
+from modebridge.recipes import Recipe
+from modebridge.rivals import Mimo
+from modebridge.rivals.mimo import REPEATS, SAME
+
+__all__ = ["MimoMember"]
+
+
+@dataclass(frozen=True)
+class MimoMember(RivalMember):
+    """A MIMO network.
+
+    Args:
+        members: M.
+        width: how many times as wide as the recipe's network all but the stem is; 1 for any network, more for the
+            paper's (its own MIMO has 2).
+
+    >>> MimoMember(2).name, MimoMember(3, 2).name
+    ('mimo-2', 'mimo-3-x2')
+    """
+
+    members: int = 2
+    width: int = 1
+    method = "mimo"
+    family = "MIMO"
+
+    @property
+    def name(self) -> str:
+        """With the number of members, and the width where it is another."""
+        return f"{self.method}-{self.members}" + ("" if self.width == 1 else f"-x{self.width}")
+
+    @property
+    def title(self) -> str:
+        """With both."""
+        return f"MIMO, {self.members} members" + ("" if self.width == 1 else f", width x{self.width}")
+
+    @property
+    def settings(self) -> str:
+        """How batches are made, too."""
+        return f"{self} repeats {REPEATS} same {SAME}"
+
+    def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
+        """The recipe's network, or a wider one, with another first and last layer."""
+        if self.width == 1:
+            net = blueprint.network.build(generator)
+        else:
+            spec = paper_spec(blueprint, self)
+            net = ResNet(replace(spec, widths=tuple(self.width * width for width in spec.widths)), generator)
+        return Mimo(net, self.members, example=blueprint.example, generator=generator)
+
+    def trained_flops(self, blueprint: Blueprint) -> float:
+        """Every image is in a batch several times."""
+        return REPEATS * super().trained_flops(blueprint)
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "mimo-2" or "mimo-2-x2"."""
+        form = re.fullmatch(r"mimo-(\d+)(?:-x([2-9]))?", name)
+        return cls(int(form[1]), int(form[2] or 1)) if form else None
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """Two members in a network of the same widths."""
+        return [cls()]

@@ -1,0 +1,81 @@
+"""Packed ensembles: M narrow networks run as one by grouped convolutions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import nn
+
+from modebridge.members.context import Blueprint
+from modebridge.members.member import Member
+from modebridge.members.rival_member import RivalMember, paper_spec
+from modebridge.nets import SPECS, ResNet, ResNetSpec
+from modebridge.recipes import Recipe
+from modebridge.rivals import Packed
+from modebridge.rivals.packed import check_split
+
+__all__ = ["PackedMember"]
+
+
+@dataclass(frozen=True)
+class PackedMember(RivalMember):
+    """A packed ensemble.
+
+    Args:
+        members: M.
+        alpha: how many times as wide as the recipe's network all members together are: 1 for any network, more for the
+            paper's.
+
+    >>> PackedMember(4, 2).name, PackedMember(4, 1).name
+    ('packed-4-x2', 'packed-4')
+    """
+
+    members: int = 4
+    alpha: int = 2
+    method = "packed"
+    family = "packed ensemble"
+
+    @property
+    def name(self) -> str:
+        """With the number of members, and the width where it is another."""
+        return f"{self.method}-{self.members}" + ("" if self.alpha == 1 else f"-x{self.alpha}")
+
+    @property
+    def title(self) -> str:
+        """With both."""
+        return f"packed ensemble, {self.members} members" + ("" if self.alpha == 1 else f", width x{self.alpha}")
+
+    def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
+        """Of the paper's networks narrow ones drawn one by one; of others the network itself, cut into members."""
+        if self.alpha == 1 and blueprint.network.spec is None:
+            return Packed(blueprint.network.build(generator), self.members, example=blueprint.example)
+        spec = paper_spec(blueprint, self)
+        packed = Packed(ResNet(_scaled(spec, self.alpha, 1)), self.members, example=blueprint.example)
+        packed.fill([ResNet(_scaled(spec, self.alpha, self.members), generator) for _ in range(self.members)])
+        return packed
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "packed-4" or "packed-4-x2"."""
+        form = re.fullmatch(r"packed-(\d+)(?:-x([2-9]))?", name)
+        return cls(int(form[1]), int(form[2] or 1)) if form else None
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """Four members, in twice the width where it can be changed."""
+        return [cls(alpha=2 if recipe.net in SPECS else 1)]
+
+
+def _scaled(spec: ResNetSpec, alpha: int, members: int) -> ResNetSpec:
+    """All widths of a network, the stem's too, times alpha and divided among members."""
+
+    def part(width: int) -> int:
+        check_split(alpha * width, members, "the widths")
+        return alpha * width // members
+
+    stem, kernel, stride = spec.stem
+    return replace(spec, widths=tuple(map(part, spec.widths)), stem=(part(stem), kernel, stride))

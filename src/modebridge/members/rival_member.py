@@ -1,0 +1,171 @@
+"""What the kinds of members share that are ensembles inside one network: weights, prediction, cost."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from modebridge import seeds
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import MemberCost
+from modebridge.members.artefact import Artefact, Made, Making, Tensors, key_of
+from modebridge.members.context import Blueprint, Context
+from modebridge.members.member import Method
+from modebridge.members.predictor import Outputs, Predictor
+from modebridge.modes import Mode
+from modebridge.nets import ResNetSpec, call
+from modebridge.recipes import Recipe
+from modebridge.rivals import MeanOfMembers, Rival
+from modebridge.training import fit_modes
+from modebridge.types import Inputs
+
+__all__ = ["RivalMember", "RivalPredictor", "RivalWeights", "paper_spec"]
+
+
+@dataclass(frozen=True)
+class RivalWeights(Artefact):
+    """The weights of a rival's network, trained as long and as hard as a mode."""
+
+    member: RivalMember
+    folder = "rivals"
+    stage = "rivals"
+    trained = True
+
+    @property
+    def name(self) -> str:
+        """That of the member."""
+        return self.member.name
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """Data, network, seed, training and the method."""
+        return {
+            "data": context.data.fed_as,
+            "net": context.network.key,
+            "seed": context.seed_of("rival", self.name),
+            "training": str(context.recipe.mode),
+            "method": self.member.settings,
+        }
+
+    def epochs(self, recipe: Recipe) -> int:
+        """As a mode's."""
+        return recipe.mode.epochs
+
+    def together(self, context: Context) -> int:
+        """Several on a GPU."""
+        return context.together
+
+    @classmethod
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Train them."""
+        context = making.context
+        names = [artefact.name for artefact in group]
+        trained = fit_modes(
+            [a.member.network(context, seeds.generator(context.seed, "rival", a.name)) for a in group],
+            [context.data.train("rival", name) for name in names],
+            config=context.recipe.mode,
+            seeds=[context.seed_of("rival", name) for name in names],
+            valid=context.data.valid(),
+            engine=context.engine,
+            checkpoints=making.checkpoints,
+            report=making.report,
+        )
+        return {name: Made(mode.state) for name, mode in zip(names, trained, strict=True)}
+
+    @classmethod
+    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+        """A forward and a backward pass of each on all rows of a batch; the latter counts as two of the former."""
+        return 3 * sum(artefact.member.trained_flops(blueprint) for artefact in group)
+
+
+class RivalMember(Method):
+    """An ensemble inside one network, as one member of M heads."""
+
+    alone = True
+
+    @abstractmethod
+    def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
+        """The network that is trained, its weights drawn from the generator."""
+
+    def ready(self, blueprint: Blueprint, network: nn.Module) -> Rival:
+        """The trained network as it predicts: the same, unless a method says otherwise."""
+        assert isinstance(network, Rival)
+        return network
+
+    @property
+    def settings(self) -> str:
+        """All of the method that its training depends on."""
+        return str(self)
+
+    @property
+    def weights(self) -> RivalWeights:
+        """What it is loaded from."""
+        return RivalWeights(self)
+
+    def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Its weights."""
+        return (self.weights,)
+
+    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> RivalPredictor:
+        """The network with its weights."""
+        empty = self.network(blueprint, seeds.generator(blueprint.seed, "net"))
+        mode = Mode.from_state_dict(empty, tensors[self.weights.place])
+        rival = self.ready(blueprint, mode.load(empty)).eval().requires_grad_(False)
+        return RivalPredictor(rival, key_of(mode.id, self.name, blueprint.seed))
+
+    def cost(self, blueprint: Blueprint) -> MemberCost:
+        """As it runs for one image, all members of it."""
+        generator = seeds.generator(blueprint.seed, "net")
+        counted = blueprint.cost_of(self.name, lambda: self.ready(blueprint, self.network(blueprint, generator)))
+        return MemberCost(counted.flops, counted.params)
+
+    def trained_flops(self, blueprint: Blueprint) -> float:
+        """Multiply-adds of a forward pass in training, for each image of a batch."""
+        return self.cost(blueprint).flops
+
+
+class RivalPredictor(Predictor):
+    """A network of M members, each a head.
+
+    Args:
+        rival: with its weights, in evaluation mode.
+        id: a hash of them.
+    """
+
+    def __init__(self, rival: Rival, id: str) -> None:
+        super().__init__()
+        self._rival = rival
+        self._id = id
+
+    @property
+    def id(self) -> str:
+        """A hash of weights, method and seed."""
+        return self._id
+
+    def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
+        """The logits of every member."""
+        return list(torch.unflatten(call(self._rival, inputs), 0, (self._rival.members, -1)))
+
+    def to(self, device: torch.device | str) -> RivalPredictor:
+        """The same on another device."""
+        self._rival.to(device)
+        return self
+
+    def module(self) -> nn.Module:
+        """The log of the members' mean probability."""
+        return MeanOfMembers(self._rival)
+
+
+def paper_spec(blueprint: Blueprint, member: RivalMember) -> ResNetSpec:
+    """The spec of one of the paper's networks, whose widths are known; refuses others."""
+    spec = blueprint.network.spec
+    if spec is None:
+        raise ModebridgeError(
+            f"Expected one of the paper's networks for {member.name}, whose widths can be changed, but got "
+            f"'{blueprint.network.reference}'; name the method without a width."
+        )
+    return spec

@@ -1,0 +1,133 @@
+"""A model soup of aligned modes: one network, whose weights are the mean of theirs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from torch import nn
+
+from modebridge import trees
+from modebridge.alignment import By
+from modebridge.evaluate import MemberCost
+from modebridge.members.artefact import Artefact, Made, Making, Tensors
+from modebridge.members.context import Blueprint, Context
+from modebridge.members.member import Member, Method
+from modebridge.members.mode_member import AlignedMode, ModeMember, load_mode, weights_of
+from modebridge.members.predictor import NetworkPredictor
+from modebridge.modes import Mode, check_statistics, refresh_statistics
+from modebridge.recipes import Recipe
+from modebridge.types import Batches
+
+__all__ = ["SoupMember", "SoupWeights", "soup"]
+
+
+def soup(net: nn.Module, modes: Sequence[Mode], train: Batches) -> Mode:
+    """The mode whose parameters are the mean of those of some modes, (1 / M) sum of theta_m.
+
+    What is the same in all of them stays so to the last bit. Batch norm's statistics are estimated again.
+
+    Args:
+        net: the network that the modes fit, on their device.
+        modes: at least one.
+        train: batches to estimate the statistics on.
+    """
+    first, *others = modes
+    for other in others:
+        check_statistics(net, first.buffers, other.buffers)
+    params = [mode.params for mode in modes]
+    mean = {**trees.combine([1 / len(modes)] * len(modes), params), **trees.common(params)}
+    return Mode(mean, refresh_statistics(net, mean, first.buffers, train))
+
+
+@dataclass(frozen=True)
+class SoupWeights(Artefact):
+    """The mean of the first modes, their units renumbered to match those of mode 0.
+
+    Args:
+        count: of the modes.
+    """
+
+    count: int
+    folder = "soups"
+    stage = "soups"
+    one_core = False
+
+    @property
+    def name(self) -> str:
+        """How many modes."""
+        return str(self.count)
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Mode 0 and the others aligned to it, as the recipe does it or by activations."""
+        by: By = "activations" if recipe.align == "none" else recipe.align
+        return weights_of(0, recipe), *(AlignedMode(k, by) for k in range(1, self.count))
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """The images that statistics are estimated on."""
+        return {"data": context.data.fed_as}
+
+    @classmethod
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Average them."""
+        context = making.context
+        made: dict[str, Made] = {}
+        for artefact in group:
+            places = [parent.place for parent in artefact.parents(context.recipe)]
+            modes = [load_mode(context, making.parents[place]).to(context.engine.device) for place in places]
+            images = context.engine.feed(context.data.statistics(cls.folder, artefact.name))
+            made[artefact.name] = Made(soup(context.placed(), modes, images).to("cpu").state)
+        return made
+
+
+@dataclass(frozen=True)
+class SoupMember(Method):
+    """The soup of the first modes.
+
+    >>> SoupMember(4).name
+    'soup-4'
+    """
+
+    count: int
+    method = "soup"
+    family = "model soup"
+
+    @property
+    def name(self) -> str:
+        """With how many modes are in it."""
+        return f"soup-{self.count}"
+
+    @property
+    def title(self) -> str:
+        """The same in words."""
+        return f"soup of {self.count} aligned modes"
+
+    @property
+    def ancestors(self) -> tuple[Member, ...]:
+        """The modes."""
+        return tuple(ModeMember(k) for k in range(self.count))
+
+    def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Its weights."""
+        return (SoupWeights(self.count),)
+
+    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
+        """The network."""
+        return NetworkPredictor(self.name, load_mode(blueprint, tensors[SoupWeights(self.count).place]))
+
+    def cost(self, blueprint: Blueprint) -> MemberCost:
+        """One network, whatever went into it."""
+        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "soup-4"."""
+        form = re.fullmatch(r"soup-(\d+)", name)
+        return cls(int(form[1])) if form and int(form[1]) > 1 else None
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """Of all modes."""
+        return [cls(recipe.modes)]

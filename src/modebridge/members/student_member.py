@@ -1,0 +1,261 @@
+"""Students: one network distilled from the modes of a run, or from a mode with its bridges; and their control."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self, TypeAlias
+
+from modebridge import seeds
+from modebridge.distillation import Teacher
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.evaluate import MemberCost
+from modebridge.members.artefact import Artefact, Made, Making, Tensors
+from modebridge.members.bridge_member import BridgeMember
+from modebridge.members.context import Blueprint, Context
+from modebridge.members.member import Member, Method, RowPlan
+from modebridge.members.mode_member import BASES, ModeMember, load_mode
+from modebridge.members.predictor import NetworkPredictor
+from modebridge.modes import Mode
+from modebridge.recipes import Recipe
+from modebridge.training import fit_students, plan_student
+
+__all__ = ["DistilledMember", "StudentMember", "StudentWeights"]
+
+CASCADE = 1.2
+"""The average cost of a student with its teachers behind it, in the results table."""
+
+Source: TypeAlias = Literal["modes", "labels", "bridged"]
+"""Who teaches: the first modes, nobody but the (mixed-up) labels, or mode 0 with its type I bridges."""
+
+
+@dataclass(frozen=True)
+class StudentWeights(Artefact):
+    """A network trained from a random start to say what its teachers say together; all that are missing in one pass.
+
+    Args:
+        number: which random start.
+        source: who teaches.
+        count: of the modes; 0 for all that the recipe has.
+    """
+
+    number: int
+    source: Source = "modes"
+    count: int = 0
+    folder = "students"
+    stage = "students"
+    trained = True
+
+    @property
+    def name(self) -> str:
+        """Its start and its teachers."""
+        return f"{self.number}-{self.source}" + (f"-{self.count}" if self.count else "")
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Its teachers."""
+        if self.source == "modes":
+            # Students of students would never begin: where modes are distilled their teachers learned labels.
+            base = "sgd" if recipe.base == "distilled" else recipe.base
+            return tuple(BASES[base](k) for k in range(self.count or recipe.modes))
+        if self.source == "bridged":
+            artefacts = [artefact for bridge in _bridges(recipe) for artefact in bridge.artefacts(recipe)]
+            return tuple(dict.fromkeys(artefacts))
+        return ()
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """Data, network, seeds, training and mixup."""
+        return {
+            "data": context.data.fed_as,
+            "net": context.network.key,
+            "seed": (context.seed_of("student", self.number), context.seed_of("students")),
+            "training": str(context.recipe.mode),
+            "epochs": self.epochs(context.recipe),
+            "mixup": context.recipe.student_mixup,
+        }
+
+    def epochs(self, recipe: Recipe) -> int:
+        """As the recipe says; as many as a mode's where it does not."""
+        return recipe.student_epochs or recipe.mode.epochs
+
+    def together(self, context: Context) -> int:
+        """All of them: every teacher then runs once per batch."""
+        return 10**6
+
+    @classmethod
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Train them in one pass."""
+        context = making.context
+        recipe = context.recipe
+        plans = {
+            artefact.name: plan_student(
+                context.net,
+                artefact._teachers(context, making.parents),
+                start=Mode.from_module(
+                    context.network.build(seeds.generator(context.seed, "student", artefact.number))
+                ),
+            )
+            for artefact in group
+        }
+        trained = fit_students(
+            context.net,
+            plans,
+            context.data.train("students"),
+            mixup=recipe.student_mixup,
+            config=replace(recipe.mode, epochs=group[0].epochs(recipe), seed=context.seed_of("students")),
+            valid=context.data.valid(),
+            engine=context.engine,
+            checkpoints=making.checkpoints,
+            report=making.report,
+        )
+        return {name: Made(mode.state) for name, mode in trained.items()}
+
+    def _teachers(self, context: Context, tensors: Mapping[str, Tensors]) -> list[Teacher]:
+        if self.source == "bridged":
+            predictors = [bridge.load(context, tensors) for bridge in _bridges(context.recipe)]
+            modes = list(predictors[0].networks.values())
+            return [BridgedEnsemble(context.net, modes, [predictor.bridge for predictor in predictors])]
+        return [load_mode(context, tensors[parent.place]) for parent in self.parents(context.recipe)]
+
+    @classmethod
+    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+        """Each forward and backward, and every network that teaches any of them once forward."""
+        recipe, base = blueprint.recipe, blueprint.base_cost.flops
+        counts = [artefact.count or recipe.modes for artefact in group if artefact.source == "modes"]
+        teachers = base * max(counts, default=0)
+        if any(artefact.source == "bridged" for artefact in group):
+            teachers += base + sum(blueprint.body("I", bridge.size).flops for bridge in _bridges(recipe))
+        return 3 * base * len(group) + teachers
+
+
+def _bridges(recipe: Recipe) -> list[BridgeMember]:
+    """The type I bridges on mode 0, of the first size."""
+    return [BridgeMember("I", 0, j, recipe.sizes[0]) for i, j in recipe.curves() if i == 0]
+
+
+@dataclass(frozen=True)
+class DistilledMember(Method, ModeMember):
+    """A student of all modes: a member of its own, and the mode that curves and bridges on "distilled" stand on.
+
+    >>> DistilledMember(0).name
+    'distilled-0'
+    """
+
+    method = "distilled"
+    base = "distilled"
+    family = "distilled"
+
+    @property
+    def title(self) -> str:
+        """The first one goes without a number."""
+        return f"student {self.number} of all modes" if self.number else "student of all modes"
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """The first."""
+        return [cls(0)]
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+        """Each alone, and the first as the first of a cascade, with two of its teachers behind it."""
+        students = [member for member in cls.of(recipe) if isinstance(member, cls)]
+        rows = [
+            RowPlan(
+                f"student of DE-{recipe.modes}" + (f", start {member.number}" if member.number else ""),
+                (member,),
+                cls.family,
+                cls.order(k),
+                "one network that learned what all modes say together",
+            )
+            for k, member in enumerate(students)
+        ]
+        cascade = RowPlan(
+            f"student, then DE-2, cascade x{CASCADE:g}",
+            (cls(0), ModeMember(0), ModeMember(1)),
+            "cascade",
+            cls.order(len(rows)),
+            "the student, and two of its teachers about the images that it is least sure of; FLOPs are the average",
+            average_cost=CASCADE,
+        )
+        return [*rows, cascade] if cls(0) in students else rows
+
+
+@dataclass(frozen=True)
+class StudentMember(Method):
+    """A student of other teachers than all modes.
+
+    Args:
+        source: who teaches.
+        count: the first so many modes.
+        number: which random start.
+
+    >>> StudentMember("modes", 2).name, StudentMember("labels").name, StudentMember("bridged", number=1).name
+    ('student-2', 'student-labels', 'student-bridged-1')
+    """
+
+    source: Source
+    count: int = 0
+    number: int = 0
+    method = "students"
+    family = "distilled"
+
+    @property
+    def name(self) -> str:
+        """Who teaches, and the start where it is not the first."""
+        teachers = str(self.count) if self.source == "modes" else self.source
+        return f"student-{teachers}" + (f"-{self.number}" if self.number else "")
+
+    @property
+    def title(self) -> str:
+        """Who teaches."""
+        teachers = {"modes": f"DE-{self.count}", "labels": "labels", "bridged": "DE-1 + bridges I"}[self.source]
+        return f"student of {teachers}" + (f", start {self.number}" if self.number else "")
+
+    @property
+    def ancestors(self) -> tuple[Member, ...]:
+        """The modes that teach; what a bridged ensemble is made from differs by recipe."""
+        return tuple(ModeMember(k) for k in range(self.count if self.source == "modes" else self.source == "bridged"))
+
+    def belongs(self, recipe: Recipe) -> bool:
+        """Where the recipe has so many modes; the teachers are no modes of a run whose modes are distilled."""
+        return self.count <= recipe.modes
+
+    def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Its weights."""
+        return (StudentWeights(self.number, self.source, self.count),)
+
+    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
+        """The network."""
+        (artefact,) = self.artefacts(blueprint.recipe)
+        return NetworkPredictor(self.name, load_mode(blueprint, tensors[artefact.place]))
+
+    def cost(self, blueprint: Blueprint) -> MemberCost:
+        """One network."""
+        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "student-2", "student-labels" or "student-bridged-1"."""
+        form = re.fullmatch(r"student-([1-9]\d*|labels|bridged)(?:-([1-9]\d*))?", name)
+        if form is None:
+            return None
+        number = int(form[2] or 0)
+        if form[1] == "labels" or form[1] == "bridged":
+            return cls("labels" if form[1] == "labels" else "bridged", number=number)
+        return cls("modes", int(form[1]), number)
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """The control that sees labels alone, and students of the cheaper teachers."""
+        two = [cls("modes", 2)] if recipe.modes > 2 else []
+        return [cls("labels"), *two, cls("bridged")]
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+        """Each alone; the control says what it is."""
+        notes = {"labels": "no teacher: the same mixup and epochs on labels", "bridged": "taught at x1 and its bridges"}
+        return [
+            RowPlan(member.title, (member,), member.family, cls.order(k), notes.get(member.source, ""))
+            for k, member in enumerate(cls.of(recipe))
+            if isinstance(member, cls)
+        ]

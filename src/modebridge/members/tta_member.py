@@ -1,0 +1,190 @@
+"""Test-time augmentation: mode 0 asked about several views of an image; nothing is trained."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import MemberCost, module_cost
+from modebridge.members.artefact import Artefact, Tensors, key_of
+from modebridge.members.context import Blueprint
+from modebridge.members.member import Member, Method
+from modebridge.members.mode_member import ModeMember
+from modebridge.members.predictor import Outputs, Predictor
+from modebridge.modes import Mode
+from modebridge.nets import logits_of, run, skeleton
+from modebridge.recipes import Recipe
+from modebridge.types import Inputs
+
+__all__ = ["TtaMember", "TtaPredictor", "View", "views_of"]
+
+
+@dataclass(frozen=True)
+class View:
+    """An image shifted over a margin of zeros, as training crops it, or mirrored.
+
+    Args:
+        down: pixels by which what is shown lies lower.
+        across: pixels by which it lies further to the right.
+        mirrored: left and right exchanged, instead of a shift.
+    """
+
+    down: int = 0
+    across: int = 0
+    mirrored: bool = False
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """The view of (B, C, H, W) images."""
+        if self.mirrored:
+            return images.flip(-1)
+        pad = max(abs(self.down), abs(self.across))
+        if not pad:
+            return images
+        height, width = images.shape[-2:]
+        top, left = pad - self.down, pad - self.across
+        return F.pad(images, (pad, pad, pad, pad))[..., top : top + height, left : left + width]
+
+
+SHIFTS = (View(across=1), View(across=-1), View(down=1), View(down=-1))
+
+
+def views_of(count: int, *, flip: bool) -> tuple[View, ...]:
+    """The first so many of: the image as it is; mirrored where training mirrors too; shifted by one pixel each way.
+
+    >>> views_of(2, flip=True)[1]
+    View(down=0, across=0, mirrored=True)
+    """
+    every = (View(), *([View(mirrored=True)] if flip else []), *SHIFTS)
+    if not 2 <= count <= len(every):
+        raise ModebridgeError(
+            f"Expected test-time augmentation to have 2 to {len(every)} views on this data, but got {count}; name for "
+            "example tta-4."
+        )
+    return every[:count]
+
+
+class Views(nn.Module):
+    """A network asked about views: from images to the log of the mean probability, (B, K).
+
+    Args:
+        net: from images to logits.
+        views: of each image.
+    """
+
+    def __init__(self, net: nn.Module, views: Sequence[View]) -> None:
+        super().__init__()
+        self.net = net
+        self.views = tuple(views)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The log of the mean over views of the network's probabilities."""
+        logits = torch.stack([logits_of(self.net(view(images))) for view in self.views])
+        return logits.log_softmax(dim=-1).logsumexp(dim=0) - math.log(len(self.views))
+
+
+class TtaPredictor(Predictor):
+    """A mode asked about views, each a head.
+
+    Args:
+        net: the architecture, in evaluation mode.
+        name: of the mode as a member; the view that is the image itself is what it gave already.
+        mode: its weights.
+        views: of each image, the image itself first.
+    """
+
+    def __init__(self, net: nn.Module, name: str, mode: Mode, views: Sequence[View]) -> None:
+        super().__init__({name: mode})
+        self.net, self.name, self.mode, self.views = net, name, mode, tuple(views)
+
+    @property
+    def id(self) -> str:
+        """A hash of views and mode."""
+        return key_of(self.views, self.mode.id)
+
+    def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
+        """The mode's logits on each view."""
+        assert isinstance(inputs, Tensor)
+        logits = [run(self.net, self.mode.params, self.mode.buffers, view(inputs)) for view in self.views[1:]]
+        return [outputs[self.name][0], *logits]
+
+    def module(self) -> nn.Module:
+        """All of it as one module, from images to the log of the mean probability."""
+        return Views(self.mode.load(self.net), self.views)
+
+    def to(self, device: torch.device | str) -> TtaPredictor:
+        """The same on another device."""
+        return TtaPredictor(skeleton(self.net).to(device), self.name, self.mode.to(device), self.views)
+
+
+@dataclass(frozen=True)
+class TtaMember(Method):
+    """Mode 0 asked about so many views.
+
+    >>> TtaMember(4).name
+    'tta-4'
+    """
+
+    count: int
+    method = "tta"
+    family = "test-time augmentation"
+    alone = True
+
+    @property
+    def name(self) -> str:
+        """With the number of views."""
+        return f"tta-{self.count}"
+
+    @property
+    def title(self) -> str:
+        """The same in words."""
+        return f"test-time augmentation x{self.count}"
+
+    @property
+    def ancestors(self) -> tuple[Member, ...]:
+        """The mode."""
+        return (ModeMember(0),)
+
+    def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Those of the mode."""
+        return ModeMember(0).artefacts(recipe)
+
+    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> TtaPredictor:
+        """The mode and the views."""
+        mode = ModeMember(0)
+        return TtaPredictor(
+            skeleton(blueprint.net), mode.name, mode.load(blueprint, tensors).mode, self._views(blueprint)
+        )
+
+    def cost(self, blueprint: Blueprint) -> MemberCost:
+        """The network once a view; its parameters once."""
+        views = self._views(blueprint)
+        counted = module_cost(Views(blueprint.bare, views), blueprint.network.image or ())
+        return MemberCost(counted.flops, counted.params)
+
+    def _views(self, blueprint: Blueprint) -> tuple[View, ...]:
+        shape = blueprint.network.image
+        if shape is None or len(shape) != 3:
+            raise ModebridgeError(
+                "Expected inputs of test-time augmentation to be images of (channels, height, width), but got "
+                f"{'several inputs by name' if shape is None else shape}; leave tta out of methods."
+            )
+        return views_of(self.count, flip=blueprint.recipe.data.flip)
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "tta-4"."""
+        form = re.fullmatch(r"tta-(\d+)", name)
+        return cls(int(form[1])) if form else None
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """Two and four views."""
+        return [cls(2), cls(4)]

@@ -1,0 +1,242 @@
+"""Images that networks were not trained for: the test images of a run under corruptions, and images of other sets."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from modebridge import seeds, trees
+from modebridge.batches import check_images
+from modebridge.data import (
+    CORRUPTIONS,
+    SETS,
+    SEVERITIES,
+    ImageFiles,
+    ImageSet,
+    LoaderSet,
+    corrupt,
+    fitted,
+    letters,
+    load_digits,
+    pick,
+    read_images,
+    read_svhn,
+    scrambled,
+)
+from modebridge.data.corruptions import parameter
+from modebridge.data.datasets import Images
+from modebridge.data.image_files import find_files
+from modebridge.errors import ModebridgeError, near
+from modebridge.recipes.config import FOLDER, DataConfig, Recipe, located
+from modebridge.recipes.run_data import BATCH, NAMED, RunData
+from modebridge.recipes.splits import load_splits
+from modebridge.recipes.user_code import split_reference
+
+__all__ = ["ShiftedData", "known_others"]
+
+LOGITS = 1_000_000
+"""At most so many logits per member, corruption and severity are kept: 10,000 images of 100 classes, 1,000 of 1,000."""
+OTHERS = 10_000
+"""At most so many images of another set, and no more than LOGITS and PIXELS allow."""
+PIXELS = 2**28
+"""Numbers that the images of another set may take in memory: 1 GiB."""
+
+BUILT_IN = {
+    "letters": "18 capital letters of a dot-matrix font at random places, as large as the digits",
+    "scrambled": "the test images with the pixels of each in a random order",
+}
+
+
+class ShiftedData:
+    """The test images of a run under corruptions, and images of other sets in the shape that its networks take.
+
+    Corruptions act on the images as they reach the network, whose own normalisation comes after them.
+
+    Args:
+        recipe: names the data.
+        data: of the run.
+    """
+
+    def __init__(self, recipe: Recipe, data: RunData) -> None:
+        self._recipe = recipe
+        self._data = data
+        self._others: dict[str, Tensor] = {}
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """Which test images are corrupted, by number: all, or a fixed random part; of a user's loader the first."""
+        total = len(self._data.labels("test"))
+        return _some(total, LOGITS // self._data.facts.classes, first=isinstance(self._data.splits.test, LoaderSet))
+
+    @cached_property
+    def span(self) -> tuple[float, float]:
+        """The values of black and white: 0 and 1, and beyond as far as the test images go.
+
+        The digits' fixed noise goes beyond, as do images that a user has normalised.
+        """
+        low, high = 0.0, 1.0
+        test = self._data.splits.test
+        if isinstance(test, ImageFiles) or (isinstance(test, ImageSet) and not test.images.is_floating_point()):
+            return low, high
+        for item in self._data.test():
+            images, _ = check_images(item, "the test split")
+            low, high = min(low, float(images.min())), max(high, float(images.max()))
+        return low, high
+
+    @cached_property
+    def key(self) -> str:
+        """All that decides what the corrupted images are."""
+        side = min(self._shape[1:])
+        values = {name: [parameter(name, severity, side) for severity in SEVERITIES] for name in CORRUPTIONS}
+        return f"{self._data.scored_on} {len(self.numbers)} {self.span} {values}"
+
+    @property
+    def batches(self) -> int:
+        """How many `corrupted` gives."""
+        return len(self._data.test(self.numbers)) * len(CORRUPTIONS) * len(SEVERITIES)
+
+    def corrupted(self) -> Iterator[tuple[str, Tensor]]:
+        """Batches of corrupted test images, each with its name as in "noise-1"; read once, corrupted on the fly."""
+        begin = 0
+        for item in self._data.test(self.numbers):
+            images, _ = check_images(item, "the test split")
+            numbers = self.numbers[begin : begin + len(images)].tolist()
+            begin += len(images)
+            for name in CORRUPTIONS:
+                for severity in SEVERITIES:
+                    yield f"{name}-{severity}", corrupt(images, name, severity, numbers=numbers, span=self.span)
+
+    def usual_others(self) -> list[str]:
+        """The other sets that need no download."""
+        return ["letters", "scrambled"] if self._recipe.data.name == "digits" else ["scrambled"]
+
+    def other(self, name: str) -> Tensor:
+        """The images of another set, (N, C, H, W) floats on the CPU, read once.
+
+        Args:
+            name: as `known_others` gives it.
+        """
+        if name not in self._others:
+            self._others[name] = self._read(name).contiguous()
+        return self._others[name]
+
+    def other_key(self, name: str) -> str:
+        """A hash of the images of another set."""
+        return hashlib.sha256(trees.fingerprint({"images": self.other(name)}).encode()).hexdigest()
+
+    def other_batches(self, name: str) -> list[Tensor]:
+        """The images of another set, cut for prediction."""
+        images = self.other(name)
+        return [images[begin : begin + BATCH] for begin in range(0, len(images), BATCH)]
+
+    def _read(self, name: str) -> Tensor:
+        most = min(OTHERS, max(1, LOGITS // self._data.facts.classes), max(1, PIXELS // math.prod(self._shape)))
+        if name == "scrambled":
+            numbers = self.numbers[: min(most, len(self.numbers))]
+            images = torch.cat([check_images(item, "the test split")[0].cpu() for item in self._data.test(numbers)])
+            return scrambled(images, numbers.tolist())
+        if name == "letters":
+            images = letters(min(most, 1000))
+        else:
+            set_name, _, folder = (name, "", "") if split_reference(name) else name.partition("=")
+            if set_name == "svhn":
+                pixels = read_svhn(folder or os.environ.get("MODEBRIDGE_DATA", "data"))
+                images = pixels[_some(len(pixels), most)]
+            elif name.startswith(FOLDER):
+                images = self._tensor(find_files(Path(name.removeprefix(FOLDER))), most)
+            else:
+                images = self._tensor(load_splits(DataConfig(set_name, 1), folder or None).test, most)
+        return self._as_ours(fitted(images, self._shape))
+
+    def _tensor(self, images: Images, most: int) -> Tensor:
+        if isinstance(images, LoaderSet):
+            return torch.cat([check_images(item, "other")[0] for item in images.on(torch.device("cpu"), most)])
+        part = pick(images, _some(len(images), most))
+        return part.images if isinstance(part, ImageSet) else read_images(part, min(self._shape[1:])).images
+
+    def _as_ours(self, images: Tensor) -> Tensor:
+        """Images in [0, 1] as the data set has them, so that noise or scale does not give them away."""
+        data = self._recipe.data
+        if data.name == "digits":
+            noise = torch.randn(images.shape, generator=seeds.generator(0, "others", "noise"))
+            return images + data.noise * load_digits().images.std() * noise
+        if data.name in NAMED:
+            return images
+        low, high = self.span
+        return low + images * (high - low)
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        shape = self._data.facts.image
+        if shape is None or len(shape) != 3 or shape[0] not in (1, 3):
+            raise ModebridgeError(
+                f"Expected images of 1 or 3 channels to corrupt, but the inputs are {shape or 'several by name'}; the "
+                "study shift is for images."
+            )
+        return shape[0], shape[1], shape[2]
+
+
+def known_others(names: Sequence[str], recipe: Recipe) -> list[str]:
+    """The names of other sets with paths that hold in any folder; unknown ones, and the run's own set, are refused.
+
+    Args:
+        names: "letters", "scrambled"; "svhn", "cifar10" and so on, with =FOLDER where their files are not in
+            MODEBRIDGE_DATA or `data`; "folder:PATH" with images anywhere below PATH; "FILE.py:FUNCTION" as in a recipe.
+        recipe: of the run.
+    """
+    whole: list[str] = []
+    for name in names:
+        set_name, given, folder = name.partition("=")
+        known = ("digits", "svhn", *SETS)
+        if name in BUILT_IN or name.startswith(FOLDER) or split_reference(name) is not None:
+            whole.append(located(name))
+        elif set_name in known and (folder or not given):
+            whole.append(f"{set_name}={Path(folder).expanduser().resolve()}" if folder else set_name)
+        else:
+            raise ModebridgeError(
+                f"Expected --ood to name other images, but got '{name[:80]}'; "
+                f"{near(set_name[:80], [*BUILT_IN, *known])}, or folder:PATH, or FILE.py:FUNCTION."
+            )
+        if whole[-1] == recipe.data.name or set_name == recipe.data.name:
+            raise ModebridgeError(
+                f"Expected --ood to name another set than the run's own, but got '{name[:80]}'; choose another."
+            )
+    return list(dict.fromkeys(whole))
+
+
+def label_of(name: str) -> str:
+    """How tables call another set: without the path to it.
+
+    >>> label_of("svhn=/data/svhn"), label_of("folder:/data/cats")
+    ('svhn', 'folder cats')
+    """
+    if name.startswith(FOLDER):
+        return f"folder {Path(name.removeprefix(FOLDER)).name}"
+    reference = split_reference(name)
+    return reference[1] if reference else name.partition("=")[0]
+
+
+def file_name_of(name: str) -> str:
+    """How files call another set: its label, and a hash of the path where there is one.
+
+    >>> file_name_of("letters"), file_name_of("folder:/data/cats")
+    ('letters', 'folder-cats-4c3ca178')
+    """
+    label = re.sub(r"[^A-Za-z0-9_.]+", "-", label_of(name))
+    return label if label == name else f"{label}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _some(total: int, most: int, *, first: bool = False) -> Tensor:
+    """The numbers of at most so many images, in order: all, a fixed random part, or the first."""
+    most = max(1, most)
+    if total <= most or first:
+        return torch.arange(min(total, most))
+    return torch.randperm(total, generator=seeds.generator(0, "some"))[:most].sort().values

@@ -1,0 +1,20 @@
+"""Methods that bridges are compared with: ensembles inside one network, each a module of (M * B, K) logits."""
+
+from modebridge.rivals.batch_ensemble import BatchEnsemble, RankOne
+from modebridge.rivals.mc_dropout import McDropout, with_dropout
+from modebridge.rivals.mimo import Mimo, MimoObjective
+from modebridge.rivals.packed import Packed
+from modebridge.rivals.rival import MeanOfMembers, Rival, RivalObjective
+
+__all__ = [
+    "BatchEnsemble",
+    "McDropout",
+    "MeanOfMembers",
+    "Mimo",
+    "MimoObjective",
+    "Packed",
+    "RankOne",
+    "Rival",
+    "RivalObjective",
+    "with_dropout",
+]

@@ -1,0 +1,124 @@
+"""Monte-Carlo dropout (Gal and Ghahramani, 2016): a network that was trained with dropout, asked several times with it.
+
+The masks of each pass are drawn once and serve all images ("consistent" Monte-Carlo dropout: Kirsch et al., 2019). For
+one image that is the same distribution as masks of its own; and its answer depends neither on the other images of its
+batch nor on who asked before, so it can be repeated, and exported.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+
+from modebridge import seeds
+from modebridge.errors import ModebridgeError
+from modebridge.rivals.rival import Rival, check_members
+from modebridge.rivals.surgery import called, replaced, tried
+from modebridge.types import Inputs
+
+__all__ = ["McDropout", "with_dropout"]
+
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+WHAT = "Monte-Carlo dropout"
+
+
+def with_dropout(net: nn.Module, rate: float = 0.1, *, example: Inputs) -> nn.Module:
+    """A copy of a network with dropout before every convolution and linear layer but the first.
+
+    A network that has dropout layers already keeps them as they are, and gets no others.
+
+    Args:
+        net: any module; it is copied.
+        rate: p, the share of inputs that are dropped.
+        example: a batch, to see the order of layers with.
+
+    >>> with_dropout(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)), 0.2, example=torch.rand(1, 2))[2]
+    Sequential(
+      (dropout): Dropout(p=0.2, inplace=False)
+      (layer): Linear(in_features=3, out_features=4, bias=True)
+    )
+    """
+    if not 0 <= rate < 1:
+        raise ModebridgeError(f"Expected the rate of dropout to be at least 0 and below 1, but got {rate}; change it.")
+    if _dropping(net, example):
+        return copy.deepcopy(net)
+    later = list(called(net, example))[1:]
+    if not later:
+        raise ModebridgeError(
+            f"Expected {WHAT} to be used with a network of several layers, but got {type(net).__name__}; "
+            "use another method."
+        )
+    return replaced(
+        net,
+        {
+            name: nn.Sequential(
+                OrderedDict(dropout=nn.Dropout(rate), layer=copy.deepcopy(net.get_submodule(name)))
+            ).train(net.training)
+            for name in later
+        },
+    )
+
+
+class McDropout(Rival):
+    """A trained network with dropout layers, asked T times: member t has the masks of pass t.
+
+    It is for prediction, and begins in evaluation mode: norms use their running statistics, and what is dropped is
+    fixed.
+
+    Args:
+        net: with dropout layers that are called; it is copied.
+        passes: T.
+        example: a batch, to see what each layer drops from.
+        seed: of the masks.
+
+    >>> net = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    >>> McDropout(net, 4, example=torch.rand(1, 2), seed=0)(torch.rand(5, 2)).shape
+    torch.Size([20, 3])
+    """
+
+    def __init__(self, net: nn.Module, passes: int = 4, *, example: Inputs, seed: int) -> None:
+        check_members(passes, WHAT)
+        layers: dict[str, nn.Module] = {}
+        for name, shape in _dropping(net, example).items():
+            layer = net.get_submodule(name)
+            assert isinstance(layer, DROPOUTS)
+            layers[name] = _FixedDropout(layer, shape[1:], passes, seeds.generator(seed, "mask", name))
+        super().__init__(replaced(net, layers), passes)
+        self.eval()
+        if next(self.parameters()).device.type != "meta":
+            tried(self, example, passes, WHAT)
+
+
+def _dropping(net: nn.Module, example: Inputs) -> dict[str, torch.Size]:
+    """The dropout layers that a pass calls, with the shapes of what they drop from."""
+    return called(net, example, DROPOUTS)
+
+
+class _FixedDropout(nn.Module):
+    """Dropout with the masks of T passes, each the same for all images: (T * B, ...) to (T * B, ...).
+
+    Args:
+        dropout: the layer that it stands for; of `nn.Dropout2d` whole channels are dropped.
+        shape: of what one image gives.
+        passes: T.
+        generator: of the masks.
+    """
+
+    mask: Tensor
+
+    def __init__(self, dropout: nn.Module, shape: torch.Size, passes: int, generator: torch.Generator) -> None:
+        super().__init__()
+        assert isinstance(dropout, DROPOUTS)
+        self.rate, self.passes = dropout.p, passes
+        if not isinstance(dropout, nn.Dropout):
+            shape = torch.Size([shape[0], *[1] * (len(shape) - 1)])
+        mask = torch.rand(passes, 1, *shape, generator=generator) >= self.rate
+        # Not persistent: drawn again from the seed, it is no weight.
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = torch.unflatten(x, 0, (self.passes, -1)) * self.mask
+        return (kept / (1 - self.rate)).flatten(0, 1)

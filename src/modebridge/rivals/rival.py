@@ -1,0 +1,106 @@
+"""Several members in one network: what BatchEnsemble, MIMO, packed ensembles and Monte-Carlo dropout share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from modebridge.batches import inputs_in
+from modebridge.errors import ModebridgeError
+from modebridge.modes import ModeObjective
+from modebridge.nets import logits_of, mean_probability, probabilities_of, run, skeleton
+from modebridge.trees import wide
+from modebridge.types import Batches, Prepared, State, States
+
+__all__ = ["MeanOfMembers", "Rival", "RivalObjective"]
+
+MOST = 64
+"""Members of one network: more share too little of it."""
+
+
+class RivalObjective(ModeObjective):
+    """Train all members of one network on labels: the mean cross entropy over members and images."""
+
+    def _loss(self, state: State, prepared: Prepared) -> Tensor:
+        logits = run(self._train, state.all_params, state.buffers, inputs_in(prepared))
+        labels = prepared["labels"]
+        return F.cross_entropy(logits, labels.repeat(len(logits) // len(labels)))
+
+    @torch.no_grad()
+    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
+        """The share of wrong answers of the members' mean probability."""
+        ((member, state),) = states.items()
+        wrong, seen = 0, 0
+        for images, labels in batches:
+            logits = run(self._eval, state.all_params, state.buffers, images)
+            table = mean_probability(torch.unflatten(probabilities_of(logits), 0, (-1, len(labels))))
+            wrong += int((table.argmax(-1) != labels).sum())
+            seen += len(labels)
+        return {member: wrong / seen if seen else math.nan}
+
+
+class Rival(nn.Module):
+    """A network whose M members share weights or layers; it gives (M * B, K) logits, all images of a member together.
+
+    That is torch-uncertainty's convention, as `BridgedEnsemble.stacked` has it. `fit_mode` trains one by its
+    `objective`.
+
+    Args:
+        net: takes what `arranged` makes of the inputs, and gives (M * B, K) logits.
+        members: M.
+    """
+
+    objective: ClassVar[type[ModeObjective]] = RivalObjective
+
+    def __init__(self, net: nn.Module, members: int) -> None:
+        super().__init__()
+        self.net = net
+        self.members = members
+
+    def arranged(self, inputs: Tensor) -> Tensor:
+        """What the network takes of an input (B, ...): by default each member's copy of it, (M * B, ...)."""
+        return inputs.repeat(self.members, *[1] * (inputs.dim() - 1))
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """The logits (M * B, K)."""
+        arranged = [self.arranged(tensor) for tensor in inputs]
+        by_name = {name: self.arranged(tensor) for name, tensor in named.items()}
+        return logits_of(self.net(*arranged, **by_name), training=self.training)
+
+
+class MeanOfMembers(nn.Module):
+    r"""A rival as a classifier like any other: logits (B, K) whose softmax is the members' mean probability.
+
+    .. math:: z = \log \frac{1}{M} \sum_{m=1}^{M} \operatorname{softmax}(z_m)
+
+    Args:
+        rival: it is copied.
+
+    >>> from modebridge.rivals import BatchEnsemble
+    >>> rival = BatchEnsemble(nn.Linear(3, 2), 4, example=torch.rand(1, 3))
+    >>> MeanOfMembers(rival)(torch.rand(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, rival: Rival) -> None:
+        super().__init__()
+        self.rival = skeleton(rival)
+        self.members = rival.members
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """The log of the mean probability (B, K)."""
+        logits = torch.unflatten(wide(self.rival(*inputs, **named)), 0, (self.members, -1))
+        return logits.log_softmax(dim=-1).logsumexp(dim=0) - math.log(self.members)
+
+
+def check_members(members: int, what: str) -> None:
+    """Refuse a number of members that makes no ensemble."""
+    if not (isinstance(members, int) and 2 <= members <= MOST):
+        raise ModebridgeError(
+            f"Expected {what} to have 2 to {MOST} members, but got {members}; with one it would be the network itself."
+        )

@@ -1,0 +1,154 @@
+"""The logits of members on corrupted test images and on images of other sets, kept like those on the clean ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from modebridge.data import CORRUPTIONS, SEVERITIES
+from modebridge.evaluate import Answers
+from modebridge.members import Artefact, Context, Made, Making, Member
+from modebridge.recipes import Recipe
+from modebridge.recipes.shifted_data import file_name_of
+from modebridge.runs.logits import Logits, predict
+from modebridge.runs.run import Run
+
+__all__ = ["OtherLogits", "ShiftedAnswers", "ShiftedLogits", "shifted_answers"]
+
+
+@dataclass(frozen=True)
+class ShiftedLogits(Artefact):
+    """What a member predicts on the test images under every corruption and severity, a table each as "noise-1".
+
+    In half precision, each row less its highest logit (probabilities are the same): what is near the top, and so
+    decides scores, is then kept most precisely.
+    """
+
+    member: Member
+    folder = "shifted"
+    stage = "shifted scores"
+    one_core = False
+
+    @property
+    def name(self) -> str:
+        """That of the member."""
+        return self.member.name
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Those of its logits on clean images."""
+        return Logits(self.member).parents(recipe)
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """The corrupted images."""
+        return {"images": context.shifted.key}
+
+    def together(self, context: Context) -> int:
+        """All of them: members share networks, and images are corrupted once."""
+        return 10**6
+
+    @classmethod
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Corrupt each batch in every way, and run the members on it."""
+        context = making.context
+        predictors = {artefact.name: artefact.member.load(context, making.parents) for artefact in group}
+        data = context.shifted
+        tables = predict(context, predictors, data.corrupted(), data.batches, cls.stage)
+        return {name: Made({table: _half(logits) for table, logits in tables[name].items()}) for name in tables}
+
+
+@dataclass(frozen=True)
+class OtherLogits(Artefact):
+    """What a member predicts on the images of another set, in half precision."""
+
+    member: Member
+    other: str
+    folder = "others"
+    stage = "other sets"
+    one_core = False
+
+    @property
+    def name(self) -> str:
+        """That of the member and of the set."""
+        return f"{self.member.name}--{file_name_of(self.other)}"
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Those of its logits on clean images."""
+        return Logits(self.member).parents(recipe)
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """The other images."""
+        return {"images": context.shifted.other_key(self.other)}
+
+    def together(self, context: Context) -> int:
+        """All of them: members share networks."""
+        return 10**6
+
+    @classmethod
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Run the members on every set that is asked for."""
+        context = making.context
+        members = {artefact.member.name: artefact.member for artefact in group}
+        predictors = {name: member.load(context, making.parents) for name, member in members.items()}
+        device = context.engine.device
+        parts = {other: context.shifted.other_batches(other) for other in dict.fromkeys(one.other for one in group)}
+        batches = ((other, images.to(device)) for other, pieces in parts.items() for images in pieces)
+        tables = predict(context, predictors, batches, sum(map(len, parts.values())), cls.stage)
+        return {one.name: Made({"logits": _half(tables[one.member.name][one.other])}) for one in group}
+
+
+@dataclass(frozen=True)
+class ShiftedAnswers:
+    """The answers of members on images that they were not trained for.
+
+    Args:
+        clean: on the test images that are corrupted, as they are.
+        corrupted: on the same images by corruption and severity, as "noise-1"; calibrated like `clean`.
+        whole: on all validation and test images.
+        others: on the images of other sets by name; there are no right labels.
+    """
+
+    clean: Answers
+    corrupted: Mapping[str, Answers]
+    whole: Answers
+    others: Mapping[str, Answers]
+
+
+def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) -> ShiftedAnswers:
+    """The answers of members on corrupted and other images: from the folder, or predicted now.
+
+    Args:
+        run: makes what is missing.
+        members: which; those that they read are added.
+        others: other sets, as `known_others` gives them.
+    """
+    whole = run.answers(members)
+    wanted = list(dict.fromkeys([*members, *(needed for member in members for needed in member.needs)]))
+    corruptions = [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES]
+    plan = run.make([ShiftedLogits(member) for member in wanted])
+    shifted = {member.name: run.tensors(plan, ShiftedLogits(member).place) for member in wanted}
+    numbers = run.context.shifted.numbers
+    clean = replace(
+        whole,
+        test={name: logits.index_select(-2, numbers) for name, logits in whole.test.items()},
+        test_labels=whole.test_labels[numbers],
+    )
+    corrupted = {
+        table: replace(clean, test={name: tables[table] for name, tables in shifted.items()}) for table in corruptions
+    }
+    plan = run.make([OtherLogits(member, other) for other in others for member in wanted])
+    elsewhere: dict[str, Answers] = {}
+    for other in others:
+        tables = {m.name: run.tensors(plan, OtherLogits(m, other).place)["logits"] for m in wanted}
+        count = next(iter(tables.values())).shape[-2]
+        # No label is right: a class that does not exist would be refused, so nobody may score these against labels.
+        elsewhere[other] = replace(whole, test=tables, test_labels=torch.full((count,), -1))
+    return ShiftedAnswers(clean, corrupted, whole, elsewhere)
+
+
+def _half(logits: Tensor) -> Tensor:
+    lowest = torch.finfo(torch.float16).min
+    return (logits - logits.amax(dim=-1, keepdim=True)).clamp(min=lowest).half()

@@ -1,0 +1,61 @@
+"""The study of all methods: its rows, what they cost, and what is left out with a reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from modebridge.members import METHODS, Blueprint, base_epochs, parse_member
+from modebridge.recipes import facts_of, find_recipe, network_of
+from modebridge.runs import Run
+from modebridge.studies import comparison, run_study
+from modebridge.studies.comparison import PAPER_ROWS
+from modebridge.studies.sheet import paper_numbers
+from tests.runs.damaging import tiny
+
+SOME = ("distilled", "snapshot", "tta")
+
+
+def test_rows_costs_and_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of the methods; all of them are in `make test-slow`."""
+    monkeypatch.setattr(comparison, "METHODS", {name: METHODS[name] for name in SOME})
+    monkeypatch.setattr(comparison, "SECONDS", 0.01)
+    recipe = tiny()
+    short = replace(recipe.curve, epochs=1)
+    run = Run(replace(recipe, curve=short, bridge=short, student_epochs=1), seed=1)
+    part = run_study("comparison", run)
+    (table,) = part.tables
+    rows = {row.name: {name: cell.mean for name, cell in row.cells.items()} for row in table.rows}
+    assert list(rows)[:2] == ["DE-1", "DE-1 + 1 bridge I"]
+    assert {"DE-2", "DE-2 cascade x1.15", "student of DE-2"} <= set(rows)
+    assert {"test-time augmentation x4", "student of DE-2 + 1 bridge I"} <= set(rows)
+    assert "SWA" not in rows
+    # One epoch is no two cycles.
+    assert any(note.startswith("Left out: snapshot x2. Expected mode.epochs to be at least 1") for note in table.notes)
+    members = {"DE-2": ["mode-0", "mode-1"], "student of DE-2": ["distilled-0"]}
+    for name, names in members.items():
+        assert rows[name]["training"] == base_epochs([parse_member(one) for one in names], run.context)
+    # Two modes of one epoch, and one epoch of the student and its two teachers.
+    assert rows["student of DE-2"]["training"] == pytest.approx(2 + 1 + 2 / 3)
+    assert rows["DE-1"]["time"] == 1
+    assert all(row["time"] > 0 for row in rows.values())
+    assert (rows["DE-2"]["FLOPs"], rows["test-time augmentation x4"]["#Params"]) == (2.0, 1.0)
+    assert 1 < rows["DE-2 cascade x1.15"]["FLOPs"] < 1.5
+    assert part.figure.startswith("<svg")
+
+
+def test_the_papers_rows_have_members() -> None:
+    assert list(paper_numbers("comparison", find_recipe("tin200"))) == list(PAPER_ROWS)
+    assert all(parse_member(name).name == name for _, names in PAPER_ROWS.values() for name in names)
+
+
+@pytest.mark.slow  # counts every network of Tiny ImageNet
+def test_the_papers_rows_stand_beside_ours() -> None:
+    recipe = replace(find_recipe("tin200"), methods=tuple(METHODS))
+    network = network_of(recipe, facts_of(recipe))
+    plans, notes = comparison._plans(Blueprint(recipe, network), beside_paper=True)
+    rows = {tuple(member.name for member in plan.members): plan.name for plan in plans}
+    assert {names for _, names in PAPER_ROWS.values()} <= set(rows)
+    assert len({plan.name for plan in plans}) == len(plans)
+    assert notes == []

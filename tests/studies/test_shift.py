@@ -1,0 +1,135 @@
+"""The study shift on a tiny run: its rows against the library's own scores, its files, the page, and other kinds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from modebridge.cli import run_commands
+from modebridge.data import SEVERITIES, corrupt
+from modebridge.ensembles import fit_temperature, mean_probability, scale
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import nll
+from modebridge.members import KINDS, ModeMember, members_of
+from modebridge.recipes.user_code import load_file
+from modebridge.report import PageData
+from modebridge.runs import Run, RunFolder, page_data, shifted_answers
+from modebridge.studies import run_study
+from tests.runs.damaging import everything, tiny
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One figure is enough for all tests."""
+    monkeypatch.setattr("modebridge.studies.shift.lines_figure", lambda *given: "")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return RunFolder(everything(tmp_path_factory.mktemp("shift") / "run"))
+
+
+@pytest.mark.slow
+def test_every_row_in_every_table_and_nothing_is_made_twice(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pages: list[PageData] = []
+    monkeypatch.setattr(page_data, "page", lambda data: pages.append(data) or "")  # it has tests of its own
+    given: dict[str, Any] = {"seed": None, "settings": [], "data": None, "device": "cpu", "as_json": False}
+    run_commands.study("shift", None, out=folder.path, others=["letters", "scrambled"], **given)
+    assert "Test images against letters" in capsys.readouterr().out
+    place = folder.path / "studies" / "shift"
+    assert {file.name for file in place.iterdir()} == {"table.md", "table.json", "table.tex", "figure.svg"}
+    shown = next(part for part in pages[-1].studies if part.name == "shift")
+    assert "<svg" in shown.figure
+    again = Run(tiny(), folder=RunFolder(folder.path, writes=False))
+    monkeypatch.setattr("modebridge.runs.shifted.predict", None)  # everything is there
+    monkeypatch.setattr("modebridge.studies.shift.lines_figure", lambda *given: "")
+    part = run_study("shift", again)
+    assert [table.as_dict() for table in part.tables] == [table.as_dict() for table in shown.tables]
+    titles = [table.title.partition(",")[0] for table in part.tables]
+    assert titles[:3] == ["NLL by severity", "ACC by severity", "ECE by severity"]
+    assert titles[-2:] == ["Test images against letters", "Test images against scrambled"]
+    names = [row.name for row in part.tables[0].rows]
+    assert {"DE-1", "DE-2", "DE-1 + 1 bridge I", "DE-2 + 1 bridge II", "DE-1 + 1 label control"} <= set(names)
+    for table in part.tables:
+        assert [row.name for row in table.rows] == (names[1:] if "takes off" in table.title else names)
+
+
+@pytest.mark.usefixtures("undrawn")
+@torch.no_grad()
+def test_scores_are_those_of_the_networks_on_corrupted_images(folder: RunFolder) -> None:
+    """Straight through the networks, in another order and in full precision."""
+    run = Run(tiny(), folder=folder)
+    data = run.context.data
+    part = run_study("shift", run)
+    nets = [run.mode(k) for k in range(2)]
+    valid, test = data.splits.valid, data.splits.test
+    span = (float(min(0, test.images.min())), float(max(1, test.images.max())))
+
+    def predicted(images: torch.Tensor) -> torch.Tensor:
+        net = run.context.net.eval()
+        logits = [torch.func.functional_call(net, dict(mode.state), (images,)) for mode in nets]
+        return mean_probability([one.double().softmax(dim=-1) for one in logits])
+
+    temperature = fit_temperature(predicted(valid.images), valid.labels)
+    of_two = {table.title: row.cells for table in part.tables for row in table.rows if row.name == "DE-2"}
+    every = []
+    for severity in SEVERITIES:
+        levels = [
+            nll(scale(predicted(corrupt(test.images, name, severity, span=span)), temperature), test.labels)
+            for name in ("noise", "blur", "contrast", "pixelate", "jpeg")
+        ]
+        every += levels
+        kept = of_two["NLL by severity, digits"][str(severity)].mean
+        assert kept == pytest.approx(sum(levels) / 5, abs=2e-4), "half precision costs no more"
+    assert of_two["NLL by severity, digits"]["mean"].mean == pytest.approx(sum(every) / 25, abs=2e-4)
+    other = run.context.shifted.other("letters")
+    tops = [scale(predicted(images), temperature).amax(dim=1) for images in (test.images, other)]
+    wanted = roc_auc_score([1] * len(tops[0]) + [0] * len(tops[1]), torch.cat(tops).numpy())
+    assert of_two["Test images against letters, digits"]["AUROC"].mean == pytest.approx(float(wanted), abs=1e-3)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_members_of_several_heads_and_of_other_kinds(folder: RunFolder, tmp_path: Path) -> None:
+    before = list(KINDS)
+    file = tmp_path / "guess.py"
+    file.write_text((Path(__file__).parents[1] / "members" / "guess_recipe.txt").read_text())
+    try:
+        load_file(file)
+        recipe = replace(tiny(), members_file=str(file))
+        run = Run(recipe, folder=folder)
+        guess = next(member for member in members_of(recipe) if member.name == "guess")
+        answers = shifted_answers(run, [ModeMember(0), guess], ["scrambled"])
+        assert answers.corrupted["blur-3"].test["guess"].shape == (2, 60, 10)
+        wanted = (torch.eye(10)[[2, 7]] * 3).softmax(dim=-1).mean(dim=0)
+        for one in (*answers.corrupted.values(), *answers.others.values()):
+            table = one.probabilities(["guess"])
+            torch.testing.assert_close(table, wanted.double().expand_as(table), atol=1e-6, rtol=0)
+        table = run_study("shift", run, ["scrambled"]).tables[-1]
+        cells = next(row.cells for row in table.rows if row.name == "a guess")
+        assert cells["AUROC"].mean == 0.5, "it is as sure of anything"
+        assert cells["FPR95 %"].mean == 100
+    finally:
+        KINDS[:] = before
+
+
+def test_what_is_refused(folder: RunFolder) -> None:
+    with pytest.raises(ModebridgeError, match="Expected --ood with the study shift alone, but got it with type1"):
+        run_study("type1", Run(tiny(), folder=folder), ["letters"])
+    with pytest.raises(ModebridgeError, match="near ones: letters"):
+        run_study("shift", Run(tiny(), folder=folder), ["leters"])
+
+
+def test_another_weight_is_asked_again(folder: RunFolder, tmp_path: Path) -> None:
+    """Logits are known by the weights and the images that they were made from."""
+    run = Run(tiny(), folder=RunFolder(everything(tmp_path / "run")))
+    first = shifted_answers(run, [ModeMember(0)], [])
+    other = replace(tiny(), mode=replace(tiny().mode, lr=0.01))
+    second = shifted_answers(Run(other, folder=RunFolder(tmp_path / "run")), [ModeMember(0)], [])
+    assert not torch.equal(first.corrupted["blur-3"].test["mode-0"], second.corrupted["blur-3"].test["mode-0"])
