@@ -83,6 +83,7 @@ def test_training_is_counted(run: Run) -> None:
     assert both == pytest.approx(3 * epochs + 2 * (2 + 3 / 3)), "teachers that they share run once"
 
 
+@pytest.mark.slow
 def test_students_can_be_the_modes_that_curves_and_bridges_stand_on() -> None:
     distilled = Run(recipe(base="distilled"), seed=3)
     plain = Run(recipe(methods=("distilled",)), seed=3)
