@@ -127,7 +127,7 @@ def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: M
     for name, predictor in predictors.items():
         if isinstance(predictor, NetworkPredictor | BridgePredictor):
             continue
-        module = predictor.module()
+        module = predictor.module(mean)
         if isinstance(module, str):
             raise ModebridgeError(f"Expected modes and bridges to export, but got '{name}'; {module}.")
         if len(predictors) > 1:
