@@ -6,7 +6,6 @@ import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -116,7 +115,7 @@ def _forward(net: nn.Module, inputs: Sequence[Tensor], device: torch.device, rep
 
 
 def _timed(work: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The median time of some work, after one round to warm up."""
+    """The shortest time of some work, after one round to warm up: others on the machine only make it longer."""
     times = []
     for _ in range(repeats + 1):
         begin = time.perf_counter()
@@ -124,4 +123,4 @@ def _timed(work: Callable[[], object], device: torch.device, repeats: int) -> fl
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
-    return median(times[1:])
+    return min(times[1:])

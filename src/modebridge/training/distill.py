@@ -107,6 +107,12 @@ def plan_student(
         seed: of new weights.
     """
     trainable(net)
+    for teacher in teachers:
+        if not isinstance(teacher, Mode | BridgedEnsemble):
+            raise ModebridgeError(
+                f"Expected teachers to be modes or bridged ensembles, but got {type(teacher).__name__}; make a mode of "
+                "a module with Mode.from_module."
+            )
     if start is None:
         start = fresh_mode(net, seed)
     check_modes(net, [start], 1, "a student")
