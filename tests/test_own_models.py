@@ -33,15 +33,13 @@ def dicts(n: int = 24) -> list[dict[str, object]]:
 CASES = [*((name, "I") for name in NETWORKS), ("plain module", "II"), ("timm vit_tiny", "II")]
 
 
-# The ResNets take long: they are in `make test-slow`.
+MORE = [("timm resnet18", "I"), ("torchvision resnet18", "I"), ("timm vit_tiny", "II")]
+"""These take long, or have been there with another bridge: they are in `make test-slow`."""
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        pytest.param(
-            *case, marks=[pytest.mark.slow] * (case[0] == "timm resnet18" or case == ("torchvision resnet18", "I"))
-        )
-        for case in CASES
-    ],
+    [pytest.param(*case, marks=[pytest.mark.slow] * (case in MORE)) for case in CASES],
 )
 def test_from_two_checkpoints_to_scores(name, kind):
     net, train = made(name), pairs()

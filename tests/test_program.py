@@ -215,6 +215,18 @@ def test_costs_and_recipes_as_data(quick):
     assert rows["DE-1 + 2 bridges I"]["paper_params"] == pytest.approx(1.114, abs=5e-4)
 
 
+def test_costs_of_networks_of_another_kind():
+    rows = json.loads(
+        invoke(
+            "cost", "digits", "--set", "methods=tta,packed,distilled", "--set", "norm=frn", "--paper", "--json"
+        ).stdout
+    )
+    costs = {row["name"]: (row["relative_flops"], row["relative_params"], "paper_flops" in row) for row in rows}
+    assert costs["test-time augmentation x4"] == (4.0, 1.0, False)
+    assert costs["student of DE-4"] == (1.0, 1.0, True)
+    assert costs["packed ensemble, 4 members, width x2"][:2] == pytest.approx((1.007, 1.011), abs=1e-3)
+
+
 def test_recipes_are_listed_at_once_and_estimated_where_asked(quick, monkeypatch):
     from modebridge.cli import show_commands
 

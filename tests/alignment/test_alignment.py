@@ -111,7 +111,7 @@ def test_trained_networks_come_nearer_and_the_barrier_falls():
         assert "Barrier" in str(result)
 
 
-@pytest.mark.parametrize("norm", ["frn", "bn"])
+@pytest.mark.parametrize("norm", [pytest.param("frn", marks=pytest.mark.slow), "bn"])
 def test_our_networks_with_the_barrier(norm):
     net = tiny_net(0, norm)
     a, b = (fit_mode(tiny_net(seed, norm), loader(48), config=quick(4)) for seed in (0, 1))

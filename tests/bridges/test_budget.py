@@ -177,7 +177,7 @@ def test_a_perceptron_reads_the_mean_over_places():
     "name",
     [
         pytest.param("torchvision resnet18", marks=pytest.mark.slow),
-        "timm vit",
+        pytest.param("timm vit", marks=pytest.mark.slow),
         pytest.param("timm swin", marks=pytest.mark.slow),
     ],
 )

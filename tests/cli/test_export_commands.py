@@ -208,6 +208,7 @@ def test_the_installed_program(made, tmp_path):
     assert list(home.rglob("*")) == []
 
 
+@pytest.mark.slow
 def test_a_wrong_command_of_the_installed_program(made, tmp_path):
     """Exit code 2, one sentence, nothing else."""
     root, _, _ = made

@@ -54,6 +54,7 @@ def test_no_points_and_no_bridges():
     assert [one.name for one in found] == ["DE-1"]
 
 
+@pytest.mark.slow
 def test_a_race_has_every_line(entered):
     heard = []
     entered = [one for one in entered if "3" not in one.name]

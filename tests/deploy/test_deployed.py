@@ -245,6 +245,7 @@ def test_a_threshold_of_its_own(tmp_path):
     assert set(file(batch, threshold=ALL).used.tolist()) == {3}
 
 
+@pytest.mark.slow
 def test_any_module(tmp_path):
     """Vectors instead of images, tied weights, no bridges."""
     nets = [Vectors().eval(), Vectors().eval()]

@@ -75,7 +75,9 @@ class Outer(nn.Module):
     [
         (Looks, "onnx", True, "a branch or a number that depends on the values in a tensor"),
         (Looks, "pt2", False, "a branch or a number that depends on the values in a tensor"),
-        (Bessel, "onnx", True, "the operation prims.bessel_j0 without a counterpart in ONNX"),
+        pytest.param(
+            Bessel, "onnx", True, "the operation prims.bessel_j0 without a counterpart in ONNX", marks=pytest.mark.slow
+        ),
         (Leaves, "pt2", True, "'.numpy() is not supported for tensor subclasses.'"),
     ],
 )

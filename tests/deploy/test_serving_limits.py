@@ -219,6 +219,7 @@ def test_ctrl_c_while_it_starts(own):
     assert own.said().endswith("Ctrl-C stops it.")
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_does_not_wait_for_requests(own):
     own.worker().suspend()
     with ThreadPoolExecutor(1) as clients:

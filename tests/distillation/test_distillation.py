@@ -51,6 +51,13 @@ def test_the_authors_mean_over_teachers_has_the_same_gradient():
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-14)
 
 
+def test_labels_weigh_what_the_loss_says():
+    labels, logits = F.one_hot(torch.arange(5) % 4, 4).double(), torch.randn(5, 4, dtype=EXACT)
+    entropy = F.cross_entropy(logits, torch.arange(5) % 4)
+    torch.testing.assert_close(mb.DistillationLoss(soft=0, hard=0.1)(None, labels, logits), 0.1 * entropy)
+    torch.testing.assert_close(mb.DistillationLoss()(None, labels, logits), entropy)
+
+
 def test_a_step_by_hand():
     """One step of a student on one mixed batch, with autograd on a module of torch's own."""
     net, teachers = tiny_net(5, dtype=EXACT), modes(2, dtype=EXACT)
@@ -145,6 +152,7 @@ def test_new_weights_are_new_and_no_epoch_changes_nothing():
     assert first.id == again.id != mb.plan_student(net, modes(1, "bn"), seed=2).start.id
     assert not any(torch.equal(first.params[name], p) for name, p in net.named_parameters() if p.dim() > 1)
     assert mb.distill(net, modes(2, "bn"), loader(), start=first, config=quick(0)).id == first.id
+    assert mb.distill(net, modes(1, "bn")[0], loader(), start=first, config=quick(0)).id == first.id
 
 
 @pytest.mark.parametrize(
@@ -152,6 +160,7 @@ def test_new_weights_are_new_and_no_epoch_changes_nothing():
     [
         (lambda net: mb.distill(net, [], loader()), "Expected teachers to distil, but got none"),
         (lambda net: mb.fit_students(net, {}, loader()), "Expected at least one student"),
+        (lambda net: mb.distill(net, [tiny_net(1)], loader()), "to be modes or bridged ensembles, but got ResNet"),
         (lambda net: mb.distill(net, modes(1), loader(), mixup=-1.0), "mixup to be at least 0"),
         (lambda net: mb.DistillationLoss(temperature=0), "temperature of distillation to be above 0"),
         (lambda net: mb.DistillationLoss(soft=0), "not both 0"),

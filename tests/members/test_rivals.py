@@ -94,6 +94,17 @@ def test_each_exports_alone(run):
         ensemble_of(folder.path, ["mode-0", "mimo-2"])
 
 
+@torch.no_grad()
+def test_the_logarithmic_mean_is_of_its_members(run):
+    folder, result = run
+    answers = read_answers(folder)
+    name = next(name for name in NAMES if len(answers.heads(name)) > 1)
+    ensemble, _ = ensemble_of(folder.path, [name], mean="logarithmic")
+    wanted = answers.calibrated([name], mean="logarithmic")
+    torch.testing.assert_close(ensemble(result.splits.test.images).double(), wanted, rtol=0, atol=1e-5)
+    assert not torch.allclose(wanted, answers.calibrated([name]), atol=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_of_one(run, tmp_path, name):

@@ -245,3 +245,10 @@ def test_a_program_that_ends_itself(tmp_path):
     file.write_text("raise SystemExit(0)")
     with pytest.raises(ModebridgeError, match="got SystemExit"):
         read_recipe(str(file))
+
+
+def test_work_is_counted_by_the_recipe_and_not_by_one_before_it() -> None:
+    two, eight = (replace(digits(), modes=modes, methods=("distilled",)) for modes in (2, 8))
+    first = work_of(two)
+    work_of(eight)
+    assert work_of(two) == first

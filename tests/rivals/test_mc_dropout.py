@@ -9,6 +9,7 @@ from torch import nn
 from modebridge.errors import ModebridgeError
 from modebridge.nets import resnet
 from modebridge.rivals import McDropout, with_dropout
+from tests.scenarios import Vectors
 
 
 def seeded(seed=0):
@@ -81,3 +82,21 @@ def test_where_dropout_is_put():
         with_dropout(net, 1.0, example=torch.rand(1, 1, 8, 8))
     with pytest.raises(ModebridgeError, match="network of several layers"):
         with_dropout(nn.Linear(2, 3), 0.1, example=torch.rand(1, 2))
+
+
+def test_dropout_that_is_off_is_no_dropout_and_none_is_refused():
+    off = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.Linear(8, 3))
+    made = with_dropout(off, 0.3, example=torch.rand(1, 4))
+    tables = torch.unflatten(McDropout(made, 4, example=torch.rand(1, 4), seed=0)(torch.rand(5, 4)), 0, (4, 5))
+    assert not torch.equal(tables[0], tables[1])
+    with pytest.raises(ModebridgeError, match="with dropout for Monte-Carlo dropout, but got none in Linear"):
+        McDropout(nn.Linear(4, 3), 4, example=torch.rand(1, 4), seed=0)
+    everything = nn.Sequential(nn.Linear(4, 8), nn.Dropout(1.0), nn.Linear(8, 3))
+    answer = McDropout(everything, 2, example=torch.rand(1, 4), seed=0)(torch.rand(5, 4))
+    torch.testing.assert_close(answer, everything[2].bias.expand(10, 3))
+
+
+def test_layers_that_share_a_weight_are_not_torn_apart():
+    tied = Vectors()
+    with pytest.raises(ModebridgeError, match="'first' and 'second' of Vectors share one"):
+        with_dropout(tied, 0.1, example=torch.rand(1, 4))

@@ -153,7 +153,8 @@ def test_modes_are_aligned_where_the_recipe_says_so(tmp_path):
     # The curve's end is the aligned mode, which is the same function as the mode that was trained.
     curve = json.loads((tmp_path / "run" / "curves" / "0-1" / "meta.json").read_text())
     plain = json.loads((tmp_path / "run" / "modes" / "1" / "meta.json").read_text())
-    assert meta["from"]["parents"][1] != curve["from"]["parents"][1]
+    assert list(curve["inputs"]) == ["modes/0", "aligned/1"]
+    assert curve["inputs"]["aligned/1"] == meta["hash"]
     again = run_recipe(recipe, folder=folder)
     assert again.trained == ()
     assert plain["key"] == json.loads((tmp_path / "run" / "modes" / "1" / "meta.json").read_text())["key"]

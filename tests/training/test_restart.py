@@ -66,7 +66,9 @@ def fit_all_bridges(lives, checkpoints):
     return [trees.fingerprint(bridge.state_dict()) for bridge in fitted.values()]
 
 
-@pytest.mark.parametrize("fit", [pytest.param(fit_all_modes, marks=pytest.mark.slow), fit_all_curves, fit_all_bridges])
+@pytest.mark.parametrize(
+    "fit", [*(pytest.param(fit, marks=pytest.mark.slow) for fit in (fit_all_modes, fit_all_bridges)), fit_all_curves]
+)
 def test_stopped_anywhere_it_ends_at_the_same_bits(fit, tmp_path):
     whole = fit(-1, None)
     for lives in range(1, 4 * STEPS + 3, 4):

@@ -59,7 +59,7 @@ def advise_run(
     advice = advise(answers, budget, prices, cascades=by != "params", mean=kind, effort=effort)
     chosen = advice.chosen
     # After the choice, and only of what was chosen: the lowest of many validation scores flatters itself.
-    one = next(name for name in chosen.members if not answers.costs[name].reads)
+    one = next(name for name, cost in answers.costs.items() if not cost.reads and not cost.alone)
     tested = answers.score(chosen.members, threshold=chosen.threshold, mean=kind, intervals=True)
     alone = answers.score([one])
     if as_json:
@@ -100,7 +100,7 @@ def advise_run(
         already = have if have is not None else given_modes_of(folder, recipe.modes)
         console.print(
             f"Training it takes {chosen.training:,.0f} epochs of one network{limit}, with all that it is made from; "
-            + (f"{already} trained mode{'s' if already > 1 else ''} cost nothing." if already else "nothing is there.")
+            + ("no mode is there yet." if not already else f"the modes that are there ({already}) cost nothing.")
         )
     low, high = tested.nll_interval or (math.nan, math.nan)
     asked = f" (all members are asked about {100 * tested.asked:.1f} % of its images)" if average else ""

@@ -120,7 +120,8 @@ def study(
     as_json: Json = False,
 ) -> None:
     """Make one table or figure of the paper: type1, type2, correspondence, r-position, r-ablation, bridge-size,
-    type-mix, mode-choice; or of what rows are worth on images that they were not trained for: shift.
+    type-mix, mode-choice, swa, comparison (all methods side by side); or of what rows are worth on images that they
+    were not trained for: shift.
 
     It uses what is in the run folder, trains what is missing, and writes RUN/studies/NAME (Markdown, JSON, LaTeX, SVG).
     """  # noqa: D205

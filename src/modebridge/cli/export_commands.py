@@ -85,7 +85,7 @@ def _tell(done: Exported) -> None:
     meta = done.meta
     console = screen()
     console.print(f"File: {done.path}, {done.bytes / 1e6:.2f} MB, {done.format}, {meta['precision']}", soft_wrap=True)
-    ways = f"elastic, 0 to {meta['bridges']} bridges" if meta["elastic"] else "all members, always"
+    ways = f"elastic, 0 to {meta['bridges']} bridges" if meta["elastic"] and meta["bridges"] else "all members, always"
     flops = meta["cost"]["relative_flops"]
     console.print(f"Members: {' + '.join(meta['members'])} ({ways}); x{flops:.3f} FLOPs of one network.")
     scores = meta["scores"]

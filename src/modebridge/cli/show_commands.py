@@ -127,7 +127,14 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     for name, wanted in plans:
         record: dict[str, Any] = {"name": name}
         for convention in conventions:
-            costs = [parts[convention].get(member.title, parts[convention][""]) for member in wanted]
+            if convention == "paper" and any(member.alone for member in wanted):
+                continue  # how the paper counted networks of another kind is not known
+            costs = [
+                _of_another_network(member, blueprint)
+                if member.alone
+                else parts[convention].get(member.title, parts[convention][""])
+                for member in wanted
+            ]
             flops, params = sum(part.relative_flops for part in costs), sum(part.relative_params for part in costs)
             if convention == "paper":
                 record |= {"paper_flops": flops, "paper_params": params}
@@ -144,7 +151,8 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
         cells = [f"{record['flops'] / 1e6:,.1f}", f"{record['params'] / 1e6:,.2f}"]
         cells += [f"x{record['relative_flops']:.3f}", f"x{record['relative_params']:.3f}"]
         if paper:
-            cells += [f"x{record['paper_flops']:.3f}", f"x{record['paper_params']:.3f}"]
+            known = "paper_flops" in record
+            cells += [f"x{record[key]:.3f}" if known else "" for key in ("paper_flops", "paper_params")]
         table.add_row(record["name"], *cells)
     console = screen()
     console.print(table)
@@ -152,6 +160,12 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     if paper:
         explained += " [P]: as the paper counts, elementwise work too, bridges' parameters divided by three networks."
     console.print(explained)
+
+
+def _of_another_network(member: Member, blueprint: Blueprint) -> Cost:
+    """The cost of a member that is another network than the recipe's."""
+    counted, unit = member.cost(blueprint), blueprint.base_cost
+    return Cost(counted.flops, counted.params, counted.flops / unit.flops, counted.params / unit.params)
 
 
 def _parts(blueprint: Blueprint, small: Mapping[str, Body], convention: CostConvention) -> dict[str, Cost]:

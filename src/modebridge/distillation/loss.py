@@ -71,7 +71,9 @@ class DistillationLoss:
             soft = kl_divergence(target, logits / self.temperature).mean()
             loss = loss + self.soft * self.temperature**2 * soft
         if labels is not None:
-            loss = loss + (self.hard if target is not None else 1.0) * kl_divergence(labels, logits).mean()
+            # Where there is no teacher, labels are all that there is.
+            weight = 1.0 if target is None and self.soft else self.hard
+            loss = loss + weight * kl_divergence(labels, logits).mean()
         return loss
 
 

@@ -148,7 +148,7 @@ class Answers:
 
     def cost(self, members: Sequence[str]) -> tuple[float, float]:
         """Relative multiply-adds and parameters: a mode that is read runs, whether it is a member or not."""
-        unit = next((cost for cost in self.costs.values() if not cost.reads), None)
+        unit = next((cost for cost in self.costs.values() if not cost.reads and not cost.alone), None)
         if unit is None:
             raise ModebridgeError("Expected the answers to have a mode to measure costs by, but got bridges alone.")
         run = dict.fromkeys(members)

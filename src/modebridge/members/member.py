@@ -114,6 +114,10 @@ class Member(ABC):
         """The members that it is made from; when one of them is replaced, its logits are no longer its own."""
         return self.reads
 
+    def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
+        """The same in a recipe, where that says what it is made from."""
+        return self.ancestors
+
     @property
     def imitates(self) -> Member | None:
         """The member whose output it was trained to give, where there is one."""
@@ -142,6 +146,10 @@ class Member(ABC):
 
     def body(self, blueprint: Blueprint) -> Body | None:
         """What runs for it beside the networks that it reads, to be timed; None for a network."""
+        return None
+
+    def whole(self, blueprint: Blueprint) -> nn.Module | None:
+        """What runs for it where that is another network than the recipe's, with weights that mean nothing."""
         return None
 
     @classmethod

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from modebridge.bridges import Bridge
 from modebridge.members.artefact import key_of
 from modebridge.modes import Mode
+from modebridge.nets import Mean
 from modebridge.trees import fingerprint
 from modebridge.types import Inputs
 
@@ -46,10 +47,13 @@ class Predictor(ABC):
         """The same on another device."""
         return self
 
-    def module(self) -> nn.Module | str:
+    def module(self, mean: Mean = "probability") -> nn.Module | str:
         """A module of logits (B, K) whose softmax is the mean of its heads', to be exported alone; or why it has none.
 
         Networks of the recipe's architecture and bridges need none: they are parts of the ensemble that is exported.
+
+        Args:
+            mean: how heads become one.
         """
         return "this kind of member cannot be exported"
 

@@ -18,7 +18,7 @@ from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Method
 from modebridge.members.predictor import Outputs, Predictor
 from modebridge.modes import Mode
-from modebridge.nets import ResNetSpec, call
+from modebridge.nets import Mean, ResNetSpec, call
 from modebridge.recipes import Recipe
 from modebridge.rivals import MeanOfMembers, Rival
 from modebridge.training import fit_modes
@@ -119,9 +119,12 @@ class RivalMember(Method):
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
         """As it runs for one image, all members of it."""
-        generator = seeds.generator(blueprint.seed, "net")
-        counted = blueprint.cost_of(self.name, lambda: self.ready(blueprint, self.network(blueprint, generator)))
+        counted = blueprint.cost_of(self.name, lambda: self.whole(blueprint))
         return MemberCost(counted.flops, counted.params)
+
+    def whole(self, blueprint: Blueprint) -> Rival:
+        """The network of all members."""
+        return self.ready(blueprint, self.network(blueprint, seeds.generator(blueprint.seed, "net")))
 
     def trained_flops(self, blueprint: Blueprint) -> float:
         """Multiply-adds of a forward pass in training, for each image of a batch."""
@@ -155,9 +158,9 @@ class RivalPredictor(Predictor):
         self._rival.to(device)
         return self
 
-    def module(self) -> nn.Module:
+    def module(self, mean: Mean = "probability") -> nn.Module:
         """The log of the members' mean probability."""
-        return MeanOfMembers(self._rival)
+        return MeanOfMembers(self._rival, mean)
 
 
 def paper_spec(blueprint: Blueprint, member: RivalMember) -> ResNetSpec:

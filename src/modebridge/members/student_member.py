@@ -152,8 +152,12 @@ class DistilledMember(Method, ModeMember):
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """The first."""
-        return [cls(0)]
+        """The first; none where the modes of the run are such students themselves."""
+        return [] if recipe.base == cls.base else [cls(0)]
+
+    def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
+        """All modes, where those are its teachers."""
+        return () if recipe.base == self.base else tuple(ModeMember(k) for k in range(recipe.modes))
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
@@ -177,7 +181,7 @@ class DistilledMember(Method, ModeMember):
             "the student, and two of its teachers about the images that it is least sure of; FLOPs are the average",
             average_cost=CASCADE,
         )
-        return [*rows, cascade] if cls(0) in students else rows
+        return [*rows, cascade] if cls(0) in students and recipe.base != cls.base else rows
 
 
 @dataclass(frozen=True)
@@ -211,18 +215,20 @@ class StudentMember(Method):
         teachers = {"modes": f"DE-{self.count}", "labels": "labels", "bridged": "DE-1 + bridges I"}[self.source]
         return f"student of {teachers}" + (f", start {self.number}" if self.number else "")
 
-    @property
-    def ancestors(self) -> tuple[Member, ...]:
-        """The modes that teach; what a bridged ensemble is made from differs by recipe."""
-        return tuple(ModeMember(k) for k in range(self.count if self.source == "modes" else self.source == "bridged"))
+    def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
+        """Its teachers, where they are members of the run."""
+        if self.source == "bridged":
+            return ModeMember(0), *_bridges(recipe)
+        return () if recipe.base == DistilledMember.base else tuple(ModeMember(k) for k in range(self.count))
 
     def belongs(self, recipe: Recipe) -> bool:
         """Where the recipe has so many modes; the teachers are no modes of a run whose modes are distilled."""
         return self.count <= recipe.modes
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """Its weights."""
-        return (StudentWeights(self.number, self.source, self.count),)
+        """Its weights; a student of all modes is the one that is called distilled."""
+        count = 0 if self.count == recipe.modes else self.count
+        return (StudentWeights(self.number, self.source, count),)
 
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
         """The network."""

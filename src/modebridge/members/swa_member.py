@@ -52,5 +52,5 @@ class SwaMember(Method, ModeMember):
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """The first."""
-        return [cls(0)]
+        """The first; none where the modes of the run are averaged themselves."""
+        return [] if recipe.base == cls.base else [cls(0)]

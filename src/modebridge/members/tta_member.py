@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ from modebridge.members.member import Member, Method
 from modebridge.members.mode_member import ModeMember
 from modebridge.members.predictor import Outputs, Predictor
 from modebridge.modes import Mode
-from modebridge.nets import logits_of, run, skeleton
+from modebridge.nets import Mean, logits_of, run, skeleton
 from modebridge.recipes import Recipe
+from modebridge.rivals.rival import mean_logits
 from modebridge.types import Inputs
 
 __all__ = ["TtaMember", "TtaPredictor", "View", "views_of"]
@@ -77,17 +77,18 @@ class Views(nn.Module):
     Args:
         net: from images to logits.
         views: of each image.
+        mean: how they become one.
     """
 
-    def __init__(self, net: nn.Module, views: Sequence[View]) -> None:
+    def __init__(self, net: nn.Module, views: Sequence[View], mean: Mean = "probability") -> None:
         super().__init__()
         self.net = net
         self.views = tuple(views)
+        self.mean = mean
 
     def forward(self, images: Tensor) -> Tensor:
         """The log of the mean over views of the network's probabilities."""
-        logits = torch.stack([logits_of(self.net(view(images))) for view in self.views])
-        return logits.log_softmax(dim=-1).logsumexp(dim=0) - math.log(len(self.views))
+        return mean_logits(torch.stack([logits_of(self.net(view(images))) for view in self.views]), self.mean)
 
 
 class TtaPredictor(Predictor):
@@ -115,9 +116,9 @@ class TtaPredictor(Predictor):
         logits = [run(self.net, self.mode.params, self.mode.buffers, view(inputs)) for view in self.views[1:]]
         return [outputs[self.name][0], *logits]
 
-    def module(self) -> nn.Module:
+    def module(self, mean: Mean = "probability") -> nn.Module:
         """All of it as one module, from images to the log of the mean probability."""
-        return Views(self.mode.load(self.net), self.views)
+        return Views(self.mode.load(self.net), self.views, mean)
 
     def to(self, device: torch.device | str) -> TtaPredictor:
         """The same on another device."""
@@ -168,6 +169,10 @@ class TtaMember(Method):
         views = self._views(blueprint)
         counted = module_cost(Views(blueprint.bare, views), blueprint.network.image or ())
         return MemberCost(counted.flops, counted.params)
+
+    def whole(self, blueprint: Blueprint) -> nn.Module:
+        """The network on all views."""
+        return Views(blueprint.net, self._views(blueprint))
 
     def _views(self, blueprint: Blueprint) -> tuple[View, ...]:
         shape = blueprint.network.image

@@ -43,7 +43,8 @@ def with_dropout(net: nn.Module, rate: float = 0.1, *, example: Inputs) -> nn.Mo
     """
     if not 0 <= rate < 1:
         raise ModebridgeError(f"Expected the rate of dropout to be at least 0 and below 1, but got {rate}; change it.")
-    if _dropping(net, example):
+    # A rate of 0 is how people turn dropout off.
+    if any(getattr(net.get_submodule(name), "p", 0.0) > 0 for name in _dropping(net, example)):
         return copy.deepcopy(net)
     later = list(called(net, example))[1:]
     if not later:
@@ -86,6 +87,11 @@ class McDropout(Rival):
             layer = net.get_submodule(name)
             assert isinstance(layer, DROPOUTS)
             layers[name] = _FixedDropout(layer, shape[1:], passes, seeds.generator(seed, "mask", name))
+        if not layers:
+            raise ModebridgeError(
+                f"Expected a network with dropout for {WHAT}, but got none in {type(net).__name__}; give it some with "
+                "with_dropout."
+            )
         super().__init__(replaced(net, layers), passes)
         self.eval()
         if next(self.parameters()).device.type != "meta":
@@ -121,4 +127,4 @@ class _FixedDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         kept = torch.unflatten(x, 0, (self.passes, -1)) * self.mask
-        return (kept / (1 - self.rate)).flatten(0, 1)
+        return (kept / (1 - self.rate) if self.rate < 1 else kept).flatten(0, 1)

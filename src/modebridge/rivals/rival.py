@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from modebridge.batches import inputs_in
 from modebridge.errors import ModebridgeError
 from modebridge.modes import ModeObjective
-from modebridge.nets import logits_of, mean_probability, probabilities_of, run, skeleton
+from modebridge.nets import Mean, logits_of, mean_probability, probabilities_of, run, skeleton
 from modebridge.trees import wide
 from modebridge.types import Batches, Prepared, State, States
 
-__all__ = ["MeanOfMembers", "Rival", "RivalObjective"]
+__all__ = ["MeanOfMembers", "Rival", "RivalObjective", "mean_logits"]
 
 MOST = 64
 """Members of one network: more share too little of it."""
@@ -80,6 +80,7 @@ class MeanOfMembers(nn.Module):
 
     Args:
         rival: it is copied.
+        mean: how members become one, see `mean_logits`.
 
     >>> from modebridge.rivals import BatchEnsemble
     >>> rival = BatchEnsemble(nn.Linear(3, 2), 4, example=torch.rand(1, 3))
@@ -87,15 +88,30 @@ class MeanOfMembers(nn.Module):
     torch.Size([5, 2])
     """
 
-    def __init__(self, rival: Rival) -> None:
+    def __init__(self, rival: Rival, mean: Mean = "probability") -> None:
         super().__init__()
         self.rival = skeleton(rival)
         self.members = rival.members
+        self.mean = mean
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         """The log of the mean probability (B, K)."""
         logits = torch.unflatten(wide(self.rival(*inputs, **named)), 0, (self.members, -1))
-        return logits.log_softmax(dim=-1).logsumexp(dim=0) - math.log(self.members)
+        return mean_logits(logits, self.mean)
+
+
+def mean_logits(logits: Tensor, mean: Mean = "probability") -> Tensor:
+    """Logits (B, K) whose softmax is the mean of the members' probabilities, or their logarithmic mean.
+
+    Args:
+        logits: (M, B, K).
+        mean: which.
+
+    >>> mean_logits(torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]).log()).exp()
+    tensor([[0.7000, 0.3000]])
+    """
+    tables = logits.log_softmax(dim=-1)
+    return tables.mean(dim=0) if mean == "logarithmic" else tables.logsumexp(dim=0) - math.log(len(tables))
 
 
 def check_members(members: int, what: str) -> None:

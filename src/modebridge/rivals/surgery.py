@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -58,9 +58,23 @@ def replaced(net: nn.Module, layers: Mapping[str, nn.Module]) -> nn.Module:
     >>> replaced(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), {"1": nn.SiLU()})[1]
     SiLU()
     """
+    _check_untied(net, layers)
     memo: dict[int, object] = {id(net.get_submodule(name)): layer for name, layer in layers.items()}
     # deepcopy takes what its memo holds, wherever it meets the old one.
     return copy.deepcopy(net, memo)
+
+
+def _check_untied(net: nn.Module, names: Iterable[str]) -> None:
+    """Refuse to replace layers that share a weight with another one: replaced one by one they would come apart."""
+    owners: dict[int, str] = {}
+    for name, module in net.named_modules():
+        for parameter in module._parameters.values():
+            other = owners.setdefault(id(parameter), name)
+            if parameter is not None and other != name and {name, other}.intersection(names):
+                raise ModebridgeError(
+                    f"Expected layers with weights of their own, but '{other}' and '{name}' of {type(net).__name__} "
+                    "share one; this network cannot have the method."
+                )
 
 
 def channels_of(layer: nn.Module) -> tuple[int, int]:

@@ -62,6 +62,11 @@ def ensemble_of(
             threshold = chosen.threshold
     names = _ordered(answers, members)
     if average_cost is not None:
+        if len(names) < 2:
+            raise ModebridgeError(
+                f"Expected at least two members for a cascade of average cost {average_cost:g}, but got {names[0]} "
+                "alone; name the members to ask about unsure images too, or leave the average cost out."
+            )
         threshold = answers.threshold(names, average_cost)
     # A budget for everybody needs no threshold.
     threshold = threshold if threshold is not None and threshold < ALL else None
@@ -127,13 +132,13 @@ def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: M
     for name, predictor in predictors.items():
         if isinstance(predictor, NetworkPredictor | BridgePredictor):
             continue
-        module = predictor.module()
+        module = predictor.module(mean)
         if isinstance(module, str):
             raise ModebridgeError(f"Expected modes and bridges to export, but got '{name}'; {module}.")
         if len(predictors) > 1:
             raise ModebridgeError(
-                f"Expected '{name}' to be exported alone, because it is not the recipe's own network, but got "
-                f"{', '.join(predictors)}; name it alone."
+                f"Expected '{name}' to be exported alone, because it is not one plain pass of the recipe's network, "
+                f"but got {', '.join(predictors)}; name it alone."
             )
         return BridgedEnsemble(module, [Mode.from_module(module)])
     modes = [predictor.mode for predictor in predictors.values() if isinstance(predictor, NetworkPredictor)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,10 @@ def work_of(recipe: Recipe) -> dict[str, float]:
     # Norms do not count, so one of them serves both and is counted once; so are recipes of the same widths.
     network = replace(network_of(recipe, facts), norm="bn")
     widths = network, recipe.small, recipe.medium, recipe.budget
-    blueprint = _COUNTED.setdefault(widths, Blueprint(recipe, network))
+    counted = _COUNTED.setdefault(widths, Blueprint(recipe, network))
+    counted.base_cost  # noqa: B018 - before it is copied, so that it is counted once
+    blueprint = copy.copy(counted)
+    blueprint.recipe = recipe
     work: dict[str, float] = {}
     for kind, epochs, group in trained_alike(members_of(recipe), recipe):
         steps = facts.counts["train"] * epochs
@@ -89,6 +92,10 @@ def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, 
     times: dict[str, float] = {}
     for name in members:
         member = parse_member(name)
+        whole = member.whole(blueprint)
+        if whole is not None:
+            times[name] = _forward(whole.to(device).eval(), [images], device, repeats) / base
+            continue
         part = member.body(blueprint)
         if part is None:  # by counted work: a network takes the time of one
             times[name] = member.cost(blueprint).flops / blueprint.base_cost.flops
@@ -108,7 +115,7 @@ def _forward(net: nn.Module, inputs: Sequence[Tensor], device: torch.device, rep
 
 
 def _timed(work: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The median time of some work, after one round to warm up."""
+    """The shortest time of some work, after one round to warm up: others on the machine only make it longer."""
     times = []
     for _ in range(repeats + 1):
         begin = time.perf_counter()
@@ -116,4 +123,4 @@ def _timed(work: Callable[[], object], device: torch.device, repeats: int) -> fl
         if device.type == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
-    return median(times[1:])
+    return min(times[1:])

@@ -39,7 +39,7 @@ class Logits(Artefact):
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """All that is needed to load it, and the modes that it is made from."""
         needed = [*self.member.artefacts(recipe)]
-        for member in (*self.member.needs, *self.member.ancestors):
+        for member in (*self.member.needs, *self.member.made_from(recipe)):
             needed += member.artefacts(recipe)
         return tuple(dict.fromkeys(needed))
 
@@ -64,7 +64,8 @@ class Logits(Artefact):
         made: dict[str, Made] = {}
         for artefact in group:
             member = artefact.member
-            for ancestor in member.ancestors:
+            ancestors = member.made_from(context.recipe)
+            for ancestor in ancestors:
                 if ancestor.name not in ids:
                     ids[ancestor.name] = ancestor.load(context, parents).id
             cost = member.cost(context)
@@ -75,7 +76,7 @@ class Logits(Artefact):
                 "id": ids[member.name],
                 "scored_on": context.data.scored_on,
                 # What it was made from, so that a reader can tell when a mode has been replaced since.
-                "parents": {ancestor.name: ids[ancestor.name] for ancestor in member.ancestors},
+                "parents": {ancestor.name: ids[ancestor.name] for ancestor in ancestors},
                 "scores": _alone(tables[member.name], labels),
             }
             made[member.name] = Made(tables[member.name], metadata)

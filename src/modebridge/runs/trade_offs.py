@@ -28,7 +28,7 @@ def temperatures_of(answers: Answers, names: Sequence[str], mean: Mean = "probab
         mean: how members become one.
     """
     bases = sum(not parse_member(name).reads for name in names)
-    return fit_temperatures(_tables(answers, names, "valid"), answers.valid_labels, bases, mean)
+    return fit_temperatures(_tables(answers, names, "valid", mean), answers.valid_labels, bases, mean)
 
 
 def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]:
@@ -55,6 +55,6 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
     return lines
 
 
-def _tables(answers: Answers, names: Sequence[str], split: str) -> Tensor:
+def _tables(answers: Answers, names: Sequence[str], split: str, mean: Mean = "probability") -> Tensor:
     """(M, N, K) probabilities in float64."""
-    return torch.stack([answers.probabilities([name], split) for name in names])
+    return torch.stack([answers.probabilities([name], split, mean=mean) for name in names])

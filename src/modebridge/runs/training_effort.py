@@ -7,7 +7,7 @@ from math import inf
 
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Effort
-from modebridge.members import Artefact, Blueprint, ModeMember, ModeWeights, artefacts_behind, parse_member
+from modebridge.members import BASES, Artefact, Blueprint, ModeWeights, artefacts_behind, parse_member
 from modebridge.runs.folder import RunFolder
 
 __all__ = ["effort_of", "given_modes_of"]
@@ -30,7 +30,8 @@ def effort_of(blueprint: Blueprint, names: Iterable[str], have: int = 0, most: f
         raise ModebridgeError(
             f"Expected to have between 0 and {recipe.modes} of the run's modes, but got {have}; change it."
         )
-    there = set(artefacts_behind([ModeMember(k) for k in range(have)], recipe))
+    # Where modes are distilled, those that are there are their teachers.
+    there = {BASES["sgd" if recipe.base == "distilled" else recipe.base](k) for k in range(have)}
     behind = {
         name: [one for one in artefacts_behind([parse_member(name)], recipe) if one not in there] for name in names
     }

@@ -37,7 +37,7 @@ __all__ = ["distill", "fit_students", "plan_student"]
 
 def distill(
     net: nn.Module,
-    modes: Sequence[Teacher] | BridgedEnsemble,
+    modes: Sequence[Teacher] | Teacher,
     train_data: Batches,
     *,
     student: nn.Module | None = None,
@@ -56,7 +56,8 @@ def distill(
 
     Args:
         net: the network that the teachers are modes of.
-        modes: the teachers: modes, bridged ensembles, or both; an ensemble's members have one voice each.
+        modes: the teachers: modes, bridged ensembles, or both; an ensemble's members have one voice each, before its
+            temperature and whatever its own mean.
         train_data: yields (images, labels); labels only count where the loss says so.
         student: another architecture for the student; None takes `net`.
         start: the weights that the student begins from, a mode for example; None draws new ones.
@@ -71,7 +72,7 @@ def distill(
     Returns:
         The student, a mode like any other: it can be exported, aligned, bridged.
     """
-    teachers = (modes,) if isinstance(modes, BridgedEnsemble) else tuple(modes)
+    teachers = (modes,) if isinstance(modes, Mode | BridgedEnsemble) else tuple(modes)
     if not teachers:
         raise ModebridgeError("Expected teachers to distil, but got none; give at least one mode.")
     plan = plan_student(student or net, teachers, start=start, loss=loss, seed=config.seed)
@@ -106,6 +107,12 @@ def plan_student(
         seed: of new weights.
     """
     trainable(net)
+    for teacher in teachers:
+        if not isinstance(teacher, Mode | BridgedEnsemble):
+            raise ModebridgeError(
+                f"Expected teachers to be modes or bridged ensembles, but got {type(teacher).__name__}; make a mode of "
+                "a module with Mode.from_module."
+            )
     if start is None:
         start = fresh_mode(net, seed)
     check_modes(net, [start], 1, "a student")
