@@ -1,7 +1,7 @@
 """The mean table of study comparison over several runs, for docs/methods.md.
 
-    for seed in 0 5 6; do modebridge study comparison digits --seed $seed --out runs/comparison-$seed; done
-    python benchmarks/comparison.py runs/comparison-0 runs/comparison-5 runs/comparison-6
+Make them with `modebridge study comparison digits --seed 5 --out runs/comparison-5` and so on, then
+`python benchmarks/comparison.py runs/comparison-0 runs/comparison-5 runs/comparison-6`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def main() -> None:
         mean = {key: fmean(some) for key, some in values.items()}
         by_seed = ", ".join(f"{nll:.3f}".removeprefix("0") for nll in values["NLL"])
         print(
-            f"| {name} | x{mean['FLOPs']:.2f} | x{mean['#Params']:.2f} | {mean['training']:.0f} | x{mean['time']:.2f} | "
-            f"{mean['ACC']:.1f} | {mean['NLL']:.3f} | {mean['ECE']:.3f} | {by_seed} |"
+            f"| {name} | x{mean['FLOPs']:.2f} | x{mean['#Params']:.2f} | {mean['training']:.0f} | "
+            f"x{mean['time']:.2f} | {mean['ACC']:.1f} | {mean['NLL']:.3f} | {mean['ECE']:.3f} | {by_seed} |"
         )
 
 
