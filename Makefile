@@ -14,7 +14,7 @@ demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 
 test: $(VENV)/.dev ## everything that guards main
 	$(MAKE) -j 2 lint types layers
-	$(BIN)/python -m pytest -n 2 --dist loadscope
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 test-slow: $(VENV)/.dev ## the tests that take longer than a few seconds
 	$(BIN)/python -m pytest -n 2 -m slow

@@ -302,6 +302,7 @@ def test_members_of_an_older_recipe_are_left_out(quick, tmp_path):
     assert "it has no members for DE-1 + 1 bridge I" in str(answer.exception)
 
 
+@pytest.mark.slow
 def test_a_folder_with_part_of_a_run_is_said(quick, tmp_path):
     assert invoke("study", "bridge-size", "--out", str(tmp_path / "run")).exit_code == 0
     answer = invoke("report", str(tmp_path / "run"))

@@ -89,6 +89,7 @@ def test_closed_forms():
     assert counted == 6 * (3 * 16 * w + 16 * w + 5 * 3 * w * w) + 10 * w
 
 
+@pytest.mark.slow
 def test_families_from_three_blocks_to_a_perceptron():
     def blocks_and_width(shape, flops):
         body, _ = body_within(shape, None, 10, "I", flops)

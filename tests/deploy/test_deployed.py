@@ -26,7 +26,7 @@ from tests.networks import HuggingFaceStyle
 from tests.scenarios import Vectors
 
 
-@pytest.mark.parametrize("kind", ["elastic", "package"])
+@pytest.mark.parametrize("kind", ["elastic", pytest.param("package", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("count", [1, 3, 9])
 def test_every_output_is_the_librarys(own, kind, count, request):
     file = Deployed.load(request.getfixturevalue(kind).path)
@@ -137,6 +137,7 @@ def small() -> BridgedEnsemble:
     return ensemble(bases=1, ones=2, twos=0)
 
 
+@pytest.mark.slow
 def test_nothing_appears_where_parity_fails(tmp_path):
     path = tmp_path / "fast.pt2"
     path.write_bytes(b"what was there")

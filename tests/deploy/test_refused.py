@@ -17,6 +17,7 @@ from modebridge.modes import Mode
 from tests.deploy.scenes import images, staged_answer, tied
 
 
+@pytest.mark.slow
 def test_equal_confidences_are_no_reason_to_refuse(tmp_path):
     own = tied()
     with torch.no_grad():

@@ -160,6 +160,7 @@ def test_clients_that_go_away_are_no_errors(server):
     assert ask(server.url, SMALL)[0] == 200
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_told_of(server):
     worker = server.worker()
     worker.suspend()
@@ -235,6 +236,7 @@ def test_ctrl_c_twice_does_not_wait_for_requests(own):
     assert own.said().endswith("Ctrl-C stops it.")
 
 
+@pytest.mark.slow
 def test_the_server_ends_with_its_worker(own):
     own.worker().suspend()
     with ThreadPoolExecutor(1) as clients:

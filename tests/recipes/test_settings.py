@@ -17,7 +17,10 @@ from modebridge.recipes.settings import differences, keys_of
 from modebridge.runs.estimate import work_of
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * name.startswith(("in1k", "tin200"))) for name in sorted(RECIPES)],
+)
 def test_a_recipe_survives_its_file(name: str) -> None:
     recipe = find_recipe(name)
     assert recipe.name == name

@@ -106,7 +106,8 @@ def loaded(page: Path, profile: Path, size: str) -> tuple[str, str]:
 
 # A machine without a browser checks the page by its parser alone, above.
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-@pytest.mark.parametrize("size", ["1100,900", pytest.param("390,800", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", ["1100,900", "390,800"])
 def test_a_browser_loads_it_without_an_error(page: Path, tmp_path: Path, size: str) -> None:
     text, console = loaded(page, tmp_path, size)
     assert "</html>" in text

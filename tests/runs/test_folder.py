@@ -90,7 +90,8 @@ def test_what_was_said_is_read_without_data(finished: RunFolder) -> None:
         read_answers(RunFolder(finished.path.parent / "empty"))
 
 
-@pytest.mark.parametrize("form", [pytest.param("nested", marks=pytest.mark.slow), "run"])
+@pytest.mark.slow  # by the program: tests/test_own_recipe.py
+@pytest.mark.parametrize("form", ["nested", "run"])
 def test_modes_from_elsewhere(finished: RunFolder, tmp_path: Path, form: str) -> None:
     states = [safetensors.torch.load_file(finished.path / "modes" / str(k) / "weights.safetensors") for k in range(2)]
     for k, state in enumerate(states):

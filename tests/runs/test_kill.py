@@ -70,7 +70,8 @@ def test_what_depends_on_a_change_is_trained_again_and_nothing_else(alone, tmp_p
     assert artefacts(folder) == after
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow  # in-process stops at every batch are in tests/training/test_restart.py
+@pytest.mark.parametrize("times", [1, 10])
 def test_killed_runs_end_at_the_same_bits(alone, tmp_path, times):
     chance = random.Random(0)
     folder, kills = tmp_path / "killed", 0

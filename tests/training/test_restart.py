@@ -109,7 +109,9 @@ def test_it_goes_on_instead_of_beginning_anew(tmp_path):
     assert seen[0] > 1
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "empty"])
+@pytest.mark.parametrize(
+    "damage", ["truncate", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("flip", "empty"))]
+)
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, damage):
     whole = fit_all_modes(-1, None)
     path = tmp_path / "c"

@@ -55,6 +55,7 @@ def ensemble_of(
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder, writes=False)
     recipe, seed = find_recipe_of(run)
     answers = read_answers(run)
+    named = bool(members)
     if not members:
         chosen = advise(answers, BUDGET, cascades=cascades, mean=mean).chosen
         members = chosen.members
@@ -62,7 +63,7 @@ def ensemble_of(
             threshold = chosen.threshold
     names = _ordered(answers, members)
     if average_cost is not None:
-        if len(names) < 2:
+        if named and len(names) < 2 and average_cost >= 1:
             raise ModebridgeError(
                 f"Expected at least two members for a cascade of average cost {average_cost:g}, but got {names[0]} "
                 "alone; name the members to ask about unsure images too, or leave the average cost out."
