@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from modebridge.evaluate import MemberCost
-from modebridge.members.artefact import Artefact, Tensors
-from modebridge.members.context import Blueprint
+from modebridge.members.artefact import Artefact
 from modebridge.members.cycles import CycleWeights
 from modebridge.members.member import Member, Method, RowPlan
-from modebridge.members.mode_member import ModeMember, load_mode, weights_of
-from modebridge.members.predictor import NetworkPredictor
+from modebridge.members.mode_member import ModeMember, OneNetwork, weights_of
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig, TriangleConfig
 
@@ -60,7 +57,7 @@ class FgeWeights(CycleWeights):
 
 
 @dataclass(frozen=True)
-class FgeMember(Method):
+class FgeMember(Method, OneNetwork):
     """A network of a fast geometric ensemble; mode 0 is the one before the first.
 
     >>> FgeMember(1).name
@@ -84,14 +81,6 @@ class FgeMember(Method):
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its weights."""
         return (FgeWeights(self.number),)
-
-    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
-        """The network."""
-        return NetworkPredictor(self.name, load_mode(blueprint, tensors[FgeWeights(self.number).place]))
-
-    def cost(self, blueprint: Blueprint) -> MemberCost:
-        """One network."""
-        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

@@ -24,6 +24,7 @@ __all__ = [
     "AlignedMode",
     "ModeMember",
     "ModeWeights",
+    "OneNetwork",
     "load_mode",
     "mode_on",
     "on_base",
@@ -202,8 +203,21 @@ def load_mode(blueprint: Blueprint, tensors: Tensors) -> Mode:
     return Mode.from_state_dict(blueprint.net, tensors)
 
 
+class OneNetwork(Member):
+    """A member that is one trained network of the recipe's architecture, with one artefact: its weights."""
+
+    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
+        """The network."""
+        (artefact,) = self.artefacts(blueprint.recipe)
+        return NetworkPredictor(self.name, load_mode(blueprint, tensors[artefact.place]))
+
+    def cost(self, blueprint: Blueprint) -> MemberCost:
+        """One network."""
+        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
+
+
 @dataclass(frozen=True)
-class ModeMember(Member):
+class ModeMember(OneNetwork):
     """A whole network.
 
     >>> ModeMember(2).name
@@ -227,15 +241,6 @@ class ModeMember(Member):
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its weights."""
         return (weights_of(self.number, recipe, self.base),)
-
-    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
-        """The network."""
-        place = weights_of(self.number, blueprint.recipe, self.base).place
-        return NetworkPredictor(self.name, load_mode(blueprint, tensors[place]))
-
-    def cost(self, blueprint: Blueprint) -> MemberCost:
-        """One network."""
-        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

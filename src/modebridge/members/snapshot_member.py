@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import MemberCost
-from modebridge.members.artefact import Artefact, Tensors
-from modebridge.members.context import Blueprint
+from modebridge.members.artefact import Artefact
 from modebridge.members.cycles import CycleWeights
 from modebridge.members.member import Member, Method, RowPlan
-from modebridge.members.mode_member import load_mode
-from modebridge.members.predictor import NetworkPredictor
+from modebridge.members.mode_member import OneNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig
 
@@ -62,7 +59,7 @@ class SnapshotWeights(CycleWeights):
 
 
 @dataclass(frozen=True)
-class SnapshotMember(Method):
+class SnapshotMember(Method, OneNetwork):
     """One network of a snapshot ensemble.
 
     >>> SnapshotMember(3, 4).name
@@ -82,15 +79,6 @@ class SnapshotMember(Method):
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its weights."""
         return (SnapshotWeights(self.number, self.cycles),)
-
-    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
-        """The network."""
-        (artefact,) = self.artefacts(blueprint.recipe)
-        return NetworkPredictor(self.name, load_mode(blueprint, tensors[artefact.place]))
-
-    def cost(self, blueprint: Blueprint) -> MemberCost:
-        """One network."""
-        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,12 +11,10 @@ from torch import nn
 
 from modebridge import trees
 from modebridge.alignment import By
-from modebridge.evaluate import MemberCost
-from modebridge.members.artefact import Artefact, Made, Making, Tensors
-from modebridge.members.context import Blueprint, Context
+from modebridge.members.artefact import Artefact, Made, Making
+from modebridge.members.context import Context
 from modebridge.members.member import Member, Method
-from modebridge.members.mode_member import AlignedMode, ModeMember, load_mode, weights_of
-from modebridge.members.predictor import NetworkPredictor
+from modebridge.members.mode_member import AlignedMode, ModeMember, OneNetwork, load_mode, weights_of
 from modebridge.modes import Mode, check_statistics, refresh_statistics
 from modebridge.recipes import Recipe
 from modebridge.types import Batches
@@ -83,7 +81,7 @@ class SoupWeights(Artefact):
 
 
 @dataclass(frozen=True)
-class SoupMember(Method):
+class SoupMember(Method, OneNetwork):
     """The soup of the first modes.
 
     >>> SoupMember(4).name
@@ -112,14 +110,6 @@ class SoupMember(Method):
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its weights."""
         return (SoupWeights(self.count),)
-
-    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
-        """The network."""
-        return NetworkPredictor(self.name, load_mode(blueprint, tensors[SoupWeights(self.count).place]))
-
-    def cost(self, blueprint: Blueprint) -> MemberCost:
-        """One network, whatever went into it."""
-        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

@@ -10,13 +10,11 @@ from typing import Literal, Self, TypeAlias
 from modebridge import seeds
 from modebridge.distillation import Teacher
 from modebridge.ensembles import BridgedEnsemble
-from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Member, Method, RowPlan
-from modebridge.members.mode_member import BASES, ModeMember, load_mode
-from modebridge.members.predictor import NetworkPredictor
+from modebridge.members.mode_member import BASES, ModeMember, OneNetwork, load_mode
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.training import fit_students, plan_student
@@ -185,7 +183,7 @@ class DistilledMember(Method, ModeMember):
 
 
 @dataclass(frozen=True)
-class StudentMember(Method):
+class StudentMember(Method, OneNetwork):
     """A student of other teachers than all modes.
 
     Args:
@@ -229,15 +227,6 @@ class StudentMember(Method):
         """Its weights; a student of all modes is the one that is called distilled."""
         count = 0 if self.count == recipe.modes else self.count
         return (StudentWeights(self.number, self.source, count),)
-
-    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
-        """The network."""
-        (artefact,) = self.artefacts(blueprint.recipe)
-        return NetworkPredictor(self.name, load_mode(blueprint, tensors[artefact.place]))
-
-    def cost(self, blueprint: Blueprint) -> MemberCost:
-        """One network."""
-        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

@@ -9,7 +9,7 @@ import torch
 
 from modebridge.deploy.timing import measure, ratio
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, Combined, dee
+from modebridge.evaluate import Combined, dee
 from modebridge.members import (
     METHODS,
     Blueprint,
@@ -60,7 +60,7 @@ def comparison_study(run: Run) -> StudyPart:
     answers = run.answers(list(dict.fromkeys(member for plan in plans for member in plan.members)))
     scored = {plan: score_row(plan, answers) for plan in plans}
     levels = [combined.nll for plan, combined in scored.items() if plan.family == plans[0].family]
-    times = _times(run, scored, answers)
+    times = _times(run, scored)
     paper = {PAPER_ROWS[name][1]: cells for name, cells in printed.items()}
     rows = []
     for plan, combined in scored.items():
@@ -148,12 +148,12 @@ def _on_students(recipe: Recipe) -> list[RowPlan]:
     ]
 
 
-def _times(run: Run, scored: Mapping[RowPlan, Combined], answers: Answers) -> dict[RowPlan, float]:
+def _times(run: Run, scored: Mapping[RowPlan, Combined]) -> dict[RowPlan, float]:
     """How long each row takes, in networks, measured side by side; of a cascade the average."""
-    calls = {tuple(combined.members): _call(run, plan.members) for plan, combined in scored.items()}
-    for plan in scored:
-        calls.setdefault((plan.members[0].name,), _call(run, plan.members[:1]))
-    timings = measure({"\n".join(names): call for names, call in calls.items()}, SECONDS)
+    # Of a cascade also its first member alone; what several rows need is timed once.
+    sets = [plan.members for plan in scored] + [plan.members[:1] for plan in scored if plan.average_cost is not None]
+    calls = {tuple(member.name for member in members): members for members in sets}
+    timings = measure({"\n".join(names): _call(run, members) for names, members in calls.items()}, SECONDS)
     unit = timings[next(iter(scored)).members[0].name]
     taken = {tuple(key.split("\n")): ratio(timing, unit).median for key, timing in timings.items()}
     return {
