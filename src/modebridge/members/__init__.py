@@ -10,6 +10,7 @@ from modebridge.members.context import Blueprint, Context
 from modebridge.members.control_member import ControlMember
 from modebridge.members.curve_member import CurveWeights, PointMember, load_curve
 from modebridge.members.fge_member import FgeMember
+from modebridge.members.heads_member import HeadsMember
 from modebridge.members.mc_dropout_member import McDropoutMember
 from modebridge.members.member import (
     KINDS,
@@ -39,6 +40,7 @@ register(ModeMember)
 register(PointMember)
 register(BridgeMember)
 register(ControlMember)
+register(HeadsMember)
 register(DistilledMember)
 register(StudentMember)
 register(SwaMember)
@@ -69,6 +71,7 @@ __all__ = [
     "CurveWeights",
     "DistilledMember",
     "FgeMember",
+    "HeadsMember",
     "Made",
     "Making",
     "McDropoutMember",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from modebridge import seeds
-from modebridge.bridges import Bridge, Kind
+from modebridge.bridges import Bridge, ChosenBody, Kind
 from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
@@ -85,8 +85,8 @@ class BridgeWeights(Artefact):
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
         """Each forward and backward, and every frozen network that they read or imitate once forward."""
         members = [artefact.member for artefact in group]
-        frozen = {network for member in members for network in (*member.reads, member.imitates) if network is not None}
-        trained = sum(3 * blueprint.body(member.body_kind, member.size).flops for member in members)
+        frozen = {network for member in members for network in (*member.reads, *member.teachers(blueprint.recipe))}
+        trained = sum(3 * member.chosen(blueprint).flops for member in members)
         return trained + blueprint.base_cost.flops * len(frozen)
 
 
@@ -114,6 +114,18 @@ class SmallNetwork(Member):
         """Where on a curve its target is; None where it has none."""
         return None
 
+    def teachers(self, recipe: Recipe) -> tuple[Member, ...]:
+        """The networks that it learns from."""
+        return (self.imitates,) if self.imitates is not None else ()
+
+    def heads(self, recipe: Recipe) -> int:
+        """How many heads its body has."""
+        return 1
+
+    def chosen(self, blueprint: Blueprint) -> ChosenBody:
+        """Its body as any of its size, with its cost."""
+        return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe))
+
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its weights, and the modes that it reads."""
         return (BridgeWeights(self), *(artefact for member in self.reads for artefact in member.artefacts(recipe)))
@@ -125,22 +137,24 @@ class SmallNetwork(Member):
             for member in self.reads
             for artefact in member.artefacts(blueprint.recipe)
         }
-        chosen = blueprint.body(self.body_kind, self.size)
-        body = copy.deepcopy(chosen.body).to_empty(device="cpu")
+        chosen = self.chosen(blueprint)
+        body, heads = copy.deepcopy(chosen.body).to_empty(device="cpu"), self.heads(blueprint.recipe)
         # In the order of memory that training leaves, which files do not know of: logits are known by content alone.
-        bridge = skeleton(Bridge(body, list(modes.values()), chosen.taps, self.position, self.name, chosen.share))
+        bridge = skeleton(
+            Bridge(body, list(modes.values()), chosen.taps, self.position, self.name, chosen.share, heads)
+        )
         assert isinstance(bridge, Bridge)
         bridge.load_state_dict(dict(tensors[BridgeWeights(self).place]))
         return BridgePredictor(bridge, modes)
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
         """Its body."""
-        chosen = blueprint.body(self.body_kind, self.size)
+        chosen = self.chosen(blueprint)
         return MemberCost(chosen.flops, chosen.params, tuple(member.name for member in self.reads))
 
     def body(self, blueprint: Blueprint) -> Body:
         """Its body, as any of its size."""
-        chosen = blueprint.body(self.body_kind, self.size)
+        chosen = self.chosen(blueprint)
         return Body(copy.deepcopy(chosen.body).to_empty(device="cpu"), chosen.taps, len(self.reads))
 
 
