@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from modebridge.evaluate import align
     from modebridge.evaluate.cost import cost
     from modebridge.evaluate.evaluate import evaluate
-    from modebridge.inspection.inspect import inspect
+    from modebridge.evaluate.tap_costs import inspect
     from modebridge.modes import Mode
     from modebridge.training import (
         Engine,
@@ -84,9 +84,8 @@ _NAMES = {
     "distillation": ("PAPER_LOSS", "DistillationLoss"),
     "ensembles": ("BridgedEnsemble",),
     "errors": ("ModebridgeError",),
-    "evaluate": ("align", "cost"),
+    "evaluate": ("align", "cost", "inspect"),
     "modes": ("Mode",),
-    "inspection": ("inspect",),
     "training": (
         *("Engine", "TrainConfig", "distill", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
         *("fit_mode", "fit_modes", "fit_students", "plan_bridge", "plan_student"),
