@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from modebridge import inspection
-from modebridge.bridges import body_for, body_within
+from modebridge.bridges import body_for, body_like, body_within
 from modebridge.errors import ModebridgeError
 from modebridge.inspection import Inspection, Tap
-from modebridge.nets import FilterResponseNorm, Norm
+from modebridge.nets import FilterResponseNorm, Norm, ResNet
 from modebridge.nets.flops import counting, zeros
 from modebridge.types import Batch, Inputs
 
@@ -49,8 +49,10 @@ def inspect(
         outputs = seen.classes * heads
         try:
             with torch.device("meta"):  # nothing is drawn, computed or kept
-                if budget is None:
-                    body: nn.Module = body_for(tap.shape, outputs, "I", slim, layout=tap.layout, norm=norm)
+                if isinstance(net, ResNet) and tap.name == net.paper_tap and budget is None:
+                    body: nn.Module = body_like(replace(net.spec, classes=outputs), "I", slim)
+                elif budget is None:
+                    body = body_for(tap.shape, outputs, "I", slim, layout=tap.layout, norm=norm)
                 else:
                     body, _ = body_within(tap.shape, tap.layout, outputs, "I", budget * seen.flops, norm=norm)
         except ModebridgeError:  # no bridge is so small
