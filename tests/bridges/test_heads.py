@@ -182,6 +182,16 @@ def test_several_taps_are_pooled_to_the_smallest_and_joined():
     assert BridgedEnsemble(net, ends[:2], [two])(images).shape == (6, 3)
 
 
+def test_modes_instead_of_a_curve_give_a_head_for_each_other_one():
+    net, ends, images = scene()
+    given = plan_bridge(net, ends, images)
+    assert given.target == heads_target([mode_target(ends[1]), mode_target(ends[2])])
+    assert given.reads == (ends[0],)
+    two = plan_bridge(net, ends, images, kind="II")
+    assert (two.reads, two.bridge.heads) == (tuple(ends[:2]), 1)
+    assert fit_bridge(net, ends, loader(), config=quick(1)).heads == 2
+
+
 def test_own_bodies_and_vectors():
     torch.manual_seed(0)
     net = Vectors()
@@ -206,8 +216,14 @@ def test_refusals():
         with_labels(mode_target(ends[0]), 1.5)
     with pytest.raises(ModebridgeError, match="heads to be made of plain targets"):
         heads_target([complement_target(mode_target(ends[0]))])
-    with pytest.raises(ModebridgeError, match="type II bridge to be given a curve"):
+    with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
         plan_bridge(net, ends[0], images, kind="II", target="labels")
+    with pytest.raises(ModebridgeError, match="further modes to learn, or its target, but got neither"):
+        plan_bridge(net, ends[:2], images, kind="II")
+    with pytest.raises(ModebridgeError, match="'curve' \\(of a bridge with a curve\\)"):
+        plan_bridge(net, ends, images, target=["curve", "labels"])
+    with pytest.raises(ModebridgeError, match="at least 1 mode"):
+        plan_bridge(net, [], images)
     one, two = plan_bridge(net, curve, images).bridge, heads_target([label_target()] * 2)
     with pytest.raises(ModebridgeError, match="a head per target"):
         BridgeObjective(net, {"b": one}, {"b": two}, ends)

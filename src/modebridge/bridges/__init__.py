@@ -3,7 +3,7 @@
 from modebridge.bridges.bodies import Heads, ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.budget import body_within
-from modebridge.bridges.build import Kind, body_for, body_like
+from modebridge.bridges.build import READS, Kind, body_for, body_like
 from modebridge.bridges.choose import ChosenBody, choose_body
 from modebridge.bridges.loss import bridge_loss, complement_loss, kl_divergence, mix
 from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
@@ -21,6 +21,7 @@ from modebridge.bridges.targets import (
 from modebridge.nets import last_blocks_tap
 
 __all__ = [
+    "READS",
     "Bridge",
     "BridgeObjective",
     "ChosenBody",

@@ -10,6 +10,7 @@ from typing import Literal, TypeAlias
 from torch import nn
 
 from modebridge.bridges import (
+    READS,
     Bridge,
     BridgeObjective,
     Kind,
@@ -18,6 +19,7 @@ from modebridge.bridges import (
     curve_target,
     heads_target,
     label_target,
+    mode_target,
 )
 from modebridge.curves import Curve, check_r
 from modebridge.errors import ModebridgeError
@@ -53,7 +55,7 @@ class BridgePlan:
 
 def plan_bridge(
     net: nn.Module,
-    curve: Curve | Mode,
+    curve: Curve | Mode | Sequence[Mode],
     images: Inputs,
     *,
     kind: Kind = "I",
@@ -71,8 +73,8 @@ def plan_bridge(
 
     Args:
         net: the base network.
-        curve: between the two modes; its point at r is the paper's target. Where no curve is needed, one mode: a type I
-            bridge reads it, and `target` says what it learns.
+        curve: between the two modes; its point at r is the paper's target. Or modes, without a curve: the first is read
+            (of type II the first two), and unless `target` says otherwise there is a head for each of the others.
         images: a few images (or inputs by name), to see the feature's shape.
         kind: "I" reads one end, "II" both.
         source: which end a type I bridge reads.
@@ -93,9 +95,14 @@ def plan_bridge(
         The plan; `plan.bridge.share` and `.parameter_share` are its FLOPs and parameters in units of the base, counted.
     """
     _check_choices(net, curve, kind, source, r)
-    ends = (curve, curve) if isinstance(curve, Mode) else (curve.start, curve.end)
-    reads = ends if kind == "II" else (ends[0] if source == "start" else ends[1],)
-    if isinstance(target, Target | str) or not isinstance(target, Sequence):
+    if isinstance(curve, Curve):
+        modes = [curve.start, curve.end] if source == "start" or kind == "II" else [curve.end]
+    else:
+        modes = _listed(curve)
+    reads = tuple(modes[: READS[kind]])
+    if target == "curve" and not isinstance(curve, Curve):
+        aim = _others(modes[len(reads) :])
+    elif isinstance(target, Target | str) or not isinstance(target, Sequence):
         aim = _aim(target, curve, r)
     else:
         aim = heads_target([_aim(one, curve, r) for one in target])
@@ -108,45 +115,50 @@ def plan_bridge(
         slim=slim,
         budget=budget,
         body=body,
-        state=ends[0].state,
+        state=reads[0].state,
         name=name,
         seed=seed,
     )
     return BridgePlan(Bridge(chosen.body, reads, chosen.taps, aim.r, name, chosen.share, aim.heads), reads, aim)
 
 
-def _aim(target: object, curve: Curve | Mode, r: float) -> Target:
-    if target == "curve":
-        if isinstance(curve, Mode):
-            raise ModebridgeError(
-                "Expected a bridge on a mode alone to be given its target, but got none; give target= a Target such as "
-                "mode_target of another mode, or a curve instead of the mode."
-            )
+def _listed(modes: Mode | Sequence[Mode]) -> list[Mode]:
+    return [modes] if isinstance(modes, Mode) else list(modes)
+
+
+def _others(modes: Sequence[Mode]) -> Target:
+    if not modes:
+        raise ModebridgeError(
+            "Expected a bridge without a curve to be given further modes to learn, or its target, but got neither; "
+            "give a list of modes, a curve, or target=."
+        )
+    return heads_target([mode_target(mode) for mode in modes])
+
+
+def _aim(target: object, curve: Curve | Mode | Sequence[Mode], r: float) -> Target:
+    if target == "curve" and isinstance(curve, Curve):
         return curve_target(curve, r)
     if target == "labels":
         return label_target()
     if not isinstance(target, Target):
         raise ModebridgeError(
-            f"Expected target to be 'curve', 'labels' or a Target, but got '{target}'; "
+            f"Expected target to be 'curve' (of a bridge with a curve), 'labels' or a Target, but got '{target}'; "
             "see modebridge.bridges for the others."
         )
     return target
 
 
-def _check_choices(net: nn.Module, curve: Curve | Mode, kind: str, source: str, r: float) -> None:
+def _check_choices(net: nn.Module, curve: Curve | Mode | Sequence[Mode], kind: str, source: str, r: float) -> None:
     check_r(r)
-    if not isinstance(curve, Curve | Mode):
-        raise ModebridgeError(
-            f"Expected a bridge to be given a curve, but got {type(curve).__name__}; make one with fit_curve."
-        )
-    if isinstance(curve, Mode):
-        check_modes(net, [curve], 1, "a bridge")
-        if kind == "II":
-            raise ModebridgeError(
-                "Expected a type II bridge to be given a curve, but got one mode; it reads two modes."
-            )
-    else:
+    if isinstance(curve, Curve):
         check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
+    elif isinstance(curve, Mode | Sequence):
+        check_modes(net, _listed(curve), 2 if kind == "II" else 1, "a bridge")
+    else:
+        raise ModebridgeError(
+            f"Expected a bridge to be given a curve or modes, but got {type(curve).__name__}; make a curve with "
+            "fit_curve."
+        )
     if kind not in ("I", "II"):
         raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
     if source not in ("start", "end"):
@@ -212,7 +224,7 @@ def fit_bridges(
 
 def fit_bridge(
     net: nn.Module,
-    curve: Curve | Mode,
+    curve: Curve | Mode | Sequence[Mode],
     train_data: Batches,
     *,
     kind: Kind = "I",
@@ -236,7 +248,7 @@ def fit_bridge(
     for name_of_tap in [tap] if isinstance(tap, str) else tap or ():
         check_tap(net, name_of_tap)
     least = partial(least_images, net, engine=engine or Engine(), norms_only=True)
-    start = curve if isinstance(curve, Mode) else curve.start
+    start = curve.start if isinstance(curve, Curve) else _listed(curve)[0]
     checked = check_batches(net, start, train_data, "train", least=least)
     images = checked.first()
     if isinstance(curve, Curve):
