@@ -33,6 +33,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         targets: what each is to say, by the same names.
         modes: every mode that a bridge reads.
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+        cutmix: alpha of the Beta distribution of the boxes' areas; 0 turns CutMix off.
         compiled: makes the frozen networks' forward pass faster, where an engine can.
         fan_out: runs independent jobs side by side, where an engine can.
         synced: makes a network's batch norm see the batches of all processes.
@@ -47,6 +48,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         modes: Sequence[Mode],
         mixup: float = 0.4,
         *,
+        cutmix: float = 0.0,
         compiled: Compile = lambda function: function,
         fan_out: FanOut = in_turn,
         synced: Callable[[nn.Module], nn.Module] = lambda module: module,
@@ -59,7 +61,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
                 f"Expected one target per bridge, but got targets {sorted(targets)} for bridges {sorted(bridges)}; "
                 "use the same names."
             )
-        super().__init__(mixup)
+        super().__init__(mixup, cutmix)
         self._bridges = dict(bridges)
         self._targets = dict(targets)
         self._programs: dict[str, Program] = {}
@@ -106,7 +108,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
                 target = mean_probability([probabilities_of(outputs[mode.id][0]) for mode in modes])
             else:
                 logits = wide(next(iter(outputs.values()))[0])
-                target = self.mixed_labels(labels, logits.shape[-1], logits.dtype, draw)
+                target = self.mixed_labels(labels, logits.shape[-1], logits.dtype, draw, images)
             prepared[name] = {**inputs, "target": target}
         return prepared
 
