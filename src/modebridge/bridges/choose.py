@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from modebridge.batches import each
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import READS, Kind, body_for, body_like
+from modebridge.bridges.designs import Design, check_design
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection import inspect
 from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, check_tap, skeleton
@@ -55,6 +56,7 @@ def choose_body(
     tap: str | None = None,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     body: nn.Module | None = None,
     state: Mapping[str, Tensor] | None = None,
     name: str = "bridge",
@@ -69,12 +71,14 @@ def choose_body(
         tap: where it is read; None takes what `modebridge.inspect` chooses, the paper's place in its networks.
         slim: divides the widths.
         budget: at most this share of the base's FLOPs, instead of `slim`.
+        design: how the blocks are built, see `bridges.designs`.
         body: one that is there already: only checked and counted.
         state: weights to run the network with; None for its own.
         name: how errors call the bridge.
         seed: of the weights.
     """
     _check_budget(budget)
+    check_design(design)
     first = each(lambda tensor: tensor[:1], images)
     tap, layout = _tap(net, tap, first)
     tapped = Tapped(net, [tap])
@@ -86,11 +90,13 @@ def choose_body(
         shape, classes = feature.shape[1:], logits.shape[1]
         norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
         if budget is not None:
-            body, _ = body_within(shape, layout, classes, kind, budget * whole, norm=norm, seed=seed, base=whole)
+            body, _ = body_within(
+                shape, layout, classes, kind, budget * whole, norm=norm, design=design, seed=seed, base=whole
+            )
         elif isinstance(net, ResNet) and tap == net.paper_tap:
-            body = body_like(net.spec, kind, slim, seed=seed)
+            body = body_like(net.spec, kind, slim, design=design, seed=seed)
         else:
-            body = body_for(shape, classes, kind, slim, layout=layout, norm=norm, seed=seed)
+            body = body_for(shape, classes, kind, slim, layout=layout, norm=norm, design=design, seed=seed)
         body = body.to(feature.dtype)
     taken = _check_body(body, [feature] * READS[kind], logits.shape[1], name)
     if budget is not None and taken > budget * whole:

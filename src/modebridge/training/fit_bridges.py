@@ -12,6 +12,7 @@ from torch import nn
 from modebridge.bridges import (
     Bridge,
     BridgeObjective,
+    Design,
     Kind,
     Target,
     choose_body,
@@ -57,6 +58,7 @@ def plan_bridge(
     tap: str | None = None,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     r: float = 0.5,
     target: Target | Literal["curve", "labels"] = "curve",
     body: nn.Module | None = None,
@@ -75,6 +77,8 @@ def plan_bridge(
         slim: divides the widths; 2 is the paper's small bridge, 1 its medium one.
         budget: at most this share of the base's FLOPs, 0.05 for 5 %, instead of `slim`: the widest body that fits; its
             share of the parameters may be far larger (`bridge.parameter_share`).
+        design: how the blocks of a built body look on a map or a sequence: "plain", as the base's; "bottleneck",
+            "depthwise" or "low-rank", of cheaper convolutions and so wider within a budget; "shallow", one block.
         r: the position on the curve to predict.
         target: "curve", "labels" (a control), or any `Target`.
         body: a module of your own from feature(s) to logits, instead of the built one; what has `requires_grad=False`
@@ -88,7 +92,17 @@ def plan_bridge(
     _check_choices(net, curve, kind, source, r)
     reads = (curve.start, curve.end) if kind == "II" else (curve.start if source == "start" else curve.end,)
     chosen = choose_body(
-        net, images, kind, tap=tap, slim=slim, budget=budget, body=body, state=curve.start.state, name=name, seed=seed
+        net,
+        images,
+        kind,
+        tap=tap,
+        slim=slim,
+        budget=budget,
+        design=design,
+        body=body,
+        state=curve.start.state,
+        name=name,
+        seed=seed,
     )
     if target == "curve":
         target = curve_target(curve, r)
@@ -185,6 +199,7 @@ def fit_bridge(
     tap: str | None = None,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     r: float = 0.5,
     target: Target | Literal["curve", "labels"] = "curve",
     body: nn.Module | None = None,
@@ -214,6 +229,7 @@ def fit_bridge(
         tap=tap,
         slim=slim,
         budget=budget,
+        design=design,
         r=r,
         target=target,
         body=body,
