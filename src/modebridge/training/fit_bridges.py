@@ -13,6 +13,7 @@ from modebridge.bridges import (
     READS,
     Bridge,
     BridgeObjective,
+    Design,
     Kind,
     Target,
     choose_body,
@@ -26,7 +27,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import check_tap, skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixup, held_out, least_for_bridges, least_images, trainable
+from modebridge.training.checks import check_batches, check_mixing, held_out, least_for_bridges, least_images, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
 from modebridge.training.fit import DEFAULT
@@ -63,6 +64,7 @@ def plan_bridge(
     tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     r: float = 0.5,
     target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
@@ -83,6 +85,8 @@ def plan_bridge(
         slim: divides the widths; 2 is the paper's small bridge, 1 its medium one.
         budget: at most this share of the base's FLOPs, 0.05 for 5 %, instead of `slim`: the widest body that fits; its
             share of the parameters may be far larger (`bridge.parameter_share`).
+        design: how the blocks of a built body look on a map or a sequence: "plain", as the base's; "bottleneck",
+            "depthwise" or "low-rank", of cheaper convolutions and so wider within a budget; "shallow", one block.
         r: the position on the curve to predict.
         target: "curve", "labels" (a control), or any `Target`; a list of them gives the bridge one head each, on one
             trunk.
@@ -114,6 +118,7 @@ def plan_bridge(
         heads=aim.heads,
         slim=slim,
         budget=budget,
+        design=design,
         body=body,
         state=reads[0].state,
         name=name,
@@ -171,6 +176,7 @@ def fit_bridges(
     train_data: Batches,
     *,
     mixup: float = 0.4,
+    cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -184,6 +190,7 @@ def fit_bridges(
         plans: the bridges by name, from `plan_bridge`.
         train_data: yields (images, labels); labels are used by controls only.
         mixup: alpha of the per-sample mixup; 0 turns it off.
+        cutmix: alpha of CutMix, of images only; 0 turns it off, and beside mixup each batch gets one of the two.
         config: epochs and optimiser; "best" keeps the lowest validation KL of each bridge.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None is the CPU in fp32.
@@ -207,6 +214,7 @@ def fit_bridges(
         {name: plan.target for name, plan in plans.items()},
         modes,
         mixup,
+        cutmix=cutmix,
         compiled=engine.compiled,
         fan_out=engine.fan_out,
         synced=engine.synced,
@@ -214,7 +222,7 @@ def fit_bridges(
     )
     least = partial(least_for_bridges, net, [plan.bridge for plan in plans.values()], engine)
     train_data = check_batches(net, modes[0], train_data, "train", least=least)
-    check_mixup(mixup, train_data)
+    check_mixing(mixup, cutmix, train_data)
     task = Task(objective, train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     (states,) = train_and_look(
         [task], config, train_data.classes, engine=engine, checkpoints=checkpoints, report=report
@@ -232,11 +240,13 @@ def fit_bridge(
     tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     r: float = 0.5,
     target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
     name: str = "bridge",
     mixup: float = 0.4,
+    cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -262,6 +272,7 @@ def fit_bridge(
         tap=tap,
         slim=slim,
         budget=budget,
+        design=design,
         r=r,
         target=target,
         body=body,
@@ -273,6 +284,7 @@ def fit_bridge(
         {name: plan},
         train_data,
         mixup=mixup,
+        cutmix=cutmix,
         config=config,
         valid=valid,
         engine=engine,
