@@ -73,14 +73,15 @@ def test_the_stride_is_paid_for_where_it_is():
         assert module_cost(body, (16, 8, 8)).flops == 16 * (72 * 16 + 8 * 32 + 72 * 32 + 8 * 32 + 16 * 32) + 3 * 32
 
 
-@pytest.mark.parametrize("design", KINDS)
 @pytest.mark.parametrize(
-    ("shape", "layout", "kind"),
+    ("design", "shape", "layout", "kind"),
     [
-        ((64, 8, 8), "map", "I"),
-        ((512, 15, 15), "map", "II"),
-        ((7, 7, 96), "map, channels last", "I"),
-        ((96, 17), "sequence", "II"),
+        *((design, (64, 8, 8), "map", "I") for design in KINDS),
+        ("shallow", (512, 15, 15), "map", "II"),
+        ("depthwise", (512, 15, 15), "map", "I"),
+        ("low-rank", (7, 7, 96), "map, channels last", "I"),
+        ("bottleneck", (96, 17), "sequence", "II"),
+        ("depthwise", (96, 17), "sequence", "I"),
     ],
 )
 def test_within_the_budget_and_the_next_one_is_not(design, shape, layout, kind):
@@ -99,18 +100,15 @@ def test_within_the_budget_and_the_next_one_is_not(design, shape, layout, kind):
     strides = [2 if min(shape[1:]) >= 14 and k == 0 and len(shape) == 3 else 1 for k in range(len(blocks))]
     if layout == "sequence":
         strides[0] = 2
-    wider = ResidualBody(channels, [(width + 8, s) for s in strides], 10, block=type(blocks[0]), layout=layout)
+    with torch.device("meta"):
+        wider, same = (
+            ResidualBody(channels, [(width + more, s) for s in strides], 10, block=type(blocks[0]), layout=layout)
+            for more in (8, 0)
+        )
     assert module_cost(wider, *features).flops > budget
-    same = ResidualBody(channels, [(width, s) for s in strides], 10, block=type(blocks[0]), layout=layout)
+    if shape == (64, 8, 8):  # what cheap convolutions and fewer blocks are for: more channels at the end
+        assert (body.head.in_features > 24) == (design != "plain")
     assert module_cost(same, *features).flops == counted
-
-
-def test_cheap_convolutions_pay_for_channels():
-    """At 3 million multiply-adds on (64, 8, 8): the ends of three blocks, by channels."""
-    ends = {d: body_within((64, 8, 8), "map", 10, "I", 3e6, design=d)[0].head.in_features for d in KINDS}
-    assert ends["depthwise"] > ends["low-rank"] > ends["plain"]
-    assert ends["shallow"] > ends["plain"]
-    assert ends["bottleneck"] > ends["plain"]
 
 
 def test_slim_keeps_the_channels_between_blocks():
@@ -153,14 +151,14 @@ def test_joint_training_equals_training_alone_to_the_last_bit():
 def test_fitted_to_a_budget_and_costed():
     net, ends = tiny_net(), modes(2)
     curve = start_curve(net, *ends)
-    for design in CHEAP:
+    for design in ("depthwise", "low-rank"):
         bridge = mb.plan_bridge(net, curve, blobs(2).images, budget=0.5, design=design).bridge
         assert isinstance(bridge.body.layers[0], KINDS[design])
         assert isinstance(bridge.body.layers[0].norm1, FilterResponseNorm)  # as the base's
         fast = mb.BridgedEnsemble(net, ends[:1], [bridge])
         assert cost(fast, (1, 8, 8)).relative_flops == pytest.approx(1 + bridge.share, abs=1e-12)
         assert 0 < bridge.share <= 0.5
-    bridge = mb.fit_bridge(net, curve, loader(), budget=0.5, design="depthwise", config=quick(1))
+    bridge = mb.fit_bridge(net, curve, loader(), budget=0.5, design="depthwise", config=quick(0))
     assert isinstance(bridge.body.layers[0], DepthwiseBlock)
 
 
