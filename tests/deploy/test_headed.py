@@ -31,11 +31,12 @@ from modebridge.deploy.torch_runners import Branches
 from modebridge.ensembles import BridgedEnsemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, MemberCost
-from modebridge.members import BridgePredictor, NetworkPredictor
+from modebridge.members import BridgePredictor, NetworkPredictor, row_plans
 from modebridge.modes import Mode
 from modebridge.runs.assemble import assembled
-from modebridge.runs.trade_offs import temperatures_of
+from modebridge.runs.trade_offs import elastic_lines, temperatures_of
 from tests.deploy.scenes import images, middle, staged_answer, stirred
+from tests.runs.small import small
 
 FITTED = Temperatures(0.9, (1.0, 1.1, 1.2, 1.3))
 HEADS = (3, 1, 2)
@@ -260,6 +261,13 @@ def test_of_a_run(said):
         assert fitted.heads == (3, 1)
         wanted = [answers.temperature(names[:count], mean) for count in (1, 2, 3)]
         assert fitted.by_bridges == pytest.approx(wanted, rel=1e-9)
+    plan = next(plan for plan in row_plans(small()) if plan.elastic and plan.name.startswith("DE-1"))
+    names = [member.name for member in plan.members]
+    tables = dict(zip(names, (table[0], table[1:4], *table[4:]), strict=False))
+    costs = {"mode-0": MemberCost(10, 10)} | {name: MemberCost(1, 1, ("mode-0",)) for name in names[1:]}
+    answers = Answers(tables, tables, labels, labels, costs)
+    last = elastic_lines(answers, small())[plan.name][-1]
+    assert (last.cost, last.nll) == (answers.cost(names)[0], pytest.approx(answers.score(names).nll, rel=1e-9))
     own, net = headed(), network()
     modes = [Mode.from_module(base) for base in own.bases]
     predictors = {f"mode-{k}": NetworkPredictor(f"mode-{k}", mode) for k, mode in enumerate(modes)}

@@ -60,8 +60,8 @@ class OneModule(Predictor):
         bodies = [skeleton(bridge.body) for bridge in bridges]
         bodies = [fold(body) if folded else body for body in bodies]
         # Bridges that run as one are one unit; else each is a unit of its own.
-        alone = [(j,) for j in range(len(bodies))]
-        self.units: list[tuple[int, ...]] = units(bodies, self.reads, self.heads) if grouped else alone
+        alone: list[tuple[int, ...]] = [(j,) for j in range(len(bodies))]
+        self.units = units(bodies, self.reads, self.heads) if grouped else alone
         self.runners = nn.ModuleList(
             bodies[numbers[0]] if len(numbers) == 1 else Grouped([bodies[j] for j in numbers]) for numbers in self.units
         )
