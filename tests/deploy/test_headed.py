@@ -38,10 +38,9 @@ from modebridge.runs.trade_offs import elastic_lines, temperatures_of
 from tests.deploy.scenes import images, middle, staged_answer, stirred
 from tests.runs.small import small
 
-FITTED = Temperatures(0.9, (1.0, 1.1, 1.2, 1.3))
-HEADS = (3, 1, 2)
-ENDS = [2, 5, 6, 8]
-"""Members of two modes and 0, 1, 2, 3 bridges."""
+FITTED = Temperatures(0.9, (1.0, 1.1, 1.2))
+ENDS = [2, 5, 6]
+"""Members of two modes and 0, 1, 2 bridges."""
 
 
 def network() -> nn.Sequential:
@@ -51,21 +50,19 @@ def network() -> nn.Sequential:
 
 
 def headed(mean="probability") -> BridgedEnsemble:
-    """Two modes; type I with three heads at two taps, type I with one, type II with two: little to export."""
+    """Two modes; type II with three heads at two taps, and type I with one: little to export."""
     generator = torch.Generator().manual_seed(0)
     nets = [network().eval() for _ in range(2)]
     bodies = [
-        Heads(VectorBody(7, 5, 12, generator, layout="map"), 3),
+        Heads(VectorBody(14, 5, 12, generator, layout="map"), 3),
         VectorBody(4, 5, 4, generator, layout="map"),
-        Heads(VectorBody(8, 5, 8, generator, layout="map"), 2),
     ]
     for weight in (weight for part in (*nets, *bodies) for weight in part.parameters()):
         weight.data.normal_(0, 0.6, generator=generator)
     modes = [Mode.from_module(net) for net in nets]
     bridges = [
-        Bridge(bodies[0], modes[:1], ["0", "2"], name="three", heads=3),
+        Bridge(bodies[0], modes, ["0", "2"], name="three", heads=3),
         Bridge(bodies[1], modes[1:], "2", name="one"),
-        Bridge(bodies[2], modes, "2", name="two", heads=2),
     ]
     found = BridgedEnsemble(nets[0], modes, bridges, mean=mean)
     found.temperature.fill_(1.3)
@@ -128,8 +125,8 @@ def test_an_elastic_file(tmp_path, suffix, mean, monkeypatch):
     wanted = np.where(unsure, by_hand(own, batch, 5, 1.1), scale(members[0], 0.9).numpy())
     np.testing.assert_allclose(told.probabilities, wanted, atol=1e-5)
     assert told.used.tolist() == np.where(unsure[:, 0], 5, 1).tolist()
-    assert file(images(0)).members.shape == (0, 8, 4)
-    # What an earlier reader would take for eight modes and bridges.
+    assert file(images(0)).members.shape == (0, 6, 4)
+    # An earlier reader would take every member for a mode or a bridge.
     monkeypatch.setattr("modebridge.deploy.metadata.FORMAT", 3)
     with pytest.raises(ModebridgeError, match="to be of format 3 or older, but got 4; install a newer modebridge"):
         Deployed.load(done.path)
@@ -138,15 +135,15 @@ def test_an_elastic_file(tmp_path, suffix, mean, monkeypatch):
 @pytest.mark.parametrize(("suffix", "mean"), files(slow=(".pt2", "logarithmic")))
 def test_a_plain_file(tmp_path, suffix, mean):
     own, batch = headed(mean), images(5, seed=3)
-    file = Deployed.load(export(own, tmp_path / f"plain{suffix}", images(1), elastic=False, names=list("abcde")).path)
+    file = Deployed.load(export(own, tmp_path / f"plain{suffix}", images(1), elastic=False, names=list("abcd")).path)
     told, meta = file(batch), file.meta
-    np.testing.assert_allclose(told.probabilities, by_hand(own, batch, 8, 1.3), atol=1e-5)
-    assert told.used.tolist() == [8] * 5
-    assert (meta["format"], meta["bases"], meta["bridges"], meta["heads"]) == (4, 2, 3, [3, 1, 2])
-    assert meta["members"] == ["a", "b", "c/0", "c/1", "c/2", "d", "e/0", "e/1"]
-    assert meta["taps"] == ["0 + 2", "2", "2"]
+    np.testing.assert_allclose(told.probabilities, by_hand(own, batch, 6, 1.3), atol=1e-5)
+    assert told.used.tolist() == [6] * 5
+    assert (meta["format"], meta["bases"], meta["bridges"], meta["heads"]) == (4, 2, 2, [3, 1])
+    assert meta["members"] == ["a", "b", "c/0", "c/1", "c/2", "d"]
+    assert meta["taps"] == ["0 + 2", "2"]
     # A body's last layer has all its heads; the unit is the base's 9 * 16 * 3 + 27 * 4 * 4 + 16 * 4.
-    bodies = [7 * 5 + 5 * 12, 4 * 5 + 5 * 4, 8 * 5 + 5 * 8]
+    bodies = [14 * 5 + 5 * 12, 4 * 5 + 5 * 4]
     costs = [2 + done / 928 for done in accumulate(bodies, initial=0)]
     assert meta["cost"]["by_bridges"] == pytest.approx(costs)
 
@@ -159,9 +156,9 @@ def test_what_metadata_says_twice(tmp_path):
 
     assert said_of({})["members"][2:5] == ["three/0", "three/1", "three/2"]
     for change, words in (
-        ({"heads": [3, 1]}, "number of bridges with heads .* to be 3, .* but got 2"),
-        ({"heads": [3, 2, 2]}, "number of members .* to be 9, .* but got 8"),
-        ({"heads": [5, 0, 1]}, "'heads' .* to be a list of whole numbers of at least 1"),
+        ({"heads": [4]}, "number of bridges with heads .* to be 2, .* but got 1"),
+        ({"heads": [3, 2]}, "number of members .* to be 7, .* but got 6"),
+        ({"heads": [4, 0]}, "'heads' .* to be a list of whole numbers of at least 1"),
     ):
         with pytest.raises(ModebridgeError, match=words):
             said_of(change)
@@ -225,9 +222,9 @@ def said():
 
 def test_a_temperature_for_every_number_of_bridges(said, tmp_path):
     members, labels = said[0].softmax(-1), said[1]
-    fitted = fit_temperatures(members, labels, 2, heads=HEADS)
-    assert fitted.by_bridges == tuple(fit_temperature(members[:end].mean(0), labels) for end in ENDS)
-    assert (fitted.first, fitted.heads) == (fit_temperature(members[0], labels), HEADS)
+    fitted = fit_temperatures(members, labels, 2, heads=(3, 1, 2))
+    assert fitted.by_bridges == tuple(fit_temperature(members[:end].mean(0), labels) for end in (2, 5, 6, 8))
+    assert (fitted.first, fitted.heads) == (fit_temperature(members[0], labels), (3, 1, 2))
     assert fit_temperatures(members, labels, 2, heads=[1] * 6) == fit_temperatures(members, labels, 2)
     answers, unsure = gated(members[:5], 2, fitted, 0.7)
     wanted = scale(members[:5].mean(0), fitted.by_bridges[1])
@@ -273,7 +270,7 @@ def test_of_a_run(said):
     predictors = {f"mode-{k}": NetworkPredictor(f"mode-{k}", mode) for k, mode in enumerate(modes)}
     predictors |= {bridge.name: BridgePredictor(bridge, predictors["mode-0"].networks) for bridge in own.bridges}
     found = assembled(SimpleNamespace(net=net), predictors)
-    assert len(found) == 8
+    assert len(found) == 6
     with torch.no_grad():
         assert torch.equal(found.members(images(3)), own.members(images(3)))
 
@@ -288,11 +285,11 @@ def test_eight_bits_groups_and_times(tmp_path):
     # Every head is near its own member, and nearer than to any other.
     told, members = torch.from_numpy(Deployed.load(done.path)(batch).members), own.members(batch).transpose(0, 1)
     apart = (told[:, :, None] - members[:, None]).abs().mean(dim=(0, 3))
-    assert apart.argmin(dim=1).tolist() == list(range(8))
+    assert apart.argmin(dim=1).tolist() == list(range(6))
     assert float(apart.diagonal().max()) < 0.05
     assert Deployed.load(done.path)(batch, bridges=1).used.tolist() == [5] * 60
     lines = race_file(Deployed.load(done.path), [2], seconds=0.01)
-    assert [line.name for line in lines][-1] == "DE-2 + 3 bridges"
+    assert [line.name for line in lines][-1] == "DE-2 + 2 bridges"
     one = grouped()
     path = export(one, tmp_path / "grouped.onnx", images(1), elastic=False, grouped=True).path
     np.testing.assert_allclose(Deployed.load(path)(batch).probabilities, one(batch), atol=1e-5)
