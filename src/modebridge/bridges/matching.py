@@ -68,7 +68,7 @@ class MatchingObjective(Objective[T]):
 
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
         """The rows, and behind them their partners, wherever in the whole batch those are."""
-        if not draw:
+        if "share" not in draw:
             return super().part(batch, draw, rows)
         partner = draw["partner"][rows]
         count = len(partner)
@@ -77,18 +77,18 @@ class MatchingObjective(Objective[T]):
             return torch.cat([tensor[rows], tensor[partner.to(tensor.device)]])
 
         pairs = each(with_partners, batch[0]), with_partners(batch[1])
-        return pairs, {"share": draw["share"][rows], "partner": torch.arange(count, 2 * count)}
+        return pairs, {**draw, "share": draw["share"][rows], "partner": torch.arange(count, 2 * count)}
 
     ahead = True  # the frozen networks are about half of a step, and need not wait for the other half
 
     def mixed(self, inputs: Inputs, draw: Draw) -> Inputs:
         """The images as a draw mixes them."""
-        return each(partial(_mixed, draw), inputs) if draw else inputs
+        return each(partial(_mixed, draw), inputs) if "share" in draw else inputs
 
     def mixed_labels(self, labels: Tensor, classes: int, dtype: torch.dtype, draw: Draw) -> Tensor:
         """The labels as probabilities (B, K), mixed as the images are."""
         target = F.one_hot(labels, classes).to(dtype)
-        return _mixed(draw, target) if draw else target
+        return _mixed(draw, target) if "share" in draw else target
 
 
 class FrozenNetworks:
