@@ -16,7 +16,7 @@ from modebridge import seeds, trees
 from modebridge.curves import start_curve
 from modebridge.distillation import TaughtCurves, Teachers
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode
+from modebridge.modes import Mode, refresh_statistics
 from modebridge.training import Checkpoints
 from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
@@ -54,6 +54,20 @@ def test_a_step_by_hand(norm, mixup):
         torch.testing.assert_close(curve.pins[0][name], tensor - lr * gradient, rtol=1e-9, atol=1e-11)
         moved += float((lr * gradient).abs().sum())
     assert moved > 1e-3
+
+
+def test_statistics_are_those_of_mixed_images():
+    net, (a, b, c) = tiny_net(0, "bn", EXACT), modes(3, "bn", EXACT)
+    data = list(loader(dtype=EXACT))
+    curve = mb.fit_curve(net, a, b, data, teachers=[c], mixup=0.7, config=quick(1, seed=3))
+    generator = seeds.generator(3, "mixed batches")
+    objective = TaughtCurves(net, {"curve": start_curve(net, a, b)}, [c], data, mixup=0.7)
+    mixed = [(objective.mixed(images, objective.draw(len(labels), generator)), labels) for images, labels in data]
+    wanted = refresh_statistics(net, curve.point(0.5), a.buffers, mixed)
+    plain = refresh_statistics(net, curve.point(0.5), a.buffers, data)
+    for name in (name for name in wanted if "running" in name):
+        torch.testing.assert_close(curve.at(0.5).buffers[name], wanted[name], rtol=1e-9, atol=1e-12)
+        assert not torch.allclose(wanted[name], plain[name], rtol=1e-4)
 
 
 def test_together_is_alone_and_teachers_run_once(monkeypatch):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import seeds
-from modebridge.batches import inputs_in, named
+from modebridge.batches import go_to_epoch, inputs_in, named
 from modebridge.bridges import Compile, FanOut, MatchingObjective, in_turn
 from modebridge.distillation.loss import DistillationLoss
 from modebridge.distillation.teachers import Teacher, Teachers
@@ -143,6 +143,10 @@ class MixedBatches:
 
     def __init__(self, objective: MatchingObjective[Any], batches: Batches, seed: int) -> None:
         self._objective, self._batches, self._seed = objective, batches, seed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to an epoch, where the batches know of epochs."""
+        go_to_epoch(self._batches, epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         generator = seeds.generator(self._seed, "mixed batches")

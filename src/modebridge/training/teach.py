@@ -66,7 +66,7 @@ def fit_taught_curves(
         config: epochs and optimiser; "best" keeps the lowest validation loss at r of each curve.
         seeds: of random pins, by name; `config.seed` where none is given.
         valid: held-out data for `config.keep == "best"`.
-        statistics: batches to re-estimate batch norm on; None takes `train_data`.
+        statistics: batches to re-estimate batch norm on, mixed up as in training; None takes `train_data`.
         engine: device and precision; None is the CPU in fp32.
         checkpoints: where to save on the way and to go on from.
         report: told of progress.
@@ -98,6 +98,7 @@ def fit_taught_curves(
         engine.feed(data if statistics is None else statistics),
         r,
         mixup,
+        seed=config.seed,
         trainable=learns,
         compiled=engine.compiled,
         fan_out=engine.fan_out,
