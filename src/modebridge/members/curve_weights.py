@@ -81,8 +81,8 @@ class CurveWeights(Artefact):
         for artefact in group:
             if (artefact.base or recipe.base) == TAUGHT:
                 warnings.warn(
-                    f"Curve {artefact.name} learns labels between modes that learned from teachers: its middle will be "
-                    "worse than its ends, and bridges to it will bring nothing; leave out curve_loss=labels.",
+                    f"Curve {artefact.name} learns labels between modes that learned from teachers: on digits the "
+                    "middle of such curves is worse than of taught ones; leave out curve_loss=labels.",
                     stacklevel=2,
                 )
         trained = fit_curves(

@@ -105,7 +105,7 @@ class Recipe:
             means of the weights over the last quarter of such training; "distilled", students of "sgd" modes.
         curve_loss: what curves learn: what their "ends" learned, that is labels, or between distilled modes what the
             teachers of those say (on images mixed up by `student_mixup`); or "labels" always, which between distilled
-            modes is of use to research only.
+            modes is for comparison only.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
         student_epochs: how long students are trained, otherwise as modes are; 0 for as long as a mode.

@@ -125,8 +125,8 @@ def fit_curve(
 ) -> BezierCurve | Polychain:
     """Train a low-loss curve between two modes; the modes are frozen, only the pins learn.
 
-    A curve learns what its ends learned: labels, or between students (`distill`) what their teachers say together. On
-    labels the middle of a curve between students is worse than its ends, and bridges to it bring nothing.
+    A curve should learn what its ends learned: labels, or between students (`distill`) what the teachers of those say.
+    Look at its middle before bridging it: one that is much worse than the ends is not worth a bridge.
 
     Args:
         net: the network that both modes fit; a parameter with `requires_grad=False` is not trained, see
