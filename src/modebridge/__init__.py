@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         fit_mode,
         fit_modes,
         fit_students,
+        fit_taught_curves,
         plan_bridge,
         plan_student,
     )
@@ -69,6 +70,7 @@ __all__ = [
     "fit_mode",
     "fit_modes",
     "fit_students",
+    "fit_taught_curves",
     "inspect",
     "load_mode",
     "load_modes",
@@ -88,7 +90,7 @@ _NAMES = {
     "modes": ("Mode",),
     "training": (
         *("Engine", "TrainConfig", "distill", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
-        *("fit_mode", "fit_modes", "fit_students", "plan_bridge", "plan_student"),
+        *("fit_mode", "fit_modes", "fit_students", "fit_taught_curves", "plan_bridge", "plan_student"),
     ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

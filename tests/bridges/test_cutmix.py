@@ -18,7 +18,7 @@ from modebridge.cutmix import draw_shares, label_shares, pixel_shares
 from modebridge.distillation import StudentObjective
 from modebridge.errors import ModebridgeError
 from modebridge.members import parse_member
-from modebridge.members.bridge_member import BridgeWeights
+from modebridge.members.small_network import BridgeWeights
 from modebridge.members.student_member import StudentWeights
 from modebridge.nets import Tapped, last_blocks_tap
 from modebridge.recipes import find_recipe, from_toml, to_toml

@@ -10,8 +10,8 @@ import torch
 from modebridge import fit_bridges, plan_bridge, seeds, trees
 from modebridge.bridges import curve_target, label_target, mode_target
 from modebridge.members import HeadsMember, ModeMember, artefacts_behind, members_of, parse_member, row_plans
-from modebridge.members.bridge_member import BridgeWeights
 from modebridge.members.curve_member import PointMember
+from modebridge.members.small_network import BridgeWeights
 from modebridge.recipes import Recipe
 from modebridge.runs import Run
 from tests.runs.damaging import tiny

@@ -66,7 +66,7 @@ class MatchingObjective(Objective[T]):
 
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
         """The rows, and behind them their partners, wherever in the whole batch those are."""
-        if not draw:
+        if "share" not in draw:
             return super().part(batch, draw, rows)
         partner = draw["partner"][rows]
         count = len(partner)
@@ -75,19 +75,19 @@ class MatchingObjective(Objective[T]):
             return torch.cat([tensor[rows], tensor[partner.to(tensor.device)]])
 
         pairs = each(with_partners, batch[0]), with_partners(batch[1])
-        shares = {name: tensor[rows] for name, tensor in draw.items()}
-        return pairs, {**shares, "partner": torch.arange(count, 2 * count)}
+        by_row = {name: tensor[rows] for name, tensor in draw.items() if tensor.dim()}  # one number serves all rows
+        return pairs, {**draw, **by_row, "partner": torch.arange(count, 2 * count)}
 
     ahead = True  # the frozen networks are about half of a step, and need not wait for the other half
 
     def mixed(self, inputs: Inputs, draw: Draw) -> Inputs:
         """The images as a draw mixes them."""
-        return each(partial(_mixed, draw, pixel_shares(draw, inputs)), inputs) if draw else inputs
+        return each(partial(_mixed, draw, pixel_shares(draw, inputs)), inputs) if "share" in draw else inputs
 
     def mixed_labels(self, labels: Tensor, classes: int, dtype: torch.dtype, draw: Draw, images: Inputs) -> Tensor:
         """The labels as probabilities (B, K), mixed as the images are."""
         target = F.one_hot(labels, classes).to(dtype)
-        return _mixed(draw, label_shares(draw, images, dtype), target) if draw else target
+        return _mixed(draw, label_shares(draw, images, dtype), target) if "share" in draw else target
 
 
 class FrozenNetworks:

@@ -8,7 +8,8 @@ from modebridge.members.batch_ensemble_member import BatchEnsembleMember
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.control_member import ControlMember
-from modebridge.members.curve_member import CurveWeights, PointMember, load_curve
+from modebridge.members.curve_member import PointMember, load_curve
+from modebridge.members.curve_weights import CurveWeights, TaughtCurveWeights, curve_and_ends
 from modebridge.members.fge_member import FgeMember
 from modebridge.members.heads_member import HeadsMember
 from modebridge.members.mc_dropout_member import McDropoutMember
@@ -90,10 +91,12 @@ __all__ = [
     "SoupMember",
     "StudentMember",
     "SwaMember",
+    "TaughtCurveWeights",
     "Tensors",
     "TtaMember",
     "artefacts_behind",
     "base_epochs",
+    "curve_and_ends",
     "file_of_own_kinds",
     "key_of",
     "load_curve",

@@ -10,10 +10,10 @@ from typing import Self
 from modebridge import seeds
 from modebridge.bridges import Kind
 from modebridge.members.artefact import Artefact, Tensors
-from modebridge.members.bridge_member import SmallNetwork
 from modebridge.members.context import Context
 from modebridge.members.member import Member, RowPlan
 from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.members.small_network import SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
 

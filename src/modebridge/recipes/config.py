@@ -103,6 +103,9 @@ class Recipe:
             `modebridge.members.METHODS`), or single members by their names.
         base: what the modes are that curves and bridges stand on: "sgd", trained on labels as `mode` says; "swa", the
             means of the weights over the last quarter of such training; "distilled", students of "sgd" modes.
+        curve_loss: what curves learn: what their "ends" learned, that is labels, or between distilled modes what the
+            teachers of those say (on images mixed up by `student_mixup`); or "labels" always, which between distilled
+            modes is for comparison only.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
         cutmix: alpha of their CutMix; 0 for none, and beside mixup each batch gets one of the two.
@@ -134,6 +137,7 @@ class Recipe:
     members_file: str = ""
     methods: tuple[str, ...] = ()
     base: Literal["sgd", "swa", "distilled"] = "sgd"
+    curve_loss: Literal["ends", "labels"] = "ends"
     control: bool = True
     mixup: float = 0.4
     cutmix: float = 0.0

@@ -30,10 +30,9 @@ from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, held_out, least_for_bridges, least_images, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
-from modebridge.training.fit import DEFAULT
 from modebridge.training.loop import Task
 from modebridge.training.outcome import train_and_look
-from modebridge.training.train_config import TrainConfig
+from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches, Inputs
 
 __all__ = ["Aim", "BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
