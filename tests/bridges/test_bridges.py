@@ -332,7 +332,7 @@ def test_bad_bridges():
     ]:
         with pytest.raises(ModebridgeError, match=message):
             plan_bridge(net, curve, images, **kwargs)
-    with pytest.raises(ModebridgeError, match="to be given a curve, but got Mode"):
+    with pytest.raises(ModebridgeError, match="to be given its target, but got none"):
         plan_bridge(net, ends[0], images)
     with pytest.raises(ModebridgeError, match="at least one bridge"):
         fit_bridges(net, {}, loader())

@@ -12,7 +12,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, last_blocks_tap
 from modebridge.types import Layout
 
-__all__ = ["READS", "WIDE", "Kind", "body_for", "body_like", "channels_of", "layout_for"]
+__all__ = ["READS", "WIDE", "Kind", "body_for", "body_like", "channels_of", "joined_shape", "layout_for"]
 
 Kind: TypeAlias = Literal["I", "II"]
 
@@ -129,6 +129,25 @@ def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
         known = " or ".join(f"'{name}'" for name in axes[len(shape)])
         raise ModebridgeError(f"Expected the layout of {tuple(shape)} to be {known}, but got '{layout}'; leave it out.")
     return layout
+
+
+def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tuple[int, ...]:
+    """The shape of features joined on channels, the smallest of their sides.
+
+    >>> joined_shape([(8, 4, 4), (4, 8, 8)], "map"), joined_shape([(17, 8), (17, 8)], "tokens")
+    ((12, 4, 4), (17, 16))
+    """
+    if len(shapes) == 1:
+        return tuple(shapes[0])
+    known = layout_for(shapes[0], layout)
+    axis = 0 if known in ("map", "sequence") else -1
+    if len({len(shape) for shape in shapes}) > 1 or (known == "tokens" and len({shape[0] for shape in shapes}) > 1):
+        raise ModebridgeError(
+            f"Expected features that can be joined, but got {[tuple(shape) for shape in shapes]}; choose other taps."
+        )
+    joined = [min(sides) for sides in zip(*shapes, strict=True)]
+    joined[axis] = sum(shape[axis] for shape in shapes)
+    return tuple(joined)
 
 
 def channels_of(shape: Sequence[int], layout: Layout) -> int:

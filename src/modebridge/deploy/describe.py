@@ -67,8 +67,8 @@ def describe(
             "modes first, then bridges."
         )
     base = ensemble.bases[0]
-    shapes = feature_shapes(base, example, [bridge.tap for bridge in bridges])
-    fed = [(bridge, [shapes[bridge.tap]] * len(bridge.reads)) for bridge in bridges]
+    shapes = feature_shapes(base, example, [tap for bridge in bridges for tap in bridge.taps])
+    fed = [(bridge, [shapes[tap] for _, tap in bridge.places]) for bridge in bridges]
     by_bridges = [combination_cost(base, example, len(ensemble.bases), fed[:j]) for j in range(len(bridges) + 1)]
     if unit is not None:
         by_bridges = [

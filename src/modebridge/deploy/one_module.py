@@ -47,7 +47,7 @@ class OneModule(Predictor):
         self.mean: Mean = ensemble.mean
         self.taps: list[list[str]] = [list(taps) for taps in ensemble._taps]
         self.reads: list[list[Place]] = [
-            [(k, bridge.tap) for k in reads]
+            [(reads[k], tap) for k, tap in bridge.places]
             for bridge, reads in zip(ensemble.bridges, ensemble._reads, strict=True)
             if isinstance(bridge, Bridge)
         ]

@@ -128,7 +128,7 @@ class SmallNetwork(Member):
         chosen = blueprint.body(self.body_kind, self.size)
         body = copy.deepcopy(chosen.body).to_empty(device="cpu")
         # In the order of memory that training leaves, which files do not know of: logits are known by content alone.
-        bridge = skeleton(Bridge(body, list(modes.values()), chosen.tap, self.position, self.name, chosen.share))
+        bridge = skeleton(Bridge(body, list(modes.values()), chosen.taps, self.position, self.name, chosen.share))
         assert isinstance(bridge, Bridge)
         bridge.load_state_dict(dict(tensors[BridgeWeights(self).place]))
         return BridgePredictor(bridge, modes)
@@ -141,7 +141,7 @@ class SmallNetwork(Member):
     def body(self, blueprint: Blueprint) -> Body:
         """Its body, as any of its size."""
         chosen = blueprint.body(self.body_kind, self.size)
-        return Body(copy.deepcopy(chosen.body).to_empty(device="cpu"), chosen.tap, len(self.reads))
+        return Body(copy.deepcopy(chosen.body).to_empty(device="cpu"), chosen.taps, len(self.reads))
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def check_batches(
     return Checked(batches, what, classes, needed)
 
 
-def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False) -> int:
+def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False, heads: int = 1) -> int:
     """How many images a batch must have to be learned from; refuses a network that cannot run in training mode.
 
     One is enough, unless batch norm would see a single value of a channel: then two in every process that has a batch
@@ -67,6 +67,7 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
         inputs: a batch of each of its inputs; only the first image is looked at.
         engine: says how many processes there are.
         norms_only: whether only batch norm goes to training mode, as for its statistics.
+        heads: of a bridge's body; with several its logits are (batch, heads, classes).
     """
     single = [each(lambda tensor: tensor[:1], batch) for batch in inputs]
     look = partial(_in_training, norms_only=norms_only)
@@ -83,7 +84,7 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
             "heads can take, or build it without auxiliary heads (aux_logits=False)."
         )
     logits = logits_of(output, training=True)
-    if logits.dim() != 2:
+    if logits.dim() != (2 if heads == 1 else 3):
         raise ModebridgeError(
             f"Expected {type(module).__name__} to give logits of (batch, classes) first in training mode too, but got "
             f"{tuple(logits.shape)}; wrap it in a module that does."
@@ -93,11 +94,16 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
 
 def least_for_bridges(net: nn.Module, bridges: Sequence[Bridge], engine: Engine, images: Inputs) -> int:
     """How many images a batch must have for every bridge to learn from it; the network itself is frozen."""
-    shapes = feature_shapes(net, images, sorted({bridge.tap for bridge in bridges}))
+    shapes = feature_shapes(net, images, sorted({tap for bridge in bridges for tap in bridge.taps}))
     # One of each kind: recipes train dozens that differ in their weights only.
-    kinds = {(repr(bridge.body), bridge.tap, bridge.kind): bridge for bridge in bridges}.values()
+    kinds = {(repr(bridge.body), bridge.taps, bridge.kind): bridge for bridge in bridges}.values()
     return max(
-        least_images(bridge.body, *zeros(bridge.body, *[shapes[bridge.tap]] * len(bridge.reads)), engine=engine)
+        least_images(
+            bridge.body,
+            *zeros(bridge.body, *[shapes[tap] for _, tap in bridge.places]),
+            engine=engine,
+            heads=bridge.heads,
+        )
         for bridge in kinds
     )
 

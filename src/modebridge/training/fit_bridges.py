@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from torch import nn
 
@@ -16,6 +16,7 @@ from modebridge.bridges import (
     Target,
     choose_body,
     curve_target,
+    heads_target,
     label_target,
 )
 from modebridge.curves import Curve, check_r
@@ -32,7 +33,10 @@ from modebridge.training.outcome import train_and_look
 from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
 
-__all__ = ["BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
+__all__ = ["Aim", "BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
+
+Aim: TypeAlias = Target | Literal["curve", "labels"]
+"""What a bridge, or a head of one, is to say."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +53,16 @@ class BridgePlan:
 
 def plan_bridge(
     net: nn.Module,
-    curve: Curve,
+    curve: Curve | Mode,
     images: Inputs,
     *,
     kind: Kind = "I",
     source: Literal["start", "end"] = "start",
-    tap: str | None = None,
+    tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
     r: float = 0.5,
-    target: Target | Literal["curve", "labels"] = "curve",
+    target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
     name: str = "bridge",
     seed: int = 0,
@@ -67,16 +71,19 @@ def plan_bridge(
 
     Args:
         net: the base network.
-        curve: between the two modes; its point at r is the paper's target.
+        curve: between the two modes; its point at r is the paper's target. Where no curve is needed, one mode: a type I
+            bridge reads it, and `target` says what it learns.
         images: a few images (or inputs by name), to see the feature's shape.
         kind: "I" reads one end, "II" both.
         source: which end a type I bridge reads.
-        tap: where the feature is read; None takes what `modebridge.inspect` chooses, the paper's place in its networks.
+        tap: where the feature is read, or several places; None takes what `modebridge.inspect` chooses, the paper's
+            place in its networks.
         slim: divides the widths; 2 is the paper's small bridge, 1 its medium one.
         budget: at most this share of the base's FLOPs, 0.05 for 5 %, instead of `slim`: the widest body that fits; its
             share of the parameters may be far larger (`bridge.parameter_share`).
         r: the position on the curve to predict.
-        target: "curve", "labels" (a control), or any `Target`.
+        target: "curve", "labels" (a control), or any `Target`; a list of them gives the bridge one head each, on one
+            trunk.
         body: a module of your own from feature(s) to logits, instead of the built one; what has `requires_grad=False`
             in it stays as it is.
         name: how tables and errors call it.
@@ -86,29 +93,60 @@ def plan_bridge(
         The plan; `plan.bridge.share` and `.parameter_share` are its FLOPs and parameters in units of the base, counted.
     """
     _check_choices(net, curve, kind, source, r)
-    reads = (curve.start, curve.end) if kind == "II" else (curve.start if source == "start" else curve.end,)
+    ends = (curve, curve) if isinstance(curve, Mode) else (curve.start, curve.end)
+    reads = ends if kind == "II" else (ends[0] if source == "start" else ends[1],)
+    if isinstance(target, Target | str) or not isinstance(target, Sequence):
+        aim = _aim(target, curve, r)
+    else:
+        aim = heads_target([_aim(one, curve, r) for one in target])
     chosen = choose_body(
-        net, images, kind, tap=tap, slim=slim, budget=budget, body=body, state=curve.start.state, name=name, seed=seed
+        net,
+        images,
+        kind,
+        tap=tap,
+        heads=aim.heads,
+        slim=slim,
+        budget=budget,
+        body=body,
+        state=ends[0].state,
+        name=name,
+        seed=seed,
     )
+    return BridgePlan(Bridge(chosen.body, reads, chosen.taps, aim.r, name, chosen.share, aim.heads), reads, aim)
+
+
+def _aim(target: object, curve: Curve | Mode, r: float) -> Target:
     if target == "curve":
-        target = curve_target(curve, r)
-    elif target == "labels":
-        target = label_target()
-    elif not isinstance(target, Target):
+        if isinstance(curve, Mode):
+            raise ModebridgeError(
+                "Expected a bridge on a mode alone to be given its target, but got none; give target= a Target such as "
+                "mode_target of another mode, or a curve instead of the mode."
+            )
+        return curve_target(curve, r)
+    if target == "labels":
+        return label_target()
+    if not isinstance(target, Target):
         raise ModebridgeError(
             f"Expected target to be 'curve', 'labels' or a Target, but got '{target}'; "
             "see modebridge.bridges for the others."
         )
-    return BridgePlan(Bridge(chosen.body, reads, chosen.tap, target.r, name, chosen.share), reads, target)
+    return target
 
 
-def _check_choices(net: nn.Module, curve: Curve, kind: str, source: str, r: float) -> None:
+def _check_choices(net: nn.Module, curve: Curve | Mode, kind: str, source: str, r: float) -> None:
     check_r(r)
-    if not isinstance(curve, Curve):
+    if not isinstance(curve, Curve | Mode):
         raise ModebridgeError(
             f"Expected a bridge to be given a curve, but got {type(curve).__name__}; make one with fit_curve."
         )
-    check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
+    if isinstance(curve, Mode):
+        check_modes(net, [curve], 1, "a bridge")
+        if kind == "II":
+            raise ModebridgeError(
+                "Expected a type II bridge to be given a curve, but got one mode; it reads two modes."
+            )
+    else:
+        check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
     if kind not in ("I", "II"):
         raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
     if source not in ("start", "end"):
@@ -174,16 +212,16 @@ def fit_bridges(
 
 def fit_bridge(
     net: nn.Module,
-    curve: Curve,
+    curve: Curve | Mode,
     train_data: Batches,
     *,
     kind: Kind = "I",
     source: Literal["start", "end"] = "start",
-    tap: str | None = None,
+    tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
     r: float = 0.5,
-    target: Target | Literal["curve", "labels"] = "curve",
+    target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
     name: str = "bridge",
     mixup: float = 0.4,
@@ -195,12 +233,14 @@ def fit_bridge(
 ) -> Bridge:
     """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with their arguments."""
     _check_choices(net, curve, kind, source, r)
-    if tap is not None:
-        check_tap(net, tap)
+    for name_of_tap in [tap] if isinstance(tap, str) else tap or ():
+        check_tap(net, name_of_tap)
     least = partial(least_images, net, engine=engine or Engine(), norms_only=True)
-    checked = check_batches(net, curve.start, train_data, "train", least=least)
+    start = curve if isinstance(curve, Mode) else curve.start
+    checked = check_batches(net, start, train_data, "train", least=least)
     images = checked.first()
-    curve = curve.with_statistics(net, r, checked)
+    if isinstance(curve, Curve):
+        curve = curve.with_statistics(net, r, checked)
     plan = plan_bridge(
         net,
         curve,
