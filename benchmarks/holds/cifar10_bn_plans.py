@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from modebridge import plan_bridge
-from modebridge.bridges import ensemble_target, mode_target
+from modebridge import Mode, plan_bridge
+from modebridge.bridges import complement_target, curve_target, ensemble_target, label_target, mode_target, with_labels
 from modebridge.curves import BezierCurve
 from modebridge.evaluate import Answers
 from modebridge.nets import ResNet
@@ -35,9 +36,34 @@ def plans_of(net: ResNet, curves: Mapping[int, BezierCurve], images: Tensor) -> 
         "mean-3-small": (1, {"target": ensemble_target(modes)}),
         "self-0-small": (1, {"target": mode_target(first.start)}),
     }
+    wanted |= {name: (1, choice) for name, choice in _beyond(net, curves, modes, images).items()}
     return {
         name: plan_bridge(net, curves[j], images, name=name, seed=100 + k, **choice)  # type: ignore[arg-type]
         for k, (name, (j, choice)) in enumerate(wanted.items())
+    }
+
+
+def _beyond(
+    net: ResNet, curves: Mapping[int, BezierCurve], modes: Sequence[Mode], images: Tensor
+) -> dict[str, dict[str, object]]:
+    """What the paper does not have: several heads on one trunk, other places to read, other targets; all on mode 0."""
+    midpoints, others = [curve_target(curves[j]) for j in OTHERS], [mode_target(curves[j].end) for j in OTHERS]
+    small = plan_bridge(net, curves[1], images).bridge
+    early = [f"layers.{sum(net.spec.stages[:2]) - 1}"]  # the end of the second stage
+    same = {"target": others, "budget": 1.02 * (small.share or 0)}  # the heads' last layers, too
+    return {
+        "heads-midpoints": {"target": midpoints},
+        "heads-others": {"target": others},
+        "heads-both": {"target": [*midpoints, *others]},
+        "heads-midpoints-labels": {"target": [*midpoints, label_target()]},
+        "heads-others-labels": {"target": [*others, label_target()]},
+        "heads-others-medium": {"target": others, "slim": 1},
+        "heads-complement-1": {"target": complement_target(ensemble_target(modes))},
+        "heads-complement-2": {"target": complement_target(ensemble_target(modes), heads=2)},
+        "heads-share-1": {"target": with_labels(midpoints[0], 0.25)},
+        "heads-others-built": same,
+        "heads-others-early": {**same, "tap": early},
+        "heads-others-taps": {**same, "tap": [*early, *small.taps]},
     }
 
 
@@ -45,7 +71,8 @@ def combinations(answers: Answers) -> list[tuple[str, ...]]:
     """The rows of the table, of those members that are there."""
     modes, reads = tuple(f"mode-{k}" for k in range(3)), {name: cost.reads for name, cost in answers.costs.items()}
     midpoints = tuple(f"curve-0-{j}" for j in OTHERS)
-    bridges, students = [n for n in reads if reads[n]], [n for n in reads if n.startswith("student")]
+    students = [name for name in reads if name.startswith("student")]
+    bridges = [name for name in reads if reads[name] and not re.search(r"-h\d+$", name)]  # heads go together
     rows: list[tuple[str, ...]] = [modes[:count] for count in (1, 2, 3)] + [(name,) for name in modes[1:]]
     rows += [(name,) for name in midpoints] + [("mode-0", name) for name in midpoints] + [("mode-0", *midpoints)]
     rows += [(name,) for name in bridges]
