@@ -60,9 +60,9 @@ def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
 
 
 def mix(values: Tensor, share: Tensor, partner: Tensor) -> Tensor:
-    """Mixup: share * values + (1 - share) * values[partner], one share per sample.
+    """Mixup: share * values + (1 - share) * values[partner], one share per sample; CutMix: one per pixel.
 
     Values beyond the shares are there for partners only (see `BridgeObjective.part`).
     """
-    shares = share.view(-1, *[1] * (values.dim() - 1))
+    shares = share.view(*share.shape, *[1] * (values.dim() - share.dim()))
     return shares * values[: len(share)] + (1 - shares) * values[partner]

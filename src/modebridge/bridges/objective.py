@@ -33,6 +33,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         targets: what each is to say, by the same names.
         modes: every mode that a bridge reads.
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+        cutmix: alpha of the Beta distribution of the boxes' areas; 0 turns CutMix off.
         compiled: makes the frozen networks' forward pass faster, where an engine can.
         fan_out: runs independent jobs side by side, where an engine can.
         synced: makes a network's batch norm see the batches of all processes.
@@ -47,6 +48,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         modes: Sequence[Mode],
         mixup: float = 0.4,
         *,
+        cutmix: float = 0.0,
         compiled: Compile = lambda function: function,
         fan_out: FanOut = in_turn,
         synced: Callable[[nn.Module], nn.Module] = lambda module: module,
@@ -59,7 +61,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
                 f"Expected one target per bridge, but got targets {sorted(targets)} for bridges {sorted(bridges)}; "
                 "use the same names."
             )
-        super().__init__(mixup)
+        super().__init__(mixup, cutmix)
         self._bridges = dict(bridges)
         self._targets = dict(targets)
         self._programs: dict[str, Program] = {}
@@ -103,28 +105,28 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """Mix the images, run every frozen network once on them, and hand each bridge its features and its target."""
-        images, labels = batch
-        outputs = self._frozen(self.mixed(images, draw))
+        outputs = self._frozen(self.mixed(batch[0], draw))
         prepared: dict[str, dict[str, Tensor]] = {}
         for name, bridge in self._bridges.items():
             places = enumerate(bridge.places)
             inputs = {f"feature{k}": outputs[bridge.reads[source]][1][tap] for k, (source, tap) in places}
             target = self._targets[name]
-            parts = [self._aim(part, outputs, labels, draw) for part in target.parts or (target,)]
+            parts = [self._aim(part, outputs, batch, draw) for part in target.parts or (target,)]
             inputs["target"] = torch.stack(parts, dim=1) if target.parts else parts[0]
             if target.beside:
                 inputs["beside"] = torch.stack([probabilities_of(outputs[source][0]) for source in bridge.reads])
             prepared[name] = inputs
         return prepared
 
-    def _aim(self, target: Target, outputs: Mapping[str, Outputs], labels: Tensor, draw: Draw) -> Tensor:
+    def _aim(self, target: Target, outputs: Mapping[str, Outputs], batch: Batch, draw: Draw) -> Tensor:
         """What a target says on a batch: probabilities (B, K)."""
         if target.modes:
             mean = mean_probability([probabilities_of(outputs[mode.id][0]) for mode in target.modes])
             if not target.label_share:
                 return mean
         logits = wide(next(iter(outputs.values()))[0])
-        mixed = self.mixed_labels(labels, logits.shape[-1], logits.dtype, draw)
+        images, labels = batch
+        mixed = self.mixed_labels(labels, logits.shape[-1], logits.dtype, draw, images)
         return torch.lerp(mean, mixed, target.label_share) if target.modes else mixed
 
     def program(self, member: str) -> Program:

@@ -52,6 +52,7 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         plans: the students by name.
         classes: K.
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+        cutmix: alpha of the Beta distribution of the boxes' areas; 0 turns CutMix off.
         compiled: makes the teachers' forward pass faster, where an engine can.
         fan_out: runs them side by side, where an engine can.
         synced: makes a network's batch norm see the batches of all processes.
@@ -65,12 +66,13 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         classes: int,
         mixup: float = 1.0,
         *,
+        cutmix: float = 0.0,
         compiled: Compile = lambda function: function,
         fan_out: FanOut = in_turn,
         synced: Callable[[nn.Module], nn.Module] = lambda module: module,
         shares: Callable[[nn.Module, nn.Module], bool] = lambda a, b: False,
     ) -> None:
-        super().__init__(mixup)
+        super().__init__(mixup, cutmix)
         if not plans:
             raise ModebridgeError("Expected at least one student to train, but got none; give some plans.")
         self._plans = dict(plans)
@@ -118,7 +120,7 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
             if plan.loss.hard or not plan.teachers:
                 # As wide as the student's own numbers: its loss is taken in them.
                 dtype = next(iter(plan.start.params.values())).dtype
-                inputs["labels"] = self.mixed_labels(labels, self._classes, _wide(dtype), draw)
+                inputs["labels"] = self.mixed_labels(labels, self._classes, _wide(dtype), draw, images)
             prepared[name] = inputs
         return prepared
 

@@ -44,7 +44,7 @@ class BridgeWeights(Artefact):
         return self.member.learns_from(recipe)
 
     def ingredients(self, context: Context) -> dict[str, object]:
-        """Data, seed, training, size and mixup."""
+        """Data, seed, training, size and mixup; CutMix only where there is some, as earlier runs know none."""
         recipe = context.recipe
         return {
             "data": context.data.fed_as,
@@ -53,6 +53,7 @@ class BridgeWeights(Artefact):
             "training": str(recipe.bridge),
             "width": (recipe.slim(self.member.size), context.budget(self.member.size)),
             "mixup": recipe.mixup,
+            **({"cutmix": recipe.cutmix} if recipe.cutmix else {}),
             "batch": recipe.data.bridge_batch_size,
         }
 
@@ -73,6 +74,7 @@ class BridgeWeights(Artefact):
             {artefact.name: artefact.member.plan(context, parents) for artefact in group},
             context.data.train("bridges", bridges=True),
             mixup=context.recipe.mixup,
+            cutmix=context.recipe.cutmix,
             config=replace(context.recipe.bridge, seed=context.seed_of("bridges")),
             valid=context.data.valid(),
             engine=context.engine,

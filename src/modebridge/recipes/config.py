@@ -105,8 +105,10 @@ class Recipe:
             means of the weights over the last quarter of such training; "distilled", students of "sgd" modes.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
+        cutmix: alpha of their CutMix; 0 for none, and beside mixup each batch gets one of the two.
         student_epochs: how long students are trained, otherwise as modes are; 0 for as long as a mode.
         student_mixup: alpha of the students' mixup; 0 for none.
+        student_cutmix: alpha of their CutMix; 0 for none.
         align: renumber the units of every other mode to match those of mode 0: "none", by "activations" (the paper, on
             ImageNet) or by "weights".
         pin_start: where a curve's pin begins: at the "midpoint" of the segment, or "random" as the authors do.
@@ -134,8 +136,10 @@ class Recipe:
     base: Literal["sgd", "swa", "distilled"] = "sgd"
     control: bool = True
     mixup: float = 0.4
+    cutmix: float = 0.0
     student_epochs: int = 0
     student_mixup: float = 1.0
+    student_cutmix: float = 0.0
     align: Literal["none", "activations", "weights"] = "none"
     pin_start: PinStart = "midpoint"
     together: int = 4
@@ -179,8 +183,8 @@ class Recipe:
                 f"Expected methods to name each method once, but got {', '.join(self.methods)[:50]!r}; shorten it."
             )
         _within("together", self.together, 1, MODES)
-        _within("mixup", self.mixup, 0, 1000)
-        _within("student_mixup", self.student_mixup, 0, 1000)
+        for name in ("mixup", "cutmix", "student_mixup", "student_cutmix"):
+            _within(name, getattr(self, name), 0, 1000)
         _within("student_epochs", self.student_epochs, 0, 10**6)
         _within("budget", self.budget, 0, 1)
 

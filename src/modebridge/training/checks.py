@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from modebridge import seeds
 from modebridge.batches import Checked, check_batch, check_labels, each, first_batch, named, shapes_of
 from modebridge.bridges import Bridge
+from modebridge.cutmix import image_size
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode
 from modebridge.nets import logits_of, run, skeleton
@@ -20,7 +21,7 @@ from modebridge.training.engine import Engine
 from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
 
-__all__ = ["check_batches", "check_mixup", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
+__all__ = ["check_batches", "check_mixing", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
 
 ONE_VALUE = "more than 1 value per channel"
 """What torch says where batch norm is to learn from a single value."""
@@ -127,14 +128,18 @@ def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainCon
     return engine.feed(check_batches(net, mode, valid, "valid"))
 
 
-def check_mixup(mixup: float, batches: Checked) -> None:
+def check_mixing(mixup: float, cutmix: float, batches: Checked) -> None:
     """Refuse to mix what cannot be mixed."""
-    whole = [name for name, tensor in named(batches.first()).items() if not tensor.is_floating_point()]
-    if mixup and whole:
-        raise ModebridgeError(
-            f"Expected mixup to be 0 for whole numbers such as tokens and masks, but got {mixup:g} and "
-            f"'{whole[0].removeprefix('images/')}'; set mixup=0."
-        )
+    inputs = batches.first()
+    whole = [name for name, tensor in named(inputs).items() if not tensor.is_floating_point()]
+    for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
+        if alpha and whole:
+            raise ModebridgeError(
+                f"Expected {name} to be 0 for whole numbers such as tokens and masks, but got {alpha:g} and "
+                f"'{whole[0].removeprefix('images/')}'; set {name}=0."
+            )
+    if cutmix:
+        image_size(inputs)
 
 
 def trainable(net: nn.Module) -> set[str]:

@@ -18,7 +18,7 @@ from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import (
     check_batches,
-    check_mixup,
+    check_mixing,
     classes_of,
     held_out,
     least_images,
@@ -44,6 +44,7 @@ def distill(
     start: Mode | None = None,
     loss: DistillationLoss | None = None,
     mixup: float = 1.0,
+    cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -63,6 +64,7 @@ def distill(
         start: the weights that the student begins from, a mode for example; None draws new ones.
         loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
         mixup: alpha of the per-sample mixup; 0 turns it off.
+        cutmix: alpha of CutMix, of images only; 0 turns it off, and beside mixup each batch gets one of the two.
         config: epochs, optimiser, and the seed of new weights; "best" keeps the lowest validation loss.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None is the CPU in fp32.
@@ -81,6 +83,7 @@ def distill(
         {"student": plan},
         train_data,
         mixup=mixup,
+        cutmix=cutmix,
         config=config,
         valid=valid,
         engine=engine,
@@ -125,6 +128,7 @@ def fit_students(
     train_data: Batches,
     *,
     mixup: float = 1.0,
+    cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -148,7 +152,7 @@ def fit_students(
             "are only estimated at the end."
         )
     data = _checked(plans, train_data, engine)
-    check_mixup(mixup, data)
+    check_mixing(mixup, cutmix, data)
     for plan in plans.values():
         _check_classes(net, plan, data)
     objective = StudentObjective(
@@ -156,6 +160,7 @@ def fit_students(
         plans,
         data.classes,
         mixup,
+        cutmix=cutmix,
         compiled=engine.compiled,
         fan_out=engine.fan_out,
         synced=engine.synced,

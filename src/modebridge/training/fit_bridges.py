@@ -24,7 +24,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import check_tap, skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixup, held_out, least_for_bridges, least_images, trainable
+from modebridge.training.checks import check_batches, check_mixing, held_out, least_for_bridges, least_images, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
 from modebridge.training.fit import DEFAULT
@@ -159,6 +159,7 @@ def fit_bridges(
     train_data: Batches,
     *,
     mixup: float = 0.4,
+    cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -172,6 +173,7 @@ def fit_bridges(
         plans: the bridges by name, from `plan_bridge`.
         train_data: yields (images, labels); labels are used by controls only.
         mixup: alpha of the per-sample mixup; 0 turns it off.
+        cutmix: alpha of CutMix, of images only; 0 turns it off, and beside mixup each batch gets one of the two.
         config: epochs and optimiser; "best" keeps the lowest validation KL of each bridge.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None is the CPU in fp32.
@@ -195,6 +197,7 @@ def fit_bridges(
         {name: plan.target for name, plan in plans.items()},
         modes,
         mixup,
+        cutmix=cutmix,
         compiled=engine.compiled,
         fan_out=engine.fan_out,
         synced=engine.synced,
@@ -202,7 +205,7 @@ def fit_bridges(
     )
     least = partial(least_for_bridges, net, [plan.bridge for plan in plans.values()], engine)
     train_data = check_batches(net, modes[0], train_data, "train", least=least)
-    check_mixup(mixup, train_data)
+    check_mixing(mixup, cutmix, train_data)
     task = Task(objective, train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     (states,) = train_and_look(
         [task], config, train_data.classes, engine=engine, checkpoints=checkpoints, report=report
@@ -225,6 +228,7 @@ def fit_bridge(
     body: nn.Module | None = None,
     name: str = "bridge",
     mixup: float = 0.4,
+    cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -261,6 +265,7 @@ def fit_bridge(
         {name: plan},
         train_data,
         mixup=mixup,
+        cutmix=cutmix,
         config=config,
         valid=valid,
         engine=engine,
