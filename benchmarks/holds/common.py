@@ -91,10 +91,10 @@ def logits_of_members(
     splits: Mapping[str, Batches],
     engine: Engine,
 ) -> dict[str, dict[str, Tensor]]:
-    """Logits by member and split in fp32; every network runs once per batch."""
+    """Logits (N, K) by member and split in fp32, (N, h, K) of h heads; every network runs once per batch."""
     device = engine.device
     placed = {name: bridge.to(device).eval() for name, bridge in bridges.items()}
-    tapped = Tapped(skeleton(net).to(device), sorted({bridge.tap for bridge in placed.values()}))
+    tapped = Tapped(skeleton(net).to(device), sorted({tap for bridge in placed.values() for tap in bridge.taps}))
     states = {name: tapped.state_of(mode.to(device).state) for name, mode in modes.items()}
     names = {mode.id: name for name, mode in modes.items()}
     logits: dict[str, dict[str, Tensor]] = {name: {} for name in (*modes, *bridges)}
@@ -105,7 +105,7 @@ def logits_of_members(
             for name, (output, _) in outputs.items():
                 parts[name].append(output.float().cpu())
             for name, bridge in placed.items():
-                features = [outputs[names[source]][1][bridge.tap] for source in bridge.reads]
+                features = [outputs[names[bridge.reads[k]]][1][tap] for k, tap in bridge.places]
                 parts[name].append(bridge(*features).float().cpu())
         for name, pieces in parts.items():
             logits[name][split] = torch.cat(pieces)
