@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from modebridge import Mode, fit_bridges, plan_bridge, seeds
 from modebridge.bridges import (
+    ResidualBody,
     Target,
     complement_target,
     curve_target,
@@ -29,6 +30,11 @@ __all__ = ["BASELINE", "VARIANTS", "Part", "Regime", "Scene", "Variant", "choose
 
 BASELINE = "paper small"
 """The variant that all others are compared with."""
+
+STEPS = 16
+"""Into how many steps the usual widths are divided where a body is made to fit."""
+ENOUGH = 0.8
+"""The share of a budget that the body of `budget=` is to use; otherwise one is made to fit."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,8 @@ class Part:
         aim: what it learns, a key of `aims`.
         size: "small" or "medium", as the recipe has them.
         place: where it reads: the "paper" tap, "earlier", "later", or "both" of the last two.
-        design: of its blocks; "" for the paper's body at the paper's tap, else the widest body within the FLOPs that
-            the paper's body with as many heads has.
+        design: of its blocks: "" as the paper's; "budget" for the body that `budget=` builds, at the FLOPs that the
+            paper's body with as many heads has; another design, or another place, is as wide as those FLOPs allow.
         regime: how it is trained.
     """
 
@@ -158,7 +164,7 @@ BY_PLACE = {
     "3 heads: others (later tap)": _one("others", place="later"),
     "3 heads: others (both taps)": _one("others", place="both"),
 }
-DESIGNS = ("plain", "bottleneck", "depthwise", "low-rank", "shallow")
+DESIGNS = ("budget", "bottleneck", "depthwise", "low-rank", "shallow")
 BY_DESIGN = {f"3 heads: others ({design})": _one("others", design=design) for design in DESIGNS}
 WEIGHTED = {
     f"{name} (fitted weights)": replace(BY_TARGET[name], weighted=True)
@@ -187,7 +193,7 @@ def choose(names: Sequence[str], scene: Scene) -> dict[str, Variant]:
 
 def _possible(part: Part, scene: Scene) -> bool:
     needed = {"cutmix": fit_bridges} if part.regime.cutmix else {}
-    needed |= {"design": plan_bridge} if part.design not in ("", "plain") else {}
+    needed |= {"design": plan_bridge} if part.design not in ("", "budget") else {}
     known = all(option in inspect.signature(function).parameters for option, function in needed.items())
     return known and (bool(scene.curves) or "midpoint" not in part.aim)
 
@@ -203,16 +209,43 @@ def plan_part(part: Part, scene: Scene) -> BridgePlan:
     target = aim(part.aim, scene)
     what = replace(part, regime=USUAL)
     seed = seeds.seed_for(scene.seed, "frontier", str(what))
-    slim = scene.slims[part.size]
 
     def planned(**choices: Any) -> BridgePlan:
         return plan_bridge(scene.net, scene.modes[0], scene.images, target=target, name=str(part), seed=seed, **choices)
 
-    paper = planned(slim=slim)
+    paper = planned(slim=scene.slims[part.size])
     if part.place == "paper" and not part.design:
         return paper
-    design = {"design": part.design} if part.design not in ("", "plain") else {}
-    return planned(tap=list(scene.taps()[part.place]), budget=paper.bridge.share, **design)
+    allowed = paper.bridge.share or 0.0
+    where: dict[str, Any] = {} if part.place == "paper" else {"tap": list(scene.taps()[part.place])}
+    if part.design in ("", "budget"):
+        plan = planned(budget=allowed, **where)
+        # It comes in coarse steps; on small networks it may be far from using its budget, or no convolution at all.
+        convolves = any(isinstance(module, ResidualBody) for module in plan.bridge.modules())
+        if part.design or (convolves and (plan.bridge.share or 0.0) > ENOUGH * allowed):
+            return plan
+    design = {"design": part.design} if part.design else {}
+    return _widest(lambda slim: planned(slim=slim, **where, **design), allowed)
+
+
+def _widest(planned: Callable[[float], BridgePlan], allowed: float) -> BridgePlan:
+    """The widest of the bodies with 1, 2, ... sixteenths of the usual widths whose FLOPs are allowed, by bisection."""
+    best: BridgePlan | None = None
+    fits, fails = 0, 4 * STEPS
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        try:
+            plan = planned(STEPS / middle)
+        except ModebridgeError:  # not even one channel
+            fits = middle
+            continue
+        if (plan.bridge.share or 0.0) <= allowed:
+            fits, best = middle, plan
+        else:
+            fails = middle
+    if best is None:
+        raise ModebridgeError(f"Expected a body within {allowed:.3g} of the base's FLOPs, but there is none; widen it.")
+    return best
 
 
 def aim(name: str, scene: Scene) -> Target:

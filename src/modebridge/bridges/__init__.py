@@ -5,6 +5,7 @@ from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import Kind, body_for, body_like
 from modebridge.bridges.choose import ChosenBody, choose_body
+from modebridge.bridges.designs import DepthwiseBlock, Design, LowRankBlock
 from modebridge.bridges.loss import bridge_loss, complement_loss, kl_divergence, mix
 from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
 from modebridge.bridges.objective import BridgeObjective
@@ -25,10 +26,13 @@ __all__ = [
     "BridgeObjective",
     "ChosenBody",
     "Compile",
+    "DepthwiseBlock",
+    "Design",
     "FanOut",
     "FrozenNetworks",
     "Heads",
     "Kind",
+    "LowRankBlock",
     "MatchingObjective",
     "ResidualBody",
     "Target",

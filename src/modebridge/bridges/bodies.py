@@ -95,6 +95,11 @@ class ResidualBody(nn.Module):
         self.pool = nn.AdaptiveAvgPool1d(1) if layout == "sequence" else nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(channels, classes)
         initialise(self, generator)
+        for layer in layers:
+            for part in layer.modules():
+                if isinstance(part, nn.Conv1d | nn.Conv2d) and part.groups > 1:
+                    # torch's fan-out is that of all groups together.
+                    part.weight.data.mul_(part.groups**0.5)
 
     def forward(self, *features: Tensor) -> Tensor:
         """Logits (B, K) of one or two features, joined on channels in the order given."""

@@ -12,6 +12,7 @@ from modebridge.batches import each
 from modebridge.bridges.bodies import Heads
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import READS, Kind, body_for, body_like, joined_shape
+from modebridge.bridges.designs import Design, check_design
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection import inspect
 from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, check_tap, skeleton
@@ -57,6 +58,7 @@ def choose_body(
     heads: int = 1,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     body: nn.Module | None = None,
     state: Mapping[str, Tensor] | None = None,
     name: str = "bridge",
@@ -73,12 +75,14 @@ def choose_body(
         heads: how many heads it has on its trunk; with several it gives (B, heads, K).
         slim: divides the widths.
         budget: at most this share of the base's FLOPs, instead of `slim`.
+        design: how the blocks are built, see `bridges.designs`.
         body: one that is there already: only checked and counted.
         state: weights to run the network with; None for its own.
         name: how errors call the bridge.
         seed: of the weights.
     """
     _check_budget(budget)
+    check_design(design)
     first = each(lambda tensor: tensor[:1], images)
     taps, layout = _taps(net, tap, first)
     tapped = Tapped(net, taps)
@@ -90,11 +94,13 @@ def choose_body(
         shape, outputs = joined_shape([feature.shape[1:] for feature in read], layout), classes * heads
         norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
         if budget is not None:
-            body, _ = body_within(shape, layout, outputs, kind, budget * whole, norm=norm, seed=seed, base=whole)
+            body, _ = body_within(
+                shape, layout, outputs, kind, budget * whole, norm=norm, design=design, seed=seed, base=whole
+            )
         elif isinstance(net, ResNet) and taps == [net.paper_tap]:
-            body = body_like(replace(net.spec, classes=outputs), kind, slim, seed=seed)
+            body = body_like(replace(net.spec, classes=outputs), kind, slim, design=design, seed=seed)
         else:
-            body = body_for(shape, outputs, kind, slim, layout=layout, norm=norm, seed=seed)
+            body = body_for(shape, outputs, kind, slim, layout=layout, norm=norm, design=design, seed=seed)
         body = (body if heads == 1 else Heads(body, heads)).to(read[0].dtype)
     taken = _check_body(body, read * READS[kind], (classes,) if heads == 1 else (heads, classes), name)
     if budget is not None and taken > budget * whole:

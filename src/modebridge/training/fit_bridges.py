@@ -12,6 +12,7 @@ from torch import nn
 from modebridge.bridges import (
     Bridge,
     BridgeObjective,
+    Design,
     Kind,
     Target,
     choose_body,
@@ -61,6 +62,7 @@ def plan_bridge(
     tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     r: float = 0.5,
     target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
@@ -81,6 +83,8 @@ def plan_bridge(
         slim: divides the widths; 2 is the paper's small bridge, 1 its medium one.
         budget: at most this share of the base's FLOPs, 0.05 for 5 %, instead of `slim`: the widest body that fits; its
             share of the parameters may be far larger (`bridge.parameter_share`).
+        design: how the blocks of a built body look on a map or a sequence: "plain", as the base's; "bottleneck",
+            "depthwise" or "low-rank", of cheaper convolutions and so wider within a budget; "shallow", one block.
         r: the position on the curve to predict.
         target: "curve", "labels" (a control), or any `Target`; a list of them gives the bridge one head each, on one
             trunk.
@@ -107,6 +111,7 @@ def plan_bridge(
         heads=aim.heads,
         slim=slim,
         budget=budget,
+        design=design,
         body=body,
         state=ends[0].state,
         name=name,
@@ -223,6 +228,7 @@ def fit_bridge(
     tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     r: float = 0.5,
     target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
@@ -254,6 +260,7 @@ def fit_bridge(
         tap=tap,
         slim=slim,
         budget=budget,
+        design=design,
         r=r,
         target=target,
         body=body,
