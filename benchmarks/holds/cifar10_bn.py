@@ -25,6 +25,7 @@ from common import (
     Hold,
     WholeBatches,
     answers_of,
+    by_head,
     cifar10_setting,
     cifar10_splits,
     logits_of_members,
@@ -93,7 +94,7 @@ class Networks:
         self._bridges |= bridges or {}
         read = {source for bridge in (bridges or {}).values() for source in bridge.reads}
         run = {name: mode for name, mode in self.modes.items() if name in modes or mode.id in read}
-        logits = logits_of_members(self._net, run, bridges or {}, self._splits, self._engine)
+        logits = by_head(logits_of_members(self._net, run, bridges or {}, self._splits, self._engine))
         fresh = {name: tensors for name, tensors in logits.items() if name not in self._logits}
         self._logits |= fresh
         self._hold.save(fresh)

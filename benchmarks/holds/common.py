@@ -27,6 +27,7 @@ __all__ = [
     "Hold",
     "WholeBatches",
     "answers_of",
+    "by_head",
     "cifar10_setting",
     "cifar10_splits",
     "logits_of_members",
@@ -111,10 +112,7 @@ def logits_of_members(
     splits: Mapping[str, Batches],
     engine: Engine,
 ) -> dict[str, dict[str, Tensor]]:
-    """Logits by member and split in fp32; every network runs once per batch.
-
-    The heads of a bridge with several, whose logits are (B, H, K), are members of their own: NAME-h0, NAME-h1, ...
-    """
+    """Logits (N, K) by member and split in fp32, (N, h, K) of h heads; every network runs once per batch."""
     device = engine.device
     placed = {name: bridge.to(device).eval() for name, bridge in bridges.items()}
     tapped = Tapped(skeleton(net).to(device), sorted({tap for bridge in placed.values() for tap in bridge.taps}))
@@ -131,16 +129,19 @@ def logits_of_members(
                 features = [outputs[names[bridge.reads[k]]][1][tap] for k, tap in bridge.places]
                 parts[name].append(bridge(*features).float().cpu())
         for name, pieces in parts.items():
-            whole = torch.cat(pieces)
-            heads = {name: whole} if whole.dim() == 2 else dict(_by_head(name, whole))
-            for head, tensor in heads.items():
-                logits.setdefault(head, {})[split] = tensor
+            logits.setdefault(name, {})[split] = torch.cat(pieces)
     return logits
 
 
-def _by_head(name: str, logits: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The logits (N, K) of each head by its name, from (N, H, K)."""
-    return ((f"{name}-h{k}", head.contiguous()) for k, head in enumerate(logits.unbind(dim=1)))
+def by_head(logits: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    """The same with the heads of a bridge that has several as members of their own: NAME-h0, NAME-h1, ..."""
+    heads: dict[str, dict[str, Tensor]] = {}
+    for name, splits in logits.items():
+        for split, tensor in splits.items():
+            parts = {name: tensor} if tensor.dim() == 2 else {f"{name}-h{k}": h for k, h in enumerate(tensor.unbind(1))}
+            for head, part in parts.items():
+                heads.setdefault(head, {})[split] = part.contiguous()
+    return heads
 
 
 def answers_of(
