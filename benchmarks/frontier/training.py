@@ -68,7 +68,8 @@ class Bench:
         """Train all bridges of a regime in one pass, and ask them."""
         scene, base = self.scene, self.costs["mode-0"]
         plans = {str(part): plan_part(part, scene) for part in parts}
-        config = replace(self.config, epochs=self.config.epochs * regime.longer)
+        epochs, lr = self.config.epochs * regime.longer, self.config.lr * regime.faster
+        config = replace(self.config, epochs=epochs, lr=lr)
         options = {"cutmix": regime.cutmix} if regime.cutmix else {}
         begin = time.perf_counter()
         bridges = fit_bridges(

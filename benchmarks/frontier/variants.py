@@ -45,16 +45,19 @@ class Regime:
         mixup: alpha.
         cutmix: alpha.
         longer: times the recipe's epochs.
+        faster: times the recipe's learning rate; the losses of heads add up, which for their trunk is a higher rate.
     """
 
     mixup: float = 0.4
     cutmix: float = 0.0
     longer: int = 1
+    faster: float = 1.0
 
     def __str__(self) -> str:
         longer = "" if self.longer == 1 else f", epochs x{self.longer}"
         cutmix = f", cutmix {self.cutmix:g}" if self.cutmix else ""
-        return f"mixup {self.mixup:g}{cutmix}{longer}"
+        faster = "" if self.faster == 1 else f", lr x{self.faster:g}"
+        return f"mixup {self.mixup:g}{cutmix}{longer}{faster}"
 
 
 USUAL = Regime()
@@ -170,13 +173,19 @@ WEIGHTED = {
     f"{name} (fitted weights)": replace(BY_TARGET[name], weighted=True)
     for name in (BASELINE, "3 heads: others", "4 heads: others + labels")
 }
+FAST, SLOW = Regime(faster=3.0), Regime(faster=1 / 3)
 REGIMES = {"mixup 1": STRONG_MIXUP, "cutmix 1": CUTMIX, "epochs x2": LONG, "mixup 1 + cutmix 1 + epochs x2": STRONGEST}
 BY_REGIME = {
     f"{name} ({title})": BY_TARGET[name].on(regime)
     for title, regime in REGIMES.items()
     for name in (BASELINE, "3 heads: midpoints", "3 heads: others", "4 heads: others + labels")
 }
-VARIANTS: dict[str, Variant] = {**BY_TARGET, **BY_PLACE, **BY_DESIGN, **WEIGHTED, **BY_REGIME}
+BY_RATE = {
+    f"{name} (lr x3)": BY_TARGET[name].on(FAST)
+    for name in (BASELINE, "3 paper bridges", "1 head: other mode", "3 heads: others", "4 heads: others + labels")
+}
+BY_RATE |= {f"{name} (lr / 3)": BY_TARGET[name].on(SLOW) for name in ("3 heads: midpoints", "3 heads: others")}
+VARIANTS: dict[str, Variant] = {**BY_TARGET, **BY_PLACE, **BY_DESIGN, **WEIGHTED, **BY_REGIME, **BY_RATE}
 
 
 def choose(names: Sequence[str], scene: Scene) -> dict[str, Variant]:
