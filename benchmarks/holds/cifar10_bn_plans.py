@@ -49,7 +49,9 @@ def _beyond(
     """What the paper does not have: several heads on one trunk, other places to read, other targets; all on mode 0."""
     midpoints, others = [curve_target(curves[j]) for j in OTHERS], [mode_target(curves[j].end) for j in OTHERS]
     small = plan_bridge(net, curves[1], images).bridge
-    early = [f"layers.{sum(net.spec.stages[:2]) - 1}"]  # the end of the second stage
+    early = [
+        f"layers.{sum(net.spec.stages[:2]) - 1}"
+    ]  # the last but one block of the second stage: layers.0 is the stem
     same = {"target": others, "budget": 1.02 * (small.share or 0)}  # the heads' last layers, too
     return {
         "heads-midpoints": {"target": midpoints},
