@@ -174,6 +174,37 @@ def test_cascades_of_cifar10_frn():
             assert all(scores in page for page in (pages[0], pages[2]))
 
 
+README_ROWS = {
+    "one network (DE-1)": [("mode-0",), ("mode-0",)],
+    "one network distilled": [("distilled-0",), ("distilled-0",)],
+    "one network + 1 bridge of a curve": [("mode-0", "I-0-1-small"), ("mode-0", "I-0-1-small")],
+    "one network + 2 heads": [None, ("mode-0", "heads-others")],
+    "one network + 3 bridges": [("mode-0", *(f"I-0-{j}-small" for j in (1, 2, 3))), None],
+    "one network, and a second one": [MODES[:2], MODES[:2]],
+    "the distilled one, and two": [CASCADES["student, then DE-2, cascade x1.2"]] * 2,
+    "two networks (DE-2)": [MODES[:2], MODES[:2]],
+    "four networks (BN: three)": [MODES, MODES[:3]],
+}
+AVERAGE = {"one network, and a second one": 1.15, "the distilled one, and two": 1.2}
+
+
+def test_the_first_table_of_the_readme(monkeypatch):
+    """Every cell is what the committed logits give."""
+    monkeypatch.syspath_prepend(str(HOLDS))
+    read_all = runpy.run_path(str(HOLDS / "members.py"))["read_all"]
+    every = [read_all(RunFolder(folder, writes=False)) for folder in (FRN, BN)]
+    page = (ROOT / "README.md").read_text()
+    for title, both in README_ROWS.items():
+        (line,) = re.findall(rf"^\| {re.escape(title)}.*$", page, flags=re.MULTILINE)
+        for answers, members, cell in zip(every, both, cells(line)[2:], strict=True):
+            if members is None:
+                assert not cell
+                continue
+            threshold = answers.threshold(members, AVERAGE[title]) if title in AVERAGE else None
+            scores = answers.score(members, threshold=threshold)
+            assert cell == f"{100 * scores.accuracy:.2f} / {scores.nll:.4f}".replace(" 0.", " ."), title
+
+
 @pytest.mark.slow
 def test_the_share_of_the_way_that_cascades_go():
     folder = RunFolder(FRN, writes=False)
