@@ -111,6 +111,8 @@ PAIRS: dict[str, tuple[Rows, Rows]] = {
     "2 heads on midpoints against 2 type I bridges": ([_beside("heads-midpoints")], [_two("I")]),
     "2 heads on other modes against 1 bridge on one, mean over 2": ([_beside("heads-others")], _OTHER),
     "2 heads on other modes against 2 bridges on them": ([_beside("heads-others")], [_two("other")]),
+    "2 heads on other modes against 1 type I bridge, mean over 2": ([_beside("heads-others")], _CURVE),
+    "4 heads on both against 1 type I bridge, mean over 2": ([_beside("heads-both")], _CURVE),
     "4 heads on both against 2 on other modes": _pair("heads-both", "heads-others"),
     "a head on labels more: midpoints": _pair("heads-midpoints-labels", "heads-midpoints"),
     "a head on labels more: other modes": _pair("heads-others-labels", "heads-others"),
