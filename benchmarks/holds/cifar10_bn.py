@@ -39,7 +39,7 @@ from torch import Tensor
 from modebridge import Mode, fit_bridges, fit_curves, fit_modes, fit_students, plan_student
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve
-from modebridge.data import ImageSet, Loader
+from modebridge.data import ImageSet, Loader, load_modes
 from modebridge.nets import ResNet, skeleton
 from modebridge.training import Engine
 
@@ -115,6 +115,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--rates", type=Path, help="folder of the warm runs: seconds per epoch")
     parser.add_argument("--leave-out", action="append", default=[], metavar="START", help="of bridges' names")
+    parser.add_argument("--modes", type=Path, help="folder of mode-0 to mode-2.safetensors: go on from there")
     parser.add_argument("--warm", choices=STAGES)
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
@@ -147,8 +148,8 @@ def main() -> None:
         return epochs
 
     nets = [ResNet(spec, torch.Generator().manual_seed(k)) for k in range(3)]
-    modes = [Mode.from_module(fresh) for fresh in nets]
-    if given.warm in (None, "modes"):
+    modes = load_modes(net, given.modes) if given.modes else [Mode.from_module(fresh) for fresh in nets]
+    if given.warm in (None, "modes") and not given.modes:
         trained = fit_modes(
             nets,
             [fed(10 + k) for k in range(3)],
