@@ -115,7 +115,7 @@ def test_a_failure_keeps_what_was_made(quick, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise ModebridgeError("as a full disk would")
 
-    monkeypatch.setattr("modebridge.members.curve_member.fit_curves", fail)
+    monkeypatch.setattr("modebridge.members.curve_weights.fit_curves", fail)
     assert "full disk" in str(invoke("run", "--out", str(tmp_path / "run"), "--set", "modes=2").exception)
     assert (tmp_path / "run" / "modes" / "0" / "weights.safetensors").is_file()
     assert (tmp_path / "run" / "recipe.toml").is_file()

@@ -13,13 +13,13 @@ from modebridge.deploy import Deployed
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_dozen_lines_work_on_two_timm_checkpoints(tmp_path, monkeypatch, capsys):
+def test_the_dozen_lines_work_on_three_timm_checkpoints(tmp_path, monkeypatch, capsys):
     """The name is the README's; the network behind it is timm's own small one of the same family, to save time."""
     real = timm.create_model
     monkeypatch.setattr(timm, "create_model", lambda name, **options: real(f"test_{name[:-2]}", **options))
     (block,) = re.findall(r"```python\n(import timm.*?)```", README.read_text(), flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    for seed, name in enumerate(("first.pth", "second.pth")):
+    for seed, name in enumerate(("first.pth", "second.pth", "third.pth")):
         torch.manual_seed(seed)
         # As timm's training script and a DDP wrapper leave them.
         state = timm.create_model("resnet18", num_classes=10).state_dict()
@@ -31,5 +31,9 @@ def test_the_dozen_lines_work_on_two_timm_checkpoints(tmp_path, monkeypatch, cap
     exec(block, space)
     assert "Scores(n=4" in capsys.readouterr().out
     assert space["bridge"].share <= 0.05
+    assert space["bridge"].heads == 2
     said = Deployed.load("fast.onnx")(images).probabilities
     torch.testing.assert_close(torch.from_numpy(said), space["fast"](images).detach(), atol=1e-5, rtol=0)
+    (paper,) = re.findall(r"```python\n(modes\[1\] = mb.align.*?)```", README.read_text(), flags=re.DOTALL)
+    exec(paper, space)
+    assert space["bridge"].r == 0.5

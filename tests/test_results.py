@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 from pathlib import Path
 
@@ -23,13 +24,15 @@ from modebridge.runs.read_answers import read_answers
 ROOT = Path(__file__).parents[1]
 HOLDS = ROOT / "benchmarks" / "holds"
 FRN = ROOT / "results" / "cifar10-frn"
+BN = ROOT / "results" / "cifar10-bn"
 
 
-def test_deep_ensembles_of_cifar10_frn():
+@pytest.mark.parametrize(("folder", "modes"), [(FRN, 4), (BN, 3)], ids=["frn", "bn"])
+def test_deep_ensembles_of_cifar10(folder, modes):
     table = runpy.run_path(str(HOLDS / "table.py"))
-    lines = table["deep_ensembles"](read_answers(RunFolder(FRN, writes=False)))
-    assert len(lines) == 6
-    page = (FRN / "README.md").read_text()
+    lines = table["deep_ensembles"](read_answers(RunFolder(folder, writes=False)))
+    assert len(lines) == 2 + modes
+    page = (folder / "README.md").read_text()
     summary = (ROOT / "docs" / "results.md").read_text()
     for line in lines:
         assert line in page
@@ -79,6 +82,79 @@ def test_rows_of_cifar10_frn(monkeypatch):
             assert row[9] in summary
 
 
+PUBLISHED_BN = {
+    "DE-1": MODES[:1],
+    "DE-1 + 1 small bridge on its own mode": ("mode-0", "self-0-small"),
+    "DE-1 + 1 small network on labels": ("mode-0", "labels-0-1-small"),
+    "DE-1 + 1 type I bridge, small": ("mode-0", "I-0-1-small"),
+    "DE-1 + 1 small bridge on the mean of three modes": ("mode-0", "mean-3-small"),
+    "DE-1 + 1 small bridge on the other mode": ("mode-0", "other-0-1-small"),
+    "DE-1 + 2 heads on the other modes": ("mode-0", "heads-others"),
+    "DE-1 + 4 heads on midpoints and other modes": ("mode-0", "heads-both"),
+    "DE-1 + 2 type I bridges, small": ("mode-0", "I-0-1-small", "I-0-2-small"),
+    "DE-1 + 2 small bridges on the other modes": ("mode-0", "other-0-1-small", "other-0-2-small"),
+    "DE-1 + 2 medium heads on the other modes": ("mode-0", "heads-others-medium"),
+    "student of DE-3, mixup 1.0, 76 epochs": ("distilled-0",),
+    "labels with the student's mixup, 76 epochs": ("student-labels",),
+    "DE-2 cascade: mode 1 for 6 % of the images": ("DE-2 cascade x1.06",),
+    "**DE-2 cascade: mode 1 for 16 %**": ("DE-2 cascade x1.15",),
+    "student, then modes 0 and 1 for 11 %": ("student, then DE-2, cascade x1.2",),
+    "**DE-3 cascade: modes 1 and 2 for 26 %**": ("DE-3 cascade x1.5",),
+    "DE-1 + the midpoint itself": ("mode-0", "curve-0-1"),
+    "DE-2": MODES[:2],
+    "DE-2 + 1 type II bridge, small": ("mode-0", "mode-1", "II-0-1-small"),
+    "DE-3": MODES[:3],
+}
+"""The rows of the summary's table of batch norm, by what they are called there."""
+
+
+def on_batch_norm():
+    summary = (ROOT / "docs" / "results.md").read_text()
+    return summary.partition("## Does anything pay on batch norm?\n")[2].partition("\n## ")[0]
+
+
+def test_rows_of_cifar10_bn(monkeypatch):
+    monkeypatch.syspath_prepend(str(HOLDS))
+    recorded = [("mode-0", "heads-others-early"), ("mode-0", "mode-1", "II-labels-small")]
+    rows = [*PUBLISHED_BN.values(), *recorded]
+    lines = runpy.run_path(str(HOLDS / "scored.py"))["tables"](BN, rows)
+    page = (BN / "README.md").read_text()
+    assert all(line in page for line in lines)
+    table = on_batch_norm().partition("\n| DE-1 |")
+    for title, line in zip(PUBLISHED_BN, lines[2:], strict=False):
+        _, flops, params, right, loss, _, _, _, _, *ways = cells(line)
+        ways = {"DE-1": ["0 %"] * 2, "DE-2": ["100 %"] * 2}.get(title, ways)
+        row = " | ".join((title, flops, params, right, loss.removeprefix("0"), *ways))
+        assert f"| {row} |\n" in "".join(table[1:])
+
+
+def test_no_more_logits_of_cifar10_bn_than_may_be():
+    files = [*(BN / "logits").rglob("*"), *(BN / "controls").rglob("*"), BN / "rows.safetensors"]
+    assert sum(file.stat().st_size for file in files if file.is_file()) <= 10_000_000
+
+
+NUMBER = r"([+-]?\d*\.?\d+)"
+WITH_INTERVAL = re.compile(rf"{NUMBER}(?: %)?\s+\[{NUMBER}\s+to\s+{NUMBER}\]")
+
+
+def with_intervals(text):
+    """Every number with an interval, as a difference may be said from either side."""
+    triples = [tuple(float(part) for part in found) for found in WITH_INTERVAL.findall(text)]
+    return [{triple, tuple(-part for part in (triple[0], triple[2], triple[1]))} for triple in triples]
+
+
+@pytest.mark.slow
+def test_all_tables_of_cifar10_bn(monkeypatch):
+    monkeypatch.syspath_prepend(str(HOLDS))
+    lines = "\n".join(runpy.run_path(str(HOLDS / "scored.py"))["tables"](BN))
+    page = (BN / "README.md").read_text()
+    assert lines in page
+    known = set().union(*with_intervals(lines))
+    for text, least in ((page, 50), (on_batch_norm(), 50)):
+        assert len(with_intervals(text)) > least
+        assert [said for said in with_intervals(text) if not said & known] == []
+
+
 CASCADES = {
     "student, then DE-2, cascade x1.2": ("distilled-0", "mode-0", "mode-1"),
     "DE-2 cascade x1.15": MODES[:2],
@@ -96,6 +172,37 @@ def test_cascades_of_cifar10_frn():
         if "student" in name:
             scores = f"{100 * row.accuracy:.2f} % / {row.nll:.4f}".replace(" 0.", " .")
             assert all(scores in page for page in (pages[0], pages[2]))
+
+
+README_ROWS = {
+    "one network (DE-1)": [("mode-0",), ("mode-0",)],
+    "one network distilled": [("distilled-0",), ("distilled-0",)],
+    "one network + 1 bridge of a curve": [("mode-0", "I-0-1-small"), ("mode-0", "I-0-1-small")],
+    "one network + 2 heads": [None, ("mode-0", "heads-others")],
+    "one network + 3 bridges": [("mode-0", *(f"I-0-{j}-small" for j in (1, 2, 3))), None],
+    "one network, and a second one": [MODES[:2], MODES[:2]],
+    "the distilled one, and two": [CASCADES["student, then DE-2, cascade x1.2"]] * 2,
+    "two networks (DE-2)": [MODES[:2], MODES[:2]],
+    "four networks (BN: three)": [MODES, MODES[:3]],
+}
+AVERAGE = {"one network, and a second one": 1.15, "the distilled one, and two": 1.2}
+
+
+def test_the_first_table_of_the_readme(monkeypatch):
+    """Every cell is what the committed logits give."""
+    monkeypatch.syspath_prepend(str(HOLDS))
+    read_all = runpy.run_path(str(HOLDS / "members.py"))["read_all"]
+    every = [read_all(RunFolder(folder, writes=False)) for folder in (FRN, BN)]
+    page = (ROOT / "README.md").read_text()
+    for title, both in README_ROWS.items():
+        (line,) = re.findall(rf"^\| {re.escape(title)}.*$", page, flags=re.MULTILINE)
+        for answers, members, cell in zip(every, both, cells(line)[2:], strict=True):
+            if members is None:
+                assert not cell
+                continue
+            threshold = answers.threshold(members, AVERAGE[title]) if title in AVERAGE else None
+            scores = answers.score(members, threshold=threshold)
+            assert cell == f"{100 * scores.accuracy:.2f} / {scores.nll:.4f}".replace(" 0.", " ."), title
 
 
 @pytest.mark.slow

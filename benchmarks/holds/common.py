@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,13 +17,25 @@ from torch import Tensor, nn
 from modebridge import Mode
 from modebridge.bridges import Bridge
 from modebridge.data import ImageSet, Loader, load_set
-from modebridge.evaluate import Answers
-from modebridge.nets import ResNetSpec, Tapped, skeleton, spec_of
+from modebridge.evaluate import Answers, MemberCost
+from modebridge.nets import Norm, ResNetSpec, Tapped, skeleton, spec_of
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.training import Engine, Epoch
 from modebridge.types import Batch, Batches
 
-__all__ = ["Hold", "WholeBatches", "cifar10_setting", "cifar10_splits", "logits_of_members", "quiet", "rounded", "row"]
+__all__ = [
+    "Hold",
+    "WholeBatches",
+    "answers_of",
+    "by_head",
+    "cifar10_setting",
+    "cifar10_splits",
+    "logits_of_members",
+    "print_table",
+    "quiet",
+    "rounded",
+    "row",
+]
 
 
 def quiet() -> None:
@@ -67,12 +79,15 @@ class Hold:
                 "total_s": sum(seconds),
                 "first_epoch_s": seconds[0],
                 "epoch_s": steady,
-                "fastest_s": min(seconds[1:] or seconds),
+                # Not of a first epoch, which compiles: plans that took that for the rate cost a hold its machine.
+                **({"fastest_s": min(seconds[1:])} if seconds[1:] else {}),
                 "images_per_s": epoch.images / steady,
             }
             (self.out / "stages.json").write_text(json.dumps(self.stages, indent=1))
             losses = " ".join(f"{name} {loss:.4f}" for name, loss in epoch.losses.items())
-            self.say(f"{stage} {epoch.number}/{epoch.total} {epoch.seconds:.1f} s, {epoch.rate:.0f} images/s: {losses}")
+            scores = " ".join(f"{score:.4f}" for score in epoch.scores.values())
+            line = f"{stage} {epoch.number}/{epoch.total} {epoch.seconds:.1f} s, {epoch.rate:.0f} images/s: {losses}"
+            self.say(f"{line}; valid {scores}" if scores else line)
 
         return note
 
@@ -81,6 +96,12 @@ class Hold:
         for name, splits in logits.items():
             halves = {split: tensor.half().contiguous() for split, tensor in splits.items()}
             save_file(halves, self.out / f"{name}.safetensors")
+
+    def save_weights(self, name: str, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
+        """Write a network: parameters in half precision, buffers (batch norm's statistics) as they are."""
+        tensors = {key: tensor.detach().half() for key, tensor in params.items()} | dict(buffers)
+        tensors = {key: tensor.cpu().contiguous() for key, tensor in tensors.items()}
+        save_file(tensors, self.out / f"weights-{name}.safetensors")
 
 
 @torch.no_grad()
@@ -91,25 +112,69 @@ def logits_of_members(
     splits: Mapping[str, Batches],
     engine: Engine,
 ) -> dict[str, dict[str, Tensor]]:
-    """Logits by member and split in fp32; every network runs once per batch."""
+    """Logits (N, K) by member and split in fp32, (N, h, K) of h heads; every network runs once per batch."""
     device = engine.device
     placed = {name: bridge.to(device).eval() for name, bridge in bridges.items()}
-    tapped = Tapped(skeleton(net).to(device), sorted({bridge.tap for bridge in placed.values()}))
+    tapped = Tapped(skeleton(net).to(device), sorted({tap for bridge in placed.values() for tap in bridge.taps}))
     states = {name: tapped.state_of(mode.to(device).state) for name, mode in modes.items()}
     names = {mode.id: name for name, mode in modes.items()}
-    logits: dict[str, dict[str, Tensor]] = {name: {} for name in (*modes, *bridges)}
+    logits: dict[str, dict[str, Tensor]] = {}
     for split, batches in splits.items():
-        parts: dict[str, list[Tensor]] = {name: [] for name in logits}
+        parts: dict[str, list[Tensor]] = {name: [] for name in (*modes, *bridges)}
         for images, _ in batches:
             outputs = {name: tapped.run(state, images.to(device)) for name, state in states.items()}
             for name, (output, _) in outputs.items():
                 parts[name].append(output.float().cpu())
             for name, bridge in placed.items():
-                features = [outputs[names[source]][1][bridge.tap] for source in bridge.reads]
+                features = [outputs[names[bridge.reads[k]]][1][tap] for k, tap in bridge.places]
                 parts[name].append(bridge(*features).float().cpu())
         for name, pieces in parts.items():
-            logits[name][split] = torch.cat(pieces)
+            logits.setdefault(name, {})[split] = torch.cat(pieces)
     return logits
+
+
+def by_head(logits: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
+    """The same with the heads of a bridge that has several as members of their own: NAME-h0, NAME-h1, ..."""
+    heads: dict[str, dict[str, Tensor]] = {}
+    for name, splits in logits.items():
+        for split, tensor in splits.items():
+            parts = {name: tensor} if tensor.dim() == 2 else {f"{name}-h{k}": h for k, h in enumerate(tensor.unbind(1))}
+            for head, part in parts.items():
+                heads.setdefault(head, {})[split] = part.contiguous()
+    return heads
+
+
+def answers_of(
+    net: nn.Module,
+    modes: Mapping[str, Mode],
+    bridges: Mapping[str, Bridge],
+    logits: Mapping[str, Mapping[str, Tensor]],
+    labels: Mapping[str, Tensor],
+) -> Answers:
+    """What members said, in half precision as it is saved, and what they cost.
+
+    A bridge with several heads is a member by its own name, with one voice per head, and so is each head.
+    """
+    names = {mode.id: name for name, mode in modes.items()}
+    costs = {name: MemberCost(1.0, sum(p.numel() for p in net.parameters())) for name in modes}
+    tables = {split: {name: logits[name][split].half() for name in modes} for split in ("valid", "test")}
+    for name, bridge in bridges.items():
+        size, reads = sum(p.numel() for p in bridge.parameters()), tuple(names[source] for source in bridge.reads)
+        heads = [head for head in logits if head == name or head.removeprefix(f"{name}-h").isdecimal()]
+        for member in dict.fromkeys((name, *heads)):
+            costs[member] = MemberCost(bridge.share or 0.0, size, reads)
+        for split, table in tables.items():
+            table |= {head: logits[head][split].half() for head in heads}
+            if name not in table:
+                table[name] = torch.stack([table[head] for head in heads])
+    return Answers(tables["valid"], tables["test"], labels["valid"], labels["test"], costs)
+
+
+def print_table(answers: Answers, rows: Iterable[tuple[str, ...]]) -> None:
+    """Rows of members in Markdown."""
+    print("| members | FLOPs | params | ACC % | NLL | ECE | Brier | T |\n|---|---|---|---|---|---|---|---|")
+    for members in rows:
+        print(row(" + ".join(members), answers, members), flush=True)
 
 
 def row(title: str, answers: Answers, members: tuple[str, ...]) -> str:
@@ -136,16 +201,13 @@ class WholeBatches:
 
 
 def rounded(mode: Mode) -> Mode:
-    """The mode with weights that half precision can hold."""
-    return Mode(
-        {name: tensor.half().float() for name, tensor in mode.params.items()},
-        {name: tensor.half().float() for name, tensor in mode.buffers.items()},
-    )
+    """The mode with weights that half precision can hold; batch norm's statistics, a few numbers, stay as they are."""
+    return Mode({name: tensor.half().float() for name, tensor in mode.params.items()}, mode.buffers)
 
 
-def cifar10_setting(*, tiny: bool) -> tuple[Engine, Recipe, ResNetSpec, int]:
+def cifar10_setting(*, tiny: bool, norm: Norm = "frn") -> tuple[Engine, Recipe, ResNetSpec, int]:
     """Where to train, and the recipe cifar10 with its network and batch size; small ones for a dry run."""
-    recipe, spec = find_recipe("cifar10"), spec_of("cifar10")
+    recipe, spec = find_recipe("cifar10" if norm == "frn" else f"cifar10-{norm}"), spec_of("cifar10", norm)
     if tiny:
         return Engine(), recipe, replace(spec, stages=(1, 1, 3), widths=(8, 8, 8)), 8
     engine = Engine.best()

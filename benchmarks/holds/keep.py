@@ -3,8 +3,9 @@
     python benchmarks/holds/keep.py HOLD results/cifar10-frn --recipe cifar10 --set modes=4 --data DIR \
         --machine "NVIDIA H200, 16 cores" --torch 2.11.0+cu130 --log log-bridges.txt --bridge I-0-3-small
 
-HOLD has a file per member, NAME.safetensors with the logits of both splits, weights-NAME.safetensors, and main.log. The
-weights of modes are kept, of the small networks those that are asked for.
+HOLD has a file per member, NAME.safetensors with the logits of both splits (NAME-h0, NAME-h1, ... of one with several
+heads), weights-NAME.safetensors, and main.log. The weights of modes are kept unless --no-weights is given, of the small
+networks those that are asked for.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from members import cost_of, kept_name, kind_of
+from members import cost_of, kept_name, kind_of, splits_of
 from modebridge import trees
-from modebridge.data import load_modes
+from modebridge.data import load_mode
 from modebridge.members import key_of
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import RunData, changed, find_recipe, to_toml
@@ -36,33 +37,38 @@ def main() -> None:
     parser.add_argument("--torch", required=True)
     parser.add_argument("--log", default="log.txt", help="what the log is called there")
     parser.add_argument("--bridge", action="append", default=[], help="keep the weights of this one; may be repeated")
+    parser.add_argument("--no-weights", action="store_true", help="of modes")
+    parser.add_argument("--leave-out", action="append", default=[], help="logits of this member; may be repeated")
+    parser.add_argument("--python", help="on the machine of the hold")
     given = parser.parse_args()
     recipe = changed(find_recipe(given.recipe), given.set)
     data = RunData(recipe, 0, given.data)
     spec = spec_of(recipe.net, recipe.norm, data.facts.classes)
     folder, weights = RunFolder(given.out), given.out / "weights"
-    for place, names in ((weights, ["mode-*"]), (given.out / "bridges", given.bridge)):
+    for place, names in ((weights, [] if given.no_weights else ["mode-*"]), (given.out / "bridges", given.bridge)):
         for file in (file for name in names for file in given.hold.glob(f"weights-{name}.safetensors")):
             place.mkdir(exist_ok=True)
             shutil.copyfile(file, place / file.name.removeprefix("weights-"))
-    modes = {f"mode-{k}": mode.id for k, mode in enumerate(load_modes(ResNet(spec), weights))}
+    files = list(weights.glob("mode-*.safetensors")) or list(given.hold.glob("weights-mode-*.safetensors"))
+    modes = {file.stem.removeprefix("weights-"): load_mode(ResNet(spec), file).id for file in files}
 
     def keep(kind: str, name: str, key: str, tensors: dict[str, torch.Tensor], **notes: object) -> None:
         made = {"torch": given.torch, "machine": given.machine, "note": "rounded to half precision"}
+        made |= {"python": given.python} if given.python else {}
         folder.keep(f"{kind}/{name}", key, tensors, {"inputs": {}, **notes, **made})
 
     labels = {"valid": data.labels("valid"), "test": data.labels("test")}
-    for file in sorted(given.hold.glob("*.safetensors")):
-        if file.stem.startswith("weights-") or file.stem == "labels":
+    for called, logits in splits_of(given.hold).items():
+        name, own = kept_name(called), called.replace("curve-", "pin-")
+        if name in given.leave_out:
             continue
-        name, own = kept_name(file.stem), file.stem.replace("curve-", "pin-")
         identity = modes.get(name) or trees.fingerprint(load_file(given.hold / f"weights-{own}.safetensors"))
         cost = cost_of(name, spec)
         keep(
             kind_of(name),
             name,
             key_of("logits", name, identity, data.scored_on),
-            load_file(file),
+            logits,
             flops=cost.flops,
             params=cost.params,
             reads=list(cost.reads),

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from pathlib import Path
 
 import torch
+from cifar10_bn_plans import OTHERS, plans_of
+from safetensors.torch import load_file
+from torch import Tensor
 
+from modebridge import Mode
 from modebridge.bridges import choose_body
+from modebridge.curves import BezierCurve
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, MemberCost, module_cost
 from modebridge.members import parse_member
 from modebridge.nets import ResNet, ResNetSpec
 from modebridge.runs import RunFolder, read_answers
 
-__all__ = ["CONTROLS", "cost_of", "kept_name", "kind_of", "part_cost", "read_all"]
+__all__ = ["CONTROLS", "cost_of", "kept_name", "kind_of", "part_cost", "read_all", "read_hold", "splits_of"]
 
 CONTROLS = "controls"
 """Where members lie whose names recipes do not know, laid out as those in logits/."""
@@ -34,6 +41,8 @@ def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
     """What a member of a hold costs, by its name."""
     if name.startswith(("mode", "curve", "distilled", "student")):
         part, reads = part_cost(spec), ()
+    elif name.startswith("heads"):
+        part, reads = _headed(spec)[name], ("mode-0",)
     else:
         two = name.startswith("II")
         part = part_cost(spec, "II" if two else "I", 1 if "medium" in name else 2)
@@ -41,14 +50,30 @@ def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
     return MemberCost(part.flops, part.params, reads)
 
 
+@cache
+def _headed(spec: ResNetSpec) -> dict[str, MemberCost]:
+    """The cost of each bridge of the batch norm hold that is not only a body of type I or II; takes a minute."""
+    net = ResNet(spec)
+    mode, whole = Mode.from_module(net), part_cost(spec)
+    curves = {j: BezierCurve(mode, mode, (mode.params,), {0.5: mode.buffers}) for j in OTHERS}
+    plans = plans_of(net, curves, torch.rand(2, *spec.image))
+    return {
+        name: MemberCost((plan.bridge.share or 0) * whole.flops, sum(p.numel() for p in plan.bridge.parameters()))
+        for name, plan in plans.items()
+    }
+
+
 def kept_name(name: str) -> str:
     """The name of a member in results/: those that recipes know too are called as there.
 
-    >>> kept_name("labels-0-small-b"), kept_name("other-0-1-small"), kept_name("student-4-mixup-1")
+    >>> kept_name("labels-0-small-b"), kept_name("other-0-1-small"), kept_name("student-3-mixup-1")
     ('labels-0-1-small-b', 'other-0-1-small', 'distilled-0')
     """
-    students = {"student-4-mixup-1": "distilled-0", "student-labels-mixup-1": "student-labels"}
-    return name.replace("labels-0-", "labels-0-1-") if name.startswith("labels-0-") else students.get(name, name)
+    if name.startswith("labels-0-"):
+        return name.replace("labels-0-", "labels-0-1-")
+    if re.fullmatch(r"student-\d-mixup-1", name):
+        return "distilled-0"
+    return "student-labels" if name == "student-labels-mixup-1" else name
 
 
 def kind_of(name: str) -> str:
@@ -58,6 +83,29 @@ def kind_of(name: str) -> str:
     except ModebridgeError:
         return CONTROLS
     return "logits"
+
+
+def splits_of(hold: Path) -> dict[str, dict[str, Tensor]]:
+    """Logits by member, as the hold calls it, and split; of one with several heads (NAME-h0, NAME-h1 ...) (H, N, K)."""
+    parts: dict[str, list[dict[str, Tensor]]] = {}
+    for file in sorted(hold.glob("*.safetensors")):
+        if not file.stem.startswith("weights-") and file.stem != "labels":
+            parts.setdefault(re.sub(r"-h\d+$", "", file.stem), []).append(load_file(file))
+    return {
+        name: {
+            split: torch.stack([head[split] for head in heads]) if heads[1:] else heads[0][split] for split in heads[0]
+        }
+        for name, heads in parts.items()
+    }
+
+
+def read_hold(hold: Path, spec: ResNetSpec) -> Answers:
+    """What all members of a hold said, by the names that results folders know."""
+    logits, labels = splits_of(hold), load_file(hold / "labels.safetensors")
+    valid, test = (
+        {kept_name(name): both[split].float() for name, both in logits.items()} for split in ("valid", "test")
+    )
+    return Answers(valid, test, labels["valid"], labels["test"], {name: cost_of(name, spec) for name in test})
 
 
 def read_all(folder: RunFolder) -> Answers:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from modebridge.evaluate import align
     from modebridge.evaluate.cost import cost
     from modebridge.evaluate.evaluate import evaluate
-    from modebridge.inspection.inspect import inspect
+    from modebridge.evaluate.tap_costs import inspect
     from modebridge.modes import Mode
     from modebridge.training import (
         Engine,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         fit_mode,
         fit_modes,
         fit_students,
+        fit_taught_curves,
         plan_bridge,
         plan_student,
     )
@@ -69,6 +70,7 @@ __all__ = [
     "fit_mode",
     "fit_modes",
     "fit_students",
+    "fit_taught_curves",
     "inspect",
     "load_mode",
     "load_modes",
@@ -84,12 +86,11 @@ _NAMES = {
     "distillation": ("PAPER_LOSS", "DistillationLoss"),
     "ensembles": ("BridgedEnsemble",),
     "errors": ("ModebridgeError",),
-    "evaluate": ("align", "cost"),
+    "evaluate": ("align", "cost", "inspect"),
     "modes": ("Mode",),
-    "inspection": ("inspect",),
     "training": (
         *("Engine", "TrainConfig", "distill", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
-        *("fit_mode", "fit_modes", "fit_students", "plan_bridge", "plan_student"),
+        *("fit_mode", "fit_modes", "fit_students", "fit_taught_curves", "plan_bridge", "plan_student"),
     ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

@@ -328,11 +328,11 @@ def test_bad_bridges():
         ({"source": "begin"}, "'start' or 'end', but got 'begin'"),
         ({"body": nn.Linear(3, 3)}, "to take features of"),
         ({"body": nn.Sequential(nn.Flatten(), nn.Linear(512, 1))}, r"logits of \(batch, 3\), but got \(1, 1\)"),
-        ({"target": "teacher"}, "'curve', 'labels' or a Target"),
+        ({"target": "teacher"}, "'labels' or a Target, but got 'teacher'"),
     ]:
         with pytest.raises(ModebridgeError, match=message):
             plan_bridge(net, curve, images, **kwargs)
-    with pytest.raises(ModebridgeError, match="to be given a curve, but got Mode"):
+    with pytest.raises(ModebridgeError, match="further modes to learn, or its target, but got neither"):
         plan_bridge(net, ends[0], images)
     with pytest.raises(ModebridgeError, match="at least one bridge"):
         fit_bridges(net, {}, loader())

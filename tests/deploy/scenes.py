@@ -76,7 +76,7 @@ def staged_answer(
             for runner, reads in list(zip(one.runners, one.reads, strict=True))[:count]
         ],
         taps=one.taps,
-        members=len(one.bases) + len(one.reads),
+        members=len(one.bases) + sum(one.heads),
         temperatures=one.temperatures,
         count=count,
         threshold=threshold,

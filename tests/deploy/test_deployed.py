@@ -129,7 +129,7 @@ def test_bad_files_are_said(tmp_path, elastic):
         Deployed.load(tmp_path / "bare.onnx")
     onnx.helper.set_model_props(model, {"modebridge": json.dumps({"format": 99})})
     onnx.save(model, tmp_path / "new.onnx")
-    with pytest.raises(ModebridgeError, match="format 3 or older, but got 99"):
+    with pytest.raises(ModebridgeError, match="format 4 or older, but got 99"):
         Deployed.load(tmp_path / "new.onnx")
 
 
@@ -175,7 +175,7 @@ def test_parity_sees_one_wrong_way_to_ask(own):
         ({"example": torch.zeros(2, 1, 8, 8, dtype=torch.uint8)}, "batch of float images"),
         ({"example": images(0)}, "example to hold at least one image"),
         ({"classes": ["one"]}, "one name for each of the 3 classes, but got 1"),
-        ({"names": ["one"]}, "one name for each of the 3 members, but got 1"),
+        ({"names": ["one"]}, "one name for each of the 3 modes and bridges, but got 1"),
         ({"elastic": False, "threshold": 0.5}, "threshold with elastic files only"),
         ({"grouped": True}, "grouped bridges in files that are not elastic"),
         ({"path": "fast.pt2", "int8": images(2)}, "int8 with .onnx files only"),

@@ -55,7 +55,7 @@ def said_of(metadata):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": 99}, "to be of format 3 or older, but got 99; install a newer modebridge"),
+        ({"format": 99}, "to be of format 4 or older, but got 99; install a newer modebridge"),
         ({"mean": "median"}, "'mean' in the metadata .* to be probability or logarithmic, but got"),
         ({"temperature": float("nan")}, "'temperature' in the metadata .* to be a positive number, but got NaN"),
         ({"temperatures": [1.0, -1.0]}, "to be a list of positive numbers"),

@@ -7,11 +7,14 @@ import torch
 from torch.utils.data import DataLoader
 from torch_uncertainty.routines import ClassificationRoutine
 
+from modebridge.bridges import mode_target
 from modebridge.curves import start_curve
 from modebridge.ensembles import BridgedEnsemble, Stacked, scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import evaluate
+from modebridge.evaluate.scores import nll
 from modebridge.modes import Mode
+from modebridge.nets import Tapped
 from modebridge.training import fit_bridges, plan_bridge
 from tests.scenarios import blobs, loader, modes, quick, tiny_net
 from tests.their_trainer import pairs, quiet, trainer
@@ -41,6 +44,26 @@ def test_members_one_below_the_other(ensemble, n):
     assert one.num_estimators == 1
     torch.testing.assert_close(one(images), ensemble(images).log())
     torch.testing.assert_close(one(images).softmax(-1), scale(members.mean(0), ensemble.temperature))
+
+
+@torch.no_grad()
+def test_every_head_of_a_bridge_is_a_member():
+    """In the rows, and in the mean that is evaluated."""
+    net, ends, data = tiny_net(), modes(2), loader(12)
+    targets = [mode_target(ends[1]), "labels", "labels"]
+    bridge = plan_bridge(net, ends[0], blobs(4).images, target=targets).bridge
+    headed, images = BridgedEnsemble(net, ends[:1], [bridge]), blobs(7).images
+    assert headed.stacked().num_estimators == 4
+    rows = headed.stacked()(images)
+    assert rows.shape == (4 * 7, 3)
+    tap = bridge.tap
+    logits, features = Tapped(ends[0].load(net), [tap])(images)
+    voices = [logits, *bridge.eval()(features[tap]).unbind(1)]
+    torch.testing.assert_close(rows, torch.cat(voices).log_softmax(-1))
+    (images, labels), *_ = list(data)
+    logits, features = Tapped(ends[0].load(net), [tap])(images)
+    mean = (logits.softmax(-1) + bridge(features[tap]).softmax(-1).sum(1)) / 4
+    assert evaluate(headed, [(images, labels)]).raw_nll == pytest.approx(nll(mean, labels), abs=1e-6)
 
 
 def test_no_temperature_of_members_gives_the_calibrated_mean(ensemble):

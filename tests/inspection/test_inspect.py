@@ -313,3 +313,21 @@ def test_tokens_and_sequences_in_one_network(length):
     layouts = {tap.name: tap.layout for tap in inspect(Hybrid(), torch.rand(1, 1, length)).taps}
     assert {name for name, layout in layouts.items() if layout == "sequence"} == {"conv", "back", "last", "act"}
     assert {layouts[name] for name in ("turn", "drop", "mix", "mix.linear1", "mix.norm2")} == {"tokens"}
+
+
+def test_what_a_bridge_at_each_tap_would_cost():
+    """As bridges that are planned there: counted, in shares of the network."""
+    net, images = tiny_net(), torch.rand(1, 1, 8, 8)
+    mode = modebridge.Mode.from_module(net)
+    for options in ({}, {"budget": 0.2}, {"heads": 3}):
+        seen = modebridge.inspect(net, images, **options)
+        blocks = [tap for tap in seen.taps if tap.block]
+        for tap in blocks:
+            heads = ["labels"] * options.get("heads", 1)
+            budget = options.get("budget")
+            bridge = modebridge.plan_bridge(net, mode, images, tap=tap.name, target=heads, budget=budget).bridge
+            assert seen.price(tap) == pytest.approx((bridge.share, bridge.parameter_share))
+        assert f"{seen.price(blocks[0])[0]:+.1%}" in str(seen)
+    none = modebridge.inspect(net, images, budget=1e-9)
+    assert all(none.price(tap) is None for tap in none.taps)
+    assert "  -  " in str(none)

@@ -1,24 +1,39 @@
 """Step 3: a small network that predicts the midpoint from features of the ends."""
 
-from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
+from modebridge.bridges.bodies import Heads, ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.budget import body_within
-from modebridge.bridges.build import Kind, body_for, body_like
+from modebridge.bridges.build import READS, Kind, body_for, body_like
 from modebridge.bridges.choose import ChosenBody, choose_body
-from modebridge.bridges.loss import bridge_loss, kl_divergence, mix
+from modebridge.bridges.designs import DepthwiseBlock, Design, LowRankBlock
+from modebridge.bridges.loss import bridge_loss, complement_loss, kl_divergence, mix
 from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
 from modebridge.bridges.objective import BridgeObjective
-from modebridge.bridges.targets import Target, curve_target, ensemble_target, label_target, mode_target
+from modebridge.bridges.targets import (
+    Target,
+    complement_target,
+    curve_target,
+    ensemble_target,
+    heads_target,
+    label_target,
+    mode_target,
+    with_labels,
+)
 from modebridge.nets import last_blocks_tap
 
 __all__ = [
+    "READS",
     "Bridge",
     "BridgeObjective",
     "ChosenBody",
     "Compile",
+    "DepthwiseBlock",
+    "Design",
     "FanOut",
     "FrozenNetworks",
+    "Heads",
     "Kind",
+    "LowRankBlock",
     "MatchingObjective",
     "ResidualBody",
     "Target",
@@ -29,12 +44,16 @@ __all__ = [
     "body_within",
     "bridge_loss",
     "choose_body",
+    "complement_loss",
+    "complement_target",
     "curve_target",
     "ensemble_target",
+    "heads_target",
     "in_turn",
     "kl_divergence",
     "label_target",
     "last_blocks_tap",
     "mix",
     "mode_target",
+    "with_labels",
 ]

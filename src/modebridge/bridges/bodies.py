@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modebridge.nets import BasicBlock, Norm, initialise
 from modebridge.nets.blocks import Padding
 from modebridge.types import Layout
 
-__all__ = ["Join", "ResidualBody", "TokenBody", "VectorBody"]
+__all__ = ["Heads", "Join", "ResidualBody", "TokenBody", "VectorBody"]
 
 
 class Join(nn.Module):
-    """One or two features as one, joined on channels in the order given; maps come out channels first.
+    """Features as one, joined on channels in the order given; maps come out channels first.
+
+    Maps and sequences of several taps may differ in size: the mean takes the larger ones down to the smallest.
 
     Args:
         layout: of the features.
@@ -26,7 +30,12 @@ class Join(nn.Module):
         self.layout = layout
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Map one or two features to one: (B, C, H, W), (B, C, L), (B, T, C) or (B, C)."""
+        """Map features to one: (B, C, H, W), (B, C, L), (B, T, C) or (B, C)."""
+        if self.layout != "tokens" and len({feature.shape[1:] for feature in features}) > 1:
+            maps = [x.permute(0, 3, 1, 2) if self.layout == "map, channels last" else x for x in features]
+            size = tuple(min(sides) for sides in zip(*(x.shape[2:] for x in maps), strict=True))
+            pool: Any = F.adaptive_avg_pool2d if len(size) == 2 else F.adaptive_avg_pool1d
+            return torch.cat([x if x.shape[2:] == size else pool(x, size) for x in maps], dim=1)
         x = features[0] if len(features) == 1 else torch.cat(features, dim=1 if self.channels_first else -1)
         return x.permute(0, 3, 1, 2) if self.layout == "map, channels last" else x
 
@@ -86,6 +95,11 @@ class ResidualBody(nn.Module):
         self.pool = nn.AdaptiveAvgPool1d(1) if layout == "sequence" else nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(channels, classes)
         initialise(self, generator)
+        for layer in layers:
+            for part in layer.modules():
+                if isinstance(part, nn.Conv1d | nn.Conv2d) and part.groups > 1:
+                    # torch's fan-out is that of all groups together.
+                    part.weight.data.mul_(part.groups**0.5)
 
     def forward(self, *features: Tensor) -> Tensor:
         """Logits (B, K) of one or two features, joined on channels in the order given."""
@@ -168,3 +182,25 @@ class VectorBody(nn.Module):
         elif x.dim() == 3:
             x = x.mean(dim=2 if self.join.channels_first else 1)
         return self.head(self.act(self.hidden(x)))  # type: ignore[no-any-return]
+
+
+class Heads(nn.Module):
+    """A body whose last layer has h times K outputs, as h heads on one trunk.
+
+    Args:
+        body: maps the features to (B, h * K).
+        heads: h.
+    """
+
+    def __init__(self, body: nn.Module, heads: int) -> None:
+        super().__init__()
+        self.body = body
+        self.heads = heads
+
+    def forward(self, *features: Tensor) -> Tensor:
+        """Logits (B, h, K)."""
+        return self.body(*features).unflatten(1, (self.heads, -1))  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        """What torch prints; bodies that differ in it are different programs."""
+        return f"heads={self.heads}"

@@ -16,25 +16,27 @@ __all__ = ["Bridge"]
 
 
 class Bridge(nn.Module):
-    """A body and what it reads: the tap of one mode (type I) or of two (type II, in order).
+    """A body and what it reads: the taps of one mode (type I) or of two (type II, in order).
 
     Args:
-        body: maps the features to logits (B, K).
+        body: maps the features to logits (B, K), or to (B, h, K) where it has h heads.
         reads: the modes whose features it takes; it remembers them by the hash of their content.
-        tap: the name of the submodule whose output is the feature.
+        tap: the name of the submodule whose output is the feature; several names for several features of each mode.
         r: the position on the curve that it predicts; None where the target is not on a curve.
         name: how tables call it.
         share: its FLOPs in units of one base network, counted; None where nobody counted.
+        heads: h; each is a member of ensembles.
     """
 
     def __init__(
         self,
         body: nn.Module,
         reads: Sequence[Mode],
-        tap: str,
+        tap: str | Sequence[str],
         r: float | None = 0.5,
         name: str = "bridge",
         share: float | None = None,
+        heads: int = 1,
     ) -> None:
         super().__init__()
         if len(reads) not in (1, 2):
@@ -43,16 +45,27 @@ class Bridge(nn.Module):
             )
         self.body = body
         self.reads = tuple(mode.id for mode in reads)
-        self.tap = tap
+        self.taps = (tap,) if isinstance(tap, str) else tuple(tap)
         self.r = r
         self.name = name
         self.share = share
+        self.heads = heads
         self._base = trees.size(reads[0].params)
 
     @property
     def kind(self) -> Kind:
         """Type "I" or "II"."""
         return "I" if len(self.reads) == 1 else "II"
+
+    @property
+    def tap(self) -> str:
+        """Its tap or taps in words."""
+        return " + ".join(self.taps)
+
+    @property
+    def places(self) -> list[tuple[int, str]]:
+        """Each feature that it takes, in order: the number of the mode in `reads`, and the tap."""
+        return [(k, tap) for k in range(len(self.reads)) for tap in self.taps]
 
     @property
     def parameter_share(self) -> float | None:
@@ -64,11 +77,11 @@ class Bridge(nn.Module):
         return count / self._base if self._base else None
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Logits (B, K) from the features of the modes in `reads`, in that order."""
-        if len(features) != len(self.reads):
+        """Logits (B, K), or (B, h, K), from the features of the modes in `reads`, in the order of `places`."""
+        if len(features) != len(self.places):
             raise ModebridgeError(
-                f"Expected a type {self.kind} bridge to get {len(self.reads)} features, "
-                f"but got {len(features)}; give one per mode it reads."
+                f"Expected a type {self.kind} bridge to get {len(self.places)} features, "
+                f"but got {len(features)}; give one per mode it reads and tap."
             )
         # Other bridges read the same features: a body that works in place gets its own.
         return untouched(self.body, self.body, *features)  # type: ignore[no-any-return]
@@ -78,4 +91,10 @@ class Bridge(nn.Module):
         share = "" if self.share is None else f", share={self.share:.2%} of the FLOPs"
         if self.parameter_share is not None:
             share += f"{',' if not share else ' and'} {self.parameter_share:.2%} of the parameters"
-        return f"type {self.kind}, tap={self.tap}, r={self.r}, name={self.name}{share}"
+        heads = f", {self.heads} heads" if self.heads > 1 else ""
+        return f"type {self.kind}, tap={self.tap}, r={self.r}, name={self.name}{heads}{share}"
+
+    def voices(self, *features: Tensor) -> list[Tensor]:
+        """The logits (B, K) of each head."""
+        logits = self(*features)
+        return [logits] if self.heads == 1 else list(logits.unbind(dim=1))

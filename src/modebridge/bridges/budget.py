@@ -12,6 +12,7 @@ from torch import nn
 
 from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.build import READS, WIDE, Kind, channels_of, layout_for
+from modebridge.bridges.designs import BLOCKS, Design, check_design
 from modebridge.errors import ModebridgeError
 from modebridge.nets import BasicBlock, BottleneckBlock, Norm
 from modebridge.nets.flops import counting, zeros
@@ -37,6 +38,7 @@ def body_within(
     flops: float,
     *,
     norm: Norm = "bn",
+    design: Design = "plain",
     seed: int | None = None,
     base: float | None = None,
 ) -> tuple[nn.Module, float]:
@@ -53,6 +55,7 @@ def body_within(
         kind: "I" or "II".
         flops: the budget.
         norm: of residual blocks.
+        design: how they are built, see `bridges.designs`; with any but "plain" it is never a perceptron.
         seed: of the weights.
         base: FLOPs of the base network, in whose shares an error is to speak.
 
@@ -71,37 +74,40 @@ def body_within(
         return counted()
 
     least = 0.0
-    for family, narrowest in _families(shape, layout, classes, len(reads), norm):
+    for family, narrowest in _families(shape, layout, classes, len(reads), norm, design):
         least = cost(family, narrowest)
         if least <= flops:
             width, counted = _widest(partial(cost, family), narrowest, least, flops)
             return family(width, None if seed is None else torch.Generator().manual_seed(seed)), counted
     asked = f"{flops:,.0f} multiply-adds" if not base else f"{flops / base:.2g} of the base's FLOPs"
     smallest = f"{least:,.0f}" if not base else _rounded_up(least / base)
+    some = "bridge" if design == "plain" else f"{design} bridge"
     raise ModebridgeError(
-        f"Expected a budget that some bridge for a feature of {tuple(shape)} fits, but got {asked}; "
-        f"the smallest bridge there takes {smallest}."
+        f"Expected a budget that some {some} for a feature of {tuple(shape)} fits, but got {asked}; "
+        f"the smallest {some} there takes {smallest}."
     )
 
 
 def _families(
-    shape: Sequence[int], layout: Layout, classes: int, reads: int, norm: Norm
+    shape: Sequence[int], layout: Layout, classes: int, reads: int, norm: Norm, design: Design
 ) -> Iterator[tuple[Family, int]]:
     """Bodies from the best to the cheapest, each with its narrowest width."""
     channels = channels_of(shape, layout)
     inputs = channels * reads
+    sides = () if layout in ("tokens", "vector") else shape[:2] if layout == "map, channels last" else shape[1:]
+    places = max(sides, default=1) > 1
+    check_design(design, shape, places)
     if layout == "tokens" and shape[0] > 1:
         for blocks in (2, 1):
             yield partial(_tokens, inputs, classes, blocks), STEP
-    elif layout not in ("tokens", "vector"):
-        sides = shape[:2] if layout == "map, channels last" else shape[1:]
-        if max(sides) > 1:
-            # Plain blocks on wide maps spend all on the way in: squeeze first, as ResNet-50 does.
-            block = BottleneckBlock if channels >= 2 * WIDE else BasicBlock
-            stride = 2 if min(sides) >= LARGE else 1
-            for blocks in (3, 2, 1):
-                yield partial(_residual, inputs, classes, [stride, 1, 1][:blocks], block, norm, layout), STEP
-    yield partial(_vector, inputs, classes, layout), 1
+    elif places:
+        # Plain blocks on wide maps spend all on the way in: squeeze first, as ResNet-50 does.
+        block = BLOCKS.get(design, BottleneckBlock if channels >= 2 * WIDE else BasicBlock)
+        stride = 2 if min(sides) >= LARGE else 1
+        for blocks in (1,) if design == "shallow" else (3, 2, 1):
+            yield partial(_residual, inputs, classes, [stride, 1, 1][:blocks], block, norm, layout), STEP
+    if design == "plain":
+        yield partial(_vector, inputs, classes, layout), 1
 
 
 def _tokens(inputs: int, classes: int, blocks: int, width: int, generator: torch.Generator | None) -> nn.Module:

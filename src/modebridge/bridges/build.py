@@ -8,11 +8,12 @@ from typing import Literal, TypeAlias
 import torch
 
 from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
+from modebridge.bridges.designs import Design, check_design, redesigned
 from modebridge.errors import ModebridgeError
 from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, last_blocks_tap
 from modebridge.types import Layout
 
-__all__ = ["READS", "WIDE", "Kind", "body_for", "body_like", "channels_of", "layout_for"]
+__all__ = ["READS", "WIDE", "Kind", "body_for", "body_like", "channels_of", "joined_shape", "layout_for"]
 
 Kind: TypeAlias = Literal["I", "II"]
 
@@ -30,6 +31,7 @@ def body_like(
     *,
     blocks: int = 3,
     projection: bool = True,
+    design: Design = "plain",
     seed: int | None = None,
 ) -> ResidualBody:
     """The paper's bridge: a copy of the base's last blocks, every width divided by the slim factor.
@@ -41,6 +43,7 @@ def body_like(
         blocks: how many of the last blocks are copied.
         projection: False leaves out the first shortcut where shapes differ (the paper's CIFAR-100 rows of 32 to 128
             channels only add up that way).
+        design: how the blocks are built, see `bridges.designs`.
         seed: of the weights.
     """
     last_blocks_tap(spec, blocks)
@@ -48,12 +51,14 @@ def body_like(
         raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'.")
     if not slim > 0 or any(int(planes / slim) < 1 for planes, _ in spec.blocks()[-blocks:]):
         raise ModebridgeError(f"Expected slim to leave at least one channel, but got {slim}; 1 is medium, 2 small.")
-    block = spec.block_type()
+    base = spec.block_type()
     before = spec.blocks()[: spec.depth - blocks]
-    inputs = before[-1][0] * block.expansion if before else spec.stem[0]
+    inputs = before[-1][0] * base.expansion if before else spec.stem[0]
+    last = [(int(planes / slim), stride) for planes, stride in spec.blocks()[-blocks:]]
+    block, last = redesigned(design, base, last)
     return ResidualBody(
         inputs * READS[kind],
-        [(int(planes / slim), stride) for planes, stride in spec.blocks()[-blocks:]],
+        last,
         spec.classes,
         block=block,
         norm=spec.norm,
@@ -72,6 +77,7 @@ def body_for(
     *,
     layout: Layout | None = None,
     norm: Norm = "bn",
+    design: Design = "plain",
     seed: int | None = None,
 ) -> ResidualBody | TokenBody | VectorBody:
     """A bridge for a feature of any network: residual blocks for a map or a sequence, layers on tokens, a perceptron.
@@ -86,9 +92,11 @@ def body_for(
         slim: divides the width of the feature.
         layout: what the axes are; None takes (C, H, W), (T, C) or (C,).
         norm: of the residual blocks.
+        design: how they are built, see `bridges.designs`; "plain" where there are none.
         seed: of the weights.
     """
     layout = layout_for(shape, layout)
+    check_design(design, shape, layout not in ("tokens", "vector"))
     channels = channels_of(shape, layout)
     if not slim > 0 or channels / slim < 1:
         raise ModebridgeError(
@@ -103,7 +111,7 @@ def body_for(
     # On wide maps plain 3x3 blocks would cost more than the network they are to save: squeeze first, as ResNet-50.
     wide = width >= WIDE
     blocks = [(width // 4, 1)] * 3 if wide else [(width, 1)] * 3
-    block = BottleneckBlock if wide else BasicBlock
+    block, blocks = redesigned(design, BottleneckBlock if wide else BasicBlock, blocks)
     return ResidualBody(inputs, blocks, classes, block=block, norm=norm, layout=layout, generator=generator)
 
 
@@ -129,6 +137,25 @@ def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
         known = " or ".join(f"'{name}'" for name in axes[len(shape)])
         raise ModebridgeError(f"Expected the layout of {tuple(shape)} to be {known}, but got '{layout}'; leave it out.")
     return layout
+
+
+def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tuple[int, ...]:
+    """The shape of features joined on channels, the smallest of their sides.
+
+    >>> joined_shape([(8, 4, 4), (4, 8, 8)], "map"), joined_shape([(17, 8), (17, 8)], "tokens")
+    ((12, 4, 4), (17, 16))
+    """
+    if len(shapes) == 1:
+        return tuple(shapes[0])
+    known = layout_for(shapes[0], layout)
+    axis = 0 if known in ("map", "sequence") else -1
+    if len({len(shape) for shape in shapes}) > 1 or (known == "tokens" and len({shape[0] for shape in shapes}) > 1):
+        raise ModebridgeError(
+            f"Expected features that can be joined, but got {[tuple(shape) for shape in shapes]}; choose other taps."
+        )
+    joined = [min(sides) for sides in zip(*shapes, strict=True)]
+    joined[axis] = sum(shape[axis] for shape in shapes)
+    return tuple(joined)
 
 
 def channels_of(shape: Sequence[int], layout: Layout) -> int:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.batches import each
+from modebridge.bridges.bodies import Heads
 from modebridge.bridges.budget import body_within
-from modebridge.bridges.build import READS, Kind, body_for, body_like
+from modebridge.bridges.build import READS, Kind, body_for, body_like, joined_shape
+from modebridge.bridges.designs import Design, check_design
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection import inspect
 from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, check_tap, skeleton
@@ -26,13 +28,13 @@ class ChosenBody:
 
     Args:
         body: from feature(s) to logits.
-        tap: the submodule whose output it reads.
+        taps: the submodules whose outputs it reads.
         flops: multiply-adds of the body for one image.
         base_flops: those of the base network.
     """
 
     body: nn.Module
-    tap: str
+    taps: tuple[str, ...]
     flops: float
     base_flops: float
 
@@ -52,9 +54,11 @@ def choose_body(
     images: Inputs,
     kind: Kind,
     *,
-    tap: str | None = None,
+    tap: str | Sequence[str] | None = None,
+    heads: int = 1,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     body: nn.Module | None = None,
     state: Mapping[str, Tensor] | None = None,
     name: str = "bridge",
@@ -66,39 +70,45 @@ def choose_body(
         net: the base network.
         images: a few images (or inputs by name), to see the feature's shape.
         kind: "I" reads one feature, "II" two.
-        tap: where it is read; None takes what `modebridge.inspect` chooses, the paper's place in its networks.
+        tap: where it is read, or several places; None takes what `modebridge.inspect` chooses, the paper's place in its
+            networks.
+        heads: how many heads it has on its trunk; with several it gives (B, heads, K).
         slim: divides the widths.
         budget: at most this share of the base's FLOPs, instead of `slim`.
+        design: how the blocks are built, see `bridges.designs`.
         body: one that is there already: only checked and counted.
         state: weights to run the network with; None for its own.
         name: how errors call the bridge.
         seed: of the weights.
     """
     _check_budget(budget)
+    check_design(design)
     first = each(lambda tensor: tensor[:1], images)
-    tap, layout = _tap(net, tap, first)
-    tapped = Tapped(net, [tap])
+    taps, layout = _taps(net, tap, first)
+    tapped = Tapped(net, taps)
     with torch.no_grad(), counting() as counted:
         logits, features = tapped(first) if state is None else tapped.run(tapped.state_of(state), first)
     whole = counted()
-    feature = features[tap]
+    read, classes = [features[tap] for tap in taps], logits.shape[1]
     if body is None:
-        shape, classes = feature.shape[1:], logits.shape[1]
+        shape, outputs = joined_shape([feature.shape[1:] for feature in read], layout), classes * heads
         norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
         if budget is not None:
-            body, _ = body_within(shape, layout, classes, kind, budget * whole, norm=norm, seed=seed, base=whole)
-        elif isinstance(net, ResNet) and tap == net.paper_tap:
-            body = body_like(net.spec, kind, slim, seed=seed)
+            body, _ = body_within(
+                shape, layout, outputs, kind, budget * whole, norm=norm, design=design, seed=seed, base=whole
+            )
+        elif isinstance(net, ResNet) and taps == [net.paper_tap]:
+            body = body_like(replace(net.spec, classes=outputs), kind, slim, design=design, seed=seed)
         else:
-            body = body_for(shape, classes, kind, slim, layout=layout, norm=norm, seed=seed)
-        body = body.to(feature.dtype)
-    taken = _check_body(body, [feature] * READS[kind], logits.shape[1], name)
+            body = body_for(shape, outputs, kind, slim, layout=layout, norm=norm, design=design, seed=seed)
+        body = (body if heads == 1 else Heads(body, heads)).to(read[0].dtype)
+    taken = _check_body(body, read * READS[kind], (classes,) if heads == 1 else (heads, classes), name)
     if budget is not None and taken > budget * whole:
         raise ModebridgeError(
             f"Expected the body of '{name}' to take at most {budget:g} of the base's {whole:,.0f} multiply-adds, "
             f"but got {taken:,.0f}; give a smaller body or a larger budget."
         )
-    return ChosenBody(body, tap, taken, whole)
+    return ChosenBody(body, tuple(taps), taken, whole)
 
 
 def _check_budget(budget: float | None) -> None:
@@ -108,19 +118,26 @@ def _check_budget(budget: float | None) -> None:
         )
 
 
-def _tap(net: nn.Module, tap: str | None, images: Inputs) -> tuple[str, Layout | None]:
-    """The tap, given or chosen, and how its feature lies, where that is known."""
-    if tap is not None:
-        check_tap(net, tap)
-    if isinstance(net, ResNet) and (tap := tap or net.paper_tap):
-        return tap, None  # our own need no looking at, and recipes plan many bridges
+def _taps(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs) -> tuple[list[str], Layout | None]:
+    """The taps, given or chosen, and how their features lie, where that is known."""
+    taps = [tap] if isinstance(tap, str) else list(tap or [])
+    for name in taps:
+        check_tap(net, name)
+    if isinstance(net, ResNet) and (taps or net.paper_tap):
+        return taps or [str(net.paper_tap)], None  # our own need no looking at, and recipes plan many bridges
     seen = inspect(net, images)
-    tap = tap or seen.chosen.name
-    return tap, next((known.layout for known in seen.taps if known.name == tap), None)
+    taps = taps or [seen.chosen.name]
+    layouts = {known.name: known.layout for known in seen.taps}
+    if len({layouts.get(name) for name in taps}) > 1:
+        raise ModebridgeError(
+            f"Expected the taps of a bridge to have features of one layout, but got {[layouts.get(n) for n in taps]}; "
+            "choose others."
+        )
+    return taps, layouts.get(taps[0])
 
 
 @torch.no_grad()
-def _check_body(body: nn.Module, features: Sequence[Tensor], classes: int, name: str) -> float:
+def _check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, ...], name: str) -> float:
     """One image through the body: what does not fit is said now, not in the first step; gives its multiply-adds."""
     shapes = ", ".join(str(tuple(feature.shape[1:])) for feature in features)
     try:
@@ -131,9 +148,10 @@ def _check_body(body: nn.Module, features: Sequence[Tensor], classes: int, name:
             f"Expected the body of '{name}' to take features of {shapes}, but got '{first_line(error)}'; "
             "fit it to the tap."
         ) from error
-    if not isinstance(out, Tensor) or out.shape != (1, classes):
+    expected = ", ".join(map(str, ("batch", *logits)))
+    if not isinstance(out, Tensor) or out.shape != (1, *logits):
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ModebridgeError(
-            f"Expected the body of '{name}' to give logits of (batch, {classes}), but got {got}; fit its last layer."
+            f"Expected the body of '{name}' to give logits of ({expected}), but got {got}; fit its last layer."
         )
     return counted()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from modebridge.trees import wide
 
-__all__ = ["bridge_loss", "kl_divergence", "mix"]
+__all__ = ["bridge_loss", "complement_loss", "kl_divergence", "mix"]
 
 
 def bridge_loss(target: Tensor, logits: Tensor) -> Tensor:
@@ -21,13 +21,26 @@ def bridge_loss(target: Tensor, logits: Tensor) -> Tensor:
     :math:`\tilde x` (`mix`) and its features z.
 
     Args:
-        target: (B, K), the probabilities v of the network on the curve.
-        logits: (B, K) of the bridge, whose softmax is the prediction; half precision is widened to float32.
+        target: (B, K), the probabilities v of the network on the curve; (B, h, K) for h heads, whose losses add up.
+        logits: of the bridge and as large, whose softmax is the prediction; half precision is widened to float32.
 
     >>> bridge_loss(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
     tensor(0.)
     """
-    return kl_divergence(target, wide(logits)).mean()
+    return kl_divergence(target, wide(logits)).mean(dim=0).sum()
+
+
+def complement_loss(target: Tensor, beside: Tensor, logits: Tensor) -> Tensor:
+    """The loss of a bridge that is to say what the modes it reads lack (see `complement_target`).
+
+    Args:
+        target: (B, K) probabilities.
+        beside: (n, B, K), the probabilities of the modes that it reads.
+        logits: (B, K) of the bridge, or (B, h, K) of its heads.
+    """
+    heads = wide(logits if logits.dim() == 3 else logits.unsqueeze(1)).softmax(dim=-1)
+    mean = torch.cat([beside.transpose(0, 1), heads], dim=1).mean(dim=1)
+    return kl_divergence(target, mean.clamp(min=torch.finfo(mean.dtype).tiny).log()).mean()
 
 
 def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
@@ -47,9 +60,9 @@ def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
 
 
 def mix(values: Tensor, share: Tensor, partner: Tensor) -> Tensor:
-    """Mixup: share * values + (1 - share) * values[partner], one share per sample.
+    """Mixup: share * values + (1 - share) * values[partner], one share per sample; CutMix: one per pixel.
 
     Values beyond the shares are there for partners only (see `BridgeObjective.part`).
     """
-    shares = share.view(-1, *[1] * (values.dim() - 1))
+    shares = share.view(*share.shape, *[1] * (values.dim() - share.dim()))
     return shares * values[: len(share)] + (1 - shares) * values[partner]

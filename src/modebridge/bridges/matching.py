@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modebridge.batches import each
 from modebridge.bridges.loss import mix
+from modebridge.cutmix import draw_shares, label_shares, pixel_shares
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped
@@ -42,33 +42,31 @@ class MatchingObjective(Objective[T]):
 
     Args:
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+        cutmix: alpha of that of the boxes' areas; 0 turns CutMix off, and with both a batch gets one of the two.
     """
 
-    def __init__(self, mixup: float) -> None:
-        if not mixup >= 0:
-            raise ModebridgeError(f"Expected mixup to be at least 0, but got {mixup}; 0 turns it off.")
-        self._mixup = mixup
+    def __init__(self, mixup: float, cutmix: float = 0.0) -> None:
+        for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
+            if not alpha >= 0:
+                raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
+        self._mixup, self._cutmix = mixup, cutmix
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
-        """A share per sample ~ Beta(alpha, alpha), not folded to >= 0.5, and one permutation for the batch."""
-        if self._mixup == 0:
+        """A share (or box) per sample ~ Beta(alpha, alpha), not folded to >= 0.5, and one permutation for the batch."""
+        if not self.whole:
             return {}
-        # numpy's Beta takes a generator of its own; torch's public one only knows the global generator.
         seed = int(torch.randint(2**62, (), generator=generator))
-        share = np.random.default_rng(seed).beta(self._mixup, self._mixup, size)
-        return {
-            "share": torch.from_numpy(share).float(),
-            "partner": torch.randperm(size, generator=generator),
-        }
+        shares = draw_shares(size, self._mixup, self._cutmix, seed)
+        return {**shares, "partner": torch.randperm(size, generator=generator)}
 
     @property
     def whole(self) -> bool:
-        """Partners of mixup may be anywhere in a batch."""
-        return self._mixup > 0
+        """Partners may be anywhere in a batch."""
+        return self._mixup > 0 or self._cutmix > 0
 
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
         """The rows, and behind them their partners, wherever in the whole batch those are."""
-        if not draw:
+        if "share" not in draw:
             return super().part(batch, draw, rows)
         partner = draw["partner"][rows]
         count = len(partner)
@@ -77,18 +75,19 @@ class MatchingObjective(Objective[T]):
             return torch.cat([tensor[rows], tensor[partner.to(tensor.device)]])
 
         pairs = each(with_partners, batch[0]), with_partners(batch[1])
-        return pairs, {"share": draw["share"][rows], "partner": torch.arange(count, 2 * count)}
+        by_row = {name: tensor[rows] for name, tensor in draw.items() if tensor.dim()}  # one number serves all rows
+        return pairs, {**draw, **by_row, "partner": torch.arange(count, 2 * count)}
 
     ahead = True  # the frozen networks are about half of a step, and need not wait for the other half
 
     def mixed(self, inputs: Inputs, draw: Draw) -> Inputs:
         """The images as a draw mixes them."""
-        return each(partial(_mixed, draw), inputs) if draw else inputs
+        return each(partial(_mixed, draw, pixel_shares(draw, inputs)), inputs) if "share" in draw else inputs
 
-    def mixed_labels(self, labels: Tensor, classes: int, dtype: torch.dtype, draw: Draw) -> Tensor:
+    def mixed_labels(self, labels: Tensor, classes: int, dtype: torch.dtype, draw: Draw, images: Inputs) -> Tensor:
         """The labels as probabilities (B, K), mixed as the images are."""
         target = F.one_hot(labels, classes).to(dtype)
-        return _mixed(draw, target) if draw else target
+        return _mixed(draw, label_shares(draw, images, dtype), target) if "share" in draw else target
 
 
 class FrozenNetworks:
@@ -123,5 +122,5 @@ class FrozenNetworks:
         return dict(zip(self._states, self._fan_out(jobs), strict=True))
 
 
-def _mixed(draw: Draw, tensor: Tensor) -> Tensor:
-    return mix(tensor, draw["share"].to(tensor), draw["partner"].to(tensor.device))
+def _mixed(draw: Draw, share: Tensor, tensor: Tensor) -> Tensor:
+    return mix(tensor, share.to(tensor), draw["partner"].to(tensor.device))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges.bridge import Bridge
-from modebridge.bridges.loss import bridge_loss
-from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
+from modebridge.bridges.loss import bridge_loss, complement_loss
+from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, MatchingObjective, Outputs, in_turn
 from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
@@ -33,6 +33,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         targets: what each is to say, by the same names.
         modes: every mode that a bridge reads.
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+        cutmix: alpha of the Beta distribution of the boxes' areas; 0 turns CutMix off.
         compiled: makes the frozen networks' forward pass faster, where an engine can.
         fan_out: runs independent jobs side by side, where an engine can.
         synced: makes a network's batch norm see the batches of all processes.
@@ -47,6 +48,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         modes: Sequence[Mode],
         mixup: float = 0.4,
         *,
+        cutmix: float = 0.0,
         compiled: Compile = lambda function: function,
         fan_out: FanOut = in_turn,
         synced: Callable[[nn.Module], nn.Module] = lambda module: module,
@@ -59,18 +61,25 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
                 f"Expected one target per bridge, but got targets {sorted(targets)} for bridges {sorted(bridges)}; "
                 "use the same names."
             )
-        super().__init__(mixup)
+        super().__init__(mixup, cutmix)
         self._bridges = dict(bridges)
         self._targets = dict(targets)
         self._programs: dict[str, Program] = {}
         self._measures: dict[str, Program] = {}
         for name, bridge in bridges.items():
-            twin = next((key for key in self._programs if _serves(bridges[key], bridge, shares)), None)
+            alike = (key for key in self._programs if targets[key].beside == targets[name].beside)
+            twin = next((key for key in alike if _serves(bridges[key], bridge, shares)), None)
             self._programs[name] = self._programs[twin] if twin else _program(synced(skeleton(bridge, training=True)))
             self._measures[name] = self._measures[twin] if twin else _program(skeleton(bridge))
         known: dict[str, Mode] = {mode.id: mode for mode in modes}
         for name, bridge in bridges.items():
-            check_tap(net, bridge.tap)
+            for tap in bridge.taps:
+                check_tap(net, tap)
+            if bridge.heads != targets[name].heads:
+                raise ModebridgeError(
+                    f"Expected bridge '{name}' to have a head per target, but got {bridge.heads} heads for "
+                    f"{targets[name].heads}; see heads_target."
+                )
             for source in bridge.reads:
                 if source not in known:
                     raise ModebridgeError(
@@ -81,7 +90,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         read = {source for bridge in bridges.values() for source in bridge.reads}
         aimed_at = {mode.id: mode for target in targets.values() for mode in target.modes}
         needed = {**{key: mode for key, mode in known.items() if key in read}, **aimed_at}
-        taps = sorted({bridge.tap for bridge in bridges.values()})
+        taps = sorted({tap for bridge in bridges.values() for tap in bridge.taps})
         self._frozen = FrozenNetworks(net, list(needed.values()), taps, compiled=compiled, fan_out=fan_out)
 
     def start(self) -> States:
@@ -96,19 +105,28 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """Mix the images, run every frozen network once on them, and hand each bridge its features and its target."""
-        images, labels = batch
-        outputs = self._frozen(self.mixed(images, draw))
+        outputs = self._frozen(self.mixed(batch[0], draw))
         prepared: dict[str, dict[str, Tensor]] = {}
         for name, bridge in self._bridges.items():
-            inputs = {f"feature{k}": outputs[source][1][bridge.tap] for k, source in enumerate(bridge.reads)}
-            modes = self._targets[name].modes
-            if modes:
-                target = mean_probability([probabilities_of(outputs[mode.id][0]) for mode in modes])
-            else:
-                logits = wide(next(iter(outputs.values()))[0])
-                target = self.mixed_labels(labels, logits.shape[-1], logits.dtype, draw)
-            prepared[name] = {**inputs, "target": target}
+            places = enumerate(bridge.places)
+            inputs = {f"feature{k}": outputs[bridge.reads[source]][1][tap] for k, (source, tap) in places}
+            target = self._targets[name]
+            parts = [self._aim(part, outputs, batch, draw) for part in target.parts or (target,)]
+            inputs["target"] = torch.stack(parts, dim=1) if target.parts else parts[0]
+            if target.beside:
+                inputs["beside"] = torch.stack([probabilities_of(outputs[source][0]) for source in bridge.reads])
+            prepared[name] = inputs
         return prepared
+
+    def _aim(self, target: Target, outputs: Mapping[str, Outputs], batch: Batch, draw: Draw) -> Tensor:
+        """What a target says on a batch: probabilities (B, K)."""
+        if target.modes:
+            mean = mean_probability([probabilities_of(outputs[mode.id][0]) for mode in target.modes])
+            if not target.label_share:
+                return mean
+        logits = wide(next(iter(outputs.values()))[0])
+        mixed = self.mixed_labels(batch[1], logits.shape[-1], logits.dtype, draw, batch[0])
+        return torch.lerp(mean, mixed, target.label_share) if target.modes else mixed
 
     def program(self, member: str) -> Program:
         """The mean KL of a bridge on the mixed batch."""
@@ -144,13 +162,15 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
 
 def _serves(a: Bridge, b: Bridge, shares: Callable[[nn.Module, nn.Module], bool]) -> bool:
     """Whether the program of one bridge serves another; what else bridges remember is not part of it."""
-    return len(a.reads) == len(b.reads) and shares(a.body, b.body)
+    return len(a.places) == len(b.places) and shares(a.body, b.body)
 
 
 def _program(body: nn.Module) -> Program:
     def loss(state: State, prepared: Prepared) -> Tensor:
-        features = [prepared[f"feature{k}"] for k in range(len(prepared) - 1)]
+        features = [tensor for name, tensor in prepared.items() if name.startswith("feature")]
         logits = run(body, state.all_params, state.buffers, *features)
+        if "beside" in prepared:
+            return complement_loss(prepared["target"], prepared["beside"], logits)
         return bridge_loss(prepared["target"], logits)
 
     return loss

@@ -1,15 +1,24 @@
-"""What a bridge learns to say: the curve at r as in the paper, or one of three controls."""
+"""What a bridge learns to say: the curve at r as in the paper, something else, or several things with a head each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 
-__all__ = ["Target", "curve_target", "ensemble_target", "label_target", "mode_target"]
+__all__ = [
+    "Target",
+    "complement_target",
+    "curve_target",
+    "ensemble_target",
+    "heads_target",
+    "label_target",
+    "mode_target",
+    "with_labels",
+]
 
 
 @dataclass(frozen=True)
@@ -20,11 +29,19 @@ class Target:
         modes: the networks to run.
         r: the position on a curve, where there is one.
         what: in words, for tables.
+        label_share: of the labels in the target, beside the networks.
+        heads: how many heads the bridge has.
+        parts: the target of each head, where they have their own.
+        beside: whether the mean of the bridge and the modes that it reads is to match, instead of the bridge.
     """
 
     modes: tuple[Mode, ...]
     r: float | None
     what: str
+    label_share: float = 0.0
+    heads: int = 1
+    parts: tuple[Target, ...] = ()
+    beside: bool = False
 
 
 def curve_target(curve: Curve, r: float = 0.5) -> Target:
@@ -46,4 +63,48 @@ def ensemble_target(modes: Sequence[Mode]) -> Target:
 
 def label_target() -> Target:
     """The (mixed-up) labels: the control that uses no second network."""
-    return Target((), None, "the labels")
+    return Target((), None, "the labels", label_share=1.0)
+
+
+def with_labels(target: Target, share: float) -> Target:
+    """A target and the labels, mixed: the gradient is that of (1 - share) KL to the target + share cross-entropy."""
+    if not 0 <= share <= 1:
+        raise ModebridgeError(f"Expected the labels' share to be in [0, 1], but got {share}; 0 leaves them out.")
+    _check_plain([target], "labels beside a target")
+    return replace(target, label_share=share, what=f"{target.what} and {share:.0%} labels")
+
+
+def heads_target(targets: Sequence[Target]) -> Target:
+    """One head per target on a shared trunk: each head is a member of the mean, and their losses are summed."""
+    if not targets:
+        raise ModebridgeError("Expected a bridge to have at least one head, but got no target; give one per head.")
+    _check_plain(targets, "heads")
+    modes = tuple({mode.id: mode for target in targets for mode in target.modes}.values())
+    what = "; ".join(target.what for target in targets)
+    return targets[0] if len(targets) == 1 else Target(modes, None, what, heads=len(targets), parts=tuple(targets))
+
+
+def complement_target(target: Target, heads: int = 1) -> Target:
+    r"""What the modes that a bridge reads lack: their mean with the bridge is to say what the target says.
+
+    .. math:: \ell = D_\mathrm{KL}\Big(v \,\Big\|\, \frac{1}{n + h}\big(\textstyle\sum_i p_i + \sum_j q_j\big)\Big)
+
+    with the probabilities :math:`p_i` of the n modes that it reads and :math:`q_j` of its h heads.
+
+    Args:
+        target: v, for example `ensemble_target` of all modes.
+        heads: h.
+    """
+    if heads < 1:
+        raise ModebridgeError(f"Expected a bridge to have at least one head, but got {heads}; give 1 or more.")
+    _check_plain([target], "a complement")
+    return replace(target, heads=heads, beside=True, what=f"what is missing to {target.what}")
+
+
+def _check_plain(targets: Sequence[Target], what: str) -> None:
+    for target in targets:
+        if target.parts or target.beside:
+            raise ModebridgeError(
+                f"Expected {what} to be made of plain targets, but got '{target.what}'; give curve_target, "
+                "mode_target, ensemble_target or label_target."
+            )

@@ -173,13 +173,13 @@ def _parts(blueprint: Blueprint, small: Mapping[str, Body], convention: CostConv
     example = blueprint.example
     assert isinstance(example, torch.Tensor)
     net, image = blueprint.bare, tuple(example.shape[1:])
-    features = feature_shapes(net, image, sorted({part.tap for part in small.values()}))
+    features = feature_shapes(net, image, sorted({tap for part in small.values() for tap in part.taps}))
     costs = {"": combination_cost(net, image, 1, (), convention)}
     known: dict[str, Cost] = {}
     for title, part in small.items():
         described = repr(part.body)
         if described not in known:
-            shapes = [features[part.tap]] * part.reads
+            shapes = [features[tap] for tap in part.taps] * part.reads
             known[described] = combination_cost(net, image, 0, [(part.body, shapes)], convention)
         costs[title] = known[described]
     return costs

@@ -166,11 +166,14 @@ class CurveObjective(Objective[C]):
         return self._program
 
     def _loss(self, state: State, prepared: Prepared) -> Tensor:
+        return F.cross_entropy(self.logits(state, prepared), prepared["labels"])
+
+    def logits(self, state: State, prepared: Prepared) -> Tensor:
+        """What the network at the prepared r gives in training mode."""
         r = prepared["r"]
         # A plain number where looking at it is free; on a GPU it stays a tensor, which a graph can be fed with.
         point = self._point(state, float(r) if r.device.type == "cpu" else r)
-        logits = run(self._train_net, point, state.buffers, inputs_in(prepared))
-        return F.cross_entropy(logits, prepared["labels"])
+        return run(self._train_net, point, state.buffers, inputs_in(prepared))
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         """The share of wrong answers at r (0.5 unless told otherwise), with statistics of that point."""

@@ -95,7 +95,7 @@ def contenders(
         type1: bridges that read the first mode.
         type2: bridges that read the first two modes.
     """
-    taps = tuple(sorted({bridge.tap for bridge in (*type1, *type2)}))
+    taps = tuple(sorted({tap for bridge in (*type1, *type2) for tap in bridge.taps}))
 
     def contender(name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), stacked: bool = False) -> Contender:
         return Contender(name, partial(BridgedEnsemble, net, list(modes), list(bridges)), stacked, taps)

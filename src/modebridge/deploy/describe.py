@@ -47,7 +47,7 @@ def describe(
         temperatures: of every number of bridges.
         example: a batch.
         classes: their names; None numbers them.
-        names: of the members; None numbers modes.
+        names: of the modes and bridges; None numbers modes.
         scores: to be kept.
         about: a sentence.
         unit: the network to give costs in units of, where it is another one than the first base.
@@ -60,15 +60,20 @@ def describe(
         )
     bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
     unnamed = [f"mode-{k}" for k in range(len(ensemble.bases))] + [bridge.name for bridge in bridges]
-    members = unnamed if names is None else list(names)
-    if len(members) != len(unnamed):
+    parts = unnamed if names is None else list(names)
+    if len(parts) != len(unnamed):
         raise ModebridgeError(
-            f"Expected one name for each of the {len(unnamed)} members, but got {len(members)}; "
+            f"Expected one name for each of the {len(unnamed)} modes and bridges, but got {len(parts)}; "
             "modes first, then bridges."
         )
+    heads = [bridge.heads for bridge in bridges]
+    several = {"heads": heads} if max(heads, default=1) > 1 else {}
+    members: list[str] = []
+    for name, count in zip(parts, [1] * len(ensemble.bases) + heads, strict=True):
+        members += [name] if count == 1 else [f"{name}/{k}" for k in range(count)]
     base = ensemble.bases[0]
-    shapes = feature_shapes(base, example, [bridge.tap for bridge in bridges])
-    fed = [(bridge, [shapes[bridge.tap]] * len(bridge.reads)) for bridge in bridges]
+    shapes = feature_shapes(base, example, [tap for bridge in bridges for tap in bridge.taps])
+    fed = [(bridge, [shapes[tap] for _, tap in bridge.places]) for bridge in bridges]
     by_bridges = [combination_cost(base, example, len(ensemble.bases), fed[:j]) for j in range(len(bridges) + 1)]
     if unit is not None:
         by_bridges = [
@@ -91,6 +96,7 @@ def describe(
         "members": members,
         "bases": len(ensemble.bases),
         "bridges": len(bridges),
+        **several,
         "taps": [bridge.tap for bridge in bridges],
         "temperature": temperatures.by_bridges[-1],
         "temperatures": list(temperatures.by_bridges),
@@ -112,6 +118,8 @@ def _format(ensemble: BridgedEnsemble, images: bool) -> int:
 
     Readers of 0.1 know of one input, `images`; its files stay theirs.
     """
+    if any(bridge.heads > 1 for bridge in ensemble.bridges if isinstance(bridge, Bridge)):
+        return 4
     if ensemble.mean != "probability":
         return 3
     return 1 if images else 2

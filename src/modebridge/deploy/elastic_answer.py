@@ -15,7 +15,7 @@ from modebridge.ensembles.temperature import FLOOR
 from modebridge.evaluate.cascade import ALL
 from modebridge.types import Inputs
 
-__all__ = ["ALL", "Answer", "Place", "staged", "uncertainty"]
+__all__ = ["ALL", "Answer", "Place", "heads_of", "staged", "uncertainty"]
 
 Place: TypeAlias = tuple[int, str]
 """A base by number, and one of its taps."""
@@ -33,7 +33,7 @@ class Answer(NamedTuple, Generic[T]):
         entropy: (B,) of the calibrated probabilities, in nats; None where the file does not give it.
         mutual_information: (B,), how much the members disagree: the entropy of their mean less the mean of their
             entropies, before calibration, in nats; None where the file does not give it.
-        used: (B,), how many members were averaged for each image.
+        used: (B,), how many members were averaged for each image; every head of a bridge is one.
     """
 
     probabilities: T
@@ -60,7 +60,7 @@ def staged(
     Args:
         images: (B, ...), at least one; or several inputs by name.
         base: from the number of a base and images to its logits and the features at its taps.
-        bridges: from features to the logits of the bridges that are asked for.
+        bridges: from features to the logits of the bridges that are asked for, (B, K) or (B, h, K) each.
         taps: of every base.
         members: how many there are in all.
         temperatures: of every number of bridges.
@@ -85,12 +85,17 @@ def staged(
             logits, *at_taps = base(k, some_of(images, unsure))
             features |= {(k, tap): feature for tap, feature in zip(taps[k], at_taps, strict=True)}
             asked.append(probabilities_of(logits))
-        asked += [probabilities_of(logits) for logits in bridges(features)]
+        asked += [probabilities_of(head) for logits in bridges(features) for head in heads_of(logits)]
         probabilities = torch.stack(asked)
         answer[unsure] = scale(average(probabilities, mean), temperatures.by_bridges[count])
         table[: len(asked), unsure] = probabilities
         used[unsure] = len(asked)
     return Answer(answer, table.transpose(0, 1), *uncertainty(answer, table, used), used)
+
+
+def heads_of(logits: Tensor) -> list[Tensor]:
+    """The logits (B, K) of each head from what a bridge gives: (B, K), or (B, h, K)."""
+    return [logits] if logits.dim() == 2 else list(logits.unbind(dim=1))
 
 
 def uncertainty(probabilities: Tensor, members: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:

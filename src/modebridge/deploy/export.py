@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import LABELS, check_batch, shapes_of, size_of, some_of
+from modebridge.bridges import Bridge
 from modebridge.deploy.bridge_temperatures import Temperatures, fit_temperatures
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.describe import describe
@@ -90,7 +91,8 @@ def export(
         uncertainty: whether entropy and mutual information are outputs too.
         elastic: whether the file can answer with fewer bridges, or with the first base alone where that is sure.
         classes: the names of the classes; None numbers them.
-        names: of the members, modes first; None numbers the modes and takes the bridges' own.
+        names: of the modes, then of the bridges; None numbers the modes and takes the bridges' own. The heads of a
+            bridge are numbered, as NAME/0.
         scores: to be kept in the file, for example of the test split.
         about: a sentence to be kept in the file.
         tolerance: how far a probability of the file may be from the library's, in fp32.
@@ -208,19 +210,21 @@ def _images(check: Inputs | Batch | None) -> tuple[Inputs | None, Batch | None]:
 
 @torch.no_grad()
 def _temperatures(ensemble: BridgedEnsemble, valid: Batches | None, given: Temperatures | None) -> Temperatures:
+    heads = tuple(bridge.heads for bridge in ensemble.bridges if isinstance(bridge, Bridge))
     if given is not None:
-        given.check(len(ensemble.bridges))
-        return given
+        fitted = replace(given, heads=heads)
+        fitted.check(len(heads))
+        return fitted
     if valid is None:
-        return Temperatures.same(float(ensemble.temperature), len(ensemble.bridges))
+        return Temperatures.same(float(ensemble.temperature), len(heads), heads)
     pairs = [check_batch(item, "valid") for item in valid]
     if not pairs:
         raise ModebridgeError("Expected valid to have batches, but got none; give the validation split.")
     members = torch.cat([ensemble.members(check_example(images, "valid")) for images, _ in pairs], dim=1)
     labels = torch.cat([labels.cpu() for _, labels in pairs])
-    fitted = fit_temperatures(members, labels, len(ensemble.bases), ensemble.mean)
+    fitted = fit_temperatures(members, labels, len(ensemble.bases), ensemble.mean, heads)
     if not ensemble.calibrated:
         return fitted
     full = float(ensemble.temperature)
-    first = full if len(ensemble.bases) == 1 and not len(ensemble.bridges) else fitted.first
-    return Temperatures(first, (*fitted.by_bridges[:-1], full))
+    first = full if len(ensemble.bases) == 1 and not heads else fitted.first
+    return Temperatures(first, (*fitted.by_bridges[:-1], full), heads)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from modebridge.bridges import Heads
 from modebridge.bridges.bodies import Join
 from modebridge.guards import alike
 from modebridge.nets import FilterResponseNorm, skeleton
@@ -34,9 +35,12 @@ class Grouped(nn.Module):
     def __init__(self, bodies: Sequence[nn.Module]) -> None:
         super().__init__()
         self.count = len(bodies)
-        self.body = skeleton(bodies[0])
+        # Heads are taken apart here: inside, the channels of all bodies lie side by side.
+        trunks = [body.body if isinstance(body, Heads) else body for body in bodies]
+        self._heads = (bodies[0].heads,) if isinstance(bodies[0], Heads) else ()
+        self.body = skeleton(trunks[0])
         for name, layer in list(self.body.named_modules()):
-            peers = [body.get_submodule(name) for body in bodies]
+            peers = [trunk.get_submodule(name) for trunk in trunks]
             if isinstance(layer, _CONVOLUTION):
                 layer.groups *= self.count
                 layer.in_channels *= self.count
@@ -50,10 +54,10 @@ class Grouped(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, feature: Tensor) -> Tensor:
-        """Logits (J, B, K) of all bodies."""
+        """Logits (J, B, K) of all bodies, or (J, B, h, K)."""
         copies = feature.repeat(1, self.count, *[1] * (feature.dim() - 2))
         logits: Tensor = self.body(copies)
-        return logits.reshape(feature.shape[0], self.count, -1).transpose(0, 1)
+        return logits.reshape(feature.shape[0], self.count, *self._heads, -1).transpose(0, 1)
 
 
 class _Products(nn.Module):
@@ -88,14 +92,18 @@ def _join(layer: nn.Module, peers: Sequence[nn.Module]) -> None:
         layer.num_features *= len(peers)
 
 
-def units(bodies: Sequence[nn.Module], reads: Sequence[Reads]) -> list[tuple[int, ...]]:
+def units(
+    bodies: Sequence[nn.Module], reads: Sequence[Reads], heads: Sequence[int] | None = None
+) -> list[tuple[int, ...]]:
     """The numbers of the bridges that can run as one, and of the others alone.
 
-    Together go type I bridges at one tap that differ in their weights alone, if all their layers are of known kinds.
+    Together go type I bridges at one tap that differ in their weights alone, if all their layers are of known kinds;
+    with several heads, if these are made by `Heads`.
 
     Args:
         bodies: one a bridge.
         reads: (base, tap) of every feature that each of them takes.
+        heads: how many each of them has; None where each has one.
     """
     groups: list[list[int]] = []
     for j, (body, places) in enumerate(zip(bodies, reads, strict=True)):
@@ -103,7 +111,8 @@ def units(bodies: Sequence[nn.Module], reads: Sequence[Reads]) -> list[tuple[int
         peers = next(
             (group for group in groups if list(reads[group[0]]) == list(places) and alike(bodies[group[0]], body)), None
         )
-        if peers is None or len(places) != 1 or not all(map(_known, leaves)):
+        split = isinstance(body, Heads) or heads is None or heads[j] == 1
+        if peers is None or len(places) != 1 or not split or not all(map(_known, leaves)):
             groups.append([j])
         else:
             peers.append(j)

@@ -15,8 +15,11 @@ from modebridge.nets import MEANS
 
 __all__ = ["FORMAT", "KEY", "metadata_json", "read_metadata"]
 
-FORMAT = 3
-"""Goes up when a reader of the old files could not read the new ones; 2 has inputs by name, 3 the logarithmic mean."""
+FORMAT = 4
+"""Goes up when a reader of the old files could not read the new ones.
+
+2 has inputs by name, 3 the logarithmic mean, 4 bridges with several heads.
+"""
 
 KEY = "modebridge"
 """Under which the JSON lies in a file."""
@@ -113,6 +116,8 @@ RULES = {
     "members": _Rule("a list of names", _names),
     "bases": _Rule("a whole number of at least 1", lambda value: _whole(value, 1)),
     "bridges": _Rule("a whole number of at least 0", lambda value: _whole(value, 0)),
+    # Of every bridge; where it is not there each has one, and is one member.
+    "heads": _Rule("a list of whole numbers of at least 1", _all(lambda value: _whole(value, 1)), needed=False),
     "temperature": _Rule("a positive number", _positive),
     "temperatures": _Rule("a list of positive numbers", _all(_positive, 1)),
     "first_temperature": _Rule("a positive number", _positive),
@@ -212,11 +217,13 @@ def _check(metadata: Any, path: Path, way_out: str) -> None:
 def _agreements(metadata: Mapping[str, Any]) -> Sequence[tuple[str, Any, Any]]:
     """What is said twice: a name for it, once, and again."""
     bridges, bases = metadata["bridges"], metadata["bases"]
+    heads = metadata.get("heads")
     given = list(metadata.get("inputs", {}).values())
     # Of a file with one input of floats it is the image.
     image = given[0]["shape"] if [entry["type"] for entry in given] == ["float32"] else None
     agreements: list[tuple[str, Any, Any]] = [
-        ("the number of members", len(metadata["members"]), bases + bridges),
+        ("the number of bridges with heads", bridges if heads is None else len(heads), bridges),
+        ("the number of members", len(metadata["members"]), bases + (bridges if heads is None else sum(heads))),
         ("the number of temperatures", len(metadata["temperatures"]), bridges + 1),
         ("the number of costs", len(metadata["cost"]["by_bridges"]), bridges + 1),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from modebridge.bridges import Bridge
 from modebridge.deploy.bridge_temperatures import Temperatures
-from modebridge.deploy.elastic_answer import Place
+from modebridge.deploy.elastic_answer import Place, heads_of
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import BridgedEnsemble, Mean, average, probabilities_of, scale
@@ -42,22 +43,25 @@ class OneModule(Predictor):
         grouped: bool = False,
     ) -> None:
         super().__init__()
-        self.temperatures = temperatures or Temperatures.same(float(ensemble.temperature), len(ensemble.bridges))
-        self.temperatures.check(len(ensemble.bridges))
+        bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
+        self.heads: list[int] = [bridge.heads for bridge in bridges]
+        given = temperatures or Temperatures.same(float(ensemble.temperature), len(bridges))
+        self.temperatures = replace(given, heads=tuple(self.heads))
+        self.temperatures.check(len(bridges))
         self.mean: Mean = ensemble.mean
         self.taps: list[list[str]] = [list(taps) for taps in ensemble._taps]
         self.reads: list[list[Place]] = [
-            [(k, bridge.tap) for k in reads]
-            for bridge, reads in zip(ensemble.bridges, ensemble._reads, strict=True)
-            if isinstance(bridge, Bridge)
+            [(reads[k], tap) for k, tap in bridge.places]
+            for bridge, reads in zip(bridges, ensemble._reads, strict=True)
         ]
         self.bases = nn.ModuleList(
             BasePart(base, taps, folded=folded) for base, taps in zip(ensemble.bases, self.taps, strict=True)
         )
-        bodies = [skeleton(bridge.body) for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
+        bodies = [skeleton(bridge.body) for bridge in bridges]
         bodies = [fold(body) if folded else body for body in bodies]
         # Bridges that run as one are one unit; else each is a unit of its own.
-        self.units: list[tuple[int, ...]] = units(bodies, self.reads) if grouped else [(j,) for j in range(len(bodies))]
+        alone: list[tuple[int, ...]] = [(j,) for j in range(len(bodies))]
+        self.units = units(bodies, self.reads, self.heads) if grouped else alone
         self.runners = nn.ModuleList(
             bodies[numbers[0]] if len(numbers) == 1 else Grouped([bodies[j] for j in numbers]) for numbers in self.units
         )
@@ -68,13 +72,14 @@ class OneModule(Predictor):
         return scale(average(self.members(images), self.mean), self.temperatures.by_bridges[-1])
 
     def members(self, images: Inputs) -> Tensor:
-        """The probabilities (M, B, K) of every member: the modes, then the bridges."""
+        """The probabilities (M, B, K) of every member: the modes, then the bridges' heads."""
         logits, features = self.run_bases(images)
         by_bridge: dict[int, Tensor] = {}
         for numbers, runner in zip(self.units, self.runners, strict=True):
             out = untouched(runner, runner, *[features[place] for place in self.reads[numbers[0]]])
             by_bridge |= {numbers[0]: out} if len(numbers) == 1 else dict(zip(numbers, out.unbind(), strict=True))
-        return probabilities_of(torch.stack([*logits, *(by_bridge[j] for j in range(len(self.reads)))]))
+        heads = [head for j in range(len(self.reads)) for head in heads_of(by_bridge[j])]
+        return probabilities_of(torch.stack([*logits, *heads]))
 
     def run_bases(self, images: Inputs) -> tuple[list[Tensor], dict[Place, Tensor]]:
         """The logits (B, K) of every base, and the features that bridges read."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.deploy.one_module import OneModule
-from modebridge.deploy.onnx_graph import Model
+from modebridge.deploy.onnx_builder import Model
 from modebridge.deploy.torch_exporters import export_parts
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs

@@ -84,7 +84,7 @@ def expected(
         threshold: of the first base's confidence; None asks every member about every image.
         mean: how members become one.
     """
-    asked = members if bridges is None else members[: bases + bridges]
+    asked = members if bridges is None else members[: bases + temperatures.members(bridges)]
     return gated(asked, bases, temperatures, ALL if threshold is None else threshold, mean)[0]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from modebridge.batches import size_of, some_of
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.one_module import OneModule
-from modebridge.deploy.onnx_graph import Model
+from modebridge.deploy.onnx_builder import Model
 from modebridge.deploy.parity import expected
 from modebridge.deploy.torch_exporters import in_order, quiet
 from modebridge.ensembles import BridgedEnsemble

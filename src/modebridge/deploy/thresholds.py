@@ -47,7 +47,7 @@ def gated(
         mean: how members become one.
     """
     short = scale(members[0], temperatures.first)
-    long = scale(average(members, mean), temperatures.by_bridges[len(members) - bases])
+    long = scale(average(members, mean), temperatures.of_members(len(members) - bases))
     return cascaded(short, long, threshold)
 
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
+from modebridge.bridges import Heads
+from modebridge.deploy.elastic_answer import heads_of
 from modebridge.deploy.fold import fold
 from modebridge.deploy.one_module import BasePart, OneModule
 from modebridge.ensembles import BridgedEnsemble, average, probabilities_of, scale
@@ -28,8 +30,8 @@ REGIONS = 512
 class Branches:
     """Runs an ensemble member by member; on a GPU each member has a stream of its own.
 
-    A bridge waits for the feature that it reads and for nothing else, so that it runs beside the rest of its base. On a
-    CPU, and outside of a CUDA graph, members run one after another.
+    A bridge waits for the features that it reads and for nothing else, so that it runs beside the rest of its base; its
+    heads are on its stream. On a CPU, and outside of a CUDA graph, members run one after another.
 
     Args:
         ensemble: it is copied.
@@ -63,7 +65,8 @@ class Branches:
         for runner in module.runners:
             _placed(runner, dtype)
             if compiled:
-                compile_regions(runner, ())
+                # A trunk with heads is cut as one without.
+                compile_regions(runner.body if isinstance(runner, Heads) else runner, ())
         self._streams = [
             torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
             for _ in range(len(module.bases) + len(module.runners))
@@ -82,7 +85,7 @@ class Branches:
             features.update({(k, tap): feature for tap, feature in zip(module.taps[k], at_taps, strict=True)})
         for (j,), runner, stream in zip(module.units, module.runners, self._streams[len(module.bases) :], strict=True):
             inputs = [features[place] for place in module.reads[j]]
-            logits.append(self._on(stream, main, module.reads[j], partial(untouched, runner, runner), inputs))
+            logits += heads_of(self._on(stream, main, module.reads[j], partial(untouched, runner, runner), inputs))
         if main is not None:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]

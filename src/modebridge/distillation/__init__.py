@@ -1,6 +1,17 @@
-"""Students: one network that learns to say what several say together."""
+"""Students: one network that learns to say what several say together; and curves between students."""
 
+from modebridge.distillation.curves import TaughtCurves
 from modebridge.distillation.loss import PAPER_LOSS, DistillationLoss
-from modebridge.distillation.objective import MixedBatches, StudentObjective, StudentPlan, Teacher
+from modebridge.distillation.objective import MixedBatches, StudentObjective, StudentPlan
+from modebridge.distillation.teachers import Teacher, Teachers
 
-__all__ = ["PAPER_LOSS", "DistillationLoss", "MixedBatches", "StudentObjective", "StudentPlan", "Teacher"]
+__all__ = [
+    "PAPER_LOSS",
+    "DistillationLoss",
+    "MixedBatches",
+    "StudentObjective",
+    "StudentPlan",
+    "TaughtCurves",
+    "Teacher",
+    "Teachers",
+]

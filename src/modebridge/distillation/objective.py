@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from modebridge import seeds
-from modebridge.batches import inputs_in, named
-from modebridge.bridges import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
+from modebridge.batches import go_to_epoch, inputs_in, named
+from modebridge.bridges import Compile, FanOut, MatchingObjective, in_turn
 from modebridge.distillation.loss import DistillationLoss
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.distillation.teachers import Teacher, Teachers
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import probabilities_of, run, skeleton
-from modebridge.types import Batch, Batches, Draw, Inputs, Prepared, Program, State, States
+from modebridge.nets import run, skeleton
+from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
 
-__all__ = ["MixedBatches", "StudentObjective", "StudentPlan", "Teacher"]
-
-Teacher: TypeAlias = Mode | BridgedEnsemble
-"""A network, or a whole ensemble whose members each have one voice."""
+__all__ = ["MixedBatches", "StudentObjective", "StudentPlan"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,7 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         plans: the students by name.
         classes: K.
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+        cutmix: alpha of the Beta distribution of the boxes' areas; 0 turns CutMix off.
         compiled: makes the teachers' forward pass faster, where an engine can.
         fan_out: runs them side by side, where an engine can.
         synced: makes a network's batch norm see the batches of all processes.
@@ -65,25 +62,19 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         classes: int,
         mixup: float = 1.0,
         *,
+        cutmix: float = 0.0,
         compiled: Compile = lambda function: function,
         fan_out: FanOut = in_turn,
         synced: Callable[[nn.Module], nn.Module] = lambda module: module,
         shares: Callable[[nn.Module, nn.Module], bool] = lambda a, b: False,
     ) -> None:
-        super().__init__(mixup)
+        super().__init__(mixup, cutmix)
         if not plans:
             raise ModebridgeError("Expected at least one student to train, but got none; give some plans.")
         self._plans = dict(plans)
         device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
         teachers = [teacher for plan in plans.values() for teacher in plan.teachers]
-        modes = {mode.id: mode for mode in teachers if isinstance(mode, Mode)}
-        self._modes = FrozenNetworks(net, list(modes.values()), compiled=compiled, fan_out=fan_out)
-        # Copies, so that whoever's ensemble it is may keep it where it is.
-        self._ensembles = {
-            id(teacher): compiled(copy.deepcopy(teacher).to(device).members)
-            for teacher in teachers
-            if isinstance(teacher, BridgedEnsemble)
-        }
+        self._teachers = Teachers(net, teachers, compiled=compiled, fan_out=fan_out)
         self._classes = classes
         self._programs: dict[str, Program] = {}
         self._measures: dict[str, Program] = {}
@@ -109,25 +100,18 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         """Mix the images, ask every teacher once about them, and hand each student images and target."""
         images, labels = batch
         mixed = self.mixed(images, draw)
-        answers = self._ask(mixed)
+        answers = self._teachers.ask(mixed)
         prepared: dict[str, Prepared] = {}
         for name, plan in self._plans.items():
             inputs = named(mixed)
             if plan.teachers and plan.loss.soft:
-                inputs["target"] = plan.loss.target(torch.cat([answers[_key(teacher)] for teacher in plan.teachers]))
+                inputs["target"] = plan.loss.target(Teachers.of(answers, plan.teachers))
             if plan.loss.hard or not plan.teachers:
                 # As wide as the student's own numbers: its loss is taken in them.
                 dtype = next(iter(plan.start.params.values())).dtype
-                inputs["labels"] = self.mixed_labels(labels, self._classes, _wide(dtype), draw)
+                inputs["labels"] = self.mixed_labels(labels, self._classes, _wide(dtype), draw, images)
             prepared[name] = inputs
         return prepared
-
-    def _ask(self, images: Inputs) -> dict[str | int, Tensor]:
-        """The probabilities (M, B, K) of every teacher: one of a mode, several of an ensemble."""
-        answers: dict[str | int, Tensor] = {
-            key: probabilities_of(logits)[None] for key, (logits, _) in self._modes(images).items()
-        }
-        return answers | {key: members(images) for key, members in self._ensembles.items()}
 
     def program(self, member: str) -> Program:
         """The loss of a student on the mixed batch."""
@@ -159,17 +143,17 @@ class MixedBatches:
         seed: of the draws.
     """
 
-    def __init__(self, objective: StudentObjective, batches: Batches, seed: int) -> None:
+    def __init__(self, objective: MatchingObjective[Any], batches: Batches, seed: int) -> None:
         self._objective, self._batches, self._seed = objective, batches, seed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to an epoch, where the batches know of epochs."""
+        go_to_epoch(self._batches, epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         generator = seeds.generator(self._seed, "mixed batches")
         for images, labels in self._batches:
             yield self._objective.mixed(images, self._objective.draw(len(labels), generator)), labels
-
-
-def _key(teacher: Teacher) -> str | int:
-    return teacher.id if isinstance(teacher, Mode) else id(teacher)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

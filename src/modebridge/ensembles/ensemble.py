@@ -63,7 +63,8 @@ class BridgedEnsemble(Predictor):
                     f"Expected the bridges of an ensemble to be of type Bridge, but got {type(bridge).__name__}; "
                     "make them with fit_bridge."
                 )
-            check_tap(net, bridge.tap)
+            for tap in bridge.taps:
+                check_tap(net, tap)
             for source in bridge.reads:
                 if source not in ids:
                     raise ModebridgeError(
@@ -75,7 +76,7 @@ class BridgedEnsemble(Predictor):
         self.eval()
         self._reads = [tuple(ids.index(source) for source in bridge.reads) for bridge in bridges]
         self._taps: list[list[str]] = [
-            sorted({b.tap for b, reads in zip(bridges, self._reads, strict=True) if k in reads})
+            sorted({tap for b, reads in zip(bridges, self._reads, strict=True) if k in reads for tap in b.taps})
             for k in range(len(modes))
         ]
         self._readers = [Taps(base, taps) for base, taps in zip(self.bases, self._taps, strict=True)]
@@ -92,7 +93,7 @@ class BridgedEnsemble(Predictor):
         return f"BridgedEnsemble({modes}{bridges}{mean}, temperature={float(self.temperature):.4g})"
 
     def __len__(self) -> int:
-        return len(self.bases) + len(self.bridges)
+        return len(self.bases) + sum(bridge.heads for bridge in self.bridges if isinstance(bridge, Bridge))
 
     def stacked(self, *, calibrated: bool = False) -> Stacked:
         """The same as a module that gives (M * B, K) logits, torch-uncertainty's convention; see `Stacked`."""
@@ -104,7 +105,7 @@ class BridgedEnsemble(Predictor):
         return bool(self._fitted)
 
     def members(self, images: Inputs) -> Tensor:
-        """The probabilities (M, B, K) of every member, in float32 at least: the modes, then the bridges."""
+        """The probabilities (M, B, K) of every member, in float32 at least: the modes, then the bridges' heads."""
         return self._asked(images, "a call")
 
     def _asked(self, given: object, what: str) -> Tensor:
@@ -130,7 +131,7 @@ class BridgedEnsemble(Predictor):
             features.update({(k, tap): feature for tap, feature in base_features.items()})
         for bridge, reads in zip(self.bridges, self._reads, strict=True):
             assert isinstance(bridge, Bridge)
-            logits.append(bridge(*[features[k, bridge.tap] for k in reads]))
+            logits += bridge.voices(*[features[reads[k], tap] for k, tap in bridge.places])
         return probabilities_of(torch.stack(logits))
 
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:

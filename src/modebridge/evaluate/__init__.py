@@ -40,6 +40,7 @@ from modebridge.evaluate.scores import (
     squared_errors,
     surprisals,
 )
+from modebridge.evaluate.tap_costs import inspect
 
 __all__ = [
     "ALL",
@@ -82,6 +83,7 @@ __all__ = [
     "feature_shapes",
     "fpr_at",
     "hits",
+    "inspect",
     "interval_of",
     "is_low_loss",
     "judge_curve",

@@ -52,8 +52,8 @@ def cost(ensemble: BridgedEnsemble, image: Sequence[int] | Inputs, convention: C
     """
     base = ensemble.bases[0]
     bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
-    shapes = feature_shapes(base, image, [bridge.tap for bridge in bridges])
-    fed = [(bridge, [shapes[bridge.tap]] * len(bridge.reads)) for bridge in bridges]
+    shapes = feature_shapes(base, image, [tap for bridge in bridges for tap in bridge.taps])
+    fed = [(bridge, [shapes[tap] for _, tap in bridge.places]) for bridge in bridges]
     return combination_cost(base, image, len(ensemble.bases), fed, convention)
 
 

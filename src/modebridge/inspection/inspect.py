@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -60,6 +60,8 @@ class Inspection:
         flops: multiply-adds of the whole network for one image.
         classes: K.
         preferred: a tap to choose whatever its share.
+        price: the share of the network's FLOPs and of its parameters that a bridge at a tap would have, where it is
+            known; None for a tap at which there is none.
     """
 
     kind: str
@@ -68,6 +70,7 @@ class Inspection:
     flops: float
     classes: int
     preferred: str | None = field(default=None, repr=False)
+    price: Callable[[Tap], tuple[float, float] | None] | None = field(default=None, repr=False, compare=False)
 
     @property
     def chosen(self) -> Tap:
@@ -103,12 +106,16 @@ class Inspection:
         """The taps as a table that marks the choice; those inside blocks only if asked for."""
         chosen = self.chosen.name if self.taps else None
         shown = [tap for tap in self.taps if every or not tap.inner or tap.name == chosen]
-        rows = [["", "tap", "feature", "layout", "before", "after"]]
+        prices = [] if self.price is None else ["bridge: FLOPs", "params"]
+        rows = [["", "tap", "feature", "layout", "before", "after", *prices]]
         for tap in shown:
             sizes = " x ".join(map(str, tap.shape))
             mark = "->" if tap.name == chosen else ""
             rows.append([mark, tap.name, sizes, tap.layout, f"{tap.before:.1%}", f"{tap.after:.1%}"])
-        widths = [max(len(row[k]) for row in rows) for k in range(6)]
+            if self.price is not None:
+                price = self.price(tap)
+                rows[-1] += ["-", "-"] if price is None else [f"{share:+.1%}" for share in price]
+        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         lines = [
             "  ".join(
                 cell.rjust(width) if k > 3 else cell.ljust(width)

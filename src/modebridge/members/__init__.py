@@ -8,8 +8,10 @@ from modebridge.members.batch_ensemble_member import BatchEnsembleMember
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.control_member import ControlMember
-from modebridge.members.curve_member import CurveWeights, PointMember, load_curve
+from modebridge.members.curve_member import PointMember, load_curve
+from modebridge.members.curve_weights import CurveWeights, TaughtCurveWeights, curve_and_ends
 from modebridge.members.fge_member import FgeMember
+from modebridge.members.heads_member import HeadsMember
 from modebridge.members.mc_dropout_member import McDropoutMember
 from modebridge.members.member import (
     KINDS,
@@ -39,6 +41,7 @@ register(ModeMember)
 register(PointMember)
 register(BridgeMember)
 register(ControlMember)
+register(HeadsMember)
 register(DistilledMember)
 register(StudentMember)
 register(SwaMember)
@@ -69,6 +72,7 @@ __all__ = [
     "CurveWeights",
     "DistilledMember",
     "FgeMember",
+    "HeadsMember",
     "Made",
     "Making",
     "McDropoutMember",
@@ -87,10 +91,12 @@ __all__ = [
     "SoupMember",
     "StudentMember",
     "SwaMember",
+    "TaughtCurveWeights",
     "Tensors",
     "TtaMember",
     "artefacts_behind",
     "base_epochs",
+    "curve_and_ends",
     "file_of_own_kinds",
     "key_of",
     "load_curve",

@@ -34,7 +34,7 @@ class Blueprint:
         self.recipe = recipe
         self.network = network
         self.seed = seed
-        self._bodies: dict[tuple[Kind, str], ChosenBody] = {}
+        self._bodies: dict[tuple[Kind, str, int], ChosenBody] = {}
         self._costs: dict[str, Cost] = {}
 
     @cached_property
@@ -72,16 +72,16 @@ class Blueprint:
             self._costs[name] = module_cost(build(), self.example)
         return self._costs[name]
 
-    def body(self, kind: Kind, size: str) -> ChosenBody:
+    def body(self, kind: Kind, size: str, heads: int = 1) -> ChosenBody:
         """The body of a bridge with its cost; it may have no weights."""
-        if (kind, size) not in self._bodies:
+        if (kind, size, heads) not in self._bodies:
             device = next(self.bare.parameters()).device
             example = each(lambda tensor: tensor.to(device), self.example)
             with torch.device(device):  # where the body is made
-                self._bodies[kind, size] = choose_body(
-                    self.bare, example, kind, slim=self.recipe.slim(size), budget=self.budget(size)
+                self._bodies[kind, size, heads] = choose_body(
+                    self.bare, example, kind, heads=heads, slim=self.recipe.slim(size), budget=self.budget(size)
                 )
-        return self._bodies[kind, size]
+        return self._bodies[kind, size, heads]
 
     def budget(self, size: str) -> float | None:
         """The share of the network's FLOPs that bridges of a size may take; None where `recipe.slim` says how wide."""

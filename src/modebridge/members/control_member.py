@@ -9,12 +9,11 @@ from typing import Self
 
 from modebridge import seeds
 from modebridge.bridges import Kind
-from modebridge.curves import BezierCurve
 from modebridge.members.artefact import Artefact, Tensors
-from modebridge.members.bridge_member import SmallNetwork
 from modebridge.members.context import Context
 from modebridge.members.member import Member, RowPlan
 from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.members.small_network import SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
 
@@ -72,7 +71,7 @@ class ControlMember(SmallNetwork):
         mode = load_mode(context, tensors[weights_of(self.i, context.recipe).place])
         return plan_bridge(
             context.net,
-            BezierCurve(mode, mode, (mode.params,)),  # a curve that stays where it is: only its start is read
+            mode,
             context.example,
             target="labels",
             name=self.name,

@@ -14,88 +14,13 @@ from modebridge.curves import BezierCurve
 from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
+from modebridge.members.curve_weights import CurveWeights, curve_and_ends
 from modebridge.members.member import LAST, Member, RowPlan
-from modebridge.members.mode_member import load_mode, mode_on, on_base, split_base, weights_of
+from modebridge.members.mode_member import load_mode, mode_on, on_base, split_base
 from modebridge.members.predictor import NetworkPredictor
 from modebridge.recipes import Recipe
-from modebridge.training import fit_curves
 
-__all__ = ["CurveWeights", "PointMember", "PointStatistics", "load_curve", "point_artefacts"]
-
-
-@dataclass(frozen=True)
-class CurveWeights(Artefact):
-    """The pin of a Bezier curve between two modes, the lower number first."""
-
-    i: int
-    j: int
-    base: str = ""
-    folder = "curves"
-    stage = "curves"
-    trained = True
-
-    @property
-    def name(self) -> str:
-        """The numbers of its ends."""
-        return on_base(self.base, f"{self.i}-{self.j}")
-
-    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """Its ends."""
-        return weights_of(self.i, recipe, self.base), weights_of(self.j, recipe, self.base)
-
-    def ingredients(self, context: Context) -> dict[str, object]:
-        """Data, seed, training, and where the pin begins."""
-        return {
-            "data": context.data.fed_as,
-            "seed": context.seed_of("curve", self.i, self.j),
-            "training": str(context.recipe.curve),
-            "pin_start": context.recipe.pin_start,
-        }
-
-    def epochs(self, recipe: Recipe) -> int:
-        """As the recipe says."""
-        return recipe.curve.epochs
-
-    def together(self, context: Context) -> int:
-        """Several on a GPU."""
-        return context.together
-
-    @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
-        """Train them, and estimate the statistics of their midpoints."""
-        context, parents = making.context, making.parents
-        recipe, data = context.recipe, context.data
-        ends = [
-            tuple(load_mode(context, parents[parent.place]) for parent in artefact.parents(recipe))
-            for artefact in group
-        ]
-        trained = fit_curves(
-            context.net,
-            [(start, end) for start, end in ends],
-            [data.train("curve", artefact.i, artefact.j) for artefact in group],
-            pin_start=recipe.pin_start,
-            config=recipe.curve,
-            seeds=[context.seed_of("curve", artefact.i, artefact.j) for artefact in group],
-            valid=data.valid(),
-            statistics=data.statistics() if data.streams else None,
-            engine=context.engine,
-            checkpoints=making.checkpoints,
-            report=making.report,
-        )
-        return {
-            artefact.name: Made(
-                {
-                    **{f"pin/{key}": tensor for key, tensor in curve.pins[0].items()},
-                    **{f"statistics/{key}": tensor for key, tensor in curve.statistics.get(0.5, {}).items()},
-                }
-            )
-            for artefact, curve in zip(group, trained, strict=True)
-        }
-
-    @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """As that of modes."""
-        return 3 * blueprint.base_cost.flops * len(group)
+__all__ = ["PointMember", "PointStatistics", "load_curve", "point_artefacts"]
 
 
 @dataclass(frozen=True)
@@ -116,7 +41,7 @@ class PointStatistics(Artefact):
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The curve and its ends."""
-        return _whole_curve(self.i, self.j, recipe, self.base)
+        return curve_and_ends(self.i, self.j, recipe, self.base)
 
     def ingredients(self, context: Context) -> dict[str, object]:
         """The images that they are estimated on."""
@@ -135,16 +60,11 @@ class PointStatistics(Artefact):
         return made
 
 
-def _whole_curve(i: int, j: int, recipe: Recipe, base: str) -> tuple[Artefact, ...]:
-    curve = CurveWeights(i, j, base)
-    return (curve, *curve.parents(recipe))
-
-
 def point_artefacts(i: int, j: int, r: float, recipe: Recipe, base: str = "") -> tuple[Artefact, ...]:
     """All that is needed to load the network at r on a curve."""
     # The ends have statistics of their own, and training estimates those of the midpoint.
     statistics = () if r in (0.0, 0.5, 1.0) else (PointStatistics(i, j, r, base),)
-    return (*_whole_curve(i, j, recipe, base), *statistics)
+    return (*curve_and_ends(i, j, recipe, base), *statistics)
 
 
 def load_curve(
@@ -152,7 +72,7 @@ def load_curve(
 ) -> BezierCurve:
     """The curve between two modes, ready to be read at r."""
     curve = CurveWeights(i, j, base)
-    start, end = (load_mode(blueprint, tensors[parent.place]) for parent in curve.parents(blueprint.recipe))
+    start, end = (load_mode(blueprint, tensors[end.place]) for end in curve.ends(blueprint.recipe))
     parts: dict[str, dict[str, Tensor]] = {"pin": {}, "statistics": {}}
     for name, tensor in tensors[curve.place].items():
         part, _, rest = name.partition("/")

@@ -35,10 +35,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Body:
-    """A small network on the features at a tap of one or two networks, with weights that mean nothing."""
+    """A small network on the features at taps of one or two networks, with weights that mean nothing."""
 
     body: nn.Module
-    tap: str
+    taps: tuple[str, ...]
     reads: int
 
 

@@ -79,7 +79,7 @@ class BridgePredictor(Predictor):
     """A bridge on the features of one or two networks."""
 
     def __init__(self, bridge: Bridge, reads: Mapping[str, Mode]) -> None:
-        super().__init__(reads, (bridge.tap,))
+        super().__init__(reads, bridge.taps)
         self.bridge = bridge
 
     @property
@@ -88,8 +88,9 @@ class BridgePredictor(Predictor):
         return key_of(fingerprint(self.bridge.state_dict()), self.bridge.reads)
 
     def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
-        """The bridge's logits."""
-        return [self.bridge(*(outputs[name][1][self.bridge.tap] for name in self.networks))]
+        """The bridge's logits, of each of its heads."""
+        names = list(self.networks)
+        return self.bridge.voices(*(outputs[names[k]][1][tap] for k, tap in self.bridge.places))
 
     def to(self, device: torch.device | str) -> BridgePredictor:
         """The same on another device."""

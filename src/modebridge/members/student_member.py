@@ -62,7 +62,7 @@ class StudentWeights(Artefact):
         return ()
 
     def ingredients(self, context: Context) -> dict[str, object]:
-        """Data, network, seeds, training and mixup."""
+        """Data, network, seeds, training and mixup; CutMix only where there is some, as earlier runs know none."""
         return {
             "data": context.data.fed_as,
             "net": context.network.key,
@@ -70,6 +70,7 @@ class StudentWeights(Artefact):
             "training": str(context.recipe.mode),
             "epochs": self.epochs(context.recipe),
             "mixup": context.recipe.student_mixup,
+            **({"cutmix": context.recipe.student_cutmix} if context.recipe.student_cutmix else {}),
         }
 
     def epochs(self, recipe: Recipe) -> int:
@@ -100,6 +101,7 @@ class StudentWeights(Artefact):
             plans,
             context.data.train("students"),
             mixup=recipe.student_mixup,
+            cutmix=recipe.student_cutmix,
             config=replace(recipe.mode, epochs=group[0].epochs(recipe), seed=context.seed_of("students")),
             valid=context.data.valid(),
             engine=context.engine,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Callable
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -33,17 +34,17 @@ def _same(length: int, kernel: int, stride: int) -> tuple[int, int]:
 
 
 def conv(
-    inputs: int, outputs: int, kernel: int, stride: int, *, bias: bool, padding: Padding, axes: int = 2
+    inputs: int, outputs: int, kernel: int, stride: int, *, bias: bool, padding: Padding, axes: int = 2, groups: int = 1
 ) -> nn.Conv1d | nn.Conv2d:
     """A convolution with the padding rule of the data set's network (facts differ between CIFAR and the rest).
 
     On sequences, `axes=1`, the padding is always "half".
     """
     if axes == 1:
-        return nn.Conv1d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
+        return nn.Conv1d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=bias)
     if padding == "same":
-        return SameConv2d(inputs, outputs, kernel, stride, bias=bias)
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
+        return SameConv2d(inputs, outputs, kernel, stride, groups=groups, bias=bias)
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=bias)
 
 
 class BasicBlock(nn.Module):
@@ -62,6 +63,7 @@ class BasicBlock(nn.Module):
     """
 
     expansion = 1
+    convolution: ClassVar[Callable[..., nn.Module]] = staticmethod(conv)
 
     def __init__(
         self,
@@ -76,10 +78,10 @@ class BasicBlock(nn.Module):
         axes: int = 2,
     ) -> None:
         super().__init__()
-        self.conv1 = conv(inputs, planes, 3, stride, bias=bias, padding=padding, axes=axes)
+        self.conv1 = self.convolution(inputs, planes, 3, stride, bias=bias, padding=padding, axes=axes)
         self.norm1 = make_norm(norm, planes, axes)
         self.act1 = nn.SiLU()
-        self.conv2 = conv(planes, planes, 3, 1, bias=bias, padding=padding, axes=axes)
+        self.conv2 = self.convolution(planes, planes, 3, 1, bias=bias, padding=padding, axes=axes)
         self.norm2 = make_norm(norm, planes, axes)
         self.shortcut = _shortcut(
             inputs, planes, stride, norm, bias=bias, padding=padding, projection=projection, axes=axes

@@ -103,10 +103,15 @@ class Recipe:
             `modebridge.members.METHODS`), or single members by their names.
         base: what the modes are that curves and bridges stand on: "sgd", trained on labels as `mode` says; "swa", the
             means of the weights over the last quarter of such training; "distilled", students of "sgd" modes.
+        curve_loss: what curves learn: what their "ends" learned, that is labels, or between distilled modes what the
+            teachers of those say (on images mixed up by `student_mixup`); or "labels" always, which between distilled
+            modes is for comparison only.
         control: whether a bridge that sees labels only, and no curve, is trained beside the others.
         mixup: alpha of the bridges' mixup; 0 for none.
+        cutmix: alpha of their CutMix; 0 for none, and beside mixup each batch gets one of the two.
         student_epochs: how long students are trained, otherwise as modes are; 0 for as long as a mode.
         student_mixup: alpha of the students' mixup; 0 for none.
+        student_cutmix: alpha of their CutMix; 0 for none.
         align: renumber the units of every other mode to match those of mode 0: "none", by "activations" (the paper, on
             ImageNet) or by "weights".
         pin_start: where a curve's pin begins: at the "midpoint" of the segment, or "random" as the authors do.
@@ -132,10 +137,13 @@ class Recipe:
     members_file: str = ""
     methods: tuple[str, ...] = ()
     base: Literal["sgd", "swa", "distilled"] = "sgd"
+    curve_loss: Literal["ends", "labels"] = "ends"
     control: bool = True
     mixup: float = 0.4
+    cutmix: float = 0.0
     student_epochs: int = 0
     student_mixup: float = 1.0
+    student_cutmix: float = 0.0
     align: Literal["none", "activations", "weights"] = "none"
     pin_start: PinStart = "midpoint"
     together: int = 4
@@ -179,8 +187,8 @@ class Recipe:
                 f"Expected methods to name each method once, but got {', '.join(self.methods)[:50]!r}; shorten it."
             )
         _within("together", self.together, 1, MODES)
-        _within("mixup", self.mixup, 0, 1000)
-        _within("student_mixup", self.student_mixup, 0, 1000)
+        for name in ("mixup", "cutmix", "student_mixup", "student_cutmix"):
+            _within(name, getattr(self, name), 0, 1000)
         _within("student_epochs", self.student_epochs, 0, 10**6)
         _within("budget", self.budget, 0, 1)
 

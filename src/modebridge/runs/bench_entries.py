@@ -65,7 +65,7 @@ def random_contenders(
 
     def bridge(kind: Literal["I", "II"], reads: Sequence[Mode], k: int) -> Bridge:
         chosen = choose_body(net, images, kind, slim=slim, budget=budget, seed=seed_for(seed, kind, k))
-        return Bridge(chosen.body, reads, chosen.tap, name=f"{kind}-{k}")
+        return Bridge(chosen.body, reads, chosen.taps, name=f"{kind}-{k}")
 
     return contenders(
         net,

@@ -100,11 +100,13 @@ def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, 
         if part is None:  # by counted work: a network takes the time of one
             times[name] = member.cost(blueprint).flops / blueprint.base_cost.flops
             continue
-        if part.tap not in features:
-            features[part.tap] = Tapped(net, [part.tap])(images)[1][part.tap]
+        missing = [tap for tap in part.taps if tap not in features]
+        features |= Tapped(net, missing)(images)[1] if missing else {}
         described = repr(part.body)
         if described not in known:
-            taken = _forward(part.body.to(device).eval(), [features[part.tap]] * part.reads, device, repeats)
+            taken = _forward(
+                part.body.to(device).eval(), [features[tap] for tap in part.taps] * part.reads, device, repeats
+            )
             known[described] = taken / base
         times[name] = known[described]
     return times

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 
 from modebridge.evaluate import curve_profile
-from modebridge.members import Artefact, Context, CurveWeights, Made, Making, ModeMember, load_curve
+from modebridge.members import Artefact, Context, Made, Making, ModeMember, curve_and_ends, load_curve
 from modebridge.recipes import Recipe
 from modebridge.runs.logits import Logits
 
@@ -41,8 +41,7 @@ class CurveProfile(Artefact):
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The curve and its ends."""
-        curve = CurveWeights(self.i, self.j)
-        return (curve, *curve.parents(recipe))
+        return curve_and_ends(self.i, self.j, recipe)
 
     def ingredients(self, context: Context) -> dict[str, object]:
         """Positions and images."""

@@ -15,13 +15,13 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, MemberCost
 from modebridge.members import (
     Artefact,
-    CurveWeights,
     Made,
     Member,
     ModeMember,
     ModeWeights,
     Predictor,
     Tensors,
+    curve_and_ends,
     key_of,
     load_curve,
 )
@@ -144,8 +144,7 @@ class Run:
 
     def curve(self, i: int, j: int) -> BezierCurve:
         """The curve between two modes, the lower number first."""
-        artefact = CurveWeights(i, j)
-        needed = (artefact, *artefact.parents(self.recipe))
+        needed = curve_and_ends(i, j, self.recipe)
         plan = self.make(needed)
         return load_curve(self.context, {one.place: self.tensors(plan, one.place) for one in needed}, i, j)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from modebridge.deploy import ALL, Temperatures, TradeOff, choose_threshold, fit_temperatures, trade_off
-from modebridge.ensembles import Mean
+from modebridge.ensembles import Mean, average
 from modebridge.evaluate import Answers
 from modebridge.members import parse_member, row_plans
 from modebridge.recipes import Recipe
@@ -27,8 +27,10 @@ def temperatures_of(answers: Answers, names: Sequence[str], mean: Mean = "probab
         names: of the members, modes first.
         mean: how members become one.
     """
-    bases = sum(not parse_member(name).reads for name in names)
-    return fit_temperatures(_tables(answers, names, "valid", mean), answers.valid_labels, bases, mean)
+    bridges = [name for name in names if parse_member(name).reads]
+    heads = [len(answers.heads(name, "valid")) for name in bridges]
+    tables = _tables(answers, names, "valid", mean)
+    return fit_temperatures(tables, answers.valid_labels, len(names) - len(bridges), mean, heads)
 
 
 def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]:
@@ -41,8 +43,8 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
         members = [member.name for member in plan.members]
         if not plan.elastic or not set(members) <= set(answers.test):
             continue
-        if any(len(answers.heads(name)) > 1 for name in members):
-            continue  # an elastic file knows members of one head only
+        if any(len(answers.heads(name)) > 1 for name in members if not parse_member(name).reads):
+            continue  # in an elastic file bridges alone have several heads
         temperatures, extra = temperatures_of(answers, members), answers.cost(members)[0] - 1.0
         top = answers.calibrated(members[:1], "valid").amax(dim=-1)
         costs = [1.0 + extra * k / STEPS for k in range(STEPS)]
@@ -56,5 +58,11 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
 
 
 def _tables(answers: Answers, names: Sequence[str], split: str, mean: Mean = "probability") -> Tensor:
-    """(M, N, K) probabilities in float64."""
-    return torch.stack([answers.probabilities([name], split, mean=mean) for name in names])
+    """(M, N, K) probabilities in float64: of a network one, of a bridge one per head."""
+    tables: list[Tensor] = []
+    for name in names:
+        if parse_member(name).reads:
+            tables += [average([head.double().softmax(dim=-1)], mean) for head in answers.heads(name, split)]
+        else:
+            tables.append(answers.probabilities([name], split, mean=mean))
+    return torch.stack(tables)

@@ -8,6 +8,7 @@ from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
 from modebridge.training.fit_bridges import BridgePlan, fit_bridge, fit_bridges, plan_bridge
 from modebridge.training.loop import Task, train
 from modebridge.training.parallel import side_by_side
+from modebridge.training.teach import fit_taught_curves
 from modebridge.training.train_config import TrainConfig, TriangleConfig
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "fit_mode",
     "fit_modes",
     "fit_students",
+    "fit_taught_curves",
     "parse_metrics",
     "plan_bridge",
     "plan_student",

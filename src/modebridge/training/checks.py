@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from modebridge import seeds
 from modebridge.batches import Checked, check_batch, check_labels, each, first_batch, named, shapes_of
 from modebridge.bridges import Bridge
+from modebridge.cutmix import image_size
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode
 from modebridge.nets import logits_of, run, skeleton
@@ -20,7 +21,7 @@ from modebridge.training.engine import Engine
 from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
 
-__all__ = ["check_batches", "check_mixup", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
+__all__ = ["check_batches", "check_mixing", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
 
 ONE_VALUE = "more than 1 value per channel"
 """What torch says where batch norm is to learn from a single value."""
@@ -56,7 +57,7 @@ def check_batches(
     return Checked(batches, what, classes, needed)
 
 
-def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False) -> int:
+def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False, heads: int = 1) -> int:
     """How many images a batch must have to be learned from; refuses a network that cannot run in training mode.
 
     One is enough, unless batch norm would see a single value of a channel: then two in every process that has a batch
@@ -67,6 +68,7 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
         inputs: a batch of each of its inputs; only the first image is looked at.
         engine: says how many processes there are.
         norms_only: whether only batch norm goes to training mode, as for its statistics.
+        heads: of a bridge's body; with several its logits are (batch, heads, classes).
     """
     single = [each(lambda tensor: tensor[:1], batch) for batch in inputs]
     look = partial(_in_training, norms_only=norms_only)
@@ -83,7 +85,7 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
             "heads can take, or build it without auxiliary heads (aux_logits=False)."
         )
     logits = logits_of(output, training=True)
-    if logits.dim() != 2:
+    if logits.dim() != (2 if heads == 1 else 3):
         raise ModebridgeError(
             f"Expected {type(module).__name__} to give logits of (batch, classes) first in training mode too, but got "
             f"{tuple(logits.shape)}; wrap it in a module that does."
@@ -93,11 +95,16 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
 
 def least_for_bridges(net: nn.Module, bridges: Sequence[Bridge], engine: Engine, images: Inputs) -> int:
     """How many images a batch must have for every bridge to learn from it; the network itself is frozen."""
-    shapes = feature_shapes(net, images, sorted({bridge.tap for bridge in bridges}))
+    shapes = feature_shapes(net, images, sorted({tap for bridge in bridges for tap in bridge.taps}))
     # One of each kind: recipes train dozens that differ in their weights only.
-    kinds = {(repr(bridge.body), bridge.tap, bridge.kind): bridge for bridge in bridges}.values()
+    kinds = {(repr(bridge.body), bridge.taps, bridge.kind): bridge for bridge in bridges}.values()
     return max(
-        least_images(bridge.body, *zeros(bridge.body, *[shapes[bridge.tap]] * len(bridge.reads)), engine=engine)
+        least_images(
+            bridge.body,
+            *zeros(bridge.body, *[shapes[tap] for _, tap in bridge.places]),
+            engine=engine,
+            heads=bridge.heads,
+        )
         for bridge in kinds
     )
 
@@ -121,14 +128,18 @@ def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainCon
     return engine.feed(check_batches(net, mode, valid, "valid"))
 
 
-def check_mixup(mixup: float, batches: Checked) -> None:
+def check_mixing(mixup: float, cutmix: float, batches: Checked) -> None:
     """Refuse to mix what cannot be mixed."""
-    whole = [name for name, tensor in named(batches.first()).items() if not tensor.is_floating_point()]
-    if mixup and whole:
-        raise ModebridgeError(
-            f"Expected mixup to be 0 for whole numbers such as tokens and masks, but got {mixup:g} and "
-            f"'{whole[0].removeprefix('images/')}'; set mixup=0."
-        )
+    inputs = batches.first()
+    whole = [name for name, tensor in named(inputs).items() if not tensor.is_floating_point()]
+    for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
+        if alpha and whole:
+            raise ModebridgeError(
+                f"Expected {name} to be 0 for whole numbers such as tokens and masks, but got {alpha:g} and "
+                f"'{whole[0].removeprefix('images/')}'; set {name}=0."
+            )
+    if cutmix:
+        image_size(inputs)
 
 
 def trainable(net: nn.Module) -> set[str]:

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import torch
 from torch import nn
 
-from modebridge.batches import Checked, named, some_of
+from modebridge.batches import Checked
 from modebridge.distillation import DistillationLoss, MixedBatches, StudentObjective, StudentPlan, Teacher
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, fresh_mode, has_statistics
 from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import (
-    check_batches,
-    check_mixup,
-    classes_of,
-    held_out,
-    least_images,
-    trainable,
-)
+from modebridge.training.checks import check_batches, check_mixing, held_out, least_images, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
-from modebridge.training.fit import DEFAULT
 from modebridge.training.loop import Task
 from modebridge.training.outcome import train_and_look
-from modebridge.training.train_config import TrainConfig
+from modebridge.training.teach import check_kinds, check_teachers
+from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
 __all__ = ["distill", "fit_students", "plan_student"]
@@ -44,6 +35,7 @@ def distill(
     start: Mode | None = None,
     loss: DistillationLoss | None = None,
     mixup: float = 1.0,
+    cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -63,6 +55,7 @@ def distill(
         start: the weights that the student begins from, a mode for example; None draws new ones.
         loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
         mixup: alpha of the per-sample mixup; 0 turns it off.
+        cutmix: alpha of CutMix, of images only; 0 turns it off, and beside mixup each batch gets one of the two.
         config: epochs, optimiser, and the seed of new weights; "best" keeps the lowest validation loss.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None is the CPU in fp32.
@@ -81,6 +74,7 @@ def distill(
         {"student": plan},
         train_data,
         mixup=mixup,
+        cutmix=cutmix,
         config=config,
         valid=valid,
         engine=engine,
@@ -107,12 +101,7 @@ def plan_student(
         seed: of new weights.
     """
     trainable(net)
-    for teacher in teachers:
-        if not isinstance(teacher, Mode | BridgedEnsemble):
-            raise ModebridgeError(
-                f"Expected teachers to be modes or bridged ensembles, but got {type(teacher).__name__}; make a mode of "
-                "a module with Mode.from_module."
-            )
+    check_kinds(teachers)
     if start is None:
         start = fresh_mode(net, seed)
     check_modes(net, [start], 1, "a student")
@@ -125,6 +114,7 @@ def fit_students(
     train_data: Batches,
     *,
     mixup: float = 1.0,
+    cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -138,9 +128,6 @@ def fit_students(
     if not plans:
         raise ModebridgeError("Expected at least one student to train, but got none; give some plans.")
     engine = engine or Engine()
-    modes = [teacher for plan in plans.values() for teacher in plan.teachers if isinstance(teacher, Mode)]
-    if modes:
-        check_modes(net, modes, 1, "distillation")
     stale = config.average_from > 0 and any(has_statistics(plan.net) for plan in plans.values())
     if stale and config.keep == "best":
         raise ModebridgeError(
@@ -148,14 +135,15 @@ def fit_students(
             "are only estimated at the end."
         )
     data = _checked(plans, train_data, engine)
-    check_mixup(mixup, data)
+    check_mixing(mixup, cutmix, data)
     for plan in plans.values():
-        _check_classes(net, plan, data)
+        check_teachers(net, plan.teachers, data, "student")
     objective = StudentObjective(
         skeleton(net).to(engine.device),
         plans,
         data.classes,
         mixup,
+        cutmix=cutmix,
         compiled=engine.compiled,
         fan_out=engine.fan_out,
         synced=engine.synced,
@@ -183,21 +171,3 @@ def _checked(plans: Mapping[str, StudentPlan], train_data: Batches, engine: Engi
         least = partial(least_images, plan.net, engine=engine)
         data = check_batches(plan.net, plan.start, train_data, "train", least=least)
     return data
-
-
-@torch.no_grad()
-def _check_classes(net: nn.Module, plan: StudentPlan, data: Checked) -> None:
-    """Refuse teachers that know other classes than the student."""
-    image = some_of(data.first(), slice(0, 1))
-    for teacher in plan.teachers:
-        # Of an ensemble a copy is asked, where the image is.
-        known = (
-            classes_of(net, teacher, image, "train")
-            if isinstance(teacher, Mode)
-            else copy.deepcopy(teacher).to(next(iter(named(image).values())).device).members(image).shape[-1]
-        )
-        if known != data.classes:
-            raise ModebridgeError(
-                f"Expected teachers of as many classes as the student's {data.classes}, but one has {known}; give a "
-                "student with the same last layer."
-            )

@@ -10,6 +10,7 @@ from torch import nn
 
 from modebridge.batches import Checked
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
+from modebridge.distillation import Teacher
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective, has_statistics
 from modebridge.nets import skeleton
@@ -20,13 +21,11 @@ from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
 from modebridge.training.loop import Task
 from modebridge.training.outcome import train_and_look
-from modebridge.training.train_config import TrainConfig
+from modebridge.training.teach import fit_taught_curves
+from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
-__all__ = ["DEFAULT", "fit_curve", "fit_curves", "fit_mode", "fit_modes"]
-
-
-DEFAULT = TrainConfig(epochs=30, keep="last")
+__all__ = ["fit_curve", "fit_curves", "fit_mode", "fit_modes"]
 
 
 def fit_mode(
@@ -116,6 +115,8 @@ def fit_curve(
     pins: int = 1,
     pin_start: PinStart = "midpoint",
     r: float = 0.5,
+    teachers: Sequence[Teacher] | None = None,
+    mixup: float = 1.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -123,6 +124,9 @@ def fit_curve(
     report: Report | None = None,
 ) -> BezierCurve | Polychain:
     """Train a low-loss curve between two modes; the modes are frozen, only the pins learn.
+
+    A curve should learn what its ends learned: labels, or between students (`distill`) what the teachers of those say.
+    Look at its middle before bridging it: one that is much worse than the ends is not worth a bridge.
 
     Args:
         net: the network that both modes fit; a parameter with `requires_grad=False` is not trained, see
@@ -134,12 +138,31 @@ def fit_curve(
         pins: how many control points are learned.
         pin_start: "midpoint", or "random" as the authors do.
         r: where batch norm's statistics are kept and validation looks.
+        teachers: whose mean probability the networks along the curve learn on mixed-up images; None learns the labels.
+        mixup: alpha of that mixup; 0 turns it off.
         config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None is the CPU in fp32.
         checkpoints: where to save on the way and to go on from.
         report: told of progress.
     """
+    if teachers is not None:
+        return fit_taught_curves(
+            net,
+            {"curve": (start, end)},
+            teachers,
+            train_data,
+            mixup=mixup,
+            kind=kind,
+            pins=pins,
+            pin_start=pin_start,
+            r=r,
+            config=config,
+            valid=valid,
+            engine=engine,
+            checkpoints=checkpoints,
+            report=report,
+        )["curve"]
     return fit_curves(
         net,
         [(start, end)],
@@ -173,7 +196,7 @@ def fit_curves(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> list[BezierCurve | Polychain]:
-    """Train several curves together: one loader each, the same result as one by one.
+    """Train several curves on labels together: one loader each, the same result as one by one.
 
     The arguments are those of `fit_curve`; `seeds` are of each one's draws, by default `config.seed` and up.
     `statistics` are batches to re-estimate the batch norm of every curve on; by default each has its own loader's.

@@ -5,34 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from torch import nn
 
 from modebridge.bridges import (
+    READS,
     Bridge,
     BridgeObjective,
+    Design,
     Kind,
     Target,
     choose_body,
     curve_target,
+    heads_target,
     label_target,
+    mode_target,
 )
 from modebridge.curves import Curve, check_r
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import check_tap, skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixup, held_out, least_for_bridges, least_images, trainable
+from modebridge.training.checks import check_batches, check_mixing, held_out, least_for_bridges, least_images, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
-from modebridge.training.fit import DEFAULT
 from modebridge.training.loop import Task
 from modebridge.training.outcome import train_and_look
-from modebridge.training.train_config import TrainConfig
+from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches, Inputs
 
-__all__ = ["BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
+__all__ = ["Aim", "BridgePlan", "fit_bridge", "fit_bridges", "plan_bridge"]
+
+Aim: TypeAlias = Target | Literal["curve", "labels"]
+"""What a bridge, or a head of one, is to say."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +55,17 @@ class BridgePlan:
 
 def plan_bridge(
     net: nn.Module,
-    curve: Curve,
+    curve: Curve | Mode | Sequence[Mode],
     images: Inputs,
     *,
     kind: Kind = "I",
     source: Literal["start", "end"] = "start",
-    tap: str | None = None,
+    tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     r: float = 0.5,
-    target: Target | Literal["curve", "labels"] = "curve",
+    target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
     name: str = "bridge",
     seed: int = 0,
@@ -67,16 +74,21 @@ def plan_bridge(
 
     Args:
         net: the base network.
-        curve: between the two modes; its point at r is the paper's target.
+        curve: between the two modes; its point at r is the paper's target. Or modes, without a curve: the first is read
+            (of type II the first two), and unless `target` says otherwise there is a head for each of the others.
         images: a few images (or inputs by name), to see the feature's shape.
         kind: "I" reads one end, "II" both.
         source: which end a type I bridge reads.
-        tap: where the feature is read; None takes what `modebridge.inspect` chooses, the paper's place in its networks.
+        tap: where the feature is read, or several places; None takes what `modebridge.inspect` chooses, the paper's
+            place in its networks.
         slim: divides the widths; 2 is the paper's small bridge, 1 its medium one.
         budget: at most this share of the base's FLOPs, 0.05 for 5 %, instead of `slim`: the widest body that fits; its
             share of the parameters may be far larger (`bridge.parameter_share`).
+        design: how the blocks of a built body look on a map or a sequence: "plain", as the base's; "bottleneck",
+            "depthwise" or "low-rank", of cheaper convolutions and so wider within a budget; "shallow", one block.
         r: the position on the curve to predict.
-        target: "curve", "labels" (a control), or any `Target`.
+        target: "curve", "labels" (a control), or any `Target`; a list of them gives the bridge one head each, on one
+            trunk.
         body: a module of your own from feature(s) to logits, instead of the built one; what has `requires_grad=False`
             in it stays as it is.
         name: how tables and errors call it.
@@ -86,29 +98,71 @@ def plan_bridge(
         The plan; `plan.bridge.share` and `.parameter_share` are its FLOPs and parameters in units of the base, counted.
     """
     _check_choices(net, curve, kind, source, r)
-    reads = (curve.start, curve.end) if kind == "II" else (curve.start if source == "start" else curve.end,)
+    if isinstance(curve, Curve):
+        modes = [curve.start, curve.end] if source == "start" or kind == "II" else [curve.end]
+    else:
+        modes = _listed(curve)
+    reads = tuple(modes[: READS[kind]])
+    if target == "curve" and not isinstance(curve, Curve):
+        aim = _others(modes[len(reads) :])
+    elif isinstance(target, Target | str) or not isinstance(target, Sequence):
+        aim = _aim(target, curve, r)
+    else:
+        aim = heads_target([_aim(one, curve, r) for one in target])
     chosen = choose_body(
-        net, images, kind, tap=tap, slim=slim, budget=budget, body=body, state=curve.start.state, name=name, seed=seed
+        net,
+        images,
+        kind,
+        tap=tap,
+        heads=aim.heads,
+        slim=slim,
+        budget=budget,
+        design=design,
+        body=body,
+        state=reads[0].state,
+        name=name,
+        seed=seed,
     )
-    if target == "curve":
-        target = curve_target(curve, r)
-    elif target == "labels":
-        target = label_target()
-    elif not isinstance(target, Target):
+    return BridgePlan(Bridge(chosen.body, reads, chosen.taps, aim.r, name, chosen.share, aim.heads), reads, aim)
+
+
+def _listed(modes: Mode | Sequence[Mode]) -> list[Mode]:
+    return [modes] if isinstance(modes, Mode) else list(modes)
+
+
+def _others(modes: Sequence[Mode]) -> Target:
+    if not modes:
         raise ModebridgeError(
-            f"Expected target to be 'curve', 'labels' or a Target, but got '{target}'; "
+            "Expected a bridge without a curve to be given further modes to learn, or its target, but got neither; "
+            "give a list of modes, a curve, or target=."
+        )
+    return heads_target([mode_target(mode) for mode in modes])
+
+
+def _aim(target: object, curve: Curve | Mode | Sequence[Mode], r: float) -> Target:
+    if target == "curve" and isinstance(curve, Curve):
+        return curve_target(curve, r)
+    if target == "labels":
+        return label_target()
+    if not isinstance(target, Target):
+        raise ModebridgeError(
+            f"Expected target to be 'curve' (of a bridge with a curve), 'labels' or a Target, but got '{target}'; "
             "see modebridge.bridges for the others."
         )
-    return BridgePlan(Bridge(chosen.body, reads, chosen.tap, target.r, name, chosen.share), reads, target)
+    return target
 
 
-def _check_choices(net: nn.Module, curve: Curve, kind: str, source: str, r: float) -> None:
+def _check_choices(net: nn.Module, curve: Curve | Mode | Sequence[Mode], kind: str, source: str, r: float) -> None:
     check_r(r)
-    if not isinstance(curve, Curve):
+    if isinstance(curve, Curve):
+        check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
+    elif isinstance(curve, Mode | Sequence):
+        check_modes(net, _listed(curve), 2 if kind == "II" else 1, "a bridge")
+    else:
         raise ModebridgeError(
-            f"Expected a bridge to be given a curve, but got {type(curve).__name__}; make one with fit_curve."
+            f"Expected a bridge to be given a curve or modes, but got {type(curve).__name__}; make a curve with "
+            "fit_curve."
         )
-    check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
     if kind not in ("I", "II"):
         raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
     if source not in ("start", "end"):
@@ -121,6 +175,7 @@ def fit_bridges(
     train_data: Batches,
     *,
     mixup: float = 0.4,
+    cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -134,6 +189,7 @@ def fit_bridges(
         plans: the bridges by name, from `plan_bridge`.
         train_data: yields (images, labels); labels are used by controls only.
         mixup: alpha of the per-sample mixup; 0 turns it off.
+        cutmix: alpha of CutMix, of images only; 0 turns it off, and beside mixup each batch gets one of the two.
         config: epochs and optimiser; "best" keeps the lowest validation KL of each bridge.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None is the CPU in fp32.
@@ -157,6 +213,7 @@ def fit_bridges(
         {name: plan.target for name, plan in plans.items()},
         modes,
         mixup,
+        cutmix=cutmix,
         compiled=engine.compiled,
         fan_out=engine.fan_out,
         synced=engine.synced,
@@ -164,7 +221,7 @@ def fit_bridges(
     )
     least = partial(least_for_bridges, net, [plan.bridge for plan in plans.values()], engine)
     train_data = check_batches(net, modes[0], train_data, "train", least=least)
-    check_mixup(mixup, train_data)
+    check_mixing(mixup, cutmix, train_data)
     task = Task(objective, train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     (states,) = train_and_look(
         [task], config, train_data.classes, engine=engine, checkpoints=checkpoints, report=report
@@ -174,19 +231,21 @@ def fit_bridges(
 
 def fit_bridge(
     net: nn.Module,
-    curve: Curve,
+    curve: Curve | Mode | Sequence[Mode],
     train_data: Batches,
     *,
     kind: Kind = "I",
     source: Literal["start", "end"] = "start",
-    tap: str | None = None,
+    tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
+    design: Design = "plain",
     r: float = 0.5,
-    target: Target | Literal["curve", "labels"] = "curve",
+    target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
     name: str = "bridge",
     mixup: float = 0.4,
+    cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -195,12 +254,14 @@ def fit_bridge(
 ) -> Bridge:
     """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with their arguments."""
     _check_choices(net, curve, kind, source, r)
-    if tap is not None:
-        check_tap(net, tap)
+    for name_of_tap in [tap] if isinstance(tap, str) else tap or ():
+        check_tap(net, name_of_tap)
     least = partial(least_images, net, engine=engine or Engine(), norms_only=True)
-    checked = check_batches(net, curve.start, train_data, "train", least=least)
+    start = curve.start if isinstance(curve, Curve) else _listed(curve)[0]
+    checked = check_batches(net, start, train_data, "train", least=least)
     images = checked.first()
-    curve = curve.with_statistics(net, r, checked)
+    if isinstance(curve, Curve):
+        curve = curve.with_statistics(net, r, checked)
     plan = plan_bridge(
         net,
         curve,
@@ -210,6 +271,7 @@ def fit_bridge(
         tap=tap,
         slim=slim,
         budget=budget,
+        design=design,
         r=r,
         target=target,
         body=body,
@@ -221,6 +283,7 @@ def fit_bridge(
         {name: plan},
         train_data,
         mixup=mixup,
+        cutmix=cutmix,
         config=config,
         valid=valid,
         engine=engine,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["TrainConfig", "TriangleConfig"]
+__all__ = ["DEFAULT", "TrainConfig", "TriangleConfig"]
 
 MOST = 10**6
 """Of epochs and of every rate."""
@@ -92,6 +92,10 @@ class TrainConfig:
         if e < warmup:
             return 0.01 + 0.99 * (e - 1) / (warmup - 1)
         return 0.5 * (1 + math.cos(math.pi * (e - warmup) / (self.epochs - warmup + 1)))
+
+
+DEFAULT = TrainConfig(epochs=30, keep="last")
+"""Of every function that fits something."""
 
 
 @dataclass(frozen=True)

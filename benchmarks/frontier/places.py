@@ -1,0 +1,147 @@
+"""Where the modes come from: trained and cached for digits, saved ones for CIFAR-10."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from frontier.training import Bench
+from frontier.variants import Scene
+from holds.common import Hold, WholeBatches, cifar10_setting, cifar10_splits
+from modebridge import Mode, fit_curves, seeds
+from modebridge.curves import BezierCurve
+from modebridge.data import Loader, load_modes
+from modebridge.errors import ModebridgeError
+from modebridge.members import DistilledMember
+from modebridge.nets import ResNet
+from modebridge.recipes import find_recipe
+from modebridge.runs import Run, RunFolder
+from modebridge.training import Report
+
+__all__ = ["OTHERS", "cifar10", "digits"]
+
+OTHERS = (1, 2, 3)
+"""The ends of the curves that begin at mode 0."""
+
+
+def digits(seed: int, cache: Path, epochs: int, report: Callable[[str], Report | None]) -> Bench:
+    """The recipe digits: four modes, three curves and the student of a seed, as its run folder in the cache keeps them.
+
+    A run folder finds things by the settings that they were made with: others train anew.
+
+    Args:
+        seed: of everything.
+        cache: the folder of run folders.
+        epochs: of bridges; 0 for the recipe's.
+        report: gives what is told of every epoch of a regime.
+    """
+    recipe = find_recipe("digits")
+    run = Run(recipe, seed=seed, folder=RunFolder(cache / "digits" / str(seed)))
+    context = run.context
+    assert isinstance(context.net, ResNet)
+    assert isinstance(context.example, torch.Tensor)
+    curves = {j: run.curve(0, j) for j in OTHERS}
+    scene = Scene(
+        context.net,
+        [curves[1].start, *(curve.end for curve in curves.values())],
+        curves,
+        context.example,
+        {"small": recipe.small, "medium": recipe.medium},
+        seed,
+    )
+    (student,) = run.load(DistilledMember(0)).networks.values()
+    return Bench(
+        scene,
+        lambda: context.data.train("bridges", bridges=True),
+        {"valid": context.data.valid(), "test": context.data.test()},
+        context.data.valid(),
+        {split: context.data.labels(split) for split in ("valid", "test")},  # type: ignore[arg-type]
+        replace(recipe.bridge, epochs=epochs or recipe.bridge.epochs, seed=context.seed_of("bridges")),
+        context.engine,
+        student,
+        report,
+    )
+
+
+def cifar10(
+    hold: Hold,
+    *,
+    modes: Path | None,
+    data: str,
+    pins: Path | None,
+    curve_epochs: int,
+    student: Path | None,
+    epochs: int,
+    seed: int,
+    tiny: bool,
+    random: bool = False,
+) -> Bench:
+    """The recipe cifar10 on saved modes.
+
+    Args:
+        hold: the clock and the folder for pins.
+        modes: folder of the weights of four; None, in a dry or warm run, draws them.
+        data: the folder of the data set; "-" for random images.
+        pins: folder of the curves' pins (weights-pin-0-J.safetensors).
+        curve_epochs: where there are no pins, so many epochs of curves; 0 for no curves.
+        student: folder with the logits of the student of DE-4 (weights.safetensors with valid and test).
+        epochs: of bridges; 0 for the recipe's.
+        seed: of bridges and of the order of images.
+        tiny: a small network and few images.
+        random: take modes with random weights where no folder is given, to compile and time things.
+    """
+    engine, recipe, spec, batch = cifar10_setting(tiny=tiny)
+    splits = cifar10_splits(data, engine.device, 20 if tiny else 45_000)
+    net = ResNet(spec)
+    if modes is None and not (tiny or random):
+        raise ModebridgeError("Expected the folder of four modes, but got none; give --modes.")
+    drawn = [Mode.from_module(ResNet(spec, torch.Generator().manual_seed(k))) for k in range(4)]
+    four = load_modes(net, modes)[:4] if modes is not None else drawn
+    plain = {split: Loader(splits[split], 500) for split in ("valid", "test")}
+    valid = Loader(splits["valid"], 20 if tiny else 2500)
+    hold.say(f"read {len(four)} modes and {len(splits['train'])} training images; {engine}")
+
+    def fed(*names: str | int) -> WholeBatches:
+        order = seeds.seed_for(seed, "frontier", *names)
+        return WholeBatches(Loader(splits["train"], batch, shuffle=True, seed=order, pad=4, flip=True))
+
+    saved = {j: (pins or hold.out) / f"weights-pin-0-{j}.safetensors" for j in OTHERS}
+    if pins is None and curve_epochs:
+        trained = fit_curves(
+            net,
+            [(four[0], four[j]) for j in OTHERS],
+            [fed("curve", j) for j in OTHERS],
+            config=replace(recipe.curve, epochs=curve_epochs),
+            pin_start=recipe.pin_start,
+            valid=valid,
+            engine=engine,
+            report=hold.report("curves"),
+        )
+        for j, curve in zip(OTHERS, trained, strict=True):
+            save_file({name: tensor.half().contiguous() for name, tensor in curve.pins[0].items()}, saved[j])
+    curves = {}
+    if pins is not None or curve_epochs:
+        curves = {
+            j: BezierCurve(four[0], four[j], ({key: t.float() for key, t in load_file(saved[j]).items()},), {})
+            for j in OTHERS
+        }
+    return Bench(
+        Scene(net, four, curves, torch.rand(2, *spec.image), {"small": recipe.small, "medium": recipe.medium}, seed),
+        lambda: fed("bridges"),
+        plain,
+        valid,
+        {split: splits[split].labels.cpu().clone() for split in ("valid", "test")},
+        replace(recipe.bridge, epochs=epochs or recipe.bridge.epochs, seed=seeds.seed_for(seed, "bridges")),
+        engine,
+        None if student is None else {k: t.float() for k, t in load_file(student / "weights.safetensors").items()},
+        lambda regime: _brief(hold.report(regime)),
+    )
+
+
+def _brief(report: Report) -> Report:
+    """The same with one loss for all bridges: a pass has dozens."""
+    return lambda epoch: report(replace(epoch, losses={"mean": sum(epoch.losses.values()) / len(epoch.losses)}))

@@ -1,0 +1,191 @@
+"""Scores of variants from members' logits: temperature and weights from validation only, everything else from both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from frontier.variants import BASELINE, Variant
+from modebridge.ensembles import fit_temperature, scale
+from modebridge.evaluate import Answers
+from modebridge.evaluate.scores import accuracy, ece, hits, nll, surprisals
+
+__all__ = ["Record", "Spent", "fit_weights", "keep", "lines", "read", "records", "score"]
+
+Record: TypeAlias = dict[str, Any]
+
+Spent: TypeAlias = tuple[float, int]
+"""Seconds and epochs of training."""
+
+FOLDS = 5
+"""Of the validation images, to score there what is fitted there."""
+
+
+def fit_weights(members: Tensor, labels: Tensor, *, rounds: int = 500) -> Tensor:
+    """The weights (M,) of a mixture of members with the lowest NLL, by expectation maximisation.
+
+    The NLL of a mixture is convex in its weights, so that the steps, none of which makes it worse, end at the optimum.
+
+    Args:
+        members: probabilities (M, N, K).
+        labels: (N,).
+        rounds: how many steps.
+    """
+    right = members.double()[:, torch.arange(len(labels)), labels]
+    weights = torch.full((len(members),), 1 / len(members), dtype=torch.float64)
+    for _ in range(rounds):
+        joint = weights[:, None] * right
+        weights = (joint / joint.sum(dim=0).clamp_min(1e-300)).mean(dim=1)
+    return weights
+
+
+def score(
+    answers: Answers, members: Sequence[str], *, weighted: bool = False, against: Sequence[str] = (), raw: bool = False
+) -> Record:
+    """Everything that a record says of a combination of members.
+
+    Test images are scored with the temperature, and the weights where it has them, that all validation images say;
+    validation images with those of the other four fifths, so that what has more to fit has no advantage there.
+
+    Args:
+        answers: logits and costs of all members.
+        members: their names.
+        weighted: whether each head has a weight of its own.
+        against: members to compare with, image by image, on the test split.
+        raw: leave out the temperature.
+    """
+    valid, test = (_heads(answers, members, split) for split in ("valid", "test"))
+    labels = {"valid": answers.valid_labels, "test": answers.test_labels}
+    mixture = _fit(valid, labels["valid"], weighted=weighted, raw=raw)
+    tables = {"valid": _cross_fitted(valid, labels["valid"], weighted=weighted, raw=raw), "test": _apply(mixture, test)}
+    record: Record = {
+        split: {
+            "accuracy": accuracy(table, labels[split]),
+            "nll": nll(table, labels[split]),
+            "ece": ece(table, labels[split]),
+        }
+        for split, table in tables.items()
+    }
+    record["flops"], record["params"] = answers.cost(members)
+    record["temperature"] = mixture[1]
+    if weighted:
+        record["weights"] = [round(float(weight), 4) for weight in mixture[0]]
+    if against:
+        other = _apply(_fit(_heads(answers, against, "valid"), labels["valid"]), _heads(answers, against, "test"))
+        differences = {
+            "nll": surprisals(tables["test"], labels["test"]).double() - surprisals(other, labels["test"]).double(),
+            "accuracy": hits(tables["test"], labels["test"]).double() - hits(other, labels["test"]).double(),
+        }
+        record["over_images"] = {key: _normal_interval(values) for key, values in differences.items()}
+    return record
+
+
+def _heads(answers: Answers, members: Sequence[str], split: str) -> Tensor:
+    """The probabilities (M, N, K) of every head of every member."""
+    return torch.stack([head.double().softmax(-1) for name in members for head in answers.heads(name, split)])
+
+
+def _fit(heads: Tensor, labels: Tensor, *, weighted: bool = False, raw: bool = False) -> tuple[Tensor, float]:
+    """Weights (M,) and temperature."""
+    equal = torch.full((len(heads),), 1 / len(heads), dtype=torch.float64)
+    weights = fit_weights(heads, labels) if weighted else equal
+    return weights, 1.0 if raw else fit_temperature(_mean(weights, heads), labels)
+
+
+def _apply(mixture: tuple[Tensor, float], heads: Tensor) -> Tensor:
+    weights, temperature = mixture
+    return scale(_mean(weights, heads), temperature)
+
+
+def _mean(weights: Tensor, heads: Tensor) -> Tensor:
+    return torch.einsum("m,mnk->nk", weights, heads)
+
+
+def _cross_fitted(heads: Tensor, labels: Tensor, *, weighted: bool, raw: bool) -> Tensor:
+    fold = torch.arange(len(labels)) % FOLDS
+    table = torch.empty(heads.shape[1:], dtype=heads.dtype)
+    for k in range(FOLDS):
+        fitted = _fit(heads[:, fold != k], labels[fold != k], weighted=weighted, raw=raw)
+        table[fold == k] = _apply(fitted, heads[:, fold == k])
+    return table
+
+
+def _normal_interval(values: Tensor) -> list[float]:
+    """The 95 % interval of the mean over images."""
+    mean, half = float(values.mean()), 1.96 * float(values.std()) / len(values) ** 0.5
+    return [mean - half, mean + half]
+
+
+def lines(answers: Answers) -> dict[str, tuple[tuple[str, ...], bool]]:
+    """The combinations to beat, by title: members, and whether it goes without temperature."""
+    modes = tuple(f"mode-{k}" for k in range(4))
+    rows: dict[str, tuple[tuple[str, ...], bool]] = {"DE-1 without temperature": (modes[:1], True)}
+    rows |= {f"DE-{count}": (modes[:count], False) for count in (1, 2, 3, 4)}
+    if "midpoint-1" in answers.test:
+        rows["DE-1 + midpoint itself"] = ("mode-0", "midpoint-1"), False
+    if "student" in answers.test:
+        rows["student of DE-4"] = ("student",), False
+        rows["DE-1 + student of DE-4"] = ("mode-0", "student"), False
+    return rows
+
+
+def records(
+    answers: Answers, variants: Mapping[str, Variant], facts: Mapping[str, object], spent: Mapping[str, Spent]
+) -> list[Record]:
+    """A record per variant all of whose bridges are among the answers; beside the baseline, also of the lines to beat.
+
+    Args:
+        answers: logits and costs of all members.
+        variants: which ones are wanted; none for the lines alone.
+        facts: what every record says: data set, seed.
+        spent: by bridge, the seconds that are its share of the pass that trained it, and its epochs.
+    """
+    members = {name: ("mode-0", *map(str, variant.parts)) for name, variant in variants.items()}
+    ready = {name: names for name, names in members.items() if all(name in answers.test for name in names)}
+    against = ready.get(BASELINE, ())
+    made = [
+        {**facts, "variant": title, "line": True, **score(answers, names, raw=raw, against=against)}
+        for title, (names, raw) in (lines(answers) if against or not variants else {}).items()
+    ]
+    for name, names in ready.items():
+        variant = variants[name]
+        scores = score(answers, names, weighted=variant.weighted, against=against)
+        training = {
+            "seconds": round(sum(spent[part][0] for part in names[1:]), 2),
+            "epochs": spent[names[1]][1],
+            "regime": str(variant.parts[0].regime),
+        }
+        made.append({**facts, "variant": name, "line": False, **scores, **training})
+    return made
+
+
+def keep(file: Path, made: Sequence[Record]) -> None:
+    """Write records to a file of one JSON object per line; those of the same data, seed and variant are replaced."""
+    table = {_key(record): record for record in [*read(file), *made]}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(file.name + ".partial")
+    partial.write_text("".join(json.dumps(_rounded(record)) + "\n" for record in table.values()))
+    partial.replace(file)
+
+
+def read(file: Path) -> list[Record]:
+    """The records of a file; none where there is no file."""
+    text = file.read_text() if file.exists() else ""
+    return [json.loads(line) for line in text.splitlines() if line.strip()]
+
+
+def _key(record: Record) -> tuple[object, ...]:
+    return record["data"], record["seed"], record["variant"]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list) else value

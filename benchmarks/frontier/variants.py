@@ -1,0 +1,280 @@
+"""What is compared: every variant as the bridges that stand beside mode 0, and how each of those is planned."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from modebridge import Mode, fit_bridges, plan_bridge, seeds
+from modebridge.bridges import (
+    ResidualBody,
+    Target,
+    complement_target,
+    curve_target,
+    ensemble_target,
+    heads_target,
+    label_target,
+    mode_target,
+    with_labels,
+)
+from modebridge.curves import Curve
+from modebridge.errors import ModebridgeError, near
+from modebridge.nets import ResNet
+from modebridge.training import BridgePlan
+
+__all__ = ["BASELINE", "VARIANTS", "Part", "Regime", "Scene", "Variant", "choose", "parts_of", "plan_part"]
+
+BASELINE = "paper small"
+"""The variant that all others are compared with."""
+
+STEPS = 16
+"""Into how many steps the usual widths are divided where a body is made to fit."""
+ENOUGH = 0.8
+"""The share of a budget that the body of `budget=` is to use; otherwise one is made to fit."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How bridges are trained; all of one regime are trained in one pass.
+
+    Args:
+        mixup: alpha.
+        cutmix: alpha.
+        longer: times the recipe's epochs.
+        faster: times the recipe's learning rate; the losses of heads add up, which for their trunk is a higher rate.
+    """
+
+    mixup: float = 0.4
+    cutmix: float = 0.0
+    longer: int = 1
+    faster: float = 1.0
+
+    def __str__(self) -> str:
+        longer = "" if self.longer == 1 else f", epochs x{self.longer}"
+        cutmix = f", cutmix {self.cutmix:g}" if self.cutmix else ""
+        faster = "" if self.faster == 1 else f", lr x{self.faster:g}"
+        return f"mixup {self.mixup:g}{cutmix}{longer}{faster}"
+
+
+USUAL = Regime()
+STRONG_MIXUP, CUTMIX, LONG = Regime(mixup=1.0), Regime(mixup=0.0, cutmix=1.0), Regime(longer=2)
+STRONGEST = Regime(mixup=1.0, cutmix=1.0, longer=2)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One bridge of a variant.
+
+    Args:
+        aim: what it learns, a key of `aims`.
+        size: "small" or "medium", as the recipe has them.
+        place: where it reads: the "paper" tap, "earlier", "later", or "both" of the last two.
+        design: of its blocks: "" as the paper's; "budget" for the body that `budget=` builds, at the FLOPs that the
+            paper's body with as many heads has; another design, or another place, is as wide as those FLOPs allow.
+        regime: how it is trained.
+    """
+
+    aim: str
+    size: str = "small"
+    place: str = "paper"
+    design: str = ""
+    regime: Regime = USUAL
+
+    def __str__(self) -> str:
+        return "; ".join(part for part in (self.aim, self.size, self.place, self.design, str(self.regime)) if part)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Bridges beside mode 0.
+
+    Args:
+        parts: the bridges.
+        weighted: whether members have weights of their own, fitted on validation, instead of equal ones.
+    """
+
+    parts: tuple[Part, ...]
+    weighted: bool = False
+
+    def on(self, regime: Regime) -> Variant:
+        """The same, trained otherwise."""
+        return replace(self, parts=tuple(replace(part, regime=regime) for part in self.parts))
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The networks that all variants stand on.
+
+    Args:
+        net: the architecture.
+        modes: four; bridges read the first.
+        curves: from mode 0 to mode j, by j; without them variants that need one are left out.
+        images: two, to see shapes with.
+        slims: what "small" and "medium" divide the widths by.
+        seed: of the bridges' weights.
+    """
+
+    net: ResNet
+    modes: Sequence[Mode]
+    curves: Mapping[int, Curve]
+    images: torch.Tensor
+    slims: Mapping[str, float] = field(default_factory=lambda: {"small": 2.0, "medium": 1.0})
+    seed: int = 0
+
+    def taps(self) -> dict[str, tuple[str, ...]]:
+        """The taps by place: earlier is the end of the stage before the paper's tap, later is two blocks after it."""
+        paper = int(str(self.net.paper_tap).removeprefix("layers."))
+        ends = [sum(self.net.spec.stages[: k + 1]) for k in range(len(self.net.spec.stages))]
+        earlier, later = f"layers.{max([end for end in ends if end < paper], default=0)}", f"layers.{paper + 2}"
+        return {"paper": (f"layers.{paper}",), "earlier": (earlier,), "later": (later,), "both": (earlier, later)}
+
+
+def _one(aim: str, **choices: Any) -> Variant:
+    return Variant((Part(aim, **choices),))
+
+
+BY_TARGET = {
+    BASELINE: _one("midpoint 1"),
+    "paper medium": _one("midpoint 1", size="medium"),
+    "3 paper bridges": Variant(tuple(Part(f"midpoint {j}") for j in (1, 2, 3))),
+    "3 small bridges on the others": Variant(tuple(Part(f"mode {j}") for j in (1, 2, 3))),
+    "1 head: other mode": _one("mode 1"),
+    "3 heads: midpoints": _one("midpoints"),
+    "3 heads: others": _one("others"),
+    "4 heads: midpoints + labels": _one("midpoints + labels"),
+    "4 heads: others + labels": _one("others + labels"),
+    "6 heads: midpoints + others": _one("midpoints + others"),
+    "1 head: mean of DE-4": _one("mean of DE-4"),
+    "complement of DE-4 (1 head)": _one("complement 1"),
+    "complement of DE-4 (3 heads)": _one("complement 3"),
+    "midpoint + 25 % labels": _one("midpoint + 25 % labels"),
+    "midpoint + 50 % labels": _one("midpoint + 50 % labels"),
+    "3 heads: others + 25 % labels each": _one("others + 25 % labels"),
+    "3 heads: others + 50 % labels each": _one("others + 50 % labels"),
+    "3 heads: others (medium)": _one("others", size="medium"),
+    "4 heads: others + labels (medium)": _one("others + labels", size="medium"),
+    "control: labels": _one("labels"),
+    "control: 3 heads on labels": _one("labels x3"),
+    "control: self": _one("self"),
+    "control: 3 heads on one midpoint": _one("midpoint x3"),
+}
+BY_PLACE = {
+    "3 heads: others (earlier tap)": _one("others", place="earlier"),
+    "3 heads: others (later tap)": _one("others", place="later"),
+    "3 heads: others (both taps)": _one("others", place="both"),
+}
+DESIGNS = ("budget", "bottleneck", "depthwise", "low-rank", "shallow")
+BY_DESIGN = {f"3 heads: others ({design})": _one("others", design=design) for design in DESIGNS}
+WEIGHTED = {
+    f"{name} (fitted weights)": replace(BY_TARGET[name], weighted=True)
+    for name in (BASELINE, "3 heads: others", "4 heads: others + labels")
+}
+FAST, SLOW = Regime(faster=3.0), Regime(faster=1 / 3)
+REGIMES = {"mixup 1": STRONG_MIXUP, "cutmix 1": CUTMIX, "epochs x2": LONG, "mixup 1 + cutmix 1 + epochs x2": STRONGEST}
+BY_REGIME = {
+    f"{name} ({title})": BY_TARGET[name].on(regime)
+    for title, regime in REGIMES.items()
+    for name in (BASELINE, "3 heads: midpoints", "3 heads: others", "4 heads: others + labels")
+}
+BY_RATE = {
+    f"{name} (lr x3)": BY_TARGET[name].on(FAST)
+    for name in (BASELINE, "3 paper bridges", "1 head: other mode", "3 heads: others", "4 heads: others + labels")
+}
+BY_RATE |= {f"{name} (lr / 3)": BY_TARGET[name].on(SLOW) for name in ("3 heads: midpoints", "3 heads: others")}
+VARIANTS: dict[str, Variant] = {**BY_TARGET, **BY_PLACE, **BY_DESIGN, **WEIGHTED, **BY_REGIME, **BY_RATE}
+
+
+def choose(names: Sequence[str], scene: Scene) -> dict[str, Variant]:
+    """The variants of some names (all where there are none) for which the scene and the library have what they need."""
+    for name in names:
+        if name not in VARIANTS:
+            raise ModebridgeError(f"Expected the name of a variant, but got '{name}'; {near(name, VARIANTS)}.")
+    return {
+        name: variant
+        for name, variant in VARIANTS.items()
+        if (not names or name in names) and all(_possible(part, scene) for part in variant.parts)
+    }
+
+
+def _possible(part: Part, scene: Scene) -> bool:
+    needed = {"cutmix": fit_bridges} if part.regime.cutmix else {}
+    needed |= {"design": plan_bridge} if part.design not in ("", "budget") else {}
+    known = all(option in inspect.signature(function).parameters for option, function in needed.items())
+    return known and (bool(scene.curves) or "midpoint" not in part.aim)
+
+
+def parts_of(variants: Mapping[str, Variant]) -> dict[Regime, list[Part]]:
+    """The bridges of some variants, each once, by how they are trained."""
+    unique = dict.fromkeys(part for variant in variants.values() for part in variant.parts)
+    return {regime: [p for p in unique if p.regime == regime] for regime in dict.fromkeys(p.regime for p in unique)}
+
+
+def plan_part(part: Part, scene: Scene) -> BridgePlan:
+    """The bridge before training; its first weights depend on the seed and on what it is, not on how it is trained."""
+    target = aim(part.aim, scene)
+    what = replace(part, regime=USUAL)
+    seed = seeds.seed_for(scene.seed, "frontier", str(what))
+
+    def planned(**choices: Any) -> BridgePlan:
+        return plan_bridge(scene.net, scene.modes[0], scene.images, target=target, name=str(part), seed=seed, **choices)
+
+    paper = planned(slim=scene.slims[part.size])
+    if part.place == "paper" and not part.design:
+        return paper
+    allowed = paper.bridge.share or 0.0
+    where: dict[str, Any] = {} if part.place == "paper" else {"tap": list(scene.taps()[part.place])}
+    if part.design in ("", "budget"):
+        plan = planned(budget=allowed, **where)
+        # It comes in coarse steps; on small networks it may be far from using its budget, or no convolution at all.
+        convolves = any(isinstance(module, ResidualBody) for module in plan.bridge.modules())
+        if part.design or (convolves and (plan.bridge.share or 0.0) > ENOUGH * allowed):
+            return plan
+    design = {"design": part.design} if part.design else {}
+    return _widest(lambda slim: planned(slim=slim, **where, **design), allowed)
+
+
+def _widest(planned: Callable[[float], BridgePlan], allowed: float) -> BridgePlan:
+    """The widest of the bodies with 1, 2, ... sixteenths of the usual widths whose FLOPs are allowed, by bisection."""
+    best: BridgePlan | None = None
+    fits, fails = 0, 4 * STEPS
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        try:
+            plan = planned(STEPS / middle)
+        except ModebridgeError:  # not even one channel
+            fits = middle
+            continue
+        if (plan.bridge.share or 0.0) <= allowed:
+            fits, best = middle, plan
+        else:
+            fails = middle
+    if best is None:
+        raise ModebridgeError(f"Expected a body within {allowed:.3g} of the base's FLOPs, but there is none; widen it.")
+    return best
+
+
+def aim(name: str, scene: Scene) -> Target:
+    """A target by its name; those of several heads have one part per head."""
+    first, others, curves = scene.modes[0], [mode_target(mode) for mode in scene.modes[1:]], scene.curves
+    kind, _, number = name.rpartition(" ")
+    if kind == "midpoint" and number in ("1", "2", "3"):
+        return curve_target(curves[int(number)])
+    if kind == "mode":
+        return others[int(number) - 1]
+    if kind == "complement":
+        return complement_target(ensemble_target(scene.modes), heads=int(number))
+    if name.endswith("% labels"):
+        what, share = name.removesuffix(" % labels").split(" + ")
+        if what == "midpoint":
+            return with_labels(curve_target(curves[1]), int(share) / 100)
+        return heads_target([with_labels(target, int(share) / 100) for target in others])
+    midpoints = [curve_target(curve) for curve in curves.values()]
+    lists = {"midpoints": midpoints, "others": others, "labels": [label_target()]}
+    lists |= {"labels x3": [label_target()] * 3, "midpoint x3": midpoints[:1] * 3, "self": [mode_target(first)]}
+    lists |= {"mean of DE-4": [ensemble_target(scene.modes)]}
+    heads = lists[name] if name in lists else [target for half in name.split(" + ") for target in lists[half]]
+    return heads_target(heads)

@@ -1,0 +1,254 @@
+"""Hold 4: CIFAR-10, ResNet-32x2 with batch norm: three modes, two curves, bridges and controls, students.
+
+    python benchmarks/holds/cifar10_bn.py DIR OUT --seconds 1400 --rates WARM
+    python benchmarks/holds/cifar10_bn.py - WARM --warm modes    # then curves, bridges, students: compile and time
+    python benchmarks/holds/cifar10_bn.py - OUT --tiny           # a dry run on a CPU, to see that it runs
+
+Settings are those of the recipe cifar10-bn with 100 epochs per stage; see cifar10_modes.py for the last 72 images and
+for half precision, which batch norm's statistics are not rounded to. Bridges get more epochs where time is left, up to
+200; where it is short, all that is still to come gets the same share of its epochs. Curves are validated after every
+epoch with statistics of 5,000 training images; the midpoints that are scored and imitated have those of all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from cifar10_bn_plans import OTHERS, combinations, plans_of
+from common import (
+    Hold,
+    WholeBatches,
+    answers_of,
+    by_head,
+    cifar10_setting,
+    cifar10_splits,
+    logits_of_members,
+    print_table,
+    quiet,
+    rounded,
+)
+from safetensors.torch import save_file
+from torch import Tensor
+
+from modebridge import Mode, fit_bridges, fit_curves, fit_modes, fit_students, plan_student
+from modebridge.bridges import Bridge
+from modebridge.curves import BezierCurve
+from modebridge.data import ImageSet, Loader, load_modes
+from modebridge.nets import ResNet, skeleton
+from modebridge.training import Engine
+
+WARM_EPOCHS = {"modes": 4, "curves": 4, "bridges": 8, "students": 6}
+STAGES = tuple(WARM_EPOCHS)
+BESIDE = {"curves": 40, "bridges": 35, "students": 75}
+"""Seconds of a stage outside of its epochs: a first epoch is longer, then come logits, and the table at the end."""
+RATES = {"modes": 3.0, "curves": 2.4, "bridges": 3.2, "students": 2.9}
+"""Seconds per epoch of a stage whose warm run failed or did not get to a second epoch, as measured."""
+MOST_BRIDGE_EPOCHS = 200
+MIXUP = 1.0
+"""Of students."""
+
+
+def planned(stage: str, epochs: int, left: float, rates: Mapping[str, float]) -> int:
+    """The epochs of a stage: as many as asked for, unless time is short for what is to come; more for bridges.
+
+    >>> rates = {"curves": 2.0, "bridges": 3.0, "students": 3.0}
+    >>> [planned("bridges", 100, left, rates) for left in (410.0, 710.0, 860.0, 2000.0)]
+    [50, 100, 150, 200]
+    """
+    later = STAGES[STAGES.index(stage) :]
+    left -= sum(BESIDE[name] for name in later)
+    needed = epochs * sum(rates[name] for name in later)
+    if left < needed:
+        return max(2, int(epochs * left / needed))
+    return epochs if stage != "bridges" else min(MOST_BRIDGE_EPOCHS, epochs + int((left - needed) / rates[stage]))
+
+
+class Networks:
+    """What has been trained so far, scored and saved after every stage.
+
+    Args:
+        net: the architecture.
+        splits: of the data.
+        engine: where to run.
+        hold: where to save.
+    """
+
+    def __init__(self, net: ResNet, splits: Mapping[str, ImageSet], engine: Engine, hold: Hold) -> None:
+        self._net, self._engine, self._hold = net, engine, hold
+        self._splits = {split: Loader(splits[split], 500) for split in ("valid", "test")}
+        self._labels = {split: splits[split].labels.cpu().clone() for split in ("valid", "test")}
+        save_file(self._labels, hold.out / "labels.safetensors")
+        self.modes: dict[str, Mode] = {}
+        self._bridges: dict[str, Bridge] = {}
+        self._logits: dict[str, dict[str, Tensor]] = {}
+
+    def add(self, stage: str, modes: Mapping[str, Mode], bridges: Mapping[str, Bridge] | None = None) -> None:
+        """Run new networks and bridges on the held-out images and save their logits."""
+        self.modes |= modes
+        self._bridges |= bridges or {}
+        read = {source for bridge in (bridges or {}).values() for source in bridge.reads}
+        run = {name: mode for name, mode in self.modes.items() if name in modes or mode.id in read}
+        logits = by_head(logits_of_members(self._net, run, bridges or {}, self._splits, self._engine))
+        fresh = {name: tensors for name, tensors in logits.items() if name not in self._logits}
+        self._logits |= fresh
+        self._hold.save(fresh)
+        self._hold.say(f"logits of {stage} saved, {self._hold.left:.0f} s left")
+
+    def table(self) -> None:
+        """Print every row of what is known by now; a row takes up to .4 s."""
+        answers = answers_of(self._net, self.modes, self._bridges, self._logits, self._labels)
+        print_table(answers, combinations(answers))
+        self._hold.say("table done")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, default=1400)
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--rates", type=Path, help="folder of the warm runs: seconds per epoch")
+    parser.add_argument("--leave-out", action="append", default=[], metavar="START", help="of bridges' names")
+    parser.add_argument("--modes", type=Path, help="folder of mode-0 to mode-2.safetensors: go on from there")
+    parser.add_argument("--warm", choices=STAGES)
+    parser.add_argument("--tiny", action="store_true")
+    given = parser.parse_args()
+    quiet()
+    out = given.out / given.warm if given.warm else given.out
+    out.mkdir(parents=True, exist_ok=True)
+    hold = Hold(out, given.seconds)
+    engine, recipe, spec, batch = cifar10_setting(tiny=given.tiny, norm="bn")
+    splits = cifar10_splits(given.data, engine.device, 20 if given.tiny else 45_000)
+    hold.say(f"read {len(splits['train'])} training images; {engine}")
+    net, valid = ResNet(spec), Loader(splits["valid"], 20 if given.tiny else 2500)
+    rates: dict[str, float] = {}
+    if given.rates is not None:
+        # The fastest epoch: a warm run shares the card with the others for most of its time.
+        files = {stage: given.rates / stage / "stages.json" for stage in STAGES}
+        timed = {stage: json.loads(file.read_text())[stage] for stage, file in files.items() if file.is_file()}
+        rates = RATES | {stage: figures["fastest_s"] for stage, figures in timed.items() if "fastest_s" in figures}
+        hold.say(f"seconds per epoch: {rates}, of which timed: {sorted(timed)}")
+
+    def fed(seed: int) -> WholeBatches:
+        return WholeBatches(Loader(splits["train"], batch, shuffle=True, seed=seed, pad=4, flip=True))
+
+    def epochs_of(stage: str, what: str) -> int:
+        epochs = 4 if given.tiny else given.epochs
+        if given.warm:
+            epochs = WARM_EPOCHS[stage]
+        elif rates and stage in BESIDE:
+            epochs = planned(stage, epochs, hold.left, rates)
+        hold.say(f"{what} x {epochs} epochs; {hold.left:.0f} s left")
+        return epochs
+
+    nets = [ResNet(spec, torch.Generator().manual_seed(k)) for k in range(3)]
+    modes = load_modes(net, given.modes) if given.modes else [Mode.from_module(fresh) for fresh in nets]
+    if given.warm in (None, "modes") and not given.modes:
+        trained = fit_modes(
+            nets,
+            [fed(10 + k) for k in range(3)],
+            config=replace(recipe.mode, epochs=epochs_of("modes", "3 modes")),
+            valid=valid,
+            engine=engine,
+            report=hold.report("modes"),
+        )
+        modes = [rounded(mode) for mode in trained]
+    if given.warm == "modes":
+        return
+    if not given.warm:
+        networks = Networks(net, splits, engine, hold)
+        for k, mode in enumerate(modes):
+            hold.save_weights(f"mode-{k}", mode.params, mode.buffers)
+        networks.add("modes", {f"mode-{k}": mode for k, mode in enumerate(modes)})
+        networks.table()
+
+    curves = {j: BezierCurve(modes[0], modes[j], (modes[j].params,), {0.5: modes[j].buffers}) for j in OTHERS}
+    if given.warm in (None, "curves"):
+        few = Loader(splits["train"].part(0, 5000), 2500, shuffle=True, seed=40, pad=4, flip=True)
+        fitted = fit_curves(
+            net,
+            [(modes[0], modes[j]) for j in OTHERS],
+            [fed(20 + j) for j in OTHERS],
+            config=replace(recipe.curve, epochs=epochs_of("curves", "2 curves")),
+            pin_start=recipe.pin_start,
+            valid=valid,
+            statistics=few,
+            engine=engine,
+            report=hold.report("curves"),
+        )
+        placed, every = skeleton(net).to(engine.device), Loader(splits["train"], 500, seed=41, pad=4, flip=True)
+        for j, curve in zip(OTHERS, fitted, strict=True):
+            pin = {name: tensor.half().float() for name, tensor in curve.pins[0].items()}
+            # Without pins' old statistics: those of the rounded midpoint are estimated on all training images.
+            moved = BezierCurve(modes[0], modes[j], (pin,)).to(engine.device).with_statistics(placed, 0.5, every)
+            curves[j] = BezierCurve(modes[0], modes[j], (pin,), moved.to("cpu").statistics)
+    if given.warm == "curves":
+        return
+    if not given.warm:
+        for j, curve in curves.items():
+            statistics = {f"statistics/{name}": tensor for name, tensor in curve.statistics[0.5].items()}
+            pin = {f"pin/{name}": tensor for name, tensor in curve.pins[0].items()}
+            hold.save_weights(f"pin-0-{j}", pin, statistics)
+        networks.add("curves", {f"curve-0-{j}": curve.at(0.5) for j, curve in curves.items()})
+
+    if given.warm in (None, "bridges"):
+        plans = plans_of(net, curves, torch.rand(2, 3, 32, 32))
+        plans = {name: plan for name, plan in plans.items() if not name.startswith(tuple(given.leave_out))}
+        bridges: dict[str, Bridge] = {}
+        try:
+            bridges = fit_bridges(
+                net,
+                plans,
+                fed(30),
+                config=replace(recipe.bridge, epochs=epochs_of("bridges", f"{len(plans)} bridges")),
+                mixup=recipe.mixup,
+                valid=valid,
+                engine=engine,
+                report=hold.report("bridges"),
+            )
+        except Exception:
+            # What fails here must not cost the students their time on the card.
+            traceback.print_exc()
+        for bridge in bridges.values():
+            for parameter in bridge.parameters():
+                parameter.data = parameter.data.half().float()
+    if given.warm == "bridges":
+        return
+    if not given.warm:
+        for name, bridge in bridges.items():
+            hold.save_weights(name, dict(bridge.named_parameters()), dict(bridge.named_buffers()))
+        networks.add("bridges", {}, bridges)
+
+    students = {
+        "student-3-mixup-1": plan_student(net, modes, seed=200),
+        "student-labels-mixup-1": plan_student(net, (), seed=210),
+    }
+    try:
+        learned = fit_students(
+            net,
+            students,
+            fed(60),
+            mixup=MIXUP,
+            config=replace(recipe.mode, epochs=epochs_of("students", f"{len(students)} students"), seed=70),
+            valid=valid,
+            engine=engine,
+            report=hold.report("students"),
+        )
+        if not given.warm:
+            learned = {name: rounded(mode) for name, mode in learned.items()}
+            for name, mode in learned.items():
+                hold.save_weights(name, mode.params, mode.buffers)
+            networks.add("students", learned)
+    finally:
+        if not given.warm:
+            networks.table()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""CutMix (Yun et al., 2019): a box of every image is replaced by the same box of its partner; beside it, mixup."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from modebridge.batches import named, shapes_of
+from modebridge.errors import ModebridgeError
+from modebridge.types import Draw, Inputs
+
+__all__ = ["draw_shares", "image_size", "label_shares", "pixel_shares"]
+
+
+def draw_shares(size: int, mixup: float, cutmix: float, seed: int) -> dict[str, Tensor]:
+    """What mixes a batch, apart from the partners; with both mixup and CutMix a batch gets either with probability 1/2.
+
+    Args:
+        size: B.
+        mixup: alpha of the Beta distribution of an image's share; 0 for none.
+        cutmix: alpha of the Beta distribution of the box's share of the area, before it is clipped; 0 for none.
+        seed: of the numbers.
+
+    Returns:
+        "share" (B,), that of an image outside of its box; where `cutmix` is above 0 also "box" (B, 3): its side and its
+        centre from the top and from the left, all in units of the image's sides. Boxes of mixup have no size, shares of
+        CutMix are 1: batches of both kinds are one program.
+    """
+    # numpy's Beta takes a generator of its own; torch's public one only knows the global generator.
+    random = np.random.default_rng(seed)
+    if not cutmix:
+        return {"share": torch.from_numpy(random.beta(mixup, mixup, size)).float()}
+    if mixup and random.random() < 0.5:
+        share, side = random.beta(mixup, mixup, size), np.zeros(size)
+    else:
+        share, side = np.ones(size), np.sqrt(random.beta(cutmix, cutmix, size))
+    box = np.column_stack([side, random.random((size, 2), dtype=np.float32)])
+    return {"share": torch.from_numpy(share).float(), "box": torch.from_numpy(box).float()}
+
+
+def pixel_shares(draw: Draw, inputs: Inputs) -> Tensor:
+    """The share that an image has in each pixel of its mixture: (B, 1, H, W), or (B,) of mixup alone."""
+    if "box" not in draw:
+        return draw["share"]
+    height, width = image_size(inputs)
+    inside = _within(draw["box"], 1, height)[:, :, None] & _within(draw["box"], 2, width)[:, None, :]
+    return (draw["share"][:, None, None] * ~inside)[:, None]
+
+
+def label_shares(draw: Draw, inputs: Inputs, dtype: torch.dtype) -> Tensor:
+    r"""The share (B,) that an image's own label has in its mixture: the mean of `pixel_shares`.
+
+    .. math:: \lambda = s \, (1 - \text{clipped area} / (H W))
+    """
+    share = draw["share"].to(dtype)
+    if "box" not in draw:
+        return share
+    height, width = image_size(inputs)
+    (top, bottom), (left, right) = _edges(draw["box"], 1, height), _edges(draw["box"], 2, width)
+    return share * (height * width - (bottom - top) * (right - left)) / (height * width)
+
+
+def image_size(inputs: Inputs) -> tuple[int, int]:
+    """H and W; refuses inputs that have no boxes in common."""
+    sizes = {tuple(tensor.shape[2:]) for tensor in named(inputs).values()}
+    if len(sizes) != 1 or len(size := sizes.pop()) != 2:
+        raise ModebridgeError(
+            f"Expected inputs of CutMix to be images (batch, channels, height, width), all of one size, but got "
+            f"{shapes_of(inputs)}; set cutmix=0."
+        )
+    return size[0], size[1]
+
+
+def _within(box: Tensor, axis: int, length: int) -> Tensor:
+    """Which pixels along an axis lie in each box: (B, length)."""
+    first, last = _edges(box, axis, length)
+    pixels = torch.arange(length, device=box.device)
+    return (pixels >= first[:, None]) & (pixels < last[:, None])
+
+
+def _edges(box: Tensor, axis: int, length: int) -> tuple[Tensor, Tensor]:
+    """The first pixel of each box along an axis and the one behind its last; half a side is rounded down, as theirs."""
+    half = (box[:, 0] * length).long() // 2
+    centre = (box[:, axis] * length).long()
+    return (centre - half).clamp(min=0), (centre + half).clamp(max=length)

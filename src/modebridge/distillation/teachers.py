@@ -1,0 +1,63 @@
+"""Teachers: frozen networks and ensembles, each asked once per batch however many learn from it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.bridges import Compile, FanOut, FrozenNetworks, in_turn
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.modes import Mode
+from modebridge.nets import probabilities_of
+from modebridge.types import Inputs
+
+__all__ = ["Teacher", "Teachers"]
+
+Teacher: TypeAlias = Mode | BridgedEnsemble
+"""A network, or a whole ensemble whose members each have one voice."""
+
+
+class Teachers:
+    """Several teachers on one device.
+
+    Args:
+        net: the architecture of those that are modes, on the device.
+        teachers: all of them; one that is given twice runs once.
+        compiled: makes their forward pass faster, where an engine can.
+        fan_out: runs them side by side, where an engine can.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        teachers: Sequence[Teacher],
+        *,
+        compiled: Compile = lambda function: function,
+        fan_out: FanOut = in_turn,
+    ) -> None:
+        device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
+        modes = {mode.id: mode for mode in teachers if isinstance(mode, Mode)}
+        self._modes = FrozenNetworks(net, list(modes.values()), compiled=compiled, fan_out=fan_out)
+        # Copies, so that whoever's ensemble it is may keep it where it is.
+        self._ensembles = {
+            id(teacher): compiled(copy.deepcopy(teacher).to(device).members)
+            for teacher in teachers
+            if isinstance(teacher, BridgedEnsemble)
+        }
+
+    def ask(self, images: Inputs) -> Mapping[str | int, Tensor]:
+        """The probabilities (M, B, K) of every teacher: one of a mode, several of an ensemble."""
+        answers: dict[str | int, Tensor] = {
+            key: probabilities_of(logits)[None] for key, (logits, _) in self._modes(images).items()
+        }
+        return answers | {key: members(images) for key, members in self._ensembles.items()}
+
+    @staticmethod
+    def of(answers: Mapping[str | int, Tensor], teachers: Sequence[Teacher]) -> Tensor:
+        """The probabilities (M, B, K) of some of them together, from what `ask` gave."""
+        keys = [teacher.id if isinstance(teacher, Mode) else id(teacher) for teacher in teachers]
+        return torch.cat([answers[key] for key in keys])

@@ -1,0 +1,65 @@
+"""Where a bridge could read, and what one there would cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from modebridge import inspection
+from modebridge.bridges import body_for, body_like, body_within
+from modebridge.errors import ModebridgeError
+from modebridge.inspection import Inspection, Tap
+from modebridge.nets import FilterResponseNorm, Norm, ResNet
+from modebridge.nets.flops import counting, zeros
+from modebridge.types import Batch, Inputs
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    net: nn.Module, example: Inputs | Batch, *, slim: float = 2, budget: float | None = None, heads: int = 1
+) -> Inspection:
+    """List every place where a bridge could read a feature of `net`, the one it would choose, and what it costs there.
+
+    The network runs on a copy without weights (with them where that fails), in evaluation mode; it is never touched.
+
+    Args:
+        net: any module that maps a batch to logits, or to an object that holds `logits`.
+        example: a batch of at least one image, or a dict of tensors that is passed by keyword; of a batch with labels,
+            a pair or a dict, they are left out, and so is what is not a tensor.
+        slim: divides the widths of the bridges whose costs are shown, of type I.
+        budget: at most this share of the network's FLOPs instead.
+        heads: how many heads those bridges have.
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> print(inspect(net, torch.rand(1, 4)))
+    Sequential: 48 multiply-adds, 2 classes
+        tap  feature  layout  before  after  bridge: FLOPs  params
+        0    8        vector   66.7%  33.3%         +83.3%  +79.3%
+    ->  1    8        vector   66.7%  33.3%         +83.3%  +79.3%
+    1 cannot be tapped: .refused says why
+    """
+    seen = inspection.inspect(net, example)
+    norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
+    size = sum(parameter.numel() for parameter in net.parameters())
+
+    def price(tap: Tap) -> tuple[float, float] | None:
+        outputs = seen.classes * heads
+        try:
+            with torch.device("meta"):  # nothing is drawn, computed or kept
+                if isinstance(net, ResNet) and tap.name == net.paper_tap and budget is None:
+                    body: nn.Module = body_like(replace(net.spec, classes=outputs), "I", slim)
+                elif budget is None:
+                    body = body_for(tap.shape, outputs, "I", slim, layout=tap.layout, norm=norm)
+                else:
+                    body, _ = body_within(tap.shape, tap.layout, outputs, "I", budget * seen.flops, norm=norm)
+        except ModebridgeError:  # no bridge is so small
+            return None
+        with torch.no_grad(), counting() as counted:
+            body.eval()(*zeros(body, tap.shape))
+        params = sum(parameter.numel() for parameter in body.parameters())
+        return (counted() / seen.flops, params / size) if seen.flops and size else None
+
+    return replace(seen, price=price)

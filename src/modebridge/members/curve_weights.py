@@ -1,0 +1,170 @@
+"""The pins of curves between modes: trained on labels, or between students on what the teachers of those say."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from modebridge.curves import BezierCurve, Polychain
+from modebridge.members.artefact import Artefact, Made, Making
+from modebridge.members.context import Blueprint, Context
+from modebridge.members.mode_member import BASES, load_mode, on_base, weights_of
+from modebridge.modes import Mode
+from modebridge.recipes import Recipe
+from modebridge.training import fit_curves, fit_taught_curves
+
+__all__ = ["CurveWeights", "TaughtCurveWeights", "curve_and_ends", "curve_weights"]
+
+TAUGHT = "distilled"
+"""The base whose modes are students."""
+
+
+def curve_weights(i: int, j: int, recipe: Recipe, base: str = "") -> CurveWeights:
+    """The artefact of a curve, trained on what its ends were trained on unless the recipe says otherwise."""
+    taught = (base or recipe.base) == TAUGHT and recipe.curve_loss == "ends"
+    return TaughtCurveWeights(i, j, base) if taught else CurveWeights(i, j, base)
+
+
+def curve_and_ends(i: int, j: int, recipe: Recipe, base: str = "") -> tuple[Artefact, ...]:
+    """All that is needed to load a curve."""
+    curve = curve_weights(i, j, recipe, base)
+    return (curve, *curve.ends(recipe))
+
+
+@dataclass(frozen=True)
+class CurveWeights(Artefact):
+    """The pin of a Bezier curve between two modes, the lower number first."""
+
+    i: int
+    j: int
+    base: str = ""
+    folder = "curves"
+    stage = "curves"
+    trained = True
+
+    @property
+    def name(self) -> str:
+        """The numbers of its ends."""
+        return on_base(self.base, f"{self.i}-{self.j}")
+
+    def ends(self, recipe: Recipe) -> tuple[Artefact, Artefact]:
+        """The modes that it connects."""
+        return weights_of(self.i, recipe, self.base), weights_of(self.j, recipe, self.base)
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Its ends."""
+        return self.ends(recipe)
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """Data, seed, training, and where the pin begins."""
+        return {
+            "data": context.data.fed_as,
+            "seed": context.seed_of("curve", self.i, self.j),
+            "training": str(context.recipe.curve),
+            "pin_start": context.recipe.pin_start,
+        }
+
+    def epochs(self, recipe: Recipe) -> int:
+        """As the recipe says."""
+        return recipe.curve.epochs
+
+    def together(self, context: Context) -> int:
+        """Several on a GPU."""
+        return context.together
+
+    @classmethod
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Train them, and estimate the statistics of their midpoints."""
+        context, recipe, data = making.context, making.context.recipe, making.context.data
+        for artefact in group:
+            if (artefact.base or recipe.base) == TAUGHT:
+                warnings.warn(
+                    f"Curve {artefact.name} learns labels between modes that learned from teachers: on digits the "
+                    "middle of such curves is worse than of taught ones; leave out curve_loss=labels.",
+                    stacklevel=2,
+                )
+        trained = fit_curves(
+            context.net,
+            [artefact._loaded_ends(making) for artefact in group],
+            [data.train("curve", artefact.i, artefact.j) for artefact in group],
+            pin_start=recipe.pin_start,
+            config=recipe.curve,
+            seeds=[context.seed_of("curve", artefact.i, artefact.j) for artefact in group],
+            valid=data.valid(),
+            statistics=data.statistics() if data.streams else None,
+            engine=context.engine,
+            checkpoints=making.checkpoints,
+            report=making.report,
+        )
+        return {artefact.name: _made(curve) for artefact, curve in zip(group, trained, strict=True)}
+
+    def _loaded_ends(self, making: Making) -> tuple[Mode, Mode]:
+        start, end = (load_mode(making.context, making.parents[end.place]) for end in self.ends(making.context.recipe))
+        return start, end
+
+    @classmethod
+    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+        """As that of modes."""
+        return 3 * blueprint.base_cost.flops * len(group)
+
+
+@dataclass(frozen=True)
+class TaughtCurveWeights(CurveWeights):
+    """The pin of a curve between two students, trained on the loss of students; all that are missing in one pass."""
+
+    def teachers(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Those of its ends."""
+        return BASES[TAUGHT](self.i).parents(recipe)
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Its ends, and who teaches."""
+        return *self.ends(recipe), *self.teachers(recipe)
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """As those of other curves, with the seed of the common pass and the students' mixup."""
+        return {
+            **super().ingredients(context),
+            "taught": context.seed_of("taught curves"),
+            "mixup": context.recipe.student_mixup,
+        }
+
+    def together(self, context: Context) -> int:
+        """All of them: every teacher then runs once per batch."""
+        return 10**6
+
+    @classmethod
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Train them in one pass, and estimate the statistics of their midpoints."""
+        context, recipe, data = making.context, making.context.recipe, making.context.data
+        trained = fit_taught_curves(
+            context.net,
+            {artefact.name: artefact._loaded_ends(making) for artefact in group},
+            [load_mode(context, making.parents[teacher.place]) for teacher in group[0].teachers(recipe)],
+            data.train("taught curves"),
+            mixup=recipe.student_mixup,
+            pin_start=recipe.pin_start,
+            config=replace(recipe.curve, seed=context.seed_of("taught curves")),
+            seeds={artefact.name: context.seed_of("curve", artefact.i, artefact.j) for artefact in group},
+            valid=data.valid(),
+            statistics=data.statistics() if data.streams else None,
+            engine=context.engine,
+            checkpoints=making.checkpoints,
+            report=making.report,
+        )
+        return {name: _made(curve) for name, curve in trained.items()}
+
+    @classmethod
+    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+        """Each forward and backward, and every teacher once forward."""
+        return super().work(group, blueprint) + blueprint.base_cost.flops * len(group[0].teachers(blueprint.recipe))
+
+
+def _made(curve: BezierCurve | Polychain) -> Made:
+    return Made(
+        {
+            **{f"pin/{key}": tensor for key, tensor in curve.pins[0].items()},
+            **{f"statistics/{key}": tensor for key, tensor in curve.statistics.get(0.5, {}).items()},
+        }
+    )

@@ -1,0 +1,169 @@
+"""A bridge with several heads on one trunk: each learns another network, at hardly more than the cost of one bridge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from modebridge import seeds
+from modebridge.bridges import Kind, Target, curve_target, ensemble_target, label_target, mode_target
+from modebridge.members.artefact import Artefact, Tensors
+from modebridge.members.context import Context
+from modebridge.members.curve_member import PointMember, load_curve
+from modebridge.members.member import Member, Method, RowPlan
+from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.members.small_network import SmallNetwork
+from modebridge.recipes import Recipe
+from modebridge.training import BridgePlan, plan_bridge
+
+__all__ = ["HeadsMember"]
+
+PARTS = ("others", "midpoints", "labels", "mean")
+"""What heads learn: every other mode, the midpoint of every curve from the mode that is read, labels, and the mean of
+all modes."""
+
+
+@dataclass(frozen=True)
+class HeadsMember(Method, SmallNetwork):
+    """A type I bridge on mode i with a head for each network that it learns.
+
+    Args:
+        i: the mode that it reads.
+        parts: what its heads learn, of `PARTS`.
+        size: as that of bridges: the trunk is theirs.
+
+    >>> HeadsMember(0).name, HeadsMember(0, ("midpoints", "labels"), "medium").name
+    ('heads-0-others-small', 'heads-0-midpoints+labels-medium')
+    """
+
+    i: int
+    parts: tuple[str, ...] = PARTS[:1]
+    size: str = "small"
+    method = "heads"
+    family = "with several heads"
+
+    @property
+    def name(self) -> str:
+        """The mode, what its heads learn, and its size."""
+        return f"heads-{self.i}-{'+'.join(self.parts)}-{self.size}"
+
+    @property
+    def title(self) -> str:
+        """What it is, what its heads learn, and its size."""
+        return f"heads {' + '.join(self.parts)} {self.size}"
+
+    @property
+    def body_kind(self) -> Kind:
+        """As a bridge of type I."""
+        return "I"
+
+    @property
+    def reads(self) -> tuple[Member, ...]:
+        """One mode."""
+        return (ModeMember(self.i),)
+
+    def belongs(self, recipe: Recipe) -> bool:
+        """Where the recipe has the mode, and something for every part to learn."""
+        counts = [self._count(part, recipe) for part in self.parts] if self.i < recipe.modes else [0]
+        return all(counts)
+
+    def heads(self, recipe: Recipe) -> int:
+        """One for each network, and for labels."""
+        return sum(self._count(part, recipe) for part in self.parts)
+
+    def _count(self, part: str, recipe: Recipe) -> int:
+        return {"others": recipe.modes - 1, "midpoints": len(self._pairs(recipe))}.get(part, 1)
+
+    def _pairs(self, recipe: Recipe) -> list[tuple[int, int]]:
+        return [pair for pair in recipe.curves() if self.i in pair]
+
+    def _others(self, recipe: Recipe) -> list[int]:
+        return [k for k in range(recipe.modes) if k != self.i]
+
+    def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
+        """All modes that it learns from, by a curve or directly."""
+        teachers = self.teachers(recipe)
+        modes = [mode for member in teachers for mode in (member.ancestors or (member,))]
+        return tuple(dict.fromkeys((ModeMember(self.i), *modes)))
+
+    def teachers(self, recipe: Recipe) -> tuple[Member, ...]:
+        """The other modes, the networks on the curves, or both."""
+        members: list[Member] = []
+        if "mean" in self.parts:
+            members += [ModeMember(k) for k in range(recipe.modes)]
+        if "others" in self.parts:
+            members += [ModeMember(k) for k in self._others(recipe)]
+        if "midpoints" in self.parts:
+            members += [PointMember(*pair) for pair in self._pairs(recipe)]
+        return tuple(dict.fromkeys(members))
+
+    def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """The mode that it reads, and what its heads learn."""
+        networks = (ModeMember(self.i), *self.teachers(recipe))
+        return tuple(dict.fromkeys(artefact for member in networks for artefact in member.artefacts(recipe)))
+
+    def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
+        """Reads the mode; a head for each target."""
+        recipe = context.recipe
+
+        def mode(k: int) -> Target:
+            return mode_target(load_mode(context, tensors[weights_of(k, recipe).place]))
+
+        targets: list[Target] = []
+        for part in self.parts:
+            if part == "others":
+                targets += [mode(k) for k in self._others(recipe)]
+            elif part == "midpoints":
+                targets += [curve_target(load_curve(context, tensors, *pair)) for pair in self._pairs(recipe)]
+            elif part == "mean":
+                targets.append(ensemble_target([mode(k).modes[0] for k in range(recipe.modes)]))
+            else:
+                targets.append(label_target())
+        return plan_bridge(
+            context.net,
+            load_mode(context, tensors[weights_of(self.i, recipe).place]),
+            context.example,
+            target=targets,
+            name=self.name,
+            seed=seeds.seed_for(context.seed, f"heads-{self.i}-{'+'.join(self.parts)}"),
+            slim=recipe.slim(self.size),
+            budget=context.budget(self.size),
+        )
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "heads-0-others-small" or "heads-0-midpoints+labels-medium"."""
+        form = re.fullmatch(rf"heads-(\d+)-((?:{'|'.join(PARTS)})(?:\+(?:{'|'.join(PARTS)}))*)-([a-z]+[\d.]*)", name)
+        if form is None:
+            return None
+        parts = tuple(form[2].split("+"))
+        return cls(int(form[1]), parts, form[3]) if len(set(parts)) == len(parts) else None
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """On mode 0, of the other modes: they need no curve."""
+        return [cls(0, size=recipe.sizes[0])]
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+        """Each with the mode that it reads."""
+        members = [member for member in cls.of(recipe) if isinstance(member, cls)]
+        return [
+            RowPlan(
+                _row_name(member, recipe),
+                (ModeMember(member.i), member),
+                cls.family,
+                cls.order(k),
+                "one small network with a head for each network that it learns",
+            )
+            for k, member in enumerate(members)
+        ]
+
+
+def _row_name(member: HeadsMember, recipe: Recipe) -> str:
+    count = member.heads(recipe)
+    name = f"DE-1 + {count} head{'s' if count > 1 else ''} ({', '.join(member.parts)})"
+    size = "" if member.size == recipe.sizes[0] else f", {member.size}"
+    return name + size + (f", on mode {member.i}" if member.i else "")

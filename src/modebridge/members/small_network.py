@@ -1,0 +1,157 @@
+"""What bridges, their heads and their control share: a body on the features of modes, all trained in one pass."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from modebridge.bridges import Bridge, ChosenBody, Kind
+from modebridge.evaluate import MemberCost
+from modebridge.members.artefact import Artefact, Made, Making, Tensors
+from modebridge.members.context import Blueprint, Context
+from modebridge.members.member import Body, Member
+from modebridge.members.mode_member import load_mode
+from modebridge.members.predictor import BridgePredictor
+from modebridge.nets import skeleton
+from modebridge.recipes import Recipe
+from modebridge.training import BridgePlan, fit_bridges
+
+__all__ = ["BridgeWeights", "SmallNetwork"]
+
+
+@dataclass(frozen=True)
+class BridgeWeights(Artefact):
+    """The weights of a bridge; all that are missing are trained in one pass."""
+
+    member: SmallNetwork
+    folder = "bridges"
+    stage = "bridges"
+    trained = True
+
+    @property
+    def name(self) -> str:
+        """That of the member."""
+        return self.member.name
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """What it reads and what it is to say."""
+        return self.member.learns_from(recipe)
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """Data, seed, training, size and mixup; CutMix only where there is some, as earlier runs know none."""
+        recipe = context.recipe
+        return {
+            "data": context.data.fed_as,
+            "net": context.network.key,
+            "seed": context.seed_of("bridges"),
+            "training": str(recipe.bridge),
+            "width": (recipe.slim(self.member.size), context.budget(self.member.size)),
+            "mixup": recipe.mixup,
+            **({"cutmix": recipe.cutmix} if recipe.cutmix else {}),
+            "batch": recipe.data.bridge_batch_size,
+        }
+
+    def epochs(self, recipe: Recipe) -> int:
+        """As the recipe says."""
+        return recipe.bridge.epochs
+
+    def together(self, context: Context) -> int:
+        """All of them: every frozen network then runs once per batch."""
+        return 10**6
+
+    @classmethod
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Train them in one pass."""
+        context, parents = making.context, making.parents
+        trained = fit_bridges(
+            context.net,
+            {artefact.name: artefact.member.plan(context, parents) for artefact in group},
+            context.data.train("bridges", bridges=True),
+            mixup=context.recipe.mixup,
+            cutmix=context.recipe.cutmix,
+            config=replace(context.recipe.bridge, seed=context.seed_of("bridges")),
+            valid=context.data.valid(),
+            engine=context.engine,
+            checkpoints=making.checkpoints,
+            report=making.report,
+        )
+        return {name: Made(bridge.state_dict()) for name, bridge in trained.items()}
+
+    @classmethod
+    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+        """Each forward and backward, and every frozen network that they read or imitate once forward."""
+        members = [artefact.member for artefact in group]
+        frozen = {network for member in members for network in (*member.reads, *member.teachers(blueprint.recipe))}
+        trained = sum(3 * member.chosen(blueprint).flops for member in members)
+        return trained + blueprint.base_cost.flops * len(frozen)
+
+
+class SmallNetwork(Member):
+    """What bridges and their control share: a body on the features of modes."""
+
+    size: str
+    """Which width: "small", "medium", "slim8"."""
+
+    @property
+    @abstractmethod
+    def body_kind(self) -> Kind:
+        """How many features the body takes: "I" one, "II" two."""
+
+    @abstractmethod
+    def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """What must be there before it is trained."""
+
+    @abstractmethod
+    def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
+        """The bridge before training."""
+
+    @property
+    def position(self) -> float | None:
+        """Where on a curve its target is; None where it has none."""
+        return None
+
+    def teachers(self, recipe: Recipe) -> tuple[Member, ...]:
+        """The networks that it learns from."""
+        return (self.imitates,) if self.imitates is not None else ()
+
+    def heads(self, recipe: Recipe) -> int:
+        """How many heads its body has."""
+        return 1
+
+    def chosen(self, blueprint: Blueprint) -> ChosenBody:
+        """Its body as any of its size, with its cost."""
+        return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe))
+
+    def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Its weights, and the modes that it reads."""
+        return (BridgeWeights(self), *(artefact for member in self.reads for artefact in member.artefacts(recipe)))
+
+    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> BridgePredictor:
+        """The bridge on its modes."""
+        modes = {
+            member.name: load_mode(blueprint, tensors[artefact.place])
+            for member in self.reads
+            for artefact in member.artefacts(blueprint.recipe)
+        }
+        chosen = self.chosen(blueprint)
+        body, heads = copy.deepcopy(chosen.body).to_empty(device="cpu"), self.heads(blueprint.recipe)
+        # In the order of memory that training leaves, which files do not know of: logits are known by content alone.
+        bridge = skeleton(
+            Bridge(body, list(modes.values()), chosen.taps, self.position, self.name, chosen.share, heads)
+        )
+        assert isinstance(bridge, Bridge)
+        bridge.load_state_dict(dict(tensors[BridgeWeights(self).place]))
+        return BridgePredictor(bridge, modes)
+
+    def cost(self, blueprint: Blueprint) -> MemberCost:
+        """Its body."""
+        chosen = self.chosen(blueprint)
+        return MemberCost(chosen.flops, chosen.params, tuple(member.name for member in self.reads))
+
+    def body(self, blueprint: Blueprint) -> Body:
+        """Its body, as any of its size."""
+        chosen = self.chosen(blueprint)
+        return Body(copy.deepcopy(chosen.body).to_empty(device="cpu"), chosen.taps, len(self.reads))

@@ -1,0 +1,232 @@
+"""CutMix: pixel by pixel as its authors' loop, areas as shares of labels, and nothing else changes by it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import modebridge as mb
+from modebridge import trees
+from modebridge.bridges import BridgeObjective, label_target
+from modebridge.curves import start_curve
+from modebridge.cutmix import draw_shares, label_shares, pixel_shares
+from modebridge.distillation import StudentObjective
+from modebridge.errors import ModebridgeError
+from modebridge.members import parse_member
+from modebridge.members.small_network import BridgeWeights
+from modebridge.members.student_member import StudentWeights
+from modebridge.nets import Tapped, last_blocks_tap
+from modebridge.recipes import find_recipe, from_toml, to_toml
+from modebridge.runs import Run
+from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
+
+
+def of_boxes(boxes, share=1.0):
+    """A draw of CutMix: area of the box, and its centre in units of the sides."""
+    box = torch.tensor([[math.sqrt(area), top, left] for area, top, left in boxes])
+    return {"share": torch.full((len(boxes),), share), "box": box, "partner": torch.arange(len(boxes)).roll(1)}
+
+
+def cut_by_loops(images, partners, area, top, left):
+    """Yun et al.'s rand_bbox, and then one pixel after another; gives the share that the image keeps."""
+    mixed = images.copy()
+    height, width = images.shape[1:]
+    tall, wide = (int(np.float32(math.sqrt(area)) * np.float32(side)) for side in (height, width))
+    y, x = int(top * height), int(left * width)
+    rows = range(max(y - tall // 2, 0), min(y + tall // 2, height))
+    columns = range(max(x - wide // 2, 0), min(x + wide // 2, width))
+    for row in rows:
+        for column in columns:
+            mixed[:, row, column] = partners[:, row, column]
+    return mixed, 1 - len(rows) * len(columns) / (height * width)
+
+
+# In the middle, over each border, whole images, slivers and nothing.
+BOXES = [
+    *((0.25, 0.5, 0.5), (0.5, 0.0, 0.0), (0.5, 0.99, 0.99), (0.3, 0.01, 0.9), (0.7, 0.4, 0.6)),
+    *((1.0, 0.5, 0.5), (1.0, 0.0, 0.9), (0.0, 0.3, 0.3), (0.02, 0.5, 0.5)),
+]
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 12), (1, 5), (32, 9)])
+def test_pixel_by_pixel(size):
+    images = torch.rand(len(BOXES), 3, *size, dtype=EXACT)
+    draw, labels = of_boxes(BOXES), torch.arange(len(BOXES)) % 4
+    objective = label_objective(cutmix=1.0)
+    mixed, targets = objective.mixed(images, draw), objective.mixed_labels(labels, 4, EXACT, draw, images)
+    for k, box in enumerate(BOXES):
+        j = int(draw["partner"][k])
+        wanted, share = cut_by_loops(images[k].numpy(), images[j].numpy(), *box)
+        assert np.array_equal(mixed[k].numpy(), wanted), box
+        hard = torch.eye(4, dtype=EXACT)
+        by_hand = share * hard[labels[k]] + (1 - share) * hard[labels[j]]
+        torch.testing.assert_close(targets[k], by_hand, rtol=0, atol=1e-14)
+    shares = label_shares(draw, images, EXACT)
+    torch.testing.assert_close(pixel_shares(draw, images).double().mean(dim=(1, 2, 3)), shares, rtol=0, atol=1e-14)
+    if size == (8, 8):
+        # Sides of 4 pixels; a whole image around its middle and off it; nothing, and less than two pixels.
+        assert shares[[0, 5, 6, 7, 8]].tolist() == [1 - 16 / 64, 0, 1 - 4 * 5 / 64, 1, 1]
+
+
+def label_objective(mixup=0.0, cutmix=0.0, dtype=EXACT):
+    net, ends = tiny_net(0, dtype=dtype), modes(2, dtype=dtype)
+    images = blobs(2, dtype=dtype).images
+    bridge = mb.plan_bridge(net, start_curve(net, *ends), images, target="labels").bridge
+    return BridgeObjective(net, {"b": bridge}, {"b": label_target()}, ends, mixup, cutmix=cutmix)
+
+
+def test_mixup_alone_draws_and_mixes_what_it_did():
+    """By the code that was here before CutMix."""
+    objective, images = label_objective(0.4), blobs(9).images
+    generator = torch.Generator().manual_seed(5)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    share = torch.from_numpy(np.random.default_rng(seed).beta(0.4, 0.4, 9)).float()
+    partner = torch.randperm(9, generator=generator)
+    draw = objective.draw(9, torch.Generator().manual_seed(5))
+    assert draw.keys() == {"share", "partner"}
+    assert torch.equal(draw["share"], share)
+    assert torch.equal(draw["partner"], partner)
+    shares = share.view(-1, 1, 1, 1)
+    assert torch.equal(objective.mixed(images, draw), shares * images + (1 - shares) * images[partner])
+    assert label_objective().draw(9, generator) == {}
+    assert not label_objective().whole
+
+
+def test_draws_are_either_of_the_two():
+    draws = [draw_shares(50, 0.4, 1.5, seed) for seed in range(200)]
+    boxed = [draw for draw in draws if bool(draw["box"][:, 0].any())]
+    assert 70 < len(boxed) < 130
+    assert all(bool((draw["share"] == 1).all()) for draw in boxed)
+    areas = torch.cat([draw["box"][:, 0] for draw in boxed]) ** 2
+    assert float(areas.mean()) == pytest.approx(0.5, abs=0.01)
+    assert float(areas.var()) == pytest.approx(1 / (4 * (2 * 1.5 + 1)), abs=0.005)
+    centres = torch.cat([draw["box"][:, 1:] for draw in draws])
+    assert bool(((centres >= 0) & (centres < 1)).all())
+    assert torch.histc(centres[:, 0], 10).min() > 850  # 1,000 each
+    mixed = torch.cat([draw["share"] for draw in draws if not draw["box"][:, 0].any()])
+    assert float(mixed.var()) == pytest.approx(1 / (4 * (2 * 0.4 + 1)), abs=0.005)
+    # A batch of mixup is mixup, whatever the centres of its boxes of no size.
+    images = torch.rand(50, 1, 8, 8)
+    plain = next(draw for draw in draws if not draw["box"][:, 0].any())
+    assert torch.equal(pixel_shares(plain, images), plain["share"].view(-1, 1, 1, 1).expand(-1, 1, 8, 8))
+    # CutMix alone has no batches of mixup.
+    assert all(bool(draw_shares(5, 0, 1.0, seed)["box"][:, 0].all()) for seed in range(20))
+
+
+def test_one_step_by_hand():
+    """Targets of frozen networks on cut images, and the loss of a bridge on them."""
+    net, ends = tiny_net(0, dtype=EXACT), modes(2, dtype=EXACT)
+    curve = start_curve(net, *ends)
+    images, labels = blobs(8, dtype=EXACT).images, blobs(8).labels
+    plan = mb.plan_bridge(net, curve, images)
+    objective = BridgeObjective(net, {"b": plan.bridge}, {"b": plan.target}, ends, 0.0, cutmix=1.0)
+    draw = objective.draw(8, torch.Generator().manual_seed(2))
+    side, partner = draw["box"].tolist(), draw["partner"].tolist()
+    cut = [
+        cut_by_loops(images[k].numpy(), images[partner[k]].numpy(), side[k][0] ** 2, side[k][1], side[k][2])[0]
+        for k in range(8)
+    ]
+    mixed = torch.from_numpy(np.stack(cut))
+    assert not torch.equal(mixed, images)
+    tap = last_blocks_tap(net.spec)
+    with torch.no_grad():
+        target = curve.at(0.5).load(net)(mixed).softmax(-1)
+        out = plan.bridge(Tapped(ends[0].load(net), [tap])(mixed)[1][tap])
+    wanted = F.kl_div(out.log_softmax(-1), target, reduction="batchmean")
+    got = objective.program("b")(objective.start()["b"], objective.prepare((images, labels), draw)["b"])
+    torch.testing.assert_close(got.detach(), wanted, rtol=0, atol=1e-12)
+
+
+def test_together_is_alone_to_the_last_bit():
+    net, ends = tiny_net(0, "bn"), modes(2, "bn")
+    curve = start_curve(net, *ends).with_statistics(net, 0.5, loader())
+    images, data = blobs(4).images, list(loader(32))
+    plans = {
+        "I": mb.plan_bridge(net, curve, images),
+        "labels": mb.plan_bridge(net, curve, images, target="labels"),
+    }
+    options = {"mixup": 0.4, "cutmix": 1.0, "config": quick(1)}
+    together = mb.fit_bridges(net, plans, data, **options)
+    without = mb.fit_bridges(net, plans, data, **{**options, "cutmix": 0.0})
+    for name, plan in plans.items():
+        alone = mb.fit_bridges(net, {name: plan}, data, **options)[name]
+        prints = [trees.fingerprint(b.state_dict()) for b in (together[name], alone, without[name])]
+        assert prints[0] == prints[1] != prints[2], name
+    students = {name: mb.plan_student(net, of, seed=k) for k, (name, of) in enumerate([("all", ends), ("none", ())])}
+    taught = mb.fit_students(net, students, data, **options)
+    assert mb.distill(net, ends, data, start=students["all"].start, **options).id == taught["all"].id
+    assert mb.fit_students(net, {"none": students["none"]}, data, **options)["none"].id == taught["none"].id
+
+
+@pytest.mark.parametrize("mixup", [0.0, 0.4])
+def test_a_split_batch_is_the_whole_one(mixup):
+    """As several processes see it: the gradient of the whole is the mean over parts, weighted by their rows."""
+    net, ends = tiny_net(0, dtype=EXACT), modes(2, dtype=EXACT)
+    curve = start_curve(net, *ends)
+    images, labels = blobs(8, dtype=EXACT).images, blobs(8).labels
+    for target in ("curve", "labels"):
+        plan = mb.plan_bridge(net, curve, images, target=target)
+        bridges = BridgeObjective(net, {"b": plan.bridge}, {"b": plan.target}, ends, mixup, cutmix=1.0)
+        student = mb.plan_student(net, ends if target == "curve" else (), seed=3)
+        for objective in (bridges, StudentObjective(net, {"b": student}, 3, mixup, cutmix=1.0)):
+            assert objective.whole
+            draw = objective.draw(8, torch.Generator().manual_seed(0))
+
+            def loss(batch, draw, objective=objective):
+                prepared = objective.prepare(batch, draw)["b"]
+                return objective.program("b")(objective.start()["b"], prepared)
+
+            parts = [objective.part((images, labels), draw, rows) for rows in (slice(0, 3), slice(3, 8))]
+            split = sum(loss(*part) * count for part, count in zip(parts, (3, 5), strict=True)) / 8
+            torch.testing.assert_close(split, loss((images, labels), draw), rtol=0, atol=1e-12)
+
+
+def test_halves_and_channels_last():
+    """Boxes are computed in float32 whatever the images are: shares of pixels of cut images are 0 and 1 exactly."""
+    images = torch.rand(4, 3, 8, 8).to(memory_format=torch.channels_last)
+    draw = of_boxes(BOXES[:4])
+    objective = label_objective(cutmix=1.0)
+    mixed = objective.mixed(images, draw)
+    assert mixed.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(objective.mixed(images.bfloat16(), draw), mixed.bfloat16())
+
+
+def test_what_cannot_be_cut_is_said():
+    net, ends = tiny_net(), modes(2)
+    curve = start_curve(net, *ends)
+    vectors = Vectors()
+    with pytest.raises(ModebridgeError, match="cutmix to be at least 0, but got -1"):
+        mb.fit_bridge(net, curve, loader(), cutmix=-1, config=quick(1))
+    data = [(torch.rand(6, 4), torch.arange(6) % 3)]
+    teacher = mb.Mode.from_module(vectors)
+    line = start_curve(vectors, teacher, mb.Mode.from_module(Vectors()))
+    for call in (
+        lambda: mb.distill(vectors, [teacher], data, cutmix=1.0, config=quick(1)),
+        lambda: mb.fit_bridge(vectors, line, data, cutmix=1.0, config=quick(1)),
+    ):
+        with pytest.raises(ModebridgeError, match=r"\(batch, channels, height, width\), .* got .*4.*; set cutmix=0"):
+            call()
+    two = {"a": torch.rand(2, 1, 4, 4), "b": torch.rand(2, 1, 5, 5)}
+    with pytest.raises(ModebridgeError, match="all of one size"):
+        pixel_shares(of_boxes(BOXES[:2]), two)
+
+
+def test_a_recipe_has_it_and_earlier_keys_stay():
+    recipe = find_recipe("digits")
+    assert (recipe.cutmix, recipe.student_cutmix) == (0.0, 0.0)
+    text = "\n".join(line for line in to_toml(recipe, 3).splitlines() if "cutmix" not in line)
+    assert from_toml(text, "an earlier recipe.toml") == (recipe, 3)
+    cut = replace(recipe, cutmix=1.0, student_cutmix=0.5)
+    assert from_toml(to_toml(cut, 3), "one of now") == (cut, 3)
+    with pytest.raises(ModebridgeError, match="cutmix to be between 0 and 1,000, but got -1"):
+        replace(recipe, cutmix=-1.0)
+    before, now = (Run(choice).context for choice in (recipe, cut))
+    for artefact, value in ((BridgeWeights(parse_member("I-0-1-small")), 1.0), (StudentWeights(0), 0.5)):
+        old, new = artefact.ingredients(before), artefact.ingredients(now)
+        assert "cutmix" not in old
+        assert {**old, "cutmix": value} == new

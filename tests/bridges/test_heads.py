@@ -1,0 +1,231 @@
+"""Several heads on one trunk, several taps, and the targets beyond the paper's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from modebridge import trees
+from modebridge.bridges import (
+    BridgeObjective,
+    Heads,
+    bridge_loss,
+    complement_loss,
+    complement_target,
+    curve_target,
+    ensemble_target,
+    heads_target,
+    label_target,
+    mode_target,
+    with_labels,
+)
+from modebridge.bridges.bodies import Join
+from modebridge.curves import start_curve
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import cost
+from modebridge.modes import Mode
+from modebridge.nets import Tapped
+from modebridge.training import fit_bridge, fit_bridges, plan_bridge
+from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
+
+IMAGE = (1, 8, 8)
+
+
+def scene(norm="frn", dtype=torch.float32):
+    return tiny_net(0, norm, dtype), modes(3, norm, dtype), blobs(6, dtype=dtype).images
+
+
+def test_the_loss_of_heads_is_the_sum_of_theirs():
+    torch.manual_seed(0)
+    target, logits = torch.rand(5, 3, 4, dtype=EXACT).softmax(-1), torch.randn(5, 3, 4, dtype=EXACT)
+    each = sum(bridge_loss(target[:, k], logits[:, k]) for k in range(3))
+    torch.testing.assert_close(bridge_loss(target, logits), each, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_the_complement_is_what_the_mean_lacks(heads):
+    """By F.kl_div of the mean, and zero where modes and bridge together say what the target says."""
+    torch.manual_seed(0)
+    target, beside = torch.rand(5, 4, dtype=EXACT).softmax(-1), torch.rand(2, 5, 4, dtype=EXACT).softmax(-1)
+    logits = torch.randn(5, heads, 4, dtype=EXACT)
+    mean = (beside.sum(0) + logits.softmax(-1).sum(1)) / (2 + heads)
+    given = logits[:, 0] if heads == 1 else logits
+    expected = F.kl_div(mean.log(), target, reduction="batchmean")
+    torch.testing.assert_close(complement_loss(target, beside, given), expected, rtol=0, atol=1e-12)
+    assert float(complement_loss(mean, beside, given)) == pytest.approx(0, abs=1e-12)
+
+
+def test_gradients_against_autograd():
+    """One mixed batch: heads on two modes and labels, a complement, and labels beside a mode, each written out."""
+    net, ends, images = scene(dtype=EXACT)
+    targets = {
+        "heads": heads_target([mode_target(ends[1]), mode_target(ends[2]), label_target()]),
+        "complement": complement_target(ensemble_target(ends), heads=2),
+        "share": with_labels(mode_target(ends[1]), 0.25),
+    }
+    plans = {name: plan_bridge(net, ends[0], images, target=target) for name, target in targets.items()}
+    assert [plan.bridge.heads for plan in plans.values()] == [3, 2, 1]
+    objective = BridgeObjective(net, {n: p.bridge for n, p in plans.items()}, targets, ends[:1])
+    batch = images, torch.arange(6) % 3
+    draw = objective.draw(6, torch.Generator().manual_seed(1))
+    share = draw["share"].double()[:, None]
+    mixed = share[..., None, None] * images + (1 - share[..., None, None]) * images[draw["partner"]]
+    one_hot = F.one_hot(batch[1], 3).double()
+    labels = share * one_hot + (1 - share) * one_hot[draw["partner"]]
+    prepared = objective.prepare(batch, draw)
+    with torch.no_grad():
+        answers = [mode.load(net)(mixed).softmax(-1) for mode in ends]
+        tap = plans["heads"].bridge.tap
+        feature = Tapped(ends[0].load(net), [tap])(mixed)[1][tap]
+
+    def kl(target, probabilities):
+        return F.kl_div(probabilities.log(), target, reduction="batchmean")
+
+    def by_hand(name, bridge):
+        logits = bridge(feature)
+        if name == "heads":
+            wanted = (answers[1], answers[2], labels)
+            return sum(kl(target, logits[:, k].softmax(-1)) for k, target in enumerate(wanted))
+        if name == "complement":
+            return kl(sum(answers) / 3, (answers[0] + logits.softmax(-1).sum(1)) / 3)
+        return 0.75 * kl(answers[1], logits.softmax(-1)) + 0.25 * F.cross_entropy(logits, labels)
+
+    for name, plan in plans.items():
+        state = objective.start()[name]
+        params = {key: tensor.clone().requires_grad_() for key, tensor in state.params.items()}
+        loss = objective.program(name)(type(state)(params, state.buffers, state.frozen), prepared[name])
+        gradients = dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True))
+        bridge = plan.bridge.train()
+        reference = dict(
+            zip(params, torch.autograd.grad(by_hand(name, bridge), list(bridge.parameters())), strict=True)
+        )
+        trees_close(gradients, reference)
+
+
+def trees_close(ours, theirs):
+    for key, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[key], rtol=0, atol=1e-10, msg=key)
+
+
+@pytest.mark.parametrize("norm", ["frn", "bn"])
+def test_together_as_alone(norm):
+    net, ends, images = scene(norm)
+    curve = start_curve(net, ends[0], ends[1]).with_statistics(net, 0.5, loader())
+    plans = {
+        "plain": plan_bridge(net, curve, images),
+        "heads": plan_bridge(net, curve, images, target=["curve", mode_target(ends[2]), "labels"], name="heads"),
+        "taps": plan_bridge(net, ends[0], images, target=mode_target(ends[1]), tap=["layers.0", "layers.2"]),
+        "complement": plan_bridge(net, ends[0], images, target=complement_target(ensemble_target(ends))),
+        "share": plan_bridge(net, curve, images, target=with_labels(curve_target(curve), 0.5)),
+    }
+    together = fit_bridges(net, plans, loader(), config=quick(2))
+    for name, plan in plans.items():
+        alone = fit_bridges(net, {name: plan}, loader(), config=quick(2))[name]
+        assert trees.fingerprint(alone.state_dict()) == trees.fingerprint(together[name].state_dict()), name
+        assert alone.heads == plan.bridge.heads
+
+
+def test_one_head_is_a_plain_bridge():
+    net, ends, _ = scene()
+    plain = fit_bridge(net, ends[0], loader(), target=mode_target(ends[1]), config=quick(1))
+    listed = fit_bridge(net, ends[0], loader(), target=[mode_target(ends[1])], config=quick(1))
+    assert plain.heads == listed.heads == 1
+    assert trees.fingerprint(plain.state_dict()) == trees.fingerprint(listed.state_dict())
+
+
+def test_heads_are_members_of_the_mean_and_cost_their_last_layer():
+    net, ends, images = scene(dtype=EXACT)
+    curve = start_curve(net, ends[0], ends[1])
+    one = plan_bridge(net, curve, images).bridge
+    three = plan_bridge(net, curve, images, target=["curve", mode_target(ends[1]), mode_target(ends[2])]).bridge
+    width = three.body.body.head.in_features
+    costs = [cost(BridgedEnsemble(net, ends[:1], [bridge]), IMAGE) for bridge in (one, three)]
+    assert costs[1].flops - costs[0].flops == 2 * 3 * width  # two more heads of three classes
+    assert costs[1].params - costs[0].params == 2 * 3 * (width + 1)
+    ensemble = BridgedEnsemble(net, ends[:2], [one, three])
+    assert len(ensemble) == len(ensemble.members(images)) == 6
+    tap = one.tap
+    logits, features = Tapped(ends[0].load(net), [tap])(images)
+    with torch.no_grad():
+        heads = three.eval()(features[tap])
+        assert heads.shape == (6, 3, 3)
+        voices = [logits, ends[1].load(net)(images), one.eval()(features[tap]), *heads.unbind(1)]
+        expected = sum(voice.softmax(-1) for voice in voices) / 6
+        torch.testing.assert_close(ensemble(images), expected, rtol=0, atol=1e-12)
+    assert "3 heads" in repr(three)
+
+
+def test_several_taps_are_pooled_to_the_smallest_and_joined():
+    net, ends, images = scene(dtype=EXACT)
+    taps = ["layers.0", "layers.4"]
+    bridge = plan_bridge(net, ends[0], images, target="labels", tap=taps, budget=0.2).bridge
+    assert bridge.share <= 0.2
+    assert bridge.places == [(0, "layers.0"), (0, "layers.4")]
+    _, features = Tapped(ends[0].load(net), taps)(images)
+    small = features["layers.4"].shape[-1]
+    factor = features["layers.0"].shape[-1] // small
+    assert factor > 1
+    large = features["layers.0"].unflatten(2, (small, factor)).unflatten(4, (small, factor)).mean(dim=(3, 5))
+    joined = Join("map")(*(features[tap] for tap in taps))
+    torch.testing.assert_close(joined, torch.cat([large, features["layers.4"]], 1), rtol=0, atol=1e-12)
+    last = Join("map, channels last")(*(features[tap].permute(0, 2, 3, 1) for tap in taps))
+    torch.testing.assert_close(last, joined, rtol=0, atol=1e-12)
+    ensemble = BridgedEnsemble(net, ends[:1], [bridge])
+    with torch.no_grad():
+        expected = bridge.eval()(*(features[tap] for tap in taps)).softmax(-1)
+        torch.testing.assert_close(ensemble.members(images)[1], expected, rtol=0, atol=1e-12)
+    two = plan_bridge(net, start_curve(net, ends[0], ends[1]), images, kind="II", tap=taps).bridge
+    assert [source for source, _ in two.places] == [0, 0, 1, 1]
+    assert BridgedEnsemble(net, ends[:2], [two])(images).shape == (6, 3)
+
+
+def test_modes_instead_of_a_curve_give_a_head_for_each_other_one():
+    net, ends, images = scene()
+    given = plan_bridge(net, ends, images)
+    assert given.target == heads_target([mode_target(ends[1]), mode_target(ends[2])])
+    assert given.reads == (ends[0],)
+    two = plan_bridge(net, ends, images, kind="II")
+    assert (two.reads, two.bridge.heads) == (tuple(ends[:2]), 1)
+    assert fit_bridge(net, ends, loader(), config=quick(1)).heads == 2
+
+
+def test_own_bodies_and_vectors():
+    torch.manual_seed(0)
+    net = Vectors()
+    mode, other = (Mode.from_module(Vectors()) for _ in range(2))
+    data = [(torch.rand(6, 4), torch.arange(6) % 3) for _ in range(2)]
+    targets = [mode_target(other), "labels"]
+    own = fit_bridge(net, mode, data, tap="first", body=Heads(nn.Linear(4, 6), 2), target=targets, config=quick(1))
+    assert own.heads == 2
+    assert fit_bridge(net, mode, data, tap=["first", "second"], target="labels", config=quick(1)).heads == 1
+    with pytest.raises(ModebridgeError, match=r"logits of \(batch, 2, 3\), but got \(1, 3\)"):
+        fit_bridge(net, mode, data, tap="first", body=nn.Linear(4, 3), target=targets, config=quick(1))
+
+
+def test_refusals():
+    net, ends, images = scene()
+    curve = start_curve(net, ends[0], ends[1])
+    with pytest.raises(ModebridgeError, match="at least one head"):
+        plan_bridge(net, curve, images, target=[])
+    with pytest.raises(ModebridgeError, match="at least one head, but got 0"):
+        complement_target(mode_target(ends[0]), heads=0)
+    with pytest.raises(ModebridgeError, match=r"share to be in \[0, 1\], but got 1.5"):
+        with_labels(mode_target(ends[0]), 1.5)
+    with pytest.raises(ModebridgeError, match="heads to be made of plain targets"):
+        heads_target([complement_target(mode_target(ends[0]))])
+    with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
+        plan_bridge(net, ends[0], images, kind="II", target="labels")
+    with pytest.raises(ModebridgeError, match="further modes to learn, or its target, but got neither"):
+        plan_bridge(net, ends[:2], images, kind="II")
+    with pytest.raises(ModebridgeError, match="'curve' \\(of a bridge with a curve\\)"):
+        plan_bridge(net, ends, images, target=["curve", "labels"])
+    with pytest.raises(ModebridgeError, match="at least 1 mode"):
+        plan_bridge(net, [], images)
+    one, two = plan_bridge(net, curve, images).bridge, heads_target([label_target()] * 2)
+    with pytest.raises(ModebridgeError, match="a head per target"):
+        BridgeObjective(net, {"b": one}, {"b": two}, ends)
+    with pytest.raises(ModebridgeError, match=r"'layers\.9'"):
+        fit_bridge(net, curve, loader(), tap=["layers.0", "layers.9"], config=quick(1))

@@ -1,0 +1,83 @@
+"""Bridges with several heads as members: what they learn, what they cost, and in table, advice and files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from modebridge import fit_bridges, plan_bridge, seeds, trees
+from modebridge.bridges import curve_target, label_target, mode_target
+from modebridge.members import HeadsMember, ModeMember, artefacts_behind, members_of, parse_member, row_plans
+from modebridge.members.curve_member import PointMember
+from modebridge.members.small_network import BridgeWeights
+from modebridge.recipes import Recipe
+from modebridge.runs import Run
+from tests.runs.damaging import tiny
+
+NAMES = ("heads-0-others-small", "heads-0-midpoints+labels-small", "heads-1-mean-small")
+
+
+def recipe(**changes: object) -> Recipe:
+    one = tiny()
+    short = replace(one.curve, epochs=1)
+    return replace(one, curve=short, bridge=short, modes=3, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return Run(recipe(methods=("heads", *NAMES[1:])), seed=3)
+
+
+@pytest.fixture(scope="module")
+def answers(run: Run):
+    return run.answers(members_of(run.recipe))
+
+
+def test_the_recipe_has_them_by_name(run: Run) -> None:
+    members = [member for member in members_of(run.recipe) if isinstance(member, HeadsMember)]
+    assert tuple(member.name for member in members) == NAMES
+    assert [parse_member(name) for name in NAMES] == members
+    assert [member.heads(run.recipe) for member in members] == [2, 3, 1]
+    names = [plan.name for plan in row_plans(run.recipe) if "head" in plan.name]
+    assert names == ["DE-1 + 2 heads (others)", "DE-1 + 3 heads (midpoints, labels)", "DE-1 + 1 head (mean), on mode 1"]
+    assert not any("head" in plan.name for plan in row_plans(recipe()))
+    assert not HeadsMember(3).belongs(run.recipe)
+    for wrong in ("heads-0-others+others-small", "heads-0-anything-small", "heads-0-small"):
+        assert HeadsMember.parse(wrong) is None
+
+
+def test_each_has_the_weights_that_the_library_gives(run: Run, answers) -> None:
+    """By hand: the same seed, batches and targets, trained alone."""
+    context = run.context
+    modes = [run.mode(k) for k in range(3)]
+    middle = [curve_target(run.curve(0, j)) for j in (1, 2)]
+    wanted = {NAMES[0]: [mode_target(modes[1]), mode_target(modes[2])], NAMES[1]: [*middle, label_target()]}
+    for name, targets in wanted.items():
+        seed = seeds.seed_for(3, name.removesuffix("-small"))
+        slim = run.recipe.slim("small")
+        plan = plan_bridge(context.net, modes[0], context.example, target=targets, name=name, seed=seed, slim=slim)
+        settings = replace(run.recipe.bridge, seed=context.seed_of("bridges"))
+        data = context.data.train("bridges", bridges=True)
+        mixup, valid = run.recipe.mixup, context.data.valid()
+        alone = fit_bridges(context.net, {name: plan}, data, mixup=mixup, config=settings, valid=valid)[name]
+        trained = run.load(parse_member(name)).bridge
+        assert trees.fingerprint(alone.state_dict()) == trees.fingerprint(trained.state_dict())
+    assert answers.test[NAMES[0]].shape == (2, len(answers.test_labels), 10)
+
+
+def test_they_count_as_their_heads_and_cost_as_one_bridge(run: Run, answers) -> None:
+    alone, headed = answers.score(("mode-0", "I-0-1-small")), answers.score(("mode-0", NAMES[0]))
+    assert alone.relative_flops < headed.relative_flops < alone.relative_flops + 0.01
+    voices = [answers.test["mode-0"], *answers.test[NAMES[0]]]
+    expected = sum(voice.double().softmax(-1) for voice in voices) / 3
+    torch.testing.assert_close(answers.probabilities(("mode-0", NAMES[0])), expected, rtol=0, atol=1e-6)
+    member, blueprint = HeadsMember(0, ("midpoints", "labels")), run.context
+    assert member.teachers(run.recipe) == (PointMember(0, 1), PointMember(0, 2))
+    assert set(member.made_from(run.recipe)) == {ModeMember(k) for k in range(3)}
+    # Mode 0 and two midpoints run once, and the body forward and backward.
+    expected = 3 * blueprint.base_cost.flops + 3 * member.chosen(blueprint).flops
+    assert BridgeWeights.work([BridgeWeights(member)], blueprint) == expected
+    places = {artefact.place for artefact in artefacts_behind([HeadsMember(0)], run.recipe)}
+    assert places == {"modes/0", "modes/1", "modes/2", f"bridges/{NAMES[0]}"}  # no curve
