@@ -41,6 +41,11 @@ def inspect(
     ->  1    8        vector   66.7%  33.3%         +83.3%  +79.3%
     1 cannot be tapped: .refused says why
     """
+    if heads < 1 or not slim > 0 or (budget is not None and not 0 < budget <= 1):
+        raise ModebridgeError(
+            f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
+            f"{heads=}; change them."
+        )
     seen = inspection.inspect(net, example)
     norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
     size = sum(parameter.numel() for parameter in net.parameters())
