@@ -332,7 +332,7 @@ def test_bad_bridges():
     ]:
         with pytest.raises(ModebridgeError, match=message):
             plan_bridge(net, curve, images, **kwargs)
-    with pytest.raises(ModebridgeError, match="further modes to learn, or its target, but got neither"):
+    with pytest.raises(ModebridgeError, match="more modes than the 1 that it reads, or its target"):
         plan_bridge(net, ends[0], images)
     with pytest.raises(ModebridgeError, match="at least one bridge"):
         fit_bridges(net, {}, loader())

@@ -218,7 +218,7 @@ def test_refusals():
         heads_target([complement_target(mode_target(ends[0]))])
     with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
         plan_bridge(net, ends[0], images, kind="II", target="labels")
-    with pytest.raises(ModebridgeError, match="further modes to learn, or its target, but got neither"):
+    with pytest.raises(ModebridgeError, match="more modes than the 2 that it reads, or its target"):
         plan_bridge(net, ends[:2], images, kind="II")
     with pytest.raises(ModebridgeError, match="'curve' \\(of a bridge with a curve\\)"):
         plan_bridge(net, ends, images, target=["curve", "labels"])
@@ -229,3 +229,41 @@ def test_refusals():
         BridgeObjective(net, {"b": one}, {"b": two}, ends)
     with pytest.raises(ModebridgeError, match=r"'layers\.9'"):
         fit_bridge(net, curve, loader(), tap=["layers.0", "layers.9"], config=quick(1))
+
+
+def test_modes_and_taps_that_make_no_bridge():
+    net, (a, b, _), images = scene()
+    wrong = [
+        (([a, b, b],), {}, "to differ, but got one of them twice"),
+        (([a, a],), {}, "to differ"),
+        (([a, b],), {"source": "end"}, "put the mode that is to be read first"),
+        (([a, b],), {"kind": "II"}, "more modes than the 2 that it reads"),
+        ((a,), {}, "more modes than the 1 that it reads"),
+        (((mode for mode in (a, b)),), {}, "or give a list of modes"),
+        (([a, b],), {"tap": ["layers.0", "layers.0"]}, "a list of different names"),
+        (([a, b],), {"tap": (name for name in ["layers.0"])}, "a list of different names"),
+        (([a, b],), {"tap": 2}, "a list of different names"),
+        ((a,), {"target": mode_target(Mode.from_module(nn.Linear(2, 2)))}, "the same tensors"),
+    ]
+    for given, choices, sentence in wrong:
+        with pytest.raises(ModebridgeError, match=sentence):
+            plan_bridge(net, *given, images, **choices)
+
+
+class _TwoPrecisions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.early, self.late = nn.Conv2d(1, 4, 3).bfloat16(), nn.Conv2d(4, 4, 3)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, images):
+        return self.head(self.late(self.early(images.bfloat16()).float()).mean(dim=(2, 3)))
+
+
+def test_taps_of_two_precisions_in_any_order():
+    """Joined they have the wider one, and so has the body."""
+    net = _TwoPrecisions().eval()
+    mode = Mode.from_module(net)
+    for taps in (["early", "late"], ["late", "early"]):
+        plan = plan_bridge(net, mode, torch.rand(2, *IMAGE), tap=taps, target="labels")
+        assert {weight.dtype for weight in plan.bridge.parameters()} == {torch.float32}

@@ -196,3 +196,13 @@ def test_what_cannot_be_done_is_said(changes, sentence):
     arguments = {"pairs": {"a-b": (a, b)}, "teachers": [c], "train_data": loader(), **changes}
     with pytest.raises(ModebridgeError, match=sentence):
         mb.fit_taught_curves(tiny_net(), **arguments)
+
+
+def test_teachers_in_any_form():
+    net, (a, b, c) = tiny_net(0), modes(3)
+    pairs, data = {"a": (a, b)}, loader(8)
+    listed = mb.fit_taught_curves(net, pairs, [c], data, config=quick(1))["a"]
+    for form in (c, (mode for mode in [c])):
+        assert bits(mb.fit_taught_curves(net, pairs, form, data, config=quick(1))["a"]) == bits(listed)
+    with pytest.raises(ModebridgeError, match="Expected pairs to be a dict"):
+        mb.fit_taught_curves(net, [(a, b)], [c], data, config=quick(1))

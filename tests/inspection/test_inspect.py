@@ -12,6 +12,7 @@ from torch import nn
 
 import modebridge
 from modebridge.errors import ModebridgeError
+from modebridge.evaluate import tap_costs
 from modebridge.inspection import inspect
 from modebridge.nets import SPECS, ResNet, Tapped, last_blocks_tap, resnet
 from tests.real_nets import IMAGES, Texts, real_net
@@ -331,3 +332,19 @@ def test_what_a_bridge_at_each_tap_would_cost():
     none = modebridge.inspect(net, images, budget=1e-9)
     assert all(none.price(tap) is None for tap in none.taps)
     assert "  -  " in str(none)
+
+
+@pytest.mark.parametrize("wrong", [{"heads": 0}, {"slim": 0}, {"budget": 5}, {"budget": 0}])
+def test_bridges_that_cannot_be_priced(wrong):
+    with pytest.raises(ModebridgeError, match="heads of at least 1"):
+        modebridge.inspect(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), torch.rand(1, 4), **wrong)
+
+
+def test_features_alike_are_priced_once(monkeypatch):
+    priced = []
+    monkeypatch.setattr(tap_costs, "body_for", lambda shape, *_, **__: priced.append(shape) or nn.Linear(8, 2))
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
+    seen = modebridge.inspect(net, torch.rand(1, 4))
+    assert str(seen) == str(seen)
+    assert len(seen.taps) == 3
+    assert priced == [(8,)]

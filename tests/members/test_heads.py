@@ -9,11 +9,14 @@ import torch
 
 from modebridge import fit_bridges, plan_bridge, seeds, trees
 from modebridge.bridges import curve_target, label_target, mode_target
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import MemberCost
 from modebridge.members import HeadsMember, ModeMember, artefacts_behind, members_of, parse_member, row_plans
 from modebridge.members.curve_member import PointMember
 from modebridge.members.small_network import BridgeWeights
 from modebridge.recipes import Recipe
 from modebridge.runs import Run
+from modebridge.runs.read_answers import _belongs, _Kept
 from tests.runs.damaging import tiny
 
 NAMES = ("heads-0-others-small", "heads-0-midpoints+labels-small", "heads-1-mean-small")
@@ -81,3 +84,21 @@ def test_they_count_as_their_heads_and_cost_as_one_bridge(run: Run, answers) -> 
     assert BridgeWeights.work([BridgeWeights(member)], blueprint) == expected
     places = {artefact.place for artefact in artefacts_behind([HeadsMember(0)], run.recipe)}
     assert places == {"modes/0", "modes/1", "modes/2", f"bridges/{NAMES[0]}"}  # no curve
+
+
+def test_answers_of_heads_that_learned_other_modes_are_left_out() -> None:
+    """As in a folder that goes on with another number of modes, and without the heads."""
+    answers, cost = torch.zeros(2, 1, 10), MemberCost(1, 1, ("mode-0",))
+    kept = _Kept(HeadsMember(0), answers, answers, cost, "", {f"mode-{k}": "" for k in range(3)})
+    assert _belongs(kept, recipe())
+    for other in (2, 4):
+        assert not _belongs(kept, replace(recipe(), modes=other))
+    assert _belongs(replace(kept, parents={}), recipe()), "of old folders it is not known"
+
+
+def test_members_that_a_recipe_cannot_have() -> None:
+    for wrong in ("heads-3-others-small", "heads-0-others-huge", "heads-0-others-slim"):
+        with pytest.raises(ModebridgeError, match=f"but got '{wrong}'"):
+            members_of(recipe(methods=(wrong,)))
+        assert not any("head" in plan.name for plan in row_plans(recipe(methods=(wrong,))))
+    assert HeadsMember.parse("heads-0-others-slim2.5") == HeadsMember(0, size="slim2.5")

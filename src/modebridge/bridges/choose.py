@@ -19,7 +19,7 @@ from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, check_tap,
 from modebridge.nets.flops import counting
 from modebridge.types import Inputs, Layout
 
-__all__ = ["ChosenBody", "choose_body"]
+__all__ = ["ChosenBody", "choose_body", "listed_taps"]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def choose_body(
             body = body_like(replace(net.spec, classes=outputs), kind, slim, design=design, seed=seed)
         else:
             body = body_for(shape, outputs, kind, slim, layout=layout, norm=norm, design=design, seed=seed)
-        body = (body if heads == 1 else Heads(body, heads)).to(read[0].dtype)
+        body = (body if heads == 1 else Heads(body, heads)).to(torch.cat([feature.flatten() for feature in read]).dtype)
     taken = _check_body(body, read * READS[kind], (classes,) if heads == 1 else (heads, classes), name)
     if budget is not None and taken > budget * whole:
         raise ModebridgeError(
@@ -109,6 +109,14 @@ def choose_body(
             f"but got {taken:,.0f}; give a smaller body or a larger budget."
         )
     return ChosenBody(body, tuple(taps), taken, whole)
+
+
+def listed_taps(tap: str | Sequence[str] | None) -> list[str]:
+    """The names of taps one by one; none where they are to be chosen."""
+    taps = [tap] if isinstance(tap, str) else tap or []
+    if not isinstance(taps, Sequence) or len(set(taps)) < len(taps) or not all(isinstance(name, str) for name in taps):
+        raise ModebridgeError(f"Expected tap to be a name or a list of different names, but got {tap}; see inspect.")
+    return list(taps)
 
 
 def _check_budget(budget: float | None) -> None:
@@ -120,7 +128,7 @@ def _check_budget(budget: float | None) -> None:
 
 def _taps(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs) -> tuple[list[str], Layout | None]:
     """The taps, given or chosen, and how their features lie, where that is known."""
-    taps = [tap] if isinstance(tap, str) else list(tap or [])
+    taps = listed_taps(tap)
     for name in taps:
         check_tap(net, name)
     if isinstance(net, ResNet) and (taps or net.paper_tap):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import nn
@@ -13,7 +14,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.inspection import Inspection, Tap
 from modebridge.nets import FilterResponseNorm, Norm, ResNet
 from modebridge.nets.flops import counting, zeros
-from modebridge.types import Batch, Inputs
+from modebridge.types import Batch, Inputs, Layout
 
 __all__ = ["inspect"]
 
@@ -41,25 +42,34 @@ def inspect(
     ->  1    8        vector   66.7%  33.3%         +83.3%  +79.3%
     1 cannot be tapped: .refused says why
     """
+    if heads < 1 or not slim > 0 or (budget is not None and not 0 < budget <= 1):
+        raise ModebridgeError(
+            f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
+            f"{heads=}; change them."
+        )
     seen = inspection.inspect(net, example)
     norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
     size = sum(parameter.numel() for parameter in net.parameters())
 
-    def price(tap: Tap) -> tuple[float, float] | None:
+    @cache  # most taps have the feature of another one, and widths within a budget are searched for
+    def counted_at(shape: tuple[int, ...], layout: Layout, paper: bool) -> tuple[float, float] | None:
         outputs = seen.classes * heads
         try:
             with torch.device("meta"):  # nothing is drawn, computed or kept
-                if isinstance(net, ResNet) and tap.name == net.paper_tap and budget is None:
+                if isinstance(net, ResNet) and paper and budget is None:
                     body: nn.Module = body_like(replace(net.spec, classes=outputs), "I", slim)
                 elif budget is None:
-                    body = body_for(tap.shape, outputs, "I", slim, layout=tap.layout, norm=norm)
+                    body = body_for(shape, outputs, "I", slim, layout=layout, norm=norm)
                 else:
-                    body, _ = body_within(tap.shape, tap.layout, outputs, "I", budget * seen.flops, norm=norm)
+                    body, _ = body_within(shape, layout, outputs, "I", budget * seen.flops, norm=norm)
         except ModebridgeError:  # no bridge is so small
             return None
         with torch.no_grad(), counting() as counted:
-            body.eval()(*zeros(body, tap.shape))
+            body.eval()(*zeros(body, shape))
         params = sum(parameter.numel() for parameter in body.parameters())
         return (counted() / seen.flops, params / size) if seen.flops and size else None
+
+    def price(tap: Tap) -> tuple[float, float] | None:
+        return counted_at(tuple(tap.shape), tap.layout, isinstance(net, ResNet) and tap.name == net.paper_tap)
 
     return replace(seen, price=price)

@@ -24,6 +24,9 @@ PARTS = ("others", "midpoints", "labels", "mean")
 """What heads learn: every other mode, the midpoint of every curve from the mode that is read, labels, and the mean of
 all modes."""
 
+SIZE = r"(small|medium|slim\d+(?:\.\d+)?)"
+"""The sizes that `Recipe.slim` knows."""
+
 
 @dataclass(frozen=True)
 class HeadsMember(Method, SmallNetwork):
@@ -135,11 +138,16 @@ class HeadsMember(Method, SmallNetwork):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "heads-0-others-small" or "heads-0-midpoints+labels-medium"."""
-        form = re.fullmatch(rf"heads-(\d+)-((?:{'|'.join(PARTS)})(?:\+(?:{'|'.join(PARTS)}))*)-([a-z]+[\d.]*)", name)
+        form = re.fullmatch(rf"heads-(\d+)-((?:{'|'.join(PARTS)})(?:\+(?:{'|'.join(PARTS)}))*)-{SIZE}", name)
         if form is None:
             return None
         parts = tuple(form[2].split("+"))
         return cls(int(form[1]), parts, form[3]) if len(set(parts)) == len(parts) else None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Member]:
+        """Those that the recipe has the modes for."""
+        return [member for member in super().of(recipe) if member.belongs(recipe)]
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:

@@ -37,8 +37,9 @@ def read_answers(folder: RunFolder) -> Answers:
     """What the members of a run folder said.
 
     Members that do not belong to the present run are left out: those asked about other images, those made from modes
-    that have been replaced, and those of modes that the recipe no longer has. So are damaged ones, and those that read
-    a mode that is left out; `folder.damage` has these, `missing_members` those that the recipe has and are not there.
+    that have been replaced, those of modes that the recipe no longer has, and those that it makes from other members
+    now. So are damaged ones, and those that read a mode that is left out; `folder.damage` has these, `missing_members`
+    those that the recipe has and are not there.
     """
     labels, noted = folder.read("logits/labels")
     recipe = known_recipe_of(folder)
@@ -66,7 +67,7 @@ def read_answers(folder: RunFolder) -> Answers:
     for name, kept in list(logits_of.items()):
         replaced = any(ids.get(parent) != id for parent, id in kept.parents.items())
         unread = any(read not in logits_of for read in kept.cost.reads)
-        if replaced or unread or (recipe is not None and not kept.member.belongs(recipe[0])):
+        if replaced or unread or (recipe is not None and not _belongs(kept, recipe[0])):
             del logits_of[name]
     if first not in logits_of:
         raise _unfinished(folder, first)
@@ -82,6 +83,13 @@ def read_answers(folder: RunFolder) -> Answers:
         test_labels=labels["test"].long(),
         costs={name: logits_of[name].cost for name in order},
     )
+
+
+def _belongs(kept: _Kept, recipe: Recipe) -> bool:
+    """Whether a recipe can have a member, made from these very members: heads learn as many modes as there are."""
+    if not kept.member.belongs(recipe):
+        return False
+    return not kept.parents or set(kept.parents) == {member.name for member in kept.member.made_from(recipe)}
 
 
 def missing_members(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[str]:

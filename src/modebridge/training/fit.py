@@ -115,7 +115,7 @@ def fit_curve(
     pins: int = 1,
     pin_start: PinStart = "midpoint",
     r: float = 0.5,
-    teachers: Sequence[Teacher] | None = None,
+    teachers: Sequence[Teacher] | Teacher | None = None,
     mixup: float = 1.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,

@@ -20,6 +20,7 @@ from modebridge.bridges import (
     curve_target,
     heads_target,
     label_target,
+    listed_taps,
     mode_target,
 )
 from modebridge.curves import Curve, check_r
@@ -104,11 +105,13 @@ def plan_bridge(
         modes = _listed(curve)
     reads = tuple(modes[: READS[kind]])
     if target == "curve" and not isinstance(curve, Curve):
-        aim = _others(modes[len(reads) :])
+        aim = _others(modes, kind)
     elif isinstance(target, Target | str) or not isinstance(target, Sequence):
         aim = _aim(target, curve, r)
     else:
         aim = heads_target([_aim(one, curve, r) for one in target])
+    if aim.modes:
+        check_modes(net, aim.modes, 1, "a bridge's target")
     chosen = choose_body(
         net,
         images,
@@ -130,13 +133,20 @@ def _listed(modes: Mode | Sequence[Mode]) -> list[Mode]:
     return [modes] if isinstance(modes, Mode) else list(modes)
 
 
-def _others(modes: Sequence[Mode]) -> Target:
-    if not modes:
+def _others(modes: Sequence[Mode], kind: Kind) -> Target:
+    others = modes[READS[kind] :]
+    if not others:
         raise ModebridgeError(
-            "Expected a bridge without a curve to be given further modes to learn, or its target, but got neither; "
-            "give a list of modes, a curve, or target=."
+            f"Expected a type {kind} bridge without a curve to be given more modes than the {READS[kind]} that it "
+            f"reads, or its target, but got {len(modes)} and no target; give further modes to learn, a curve, or "
+            "target=."
         )
-    return heads_target([mode_target(mode) for mode in modes])
+    if len({mode.id for mode in modes}) < len(modes):
+        raise ModebridgeError(
+            "Expected the modes of a bridge without a curve to differ, but got one of them twice; give each once: the "
+            "first is read, and there is a head for each of the others."
+        )
+    return heads_target([mode_target(mode) for mode in others])
 
 
 def _aim(target: object, curve: Curve | Mode | Sequence[Mode], r: float) -> Target:
@@ -158,10 +168,15 @@ def _check_choices(net: nn.Module, curve: Curve | Mode | Sequence[Mode], kind: s
         check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
     elif isinstance(curve, Mode | Sequence):
         check_modes(net, _listed(curve), 2 if kind == "II" else 1, "a bridge")
+        if source == "end":
+            raise ModebridgeError(
+                "Expected source to be 'start' for a bridge without a curve, which reads the first mode, but got "
+                "'end'; put the mode that is to be read first."
+            )
     else:
         raise ModebridgeError(
             f"Expected a bridge to be given a curve or modes, but got {type(curve).__name__}; make a curve with "
-            "fit_curve."
+            "fit_curve, or give a list of modes."
         )
     if kind not in ("I", "II"):
         raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
@@ -254,7 +269,7 @@ def fit_bridge(
 ) -> Bridge:
     """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with their arguments."""
     _check_choices(net, curve, kind, source, r)
-    for name_of_tap in [tap] if isinstance(tap, str) else tap or ():
+    for name_of_tap in listed_taps(tap):
         check_tap(net, name_of_tap)
     least = partial(least_images, net, engine=engine or Engine(), norms_only=True)
     start = curve.start if isinstance(curve, Curve) else _listed(curve)[0]

@@ -32,7 +32,7 @@ __all__ = ["check_kinds", "check_teachers", "fit_taught_curves"]
 def fit_taught_curves(
     net: nn.Module,
     pairs: Mapping[str, tuple[Mode, Mode]],
-    teachers: Sequence[Teacher],
+    teachers: Sequence[Teacher] | Teacher,
     train_data: Batches,
     *,
     mixup: float = 1.0,
@@ -72,6 +72,12 @@ def fit_taught_curves(
         report: told of progress.
     """
     check_r(r)
+    if not isinstance(pairs, Mapping):
+        raise ModebridgeError(
+            f"Expected pairs to be a dict from names to the two ends of a curve, but got {type(pairs).__name__}; name "
+            'them, as {"a": (start, end)}.'
+        )
+    teachers = (teachers,) if isinstance(teachers, Mode | BridgedEnsemble) else tuple(teachers)
     if not pairs:
         raise ModebridgeError("Expected at least one pair of modes, but got none; give the two ends of a curve.")
     if not teachers:
