@@ -163,7 +163,7 @@ class HeadsMember(Method, SmallNetwork):
                 _row_name(member, recipe),
                 (ModeMember(member.i), member),
                 cls.family,
-                cls.order(k),
+                (1, 1.5, k),  # behind the bridges on one network
                 "one small network with a head for each network that it learns",
             )
             for k, member in enumerate(members)

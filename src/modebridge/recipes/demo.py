@@ -23,6 +23,7 @@ def digits() -> Recipe:
         type2="first",
         small=4,
         medium=2,
+        methods=("heads",),
         student_epochs=60,
         device="cpu",
     )
