@@ -102,3 +102,9 @@ def test_members_that_a_recipe_cannot_have() -> None:
             members_of(recipe(methods=(wrong,)))
         assert not any("head" in plan.name for plan in row_plans(recipe(methods=(wrong,))))
     assert HeadsMember.parse("heads-0-others-slim2.5") == HeadsMember(0, size="slim2.5")
+
+
+@pytest.mark.parametrize("name", ["I-0-1-huge", "labels-0-1-slim", "heads-0-others-slim0x"])
+def test_sizes_that_nobody_knows_are_no_names(name: str) -> None:
+    with pytest.raises(ModebridgeError, match="Expected a member such as"):
+        parse_member(name)

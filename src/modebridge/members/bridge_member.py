@@ -14,7 +14,7 @@ from modebridge.members.context import Context
 from modebridge.members.curve_member import PointMember, load_curve, point_artefacts
 from modebridge.members.member import Member, RowPlan
 from modebridge.members.mode_member import ModeMember, mode_on, on_base, split_base
-from modebridge.members.small_network import SmallNetwork
+from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
 
@@ -120,7 +120,7 @@ class BridgeMember(SmallNetwork):
     def parse(cls, name: str) -> Self | None:
         """From "I-0-1-small", "II-0-1-slim8@0.3" or "swa-I-0-1-small"."""
         base, rest = split_base(name)
-        form = re.fullmatch(r"(II|I)-(\d+)-(\d+)-([a-z]+[\d.]*)(?:@([\d.]+))?", rest)
+        form = re.fullmatch(rf"(II|I)-(\d+)-(\d+)-{SIZE}(?:@([\d.]+))?", rest)
         if form is None:
             return None
         return cls("II" if form[1] == "II" else "I", int(form[2]), int(form[3]), form[4], float(form[5] or 0.5), base)

@@ -13,7 +13,7 @@ from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Context
 from modebridge.members.member import Member, RowPlan
 from modebridge.members.mode_member import ModeMember, load_mode, weights_of
-from modebridge.members.small_network import SmallNetwork
+from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
 
@@ -83,7 +83,7 @@ class ControlMember(SmallNetwork):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "labels-0-1-small"."""
-        form = re.fullmatch(r"labels-(\d+)-(\d+)-([a-z]+[\d.]*)", name)
+        form = re.fullmatch(rf"labels-(\d+)-(\d+)-{SIZE}", name)
         return cls(int(form[1]), int(form[2]), form[3]) if form else None
 
     @classmethod

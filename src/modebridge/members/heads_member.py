@@ -14,7 +14,7 @@ from modebridge.members.context import Context
 from modebridge.members.curve_member import PointMember, load_curve
 from modebridge.members.member import Member, Method, RowPlan
 from modebridge.members.mode_member import ModeMember, load_mode, weights_of
-from modebridge.members.small_network import SmallNetwork
+from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
 
@@ -23,9 +23,6 @@ __all__ = ["HeadsMember"]
 PARTS = ("others", "midpoints", "labels", "mean")
 """What heads learn: every other mode, the midpoint of every curve from the mode that is read, labels, and the mean of
 all modes."""
-
-SIZE = r"(small|medium|slim\d+(?:\.\d+)?)"
-"""The sizes that `Recipe.slim` knows."""
 
 
 @dataclass(frozen=True)

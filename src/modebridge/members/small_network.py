@@ -19,7 +19,10 @@ from modebridge.nets import skeleton
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, fit_bridges
 
-__all__ = ["BridgeWeights", "SmallNetwork"]
+__all__ = ["SIZE", "BridgeWeights", "SmallNetwork"]
+
+SIZE = r"(small|medium|slim\d+(?:\.\d+)?)"
+"""The sizes that `Recipe.slim` knows, as a part of members' names."""
 
 
 @dataclass(frozen=True)
