@@ -290,3 +290,16 @@ def test_filter_response_norm_of_sequences_is_that_of_maps_one_pixel_high():
     torch.testing.assert_close(norm(x), norm(x[:, :, None])[:, :, 0])
     body = body_for((8, 9), 3, "I", 2, layout="sequence", norm="frn", seed=0)
     assert body(torch.rand(2, 8, 4)).shape == (2, 3)
+
+
+def test_a_small_map_is_halved_before_blocks_are_given_up():
+    """One strided block of width 8 has 32*8*9*16 + 8*8*9*16 + 32*8*16 + 80 = 50,256 multiply-adds, each more 18,432."""
+    one, more = 50_256, 18_432
+    strides = {one - 1: None, one: [2], one + more: [2, 1], one + 2 * more: [2, 1, 1], 1_000_000: [1, 1, 1]}
+    for flops, expected in strides.items():
+        body, counted = body_within((32, 8, 8), "map", 10, "I", flops)
+        assert counted <= flops
+        blocks = getattr(body, "layers", None)
+        assert (blocks and [block.conv1.stride[0] for block in blocks]) == expected
+    tiny, _ = body_within((32, 2, 2), "map", 10, "I", 20_000)
+    assert tiny.layers[0].conv1.stride == (1, 1)
