@@ -11,14 +11,17 @@ from modebridge.cli.options import (
     Data,
     Device,
     Folder,
+    GpusPerStage,
     Json,
     MeanName,
     Modes,
+    On,
     Out,
     Page,
     RecipeName,
     Seed,
     Settings,
+    Shared,
 )
 
 __all__ = ["app"]
@@ -60,13 +63,17 @@ def run(
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write RUN/tensorboard too (an extra).")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only show what is there and what would be trained.")] = False,
+    on: On = None,
+    gpus_per_stage: GpusPerStage = None,
+    shared: Shared = None,
     as_json: Json = False,
 ) -> None:
     """Train modes, curves and bridges that are missing, score them, and write the report.
 
     Without a recipe it runs `digits`: hand-written digits carried in the package, no download, a minute or two on two
     cores. What is in the run folder is not trained again; a run that was stopped goes on. Started by `torchrun` it
-    shares the work among processes. A recipe of your own that is a Python file is executed, as any program.
+    shares the work among processes; with --on the stages run side by side on a Ray cluster. A recipe of your own that
+    is a Python file is executed, as any program.
 
     Examples: `modebridge run`, `modebridge run cifar10-short --data ~/cifar --out runs/c10`,
     `modebridge run digits --set modes=3 --set norm=frn`.
@@ -88,6 +95,7 @@ def run(
         modes=modes,
         boards=tensorboard,
         as_json=as_json,
+        cluster=run_commands.Cluster(on, gpus_per_stage, shared),
     )
 
 
