@@ -20,12 +20,12 @@ from modebridge.runs.plan import Job
 from modebridge.runs.ray_connection import LOCAL, Connection
 from modebridge.runs.ray_worker import (
     Call,
-    Mailbox,
     News,
     Note,
     StageError,
     do_job,
     forget,
+    mailbox_class,
     packed,
     unpacked,
     versions,
@@ -110,7 +110,8 @@ class OnRay(Executor):
         self._cards = max(node.get("GPU", 0.0) for node in nodes)
         self.device = self._device(device, recipe)
         on_head = {"node:__internal_head__": 0.001}  # the node that is not lost without all being lost
-        self._mailbox = self._ray.remote(Mailbox).options(num_cpus=0, resources=on_head, max_restarts=-1).remote()
+        actor = self._ray.remote(mailbox_class())
+        self._mailbox = actor.options(num_cpus=0, resources=on_head, max_restarts=-1).remote()
         total = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
         self.about = (
             f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, {total['CPU']:g} cores, {total['GPU']:g} GPUs; "
@@ -222,10 +223,11 @@ class OnRay(Executor):
 
     def _hear(self, states: Mapping[str, StageState], jobs: Mapping[str, Job], orders: Orders) -> None:
         try:
-            mail: list[News] = self._ray.get(self._mailbox.take.remote(), timeout=5)
+            letters = self._ray.get(self._mailbox.take.remote(), timeout=5)
         except self._ray.exceptions.RayError:  # it is only news
             return
-        for news in mail:
+        for news in map(pickle.loads, letters):
+            assert isinstance(news, News)
             state, job = states[news.title], jobs[news.title]
             state.state, state.node, state.device = "running", news.node, news.device
             if news.fresh is not None:

@@ -32,6 +32,8 @@ class Connection:
         self._ours = not self.ray.is_initialized()
         if self._ours:
             self._connect(address, cpus)
+            # Ray prints to standard output that a worker died, whatever it was told; we say what matters ourselves.
+            self.ray._private.worker._worker_logs_enabled = False
         self._head = self._find_head(address)
         self._heard = time.monotonic()
 

@@ -23,7 +23,7 @@ from modebridge.runs.folder import machine
 from modebridge.runs.plan import Job
 from modebridge.training import Checkpoints, Epoch
 
-__all__ = ["Call", "Mailbox", "News", "Note", "StageError", "do_job", "forget", "packed", "unpacked", "versions"]
+__all__ = ["Call", "News", "Note", "StageError", "do_job", "forget", "mailbox_class", "packed", "unpacked", "versions"]
 
 
 @dataclass(frozen=True)
@@ -97,20 +97,24 @@ class StageError(Exception):
         self.title, self.node, self.reason = title, node, reason
 
 
-class Mailbox:
-    """An actor: workers put news in, the driver takes it out."""
+def mailbox_class() -> type[Any]:
+    """An actor: workers put news in, the driver takes it out; both pickled.
 
-    def __init__(self) -> None:
-        self._news: list[News] = []
+    Its class is made here so that Ray sends it as it is: its process then has no need to import any of ours.
+    """
 
-    def put(self, news: News) -> None:
-        """Leave a message."""
-        self._news.append(news)
+    class Mailbox:
+        def __init__(self) -> None:
+            self._letters: list[bytes] = []
 
-    def take(self) -> list[News]:
-        """All messages since the last time."""
-        news, self._news = self._news, []
-        return news
+        def put(self, letter: bytes) -> None:
+            self._letters.append(letter)
+
+        def take(self) -> list[bytes]:
+            letters, self._letters = self._letters, []
+            return letters
+
+    return Mailbox
 
 
 def do_job(call: Call, mailbox: Any, images: Sequence[Any], places: Sequence[str], *parents: bytes) -> tuple[Any, ...]:
@@ -118,7 +122,7 @@ def do_job(call: Call, mailbox: Any, images: Sequence[Any], places: Sequence[str
 
     Args:
         call: what to do.
-        mailbox: the handle of a `Mailbox`.
+        mailbox: the handle of a mailbox.
         images: a reference to the splits; empty where they are read here.
         places: of the parents.
         parents: their tensors.
@@ -149,7 +153,7 @@ def _do(
     last: list[Any] = []
 
     def tell(**news: Any) -> None:
-        last[:] = [mailbox.put.remote(News(call.title, node, device, **news))]
+        last[:] = [mailbox.put.remote(pickle.dumps(News(call.title, node, device, **news)))]
 
     context.progress = lambda *progress: tell(progress=progress)
     checkpoints = _checkpoints(call, job, context)

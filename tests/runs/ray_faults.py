@@ -1,0 +1,92 @@
+"""A small recipe whose stages take long enough to be killed in, and what it is compared by."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from modebridge.recipes import Recipe
+from modebridge.runs import Run, RunFolder
+from tests.runs.damaging import tiny
+
+
+def lasting(modes: int = 2, epochs: int = 40) -> Recipe:
+    """As tiny as can be, but modes and curves are trained for some seconds."""
+    recipe = tiny()
+    return replace(
+        recipe, modes=modes, mode=replace(recipe.mode, epochs=epochs), curve=replace(recipe.curve, epochs=epochs // 4)
+    )
+
+
+def hashes(path: Path) -> dict[str, str]:
+    """Of the tensors of all artefacts."""
+    folder = RunFolder(path)
+    return {place: str(folder.meta(place)["hash"]) for place in folder.places()}
+
+
+def epochs(path: Path) -> dict[str, list[int]]:
+    """The numbers of the epochs that were written down, by artefact."""
+    folder = RunFolder(path)
+    return {place: [epoch.number for epoch in folder.metrics.read(place)] for place in folder.metrics.places()}
+
+
+def workers(title: str) -> list[psutil.Process]:
+    """The processes of this process's own Ray that are at work on a stage."""
+    found = []
+    for process in psutil.Process(os.getpid()).children(recursive=True):
+        try:
+            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+class Killer(threading.Thread):
+    """Kills, with -9, workers of a stage that have saved themselves: each a moment after that.
+
+    Args:
+        work: the folder of checkpoints.
+        title: how the names of stages begin.
+        times: how many kills.
+    """
+
+    def __init__(self, work: Path, title: str, times: int = 1) -> None:
+        super().__init__(daemon=True)
+        self._work, self._title, self._times = work, title, times
+        self.killed: list[str] = []
+        self.start()
+
+    def run(self) -> None:
+        """Look and kill."""
+        seen: set[int] = set()
+        while len(self.killed) < self._times:
+            time.sleep(0.02)
+            for victim in workers(self._title):
+                with contextlib.suppress(psutil.Error, IndexError):
+                    name = victim.cmdline()[0].removeprefix("ray::")
+                    files = self._work.glob(f"{name.replace(' ', '-')}-*")
+                    saved = [file.stat().st_mtime for file in files if not file.suffix]
+                    # Saved by this very worker, not by the one before it.
+                    if victim.pid not in seen and max(saved, default=0.0) > victim.create_time() + 1:
+                        seen.add(victim.pid)
+                        victim.kill()
+                        self.killed.append(name)
+
+
+class Watched(Run):
+    """A run that notes how its jobs begin."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.begun: list[tuple[str, bool]] = []
+
+    def _begin(self, job: object, fresh: bool) -> None:
+        self.begun.append((job.title, fresh))  # type: ignore[attr-defined]
+        super()._begin(job, fresh)  # type: ignore[arg-type]
