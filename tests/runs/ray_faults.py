@@ -6,11 +6,14 @@ import contextlib
 import os
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
+import torch
 
+from modebridge.members import Artefact, Context, Made, Making
 from modebridge.recipes import Recipe
 from modebridge.runs import Run, RunFolder
 from tests.runs.damaging import tiny
@@ -90,3 +93,51 @@ class Watched(Run):
     def _begin(self, job: object, fresh: bool) -> None:
         self.begun.append((job.title, fresh))  # type: ignore[attr-defined]
         super()._begin(job, fresh)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Lump(Artefact):
+    """Something to be made without training.
+
+    Args:
+        number: of it.
+        size: in MB.
+        behaviour: "" to be made, "raise" to fail, "slow" to take two seconds.
+        needs: the lumps that it is the sum of.
+    """
+
+    number: int
+    size: int = 1
+    behaviour: str = ""
+    needs: tuple[Lump, ...] = ()
+    folder = "lumps"
+    stage = "lumps"
+
+    @property
+    def name(self) -> str:
+        return str(self.number)
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        return self.needs
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        return {"size": self.size}
+
+    @classmethod
+    def make(cls, group: Sequence[Lump], making: Making) -> dict[str, Made]:
+        made = {}
+        for lump in group:
+            if lump.behaviour == "raise":
+                raise RuntimeError("the disk of this node is on fire\nand more")
+            if lump.behaviour == "slow":
+                time.sleep(2)
+            sums = sum(float(making.parents[one.place]["x"].sum()) for one in lump.needs)
+            tensor = torch.full((lump.size * 2**18,), float(lump.number))
+            made[lump.name] = Made({"x": tensor, "sum": torch.tensor(sums)}, {"node_id": _node()})
+        return made
+
+
+def _node() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())

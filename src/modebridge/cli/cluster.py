@@ -31,16 +31,18 @@ class Cluster:
     Args:
         on: "ray" or an address; None makes them in this process.
         gpus: the share of a GPU that a stage asks for.
+        most: how many artefacts a stage of training has at most.
         shared: a folder that all nodes see.
     """
 
     on: str | None = None
     gpus: float | None = None
+    most: int | None = None
     shared: Path | None = None
 
     def check(self) -> None:
         """Refuse what cannot be meant."""
-        for option, value in {"--gpus-per-stage": self.gpus, "--shared": self.shared}.items():
+        for option, value in {"--gpus-per-stage": self.gpus, "--per-stage": self.most, "--shared": self.shared}.items():
             if self.on is None and value is not None:
                 raise ModebridgeError(
                     f"Expected {option} only with --on, but got {value}; add --on ray, or leave it out."
@@ -64,7 +66,9 @@ class Cluster:
         # On one machine the run folder is a folder that all see.
         shared = self.shared or (folder.path / ".work" if self.on == LOCAL else None)
         with (
-            OnRay(self.on, recipe=recipe, device=device, gpus=self.gpus, shared=shared, every=folder.every) as executor,
+            OnRay(
+                self.on, recipe=recipe, device=device, gpus=self.gpus, most=self.most, shared=shared, every=folder.every
+            ) as executor,
             _live_table(executor),
         ):
             say(f"Ray: {executor.about}")

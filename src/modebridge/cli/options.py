@@ -22,6 +22,7 @@ __all__ = [
     "On",
     "Out",
     "Page",
+    "PerStage",
     "RecipeName",
     "Seed",
     "Settings",
@@ -66,6 +67,13 @@ On = Annotated[
 ]
 GpusPerStage = Annotated[
     float | None, typer.Option(metavar="X", help="With --on: the share of a GPU per stage; 0.5 puts two on a card.")
+]
+PerStage = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="At most N artefacts per stage of training: bridges, else one stage, become work for several GPUs.",
+    ),
 ]
 Shared = Annotated[
     Path | None,

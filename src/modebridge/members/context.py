@@ -115,6 +115,8 @@ class Context(Blueprint):
         self.progress = progress
         self.made_on: str = engine.device.type
         """The kind of device that artefacts are made on; another than the engine's where other machines make them."""
+        self.most: int | None = None
+        """How many artefacts are trained in one go at most, so that there are jobs for many devices; None: no limit."""
 
     @cached_property
     def example(self) -> Inputs:

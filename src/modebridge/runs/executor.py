@@ -97,6 +97,8 @@ class Executor(Protocol):
     """Whether it takes all that is missing at once, parents before their children, and waits for parents by itself."""
     device: str | None = None
     """The kind of device that it makes things on; None for that of this process."""
+    most: int | None = None
+    """How many artefacts a job of training has at most; None leaves it to their kind."""
 
     def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
         """Do all of them, and hand over what each has made."""

@@ -78,6 +78,8 @@ class OnRay(Executor):
         device: "auto" (a GPU where the cluster has one and the recipe wants it), "cpu" or "cuda".
         gpus: the share of a GPU that a job asks for; 0.5 puts two on a card. None asks for one on "cuda", else none.
         cpus: how many cores a Ray of our own may use; None for all.
+        most: how many artefacts are trained in one job at most. All bridges in one pass are the least work, but one
+            job; some at a time are jobs for several devices, to the same bits.
         shared: a folder that every node sees, for checkpoints; None keeps them in temporary folders of the nodes.
         every: seconds between two checkpoints.
         watch: told how far all jobs are, a few times a second.
@@ -93,6 +95,7 @@ class OnRay(Executor):
         device: str = "auto",
         gpus: float | None = None,
         cpus: int | None = None,
+        most: int | None = None,
         shared: Path | str | None = None,
         every: float = 10.0,
         watch: Watch | None = None,
@@ -101,7 +104,9 @@ class OnRay(Executor):
             raise ModebridgeError(
                 f"Expected the GPUs of a stage to be above 0 and at most 1, but got {gpus:g}; a stage trains on one."
             )
-        self._gpus, self._every, self.watch = gpus, every, watch
+        if most is not None and most < 1:
+            raise ModebridgeError(f"Expected at least 1 artefact per stage, but got {most}; leave it out for no limit.")
+        self._gpus, self._every, self.watch, self.most = gpus, every, watch, most
         self._shared = None if shared is None else str(Path(shared).absolute())
         self._cluster = Connection(address, cpus)
         self._ray = self._cluster.ray

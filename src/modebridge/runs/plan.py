@@ -137,6 +137,8 @@ class Plan:
         if not stages:
             return []
         size = stages[0].artefact.together(self._context)
+        if stages[0].artefact.trained and self._context.most is not None:
+            size = min(size, self._context.most)
         return [Job(tuple(stages[k : k + size])) for k in range(0, len(stages), size)]
 
     def missing(self, store: Store) -> list[Job]:

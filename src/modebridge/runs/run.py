@@ -86,6 +86,7 @@ class Run:
         """How long each stage took."""
         self._executor = executor or Local()
         self.context.made_on = self._executor.device or engine.device.type
+        self.context.most = self._executor.most
         self._boards: dict[str, TensorBoard] | None = {} if boards else None
         # What was made or read is not read and hashed again, however often it is asked for.
         self._tensors: dict[tuple[str, str], Tensors] = {}
