@@ -74,10 +74,7 @@ def plan_run(
                 "longest_path": [task.title for task in path_tasks],
                 "longest_seconds": sum(task.seconds for task in path_tasks),
                 "enough": enough,
-                "schedules": [
-                    {"gpus": row.devices, "seconds": row.seconds, "hours": row.busy / 3600, "used": row.used}
-                    for row in rows
-                ],
+                "schedules": [{**asdict(row), "used": row.used} for row in rows],
             }
         )
         return
