@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -184,8 +186,9 @@ print("done")
 """
 
 
-def driver(path: Path, address: str = "ray") -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", SCRIPT, str(path), address], stdout=subprocess.PIPE, text=True)
+def driver(path: Path, address: str = "ray", environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", SCRIPT, str(path), address]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def wait_for(path: Path, pattern: str, process: subprocess.Popen[str]) -> None:
@@ -211,15 +214,24 @@ def test_a_driver_that_is_killed_and_started_again_goes_on(here: Path, tmp_path:
 
 
 def test_the_head_is_lost(here: Path, tmp_path: Path) -> None:
-    port = "16379"
+    port = "6399"  # below those that Ray gives to workers
     start = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--port", port, "--num-cpus", "2"]
     start += ["--include-dashboard=false", "--disable-usage-stats", "--block"]
-    head = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # A home, and so a token, of its own.
+    home = tmp_path / "home"
+    home.mkdir()
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    environment = {**os.environ, "HOME": str(home), "RAY_AUTH_MODE": "token"}
+    subprocess.run([start[0], "get-auth-token", "--generate"], check=True, env=environment, **quiet)
+    head = subprocess.Popen(start, env=environment, **quiet)
     address = f"127.0.0.1:{port}"
     try:
-        time.sleep(10)
-        first = driver(tmp_path, address)
-        wait_for(tmp_path, "modes/*/meta.json", first)
+        for _ in range(300):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), timeout=1):
+                break
+            time.sleep(0.2)
+        first = driver(tmp_path / "run", address, environment)
+        wait_for(tmp_path / "run", "modes/*/meta.json", first)
         (server,) = [p for p in psutil.Process(head.pid).children(recursive=True) if "gcs_server" in p.name()]
         server.kill()
         said = first.communicate(timeout=120)[0]
@@ -231,6 +243,6 @@ def test_the_head_is_lost(here: Path, tmp_path: Path) -> None:
             process.kill()
         head.kill()
         head.wait()
-    second = driver(tmp_path)
+    second = driver(tmp_path / "run")
     assert second.communicate(timeout=300)[0].strip() == "done"
-    assert hashes(tmp_path) == hashes(here)
+    assert hashes(tmp_path / "run") == hashes(here)

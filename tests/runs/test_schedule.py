@@ -1,4 +1,4 @@
-"""Predicted times: a schedule is held to what any list schedule must be; jobs, their needs and their work are a plan's."""
+"""Predicted times: a schedule is what any list schedule must be; jobs, their needs and their work are a plan's."""
 
 from __future__ import annotations
 

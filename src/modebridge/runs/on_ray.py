@@ -114,6 +114,7 @@ class OnRay(Executor):
         self._cores = max(int(node.get("CPU", 1)) for node in nodes) or 1
         self._cards = max(node.get("GPU", 0.0) for node in nodes)
         self.device = self._device(device, recipe)
+        self._task, self._forget = self._ray.remote(do_job), self._ray.remote(forget)
         on_head = {"node:__internal_head__": 0.001}  # the node that is not lost without all being lost
         actor = self._ray.remote(mailbox_class())
         self._mailbox = actor.options(num_cpus=0, resources=on_head, max_restarts=-1).remote()
@@ -149,39 +150,38 @@ class OnRay(Executor):
         """Submit all of them, and keep what comes back, in the order in which it comes."""
         states = {job.title: StageState(job.title) for job in jobs}
         by_title = {job.title: job for job in jobs}
-        waiting = self._submit(jobs, orders)
+        call = self._cluster.call
+        waiting = call(lambda: self._submit(jobs, orders))
         failures: list[StageError] = []
         lost: set[str] = set()
         try:
             while waiting:
                 self._tell(states)
-                with self._cluster.watched():
-                    ready, _ = self._ray.wait(list(waiting), timeout=0.5, fetch_local=False)
-                    self._hear(states, by_title, orders)
-                    for reference in ready:
-                        job, tensors = waiting.pop(reference)
-                        state = states[job.title]
-                        try:
-                            note, made = self._ray.get(reference), self._ray.get(tensors)
-                        except self._ray.exceptions.RayError as error:
-                            state.state = "failed"
-                            if not lost.intersection(job.parents):
-                                failures.append(_failure(job, state, error))
-                            lost |= {artefact.place for artefact in job.artefacts}
-                            continue
-                        self._keep(job, note, made, orders)
-                        state.state, state.node = "done", note.node
+                ready, news = call(lambda: self._look(waiting))
+                self._hear(news, states, by_title, orders)
+                for reference in ready:
+                    job, tensors = waiting.pop(reference)
+                    state = states[job.title]
+                    try:
+                        note, *made = call(lambda: self._ray.get([reference, *tensors]))  # noqa: B023 - at once
+                    except self._ray.exceptions.RayError as error:
+                        state.state = "failed"
+                        if not lost.intersection(job.parents):  # else it was never begun
+                            failures.append(_failure(job, state, error))
+                        lost |= {artefact.place for artefact in job.artefacts}
+                        continue
+                    self._keep(job, note, made, orders)
+                    state.state, state.node = "done", note.node
         finally:
             for reference in waiting:  # after an error here, or Ctrl-C
                 with contextlib.suppress(Exception):
-                    self._ray.cancel(reference, force=True)
+                    call(lambda: self._ray.cancel(reference, force=True))  # noqa: B023 - at once
         self._tell(states)
         if failures:
             raise _sentence(failures) from failures[0]
 
     def _submit(self, jobs: Sequence[Job], orders: Orders) -> dict[Any, tuple[Job, list[Any]]]:
         """Every job as a task that waits for the results of others by itself."""
-        task = self._ray.remote(do_job)
         data = orders.context.data
         images = [self._ray.put(data.splits)] if _fits(data.splits) else []
         spec = replace(orders.spec, device=self.device or orders.spec.device)
@@ -201,7 +201,7 @@ class OnRay(Executor):
                 self._shared,
                 self._every,
             )
-            options = task.options(
+            task = self._task.options(
                 name=job.title,
                 num_returns=1 + len(job.stages),
                 max_retries=RETRIES,
@@ -209,7 +209,7 @@ class OnRay(Executor):
                 num_gpus=self._gpus or (1 if self.device == "cuda" else 0),
             )
             needed = job.parents
-            note, *made = options.remote(call, self._mailbox, images, needed, *(places[place] for place in needed))
+            note, *made = task.remote(call, self._mailbox, images, needed, *(places[place] for place in needed))
             places |= zip((artefact.place for artefact in job.artefacts), made, strict=True)
             waiting[note] = job, made
         return waiting
@@ -224,15 +224,22 @@ class OnRay(Executor):
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
             there = NodeAffinitySchedulingStrategy(node_id=note.node_id, soft=True)
-            self._ray.remote(forget).options(num_cpus=0, scheduling_strategy=there).remote(note.saved)
+            task = self._forget.options(num_cpus=0, scheduling_strategy=there)
+            self._cluster.call(lambda: task.remote(note.saved))
 
-    def _hear(self, states: Mapping[str, StageState], jobs: Mapping[str, Job], orders: Orders) -> None:
+    def _look(self, waiting: Mapping[Any, object]) -> tuple[list[Any], list[News]]:
+        """The jobs that are done, and what the others tell."""
+        ready, _ = self._ray.wait(list(waiting), timeout=0.5, fetch_local=False)
         try:
             letters = self._ray.get(self._mailbox.take.remote(), timeout=5)
         except self._ray.exceptions.RayError:  # it is only news
-            return
-        for news in map(pickle.loads, letters):
-            assert isinstance(news, News)
+            letters = []
+        return ready, [pickle.loads(letter) for letter in letters]
+
+    def _hear(
+        self, mail: Sequence[News], states: Mapping[str, StageState], jobs: Mapping[str, Job], orders: Orders
+    ) -> None:
+        for news in mail:
             state, job = states[news.title], jobs[news.title]
             state.state, state.node, state.device = "running", news.node, news.device
             if news.fresh is not None:
