@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from modebridge.cli.app import app
 from modebridge.members import ModeWeights, members_of, parse_member
-from modebridge.runs import Job, Orders, Run, RunFolder, make_job_of, run_recipe
+from modebridge.runs import Executor, Job, Orders, Run, RunFolder, make_job_of, run_recipe
 from modebridge.runs.logits import Logits
 from tests.runs.damaging import tiny
 from tests.runs.small import finished, small
@@ -56,7 +56,7 @@ def test_keys_follow_what_a_thing_is_made_from() -> None:
     assert len(set(before.values())) == len(before)
 
 
-class Elsewhere:
+class Elsewhere(Executor):
     """Makes every job in another process, which gets nothing but a pickle."""
 
     def __init__(self) -> None:

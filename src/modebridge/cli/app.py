@@ -11,14 +11,18 @@ from modebridge.cli.options import (
     Data,
     Device,
     Folder,
+    GpusPerStage,
     Json,
     MeanName,
     Modes,
+    On,
     Out,
     Page,
+    PerStage,
     RecipeName,
     Seed,
     Settings,
+    Shared,
 )
 
 __all__ = ["app"]
@@ -60,13 +64,18 @@ def run(
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write RUN/tensorboard too (an extra).")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only show what is there and what would be trained.")] = False,
+    on: On = None,
+    gpus_per_stage: GpusPerStage = None,
+    per_stage: PerStage = None,
+    shared: Shared = None,
     as_json: Json = False,
 ) -> None:
     """Train modes, curves and bridges that are missing, score them, and write the report.
 
     Without a recipe it runs `digits`: hand-written digits carried in the package, no download, a minute or two on two
     cores. What is in the run folder is not trained again; a run that was stopped goes on. Started by `torchrun` it
-    shares the work among processes. A recipe of your own that is a Python file is executed, as any program.
+    shares the work among processes; with --on the stages run side by side on a Ray cluster. A recipe of your own that
+    is a Python file is executed, as any program.
 
     Examples: `modebridge run`, `modebridge run cifar10-short --data ~/cifar --out runs/c10`,
     `modebridge run digits --set modes=3 --set norm=frn`.
@@ -87,6 +96,51 @@ def run(
         device=device,
         modes=modes,
         boards=tensorboard,
+        as_json=as_json,
+        cluster=run_commands.Cluster(on, gpus_per_stage, per_stage, shared),
+    )
+
+
+@app.command()
+def plan(
+    recipe: RecipeName = None,
+    gpus: Annotated[int, typer.Option(metavar="N", help="Say how long it takes on 1, 2, 4, ... N of them.")] = 8,
+    tflops: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="What one GPU sustains in training, in TFLOP/s, two per multiply-add; measured on this machine by "
+            "default.",
+        ),
+    ] = None,
+    per_stage: PerStage = None,
+    out: Out = None,
+    settings: Settings = None,
+    seed: Seed = None,
+    data: Data = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Say how long a run takes on several GPUs, and where more of them are of no use.
+
+    Counts the work of every stage, follows the longest path through them, and simulates who makes what when. Nothing is
+    trained but a few batches to measure this machine; on a CPU a core takes the place of a GPU. What is in the run
+    folder is not counted.
+
+    Examples: `modebridge plan digits --gpus 2`, `modebridge plan in1k --gpus 64 --tflops 300`.
+    """
+    from modebridge.cli.plan_command import plan_run
+
+    plan_run(
+        recipe,
+        gpus,
+        tflops,
+        per_stage=per_stage,
+        seed=seed,
+        out=out,
+        settings=settings or [],
+        data=data,
+        device=device,
         as_json=as_json,
     )
 

@@ -13,16 +13,20 @@ __all__ = [
     "Device",
     "Exported",
     "Folder",
+    "GpusPerStage",
     "Images",
     "Json",
     "MeanName",
     "Modes",
     "NewFile",
+    "On",
     "Out",
     "Page",
+    "PerStage",
     "RecipeName",
     "Seed",
     "Settings",
+    "Shared",
     "Target",
     "Threshold",
     "path",
@@ -53,6 +57,28 @@ Data = Annotated[
     typer.Option(parser=path, metavar="DIR", help="The data set's official files; else MODEBRIDGE_DATA, else ./data."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+On = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RAY",
+        help="Make stages as tasks of Ray: `ray` for this machine, or a running cluster's address: `auto`, HOST:6379, "
+        "ray://HOST:10001.",
+    ),
+]
+GpusPerStage = Annotated[
+    float | None, typer.Option(metavar="X", help="With --on: the share of a GPU per stage; 0.5 puts two on a card.")
+]
+PerStage = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="At most N artefacts per stage of training: bridges, else one stage, become work for several GPUs.",
+    ),
+]
+Shared = Annotated[
+    Path | None,
+    typer.Option(parser=path, metavar="DIR", help="With --on: a folder that every node sees, for checkpoints."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Results as JSON on standard output.")]
 AverageCost = Annotated[
     float | None, typer.Option(help="In networks: surer images get the first network alone.", metavar="X")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from modebridge import __version__
+from modebridge.cli.cluster import Cluster
 from modebridge.cli.show_commands import plain_table, span
 from modebridge.cli.terminal import first_process, progress_bars, say, screen
 from modebridge.errors import ModebridgeError, near
@@ -42,7 +43,7 @@ from modebridge.runs.recipe_file import check_folder
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
 
-__all__ = ["chosen", "default_folder", "run", "study"]
+__all__ = ["Cluster", "chosen", "default_folder", "run", "study"]
 
 
 def chosen(recipe: str | None, settings: Sequence[str], seed: int | None, out: Path | None) -> tuple[Recipe, int]:
@@ -74,8 +75,10 @@ def run(
     modes: Path | None,
     boards: bool,
     as_json: bool,
+    cluster: Cluster = Cluster(),  # noqa: B008 - it is frozen
 ) -> None:
     """Do it and say it."""
+    cluster.check()
     recipe, seed = chosen(name, settings, seed, out)
     if boards:
         TensorBoard.check()
@@ -83,14 +86,15 @@ def run(
     if modes is not None:
         given = find_modes(blueprint_for(recipe, data=data).net, modes)
         recipe = changed(recipe, [f"modes={len(given)}"])
-    engine = _quiet(engine_for(recipe, device))
+    # Elsewhere there may be a GPU though there is none here.
+    engine = _quiet(engine_for(recipe, "auto" if cluster.on and device == "cuda" else device))
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
     console = screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {folder.path}")
-    with _at_work(folder, recipe, seed, engine):
+    with _at_work(folder, recipe, seed, engine, alone=cluster.on is not None):
         start = time.perf_counter()
-        with progress_bars() as tell:
+        with cluster.executor(recipe, device, folder) as executor, progress_bars(show=executor is None) as tell:
             result = run_recipe(
                 recipe,
                 seed=seed,
@@ -100,6 +104,7 @@ def run(
                 progress=tell,
                 given=dict(enumerate(given)),
                 boards=boards,
+                executor=executor,
             )
         record = _record(result, folder)
         page = folder.path / "report.html"
@@ -215,10 +220,23 @@ def study(
 
 
 @contextmanager
-def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> Iterator[None]:
-    """Alone in the folder, what has changed in it said, and all processes there."""
+def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine, *, alone: bool = False) -> Iterator[None]:
+    """Alone in the folder, what has changed in it said, and all processes there.
+
+    Args:
+        folder: of the run.
+        recipe: of the run.
+        seed: of the run.
+        engine: knows the other processes.
+        alone: refuse where another run is at work in the folder, rather than wait.
+    """
 
     def waiting() -> None:
+        if alone:
+            raise ModebridgeError(
+                f"Expected no other run to be at work in '{folder.path}', but there is one; wait for it, or choose "
+                "another folder with --out."
+            )
         say("Another run is at work in this folder; waiting for it.", style="yellow")
 
     with folder.alone(waiting):

@@ -146,8 +146,12 @@ def listed(option: str, text: str | None) -> list[str] | None:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Tell]:
-    """Bars on standard error, with rate and time left; in a pipe one line a stage, when it is done."""
+def progress_bars(*, show: bool = True) -> Iterator[Tell]:
+    """Bars on standard error, with rate and time left; in a pipe one line a stage, when it is done.
+
+    Args:
+        show: whether to draw them on a terminal; False where something else is drawn there.
+    """
     console = Screen(stderr=True)
     lock = Lock()
     tasks: dict[str, TaskID] = {}
@@ -160,7 +164,7 @@ def progress_bars() -> Iterator[Tell]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
         console=console,
-        disable=not console.is_terminal,
+        disable=not (show and console.is_terminal),
     ) as bars:
 
         def tell(stage: str, done: int, total: int, rate: float) -> None:

@@ -113,6 +113,10 @@ class Context(Blueprint):
         self.data = data
         self.engine = engine
         self.progress = progress
+        self.made_on: str = engine.device.type
+        """The kind of device that artefacts are made on; another than the engine's where other machines make them."""
+        self.most: int | None = None
+        """How many artefacts are trained in one go at most, so that there are jobs for many devices; None: no limit."""
 
     @cached_property
     def example(self) -> Inputs:
@@ -127,7 +131,7 @@ class Context(Blueprint):
     @property
     def together(self) -> int:
         """How many networks are trained in one go: several on a GPU, one on each core of a CPU."""
-        return self.recipe.together if self.engine.device.type == "cuda" else 1
+        return self.recipe.together if self.made_on == "cuda" else 1
 
     def seed_of(self, *names: str | int) -> int:
         """The seed for one purpose."""

@@ -116,6 +116,7 @@ class RunData:
         seed: of the run; every loader has a name of its own, so none depends on what else is trained.
         folder: where a named set's official files are, see `load_splits`.
         device: where batches are wanted.
+        splits: the images, where somebody has read them already.
     """
 
     def __init__(
@@ -124,8 +125,9 @@ class RunData:
         seed: int = 0,
         folder: Path | str | None = None,
         device: torch.device | str = "cpu",
+        splits: Splits | None = None,
     ) -> None:
-        self.splits: Splits = load_splits(recipe.data, folder)
+        self.splits = splits or load_splits(recipe.data, folder)
         self._data = recipe.data
         self._seed = seed
         self._size = _pixels(recipe)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
+from modebridge.data import Splits
 from modebridge.errors import ModebridgeError
 from modebridge.members import Context, Made, Making, Tensors
 from modebridge.recipes import Recipe, RunData, check_recipe, facts_of, network_of
 from modebridge.recipes.user_code import load_file
 from modebridge.runs.plan import Job
 from modebridge.training import Checkpoints, Engine, Report, side_by_side
+from modebridge.types import Progress
 
 __all__ = [
     "Executor",
@@ -29,6 +31,9 @@ __all__ = [
     "make_job",
     "make_job_of",
 ]
+
+_CONTEXTS: dict[RunSpec, Context] = {}
+"""Of runs whose jobs this process has made."""
 
 
 @dataclass(frozen=True)
@@ -65,29 +70,42 @@ class Orders:
     Args:
         spec: of the run, for executors that make jobs in other processes.
         context: of this process.
-        parents: gives the tensors that a job needs, by place.
+        read: gives the tensors of an artefact that is there, by its place.
         checkpoints: gives the place where a job saves itself; None where there is none.
+        begin: told that a job begins, and whether from the beginning rather than from a checkpoint.
         report: gives what a job tells its epochs to.
         done: keeps what a job has made; must be called in this process, as soon as the job is done.
     """
 
     spec: RunSpec
     context: Context
-    parents: Callable[[Job], Mapping[str, Tensors]]
+    read: Callable[[str], Tensors]
     checkpoints: Callable[[Job], Checkpoints | None]
+    begin: Callable[[Job, bool], None]
     report: Callable[[Job], Report]
     done: Callable[[Job, Mapping[str, Made], float], None]
 
+    def parents(self, job: Job) -> dict[str, Tensors]:
+        """The tensors that a job needs, by place; all of them must be there."""
+        return {place: self.read(place) for place in job.parents}
+
 
 class Executor(Protocol):
-    """Does the jobs of one wave, which do not need each other, in any order, anywhere."""
+    """Does jobs anywhere: those of one wave, which do not need each other, or a whole graph."""
+
+    whole: ClassVar[bool] = False
+    """Whether it takes all that is missing at once, parents before their children, and waits for parents by itself."""
+    device: str | None = None
+    """The kind of device that it makes things on; None for that of this process."""
+    most: int | None = None
+    """How many artefacts a job of training has at most; None leaves it to their kind."""
 
     def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
         """Do all of them, and hand over what each has made."""
         ...
 
 
-class Local:
+class Local(Executor):
     """On a CPU side by side, one core each; on a GPU, or in several processes that train together, in turn."""
 
     def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
@@ -95,8 +113,9 @@ class Local:
 
         def do(job: Job) -> None:
             begin = time.perf_counter()
-            making = Making(orders.context, orders.parents(job), orders.checkpoints(job), orders.report(job))
-            made = make_job(job, making)
+            checkpoints = orders.checkpoints(job)
+            orders.begin(job, checkpoints is None or not checkpoints.path.exists())
+            made = make_job(job, Making(orders.context, orders.parents(job), checkpoints, orders.report(job)))
             orders.done(job, made, time.perf_counter() - begin)
 
         engine = orders.context.engine
@@ -119,24 +138,43 @@ def make_job(job: Job, making: Making) -> dict[str, Made]:
     return job.kind.make(job.artefacts, making)
 
 
-def make_job_of(spec: RunSpec, job: Job, parents: Mapping[str, Tensors]) -> dict[str, Made]:
+def make_job_of(
+    spec: RunSpec,
+    job: Job,
+    parents: Mapping[str, Tensors],
+    checkpoints: Checkpoints | None = None,
+    report: Report | None = None,
+) -> dict[str, Made]:
     """The same in any process: the context is made once per process and run."""
-    return make_job(job, Making(context_of(spec), parents))
+    return make_job(job, Making(context_of(spec), parents, checkpoints, report))
 
 
-@cache
-def context_of(spec: RunSpec) -> Context:
-    """The context of a run in this process."""
-    return make_context(spec, engine_for(spec.recipe, spec.device))
+def context_of(spec: RunSpec, splits: Callable[[], Splits | None] = lambda: None) -> Context:
+    """The context of a run in this process.
+
+    Args:
+        spec: of the run.
+        splits: gives the images, where somebody has read them already; asked once.
+    """
+    if spec not in _CONTEXTS:
+        _CONTEXTS[spec] = make_context(spec, engine_for(spec.recipe, spec.device), splits=splits())
+    return _CONTEXTS[spec]
 
 
 def make_context(
-    spec: RunSpec, engine: Engine, progress: Callable[[str, int, int, float], None] | None = None
+    spec: RunSpec, engine: Engine, progress: Progress | None = None, splits: Splits | None = None
 ) -> Context:
-    """The network and images of a run on a device."""
+    """The network and images of a run on a device.
+
+    Args:
+        spec: of the run.
+        engine: where and how to train.
+        progress: told how far work is.
+        splits: the images, where somebody has read them already.
+    """
     recipe = spec.recipe
     check_recipe(recipe)
-    data = RunData(recipe, spec.seed, spec.data, engine.device)
+    data = RunData(recipe, spec.seed, spec.data, engine.device, splits)
     if facts_of(recipe) is None:  # what can be said of it only now
         check_recipe(recipe, data)
     return Context(recipe, network_of(recipe, data.facts), spec.seed, data, engine, progress or _no_progress)

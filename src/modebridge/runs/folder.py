@@ -50,7 +50,7 @@ class RunFolder:
         self.metrics = EpochFiles(self.path / "metrics", self.damage)
         self.read_only = writes and self.path.is_dir() and not writable(self.path)
         self.writes = writes and not self.read_only
-        self._every = every
+        self.every = every
         self._stamps: dict[str, tuple[object, ...]] = {}
         """Of artefacts that were verified, so that they are not hashed twice."""
         self._made: list[Path] = []
@@ -243,9 +243,13 @@ class RunFolder:
         given = top == "modes" and self.files.was_given(rest)
         return "" if given else verbs.get(top, f"modebridge run --out {self.path}")
 
-    def checkpoints(self, name: str, key: str) -> Checkpoints:
-        """Where some training saves itself; another key has other files."""
-        return Checkpoints(self.path / ".work" / f"{name}-{key[:12]}", self._every)
+    def checkpoints(self, name: str) -> Checkpoints:
+        """Where some training saves itself.
+
+        Args:
+            name: see `Job.saved_as`.
+        """
+        return Checkpoints(self.path / ".work" / name, self.every)
 
     def tidy(self) -> None:
         """Remove what a finished run has no use for: checkpoints and half-written artefacts."""

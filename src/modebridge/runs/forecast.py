@@ -21,7 +21,7 @@ from modebridge.runs.given_modes import keys_of_given
 from modebridge.runs.logits import Labels, Logits
 from modebridge.runs.plan import Plan, Stage, plan_of
 
-__all__ = ["Step", "forecast"]
+__all__ = ["Glance", "Step", "forecast", "planning_context"]
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] |
     Returns:
         The steps, and what keeps the run from its data, where something does.
     """
-    context, note = _context(spec, folder)
+    context, note = planning_context(spec, folder)
     recipe = spec.recipe
     wanted = [*map(Logits, members_of(recipe)), Labels(), *figure_data(recipe)]
     numbers = [k for k in range(recipe.modes) if k not in (given or {})]
     old = keys_of_given(folder, numbers, folder.peek) if folder is not None else {}
     fresh = {ModeWeights(k).place: key_of("given", id) for k, id in (given or {}).items()}
     plan = plan_of(wanted, context, {**old, **fresh})
-    store = _Glance(folder)
+    store = Glance(folder)
     rate = 0.0
     steps: list[Step] = []
     for wave in plan.waves():
@@ -90,7 +90,7 @@ def _work(plan: Plan, missing: list[Stage], context: Context) -> float:
     return sum(job.kind.work(job.artefacts, context) * job.epochs(context.recipe) * images for job in jobs)
 
 
-class _Glance:
+class Glance:
     """A folder by its metadata alone: weights are neither loaded nor verified."""
 
     def __init__(self, folder: RunFolder | None) -> None:
@@ -101,7 +101,8 @@ class _Glance:
         return self._folder.peek(place) if self._folder is not None else {}
 
 
-def _context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, str]:
+def planning_context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, str]:
+    """A context to plan with, and what keeps the run from its data, where something does."""
     engine = engine_for(spec.recipe, spec.device)
     try:
         return make_context(spec, engine), ""

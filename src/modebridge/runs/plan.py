@@ -72,9 +72,23 @@ class Job:
         """The places of all that it needs."""
         return list(dict.fromkeys(parent for stage in self.stages for parent in stage.parents))
 
+    @property
+    def title(self) -> str:
+        """How people call it, as "curves 0-1"."""
+        return f"{self.kind.folder} {self.name}"
+
     def epochs(self, recipe: Recipe) -> int:
         """How long it trains."""
         return self.stages[0].artefact.epochs(recipe)
+
+    def saved_as(self, way: str) -> str:
+        """The name of its checkpoint's file.
+
+        Args:
+            way: how steps are taken (`Engine.way`); a position in one way means nothing in another.
+        """
+        key = key_of(way, *(stage.key for stage in self.stages))
+        return f"{self.kind.folder}-{self.name}-{key[:12]}"
 
 
 class Plan:
@@ -123,11 +137,34 @@ class Plan:
         if not stages:
             return []
         size = stages[0].artefact.together(self._context)
+        if stages[0].artefact.trained and self._context.most is not None:
+            size = min(size, self._context.most)
         return [Job(tuple(stages[k : k + size])) for k in range(0, len(stages), size)]
 
     def missing(self, store: Store) -> list[Job]:
         """All that is not in the store, in the order in which it will be made."""
         return [job for wave in self.waves() for job in self.jobs([stage for stage in wave if not stage.is_in(store)])]
+
+    def surely_missing(self, store: Store) -> list[Job]:
+        """Those of the missing that can be made now, one after another, without a look at the store in between.
+
+        Whether an artefact that is there must be made again may depend on the bits of one that is still to be made;
+        such an artefact, and all that is made from it, is left for the next time.
+        """
+        jobs: list[Job] = []
+        made: set[str] = set()
+        unsure: set[str] = set()
+        for wave in self.waves():
+            missing: list[Stage] = []
+            for stage in wave:
+                there = stage.is_in(store)
+                if unsure.intersection(stage.parents) or (there and made.intersection(stage.parents)):
+                    unsure.add(stage.artefact.place)
+                elif not there:
+                    missing.append(stage)
+                    made.add(stage.artefact.place)
+            jobs += self.jobs(missing)
+        return jobs
 
 
 def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, str] | None = None) -> Plan:

@@ -22,6 +22,7 @@ from modebridge.runs.data_facts import keep_facts
 from modebridge.runs.executor import Executor
 from modebridge.runs.figure_data import figure_data
 from modebridge.runs.folder import RunFolder
+from modebridge.runs.logits import Logits
 from modebridge.runs.results import curve_warnings, main_rows
 from modebridge.runs.run import Run
 from modebridge.training import Engine
@@ -113,6 +114,8 @@ def run_recipe(
     run = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, **choices)
     if folder is not None:
         keep_facts(folder, run.context.data.facts)
+    if executor is not None and executor.whole:  # one graph, so that nothing waits for what it does not need
+        run.make([*map(Logits, members_of(recipe)), *(figure_data(recipe) if folder is not None else ())])
     answers = run.answers(members_of(recipe))
     rows = main_rows(recipe, answers)
     if folder is not None:

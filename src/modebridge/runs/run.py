@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from modebridge.members import (
 )
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
+from modebridge.runs.epoch_count import EpochCount
 from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_for, make_context
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.given_modes import keys_of_given
@@ -85,6 +85,8 @@ class Run:
         self.seconds: dict[str, float] = {}
         """How long each stage took."""
         self._executor = executor or Local()
+        self.context.made_on = self._executor.device or engine.device.type
+        self.context.most = self._executor.most
         self._boards: dict[str, TensorBoard] | None = {} if boards else None
         # What was made or read is not read and hashed again, however often it is asked for.
         self._tensors: dict[tuple[str, str], Tensors] = {}
@@ -102,6 +104,11 @@ class Run:
         processes = self.context.engine.processes
         self._keep_given()
         plan = self.plan(artefacts)
+        if self._executor.whole:
+            while jobs := plan.surely_missing(self.store):
+                self._do(jobs)
+                self._check_kept(jobs)
+            return plan
         for wave in plan.waves():
             begin = time.perf_counter()
             processes.wait()
@@ -183,12 +190,15 @@ class Run:
     def _do(self, jobs: Sequence[Job]) -> None:
         stages = [stage for job in jobs for stage in job.stages]
         self._check_writable(stages[0].artefact)
-        count = _Count(self.context.progress, stages[0].artefact, len(stages), self.recipe)
-
-        def parents(job: Job) -> dict[str, Tensors]:
-            return {place: self._read(place) for place in job.parents}
+        count = EpochCount(self.context.progress, stages, self.recipe)
+        begun: dict[str, float] = {}
+        before = dict(self.seconds)
 
         def done(job: Job, made: Mapping[str, Made], seconds: float) -> None:
+            now, kind = time.perf_counter(), job.kind.stage
+            begun[kind] = min(begun.get(kind, now), now - seconds)
+            if self._executor.whole:  # kinds overlap: from the first job of a kind to the end of its last
+                self.seconds[kind] = before.get(kind, 0.0) + now - begun[kind]
             for stage in job.stages:
                 one = made[stage.artefact.name]
                 metadata = {"seconds": seconds / len(job.stages), **one.metadata}
@@ -197,9 +207,8 @@ class Run:
             if checkpoints is not None and self.folder is not None and self.folder.writes:
                 checkpoints.clear()
 
-        orders = Orders(
-            self.spec, self.context, parents, self._begin, lambda job: partial(self._report, job, count), done
-        )
+        report = lambda job: partial(self._report, job, count)  # noqa: E731
+        orders = Orders(self.spec, self.context, self._read, self._checkpoints, self._begin, report, done)
         self._executor.execute(jobs, orders)
         self.trained += [f"{stage.artefact.folder} {stage.artefact.name}" for stage in stages if stage.artefact.trained]
 
@@ -232,17 +241,14 @@ class Run:
     def _checkpoints(self, job: Job) -> Checkpoints | None:
         if self.folder is None or not job.epochs(self.recipe):
             return None
-        key = key_of(self.context.engine.way, *(stage.key for stage in job.stages))
-        return self.folder.checkpoints(f"{job.kind.folder}-{job.name}", key)
+        return self.folder.checkpoints(job.saved_as(self.context.engine.way))
 
-    def _begin(self, job: Job) -> Checkpoints | None:
-        checkpoints = self._checkpoints(job)
-        if checkpoints is not None and self.folder is not None and self.folder.writes and not checkpoints.path.exists():
+    def _begin(self, job: Job, fresh: bool) -> None:
+        if fresh and self.folder is not None and self.folder.writes and job.epochs(self.recipe):
             for artefact in job.artefacts:  # the epochs of an artefact that is trained anew begin anew
                 self.folder.metrics.forget(artefact.place)
-        return checkpoints
 
-    def _report(self, job: Job, count: _Count, epoch: Epoch) -> None:
+    def _report(self, job: Job, count: EpochCount, epoch: Epoch) -> None:
         count(job, epoch)
         if self.folder is None or not self.folder.writes:
             return
@@ -261,19 +267,3 @@ def _label(epoch: Epoch, name: str, number: int) -> str:
     """How an epoch calls one of those that are trained together: by name, or by number where each is a task."""
     named = (label for label in epoch.losses if label == name or label.startswith(f"{number}/"))
     return next(named, next(iter(epoch.losses)))
-
-
-class _Count:
-    """Epochs of one wave, over all networks that are trained in it, on whatever thread."""
-
-    def __init__(self, progress: Progress, artefact: Artefact, artefacts: int, recipe: Recipe) -> None:
-        self._progress, self._stage = progress, artefact.stage
-        self._total = artefacts * artefact.epochs(recipe)
-        self._done: dict[str, int] = {}
-        self._lock = threading.Lock()
-
-    def __call__(self, job: Job, epoch: Epoch) -> None:
-        with self._lock:
-            # By number, since a run that goes on after a stop does not begin with the first epoch.
-            self._done[job.name] = len(job.stages) * epoch.number
-            self._progress(self._stage, sum(self._done.values()), self._total, epoch.rate)

@@ -1,0 +1,126 @@
+"""`modebridge plan`: how long a run takes on several GPUs, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from modebridge import __version__
+from modebridge.cli.run_commands import chosen, default_folder
+from modebridge.cli.show_commands import plain_table, span
+from modebridge.cli.terminal import say, screen
+from modebridge.errors import ModebridgeError
+from modebridge.runs import RunFolder
+from modebridge.runs.estimate import rate_here
+from modebridge.runs.executor import RunSpec
+from modebridge.runs.forecast import Glance, planning_context
+from modebridge.runs.given_modes import keys_of_given
+from modebridge.runs.recipe_file import check_folder
+from modebridge.runs.schedule import Task, longest_path, schedule, tasks_of, useful_devices
+from modebridge.runs.throughput import measured_rates
+
+__all__ = ["plan_run"]
+
+MOST = 10_000
+"""GPUs; more than there are stages change nothing."""
+
+
+def plan_run(
+    name: str | None,
+    gpus: int,
+    tflops: float | None,
+    *,
+    per_stage: int | None,
+    seed: int | None,
+    out: Path | None,
+    settings: Sequence[str],
+    data: Path | None,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Count, simulate, and show it."""
+    if not 1 <= gpus <= MOST:
+        raise ModebridgeError(f"Expected --gpus to be from 1 to {MOST}, but got {gpus}; say how many there are.")
+    if tflops is not None and not 0 < tflops < 1e6:
+        raise ModebridgeError(f"Expected --tflops to be a rate in TFLOP/s, but got {tflops:g}; 300, say.")
+    if per_stage is not None and per_stage < 1:
+        raise ModebridgeError(f"Expected --per-stage to be at least 1, but got {per_stage}; leave it out for no limit.")
+    recipe, seed = chosen(name, settings, seed, out)
+    path = out or default_folder(recipe, seed)
+    folder = RunFolder(path, writes=False) if path.is_dir() else None
+    spec = RunSpec(recipe, seed, None if data is None else str(data), device)
+    if folder is not None:
+        check_folder(folder, recipe, seed)
+    context, note = planning_context(spec, folder)
+    if tflops is not None:  # of GPUs that need not be here
+        context.made_on = "cuda"
+    context.most = per_stage
+    unit = "GPU" if context.made_on == "cuda" else "core"
+    rates, source = _rates(spec, tflops, bool(note))
+    given = keys_of_given(folder, range(recipe.modes), folder.peek) if folder is not None else {}
+    tasks = tasks_of(context, Glance(folder), given, rates)
+    counts = sorted({*(2**k for k in range(20) if 2**k <= gpus), gpus})
+    rows = [schedule(tasks, count) for count in counts]
+    path_tasks = longest_path(tasks)
+    enough = useful_devices(tasks)
+    if as_json:
+        screen().print_data(
+            {
+                "recipe": recipe.name,
+                "unit": unit,
+                "rates": dict(rates),
+                "stages": [asdict(task) for task in tasks],
+                "longest_path": [task.title for task in path_tasks],
+                "longest_seconds": sum(task.seconds for task in path_tasks),
+                "enough": enough,
+                "schedules": [{**asdict(row), "used": row.used} for row in rows],
+            }
+        )
+        return
+    say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
+    say(f"Rate of one {unit}: {source}")
+    _show_stages(tasks)
+    console = screen()
+    if not tasks:
+        console.print("Nothing is to be made: everything is there.")
+        return
+    table = plain_table(f"{unit}s", "wall time", f"{unit}-hours at work", "of their time", "times as fast", text=())
+    for row in rows:
+        faster = rows[0].seconds / row.seconds if row.seconds else 1.0
+        table.add_row(
+            str(row.devices), _time(row.seconds), f"{row.busy / 3600:,.2f}", f"{row.used:.0%}", f"x{faster:.2f}"
+        )
+    console.print(table)
+    longest = " -> ".join(task.title for task in path_tasks)
+    console.print(f"Longest path: {_time(sum(task.seconds for task in path_tasks))}: {longest}.")
+    console.print(f"More than {enough} {unit}{'s' if enough > 1 else ''} are of no use (within 1 %).")
+    console.print("Starting, compiling and moving things around come on top.")
+
+
+def _rates(spec: RunSpec, tflops: float | None, unread: bool) -> tuple[Mapping[str, float], str]:
+    if tflops is not None:
+        return {"": tflops * 1e12 / 2}, f"{tflops:g} TFLOP/s, as given"
+    if unread:
+        rate = rate_here(spec.recipe)
+        return {"": rate}, f"{2 * rate / 1e12:.3g} TFLOP/s by a few steps of a similar network, as the data is not here"
+    rates = measured_rates(spec)
+    said = ", ".join(f"{kind} {2 * rate / 1e12:.3g}" for kind, rate in rates.items() if kind)
+    return rates, f"{said} TFLOP/s, measured here by training a few batches"
+
+
+def _show_stages(tasks: Sequence[Task]) -> None:
+    table = plain_table("stages", "how many", "each", "together", "wait for", text=(0, 4))
+    kinds = dict.fromkeys(task.kind for task in tasks)
+    titles = {task.title: task.kind for task in tasks}
+    for kind in kinds:
+        group = [task for task in tasks if task.kind == kind]
+        needs = dict.fromkeys(titles[need] for task in group for need in task.needs)
+        total = sum(task.seconds for task in group)
+        table.add_row(kind, str(len(group)), _time(total / len(group)), _time(total), ", ".join(needs))
+    screen().print(table)
+
+
+def _time(seconds: float) -> str:
+    """To be compared with others: hours are not rounded to days."""
+    return f"{seconds / 3600:,.1f} h" if seconds >= 3600 else span(seconds)

@@ -1,0 +1,40 @@
+"""How far the training of several networks is, counted in epochs over all of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from modebridge.recipes import Recipe
+from modebridge.runs.plan import Job, Stage
+from modebridge.training import Epoch
+from modebridge.types import Progress
+
+__all__ = ["EpochCount"]
+
+
+class EpochCount:
+    """Epochs of jobs by their kind, over all networks that are trained in them, on whatever thread.
+
+    Args:
+        progress: told after every epoch: kind, epochs done, epochs in all, images per second.
+        stages: all that will be made.
+        recipe: says how long each is trained.
+    """
+
+    def __init__(self, progress: Progress, stages: Sequence[Stage], recipe: Recipe) -> None:
+        self._progress = progress
+        self._totals: dict[str, int] = {}
+        for stage in stages:
+            kind, epochs = stage.artefact.stage, stage.artefact.epochs(recipe)
+            self._totals[kind] = self._totals.get(kind, 0) + epochs
+        self._done: dict[str, dict[str, int]] = {kind: {} for kind in self._totals}
+        self._lock = threading.Lock()
+
+    def __call__(self, job: Job, epoch: Epoch) -> None:
+        """Count an epoch of a job."""
+        kind = job.kind.stage
+        with self._lock:
+            # By number, since a run that goes on after a stop does not begin with the first epoch.
+            self._done[kind][job.title] = len(job.stages) * epoch.number
+            self._progress(kind, sum(self._done[kind].values()), self._totals[kind], epoch.rate)

@@ -1,0 +1,284 @@
+"""The jobs of a run as tasks of Ray: submitted at once, each with references to what it needs; Ray does the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from modebridge.data import ImageSet, Splits
+from modebridge.errors import ModebridgeError, first_line
+from modebridge.members import Made
+from modebridge.recipes import Recipe
+from modebridge.runs.executor import Executor, Orders
+from modebridge.runs.plan import Job
+from modebridge.runs.ray_connection import LOCAL, Connection
+from modebridge.runs.ray_worker import (
+    Call,
+    News,
+    Note,
+    StageError,
+    do_job,
+    forget,
+    mailbox_class,
+    packed,
+    unpacked,
+    versions,
+)
+
+__all__ = ["OnRay", "StageState", "Watch"]
+
+RETRIES = 20
+"""How often a job may lose its worker."""
+FITS = 2**30
+"""Bytes of images that are sent to the nodes; more are read on each node."""
+
+
+@dataclass
+class StageState:
+    """How far a job is, for whoever watches.
+
+    Args:
+        title: as "curves 0-1".
+        state: "waiting", "running", "done" or "failed".
+        node: the machine that it is on.
+        device: what it works on there.
+        epoch: how many are done; batches where it has no epochs.
+        total: how many there are.
+        rate: images per second.
+        left: seconds that it still takes; None where nothing tells.
+    """
+
+    title: str
+    state: str = "waiting"
+    node: str = ""
+    device: str = ""
+    epoch: int = 0
+    total: int = 0
+    rate: float = 0.0
+    left: float | None = None
+
+
+Watch = Callable[[Sequence[StageState]], None]
+
+
+class OnRay(Executor):
+    """Makes jobs on the machines of a Ray cluster.
+
+    Tensors travel through Ray's object store, each artefact once; this process alone writes the run folder. A job whose
+    worker dies is done again by Ray, from its last checkpoint where that can be seen.
+
+    Args:
+        address: "ray" starts Ray on this machine; else that of a running cluster: "auto", "HOST:6379", "ray://HOST:10001".
+        device: "auto" (a GPU where the cluster has one and the recipe wants it), "cpu" or "cuda".
+        gpus: the share of a GPU that a job asks for; 0.5 puts two on a card. None asks for one on "cuda", else none.
+        cpus: how many cores a Ray of our own may use; None for all.
+        most: how many artefacts are trained in one job at most. All bridges in one pass are the least work, but one
+            job; some at a time are jobs for several devices, to the same bits.
+        shared: a folder that every node sees, for checkpoints; None keeps them in temporary folders of the nodes.
+        every: seconds between two checkpoints.
+        watch: told how far all jobs are, a few times a second.
+    """
+
+    whole = True
+
+    def __init__(
+        self,
+        address: str = LOCAL,
+        *,
+        recipe: Recipe,
+        device: str = "auto",
+        gpus: float | None = None,
+        cpus: int | None = None,
+        most: int | None = None,
+        shared: Path | str | None = None,
+        every: float = 10.0,
+        watch: Watch | None = None,
+    ) -> None:
+        if gpus is not None and not 0 < gpus <= 1:
+            raise ModebridgeError(
+                f"Expected the GPUs of a stage to be above 0 and at most 1, but got {gpus:g}; a stage trains on one."
+            )
+        if most is not None and most < 1:
+            raise ModebridgeError(f"Expected at least 1 artefact per stage, but got {most}; leave it out for no limit.")
+        self._gpus, self._every, self.watch, self.most = gpus, every, watch, most
+        self._shared = None if shared is None else str(Path(shared).absolute())
+        self._cluster = Connection(address, cpus)
+        self._ray = self._cluster.ray
+        nodes = self._cluster.nodes()
+        self._cores = max(int(node.get("CPU", 1)) for node in nodes) or 1
+        self._cards = max(node.get("GPU", 0.0) for node in nodes)
+        self.device = self._device(device, recipe)
+        self._task, self._forget = self._ray.remote(do_job), self._ray.remote(forget)
+        on_head = {"node:__internal_head__": 0.001}  # the node that is not lost without all being lost
+        actor = self._ray.remote(mailbox_class())
+        self._mailbox = actor.options(num_cpus=0, resources=on_head, max_restarts=-1).remote()
+        total = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
+        self.about = (
+            f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, {total['CPU']:g} cores, {total['GPU']:g} GPUs; "
+            f"stages run on {self.device}"
+        )
+        """The cluster in words."""
+
+    def _device(self, asked: str, recipe: Recipe) -> str:
+        needed = self._gpus or 1.0
+        if asked == "cuda" and self._cards < needed:
+            raise ModebridgeError(
+                f"Expected a node of the Ray cluster to have {needed:g} GPUs, but got at most {self._cards:g}; add "
+                "one, or use --device cpu."
+            )
+        if asked == "auto":
+            return "cuda" if recipe.device != "cpu" and self._cards >= needed else "cpu"
+        return asked
+
+    def __enter__(self) -> OnRay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the cluster; a Ray of our own ends."""
+        self._cluster.close()
+
+    def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
+        """Submit all of them, and keep what comes back, in the order in which it comes."""
+        states = {job.title: StageState(job.title) for job in jobs}
+        by_title = {job.title: job for job in jobs}
+        call = self._cluster.call
+        waiting = call(lambda: self._submit(jobs, orders))
+        failures: list[StageError] = []
+        lost: set[str] = set()
+        try:
+            while waiting:
+                self._tell(states)
+                ready, news = call(lambda: self._look(waiting))
+                self._hear(news, states, by_title, orders)
+                for reference in ready:
+                    job, tensors = waiting.pop(reference)
+                    state = states[job.title]
+                    try:
+                        note, *made = call(lambda: self._ray.get([reference, *tensors]))  # noqa: B023 - at once
+                    except self._ray.exceptions.RayError as error:
+                        state.state = "failed"
+                        if not lost.intersection(job.parents):  # else it was never begun
+                            failures.append(_failure(job, state, error))
+                        lost |= {artefact.place for artefact in job.artefacts}
+                        continue
+                    self._keep(job, note, made, orders)
+                    state.state, state.node = "done", note.node
+        finally:
+            for reference in waiting:  # after an error here, or Ctrl-C
+                with contextlib.suppress(Exception):
+                    call(lambda: self._ray.cancel(reference, force=True))  # noqa: B023 - at once
+        self._tell(states)
+        if failures:
+            raise _sentence(failures) from failures[0]
+
+    def _submit(self, jobs: Sequence[Job], orders: Orders) -> dict[Any, tuple[Job, list[Any]]]:
+        """Every job as a task that waits for the results of others by itself."""
+        data = orders.context.data
+        images = [self._ray.put(data.splits)] if _fits(data.splits) else []
+        spec = replace(orders.spec, device=self.device or orders.spec.device)
+        places: dict[str, Any] = {}
+        waiting: dict[Any, tuple[Job, list[Any]]] = {}
+        for job in jobs:
+            for place in job.parents:
+                if place not in places:  # it was there before: put once, however many need it
+                    places[place] = self._ray.put(packed(orders.read(place)))
+            threads = 1 if job.kind.one_core and self.device == "cpu" else torch.get_num_threads()
+            call = Call(
+                pickle.dumps((spec, job)),
+                job.title,
+                threads,
+                versions(),
+                ("", "") if images else (data.learned_from, data.scored_on),
+                self._shared,
+                self._every,
+            )
+            task = self._task.options(
+                name=job.title,
+                num_returns=1 + len(job.stages),
+                max_retries=RETRIES,
+                num_cpus=min(threads, self._cores) if self.device == "cpu" else 1,
+                num_gpus=self._gpus or (1 if self.device == "cuda" else 0),
+            )
+            needed = job.parents
+            note, *made = task.remote(call, self._mailbox, images, needed, *(places[place] for place in needed))
+            places |= zip((artefact.place for artefact in job.artefacts), made, strict=True)
+            waiting[note] = job, made
+        return waiting
+
+    def _keep(self, job: Job, note: Note, tensors: Sequence[bytes], orders: Orders) -> None:
+        made = {
+            name: Made(unpacked(data), metadata)
+            for (name, metadata), data in zip(note.metadata.items(), tensors, strict=True)
+        }
+        orders.done(job, made, note.seconds)
+        if note.saved is not None:
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            there = NodeAffinitySchedulingStrategy(node_id=note.node_id, soft=True)
+            task = self._forget.options(num_cpus=0, scheduling_strategy=there)
+            self._cluster.call(lambda: task.remote(note.saved))
+
+    def _look(self, waiting: Mapping[Any, object]) -> tuple[list[Any], list[News]]:
+        """The jobs that are done, and what the others tell."""
+        ready, _ = self._ray.wait(list(waiting), timeout=0.5, fetch_local=False)
+        try:
+            letters = self._ray.get(self._mailbox.take.remote(), timeout=5)
+        except self._ray.exceptions.RayError:  # it is only news
+            letters = []
+        return ready, [pickle.loads(letter) for letter in letters]
+
+    def _hear(
+        self, mail: Sequence[News], states: Mapping[str, StageState], jobs: Mapping[str, Job], orders: Orders
+    ) -> None:
+        for news in mail:
+            state, job = states[news.title], jobs[news.title]
+            state.state, state.node, state.device = "running", news.node, news.device
+            if news.fresh is not None:
+                orders.begin(job, news.fresh)
+            if news.epoch is not None:
+                epoch = news.epoch
+                state.epoch, state.total, state.rate = epoch.number, epoch.total, epoch.rate
+                state.left = (epoch.total - epoch.number) * epoch.seconds
+                orders.report(job)(epoch)
+            if news.progress is not None:
+                _, state.epoch, state.total, state.rate = news.progress
+                orders.context.progress(*news.progress)
+
+    def _tell(self, states: Mapping[str, StageState]) -> None:
+        if self.watch is not None:
+            self.watch(list(states.values()))
+
+
+def _fits(splits: Splits) -> bool:
+    """Whether the images are tensors that can be sent around."""
+    sets = (splits.train, splits.valid, splits.test)
+    return (
+        all(isinstance(one, ImageSet) for one in sets)
+        and sum(one.images.nbytes + one.labels.nbytes for one in sets if isinstance(one, ImageSet)) <= FITS
+    )
+
+
+def _failure(job: Job, state: StageState, error: Exception) -> StageError:
+    cause = getattr(error, "cause", error)
+    if isinstance(cause, StageError):
+        return cause
+    return StageError(job.title, state.node or "unknown", f"{type(cause).__name__}: {first_line(cause)}")
+
+
+def _sentence(failures: Sequence[StageError]) -> ModebridgeError:
+    first = failures[0]
+    others = ", ".join(f"{failure.title} on {failure.node}" for failure in failures[1:])
+    return ModebridgeError(
+        f"Expected stage {first.title} to succeed, but on node {first.node} it failed with '{first.reason}'"
+        f"{' (and so did ' + others + ')' if others else ''}; what does not need it is done and kept, so mend this and "
+        "start the same command again."
+    )

@@ -1,0 +1,147 @@
+"""How long a run takes on several devices: its jobs, what each needs, and a simulation of who makes what when."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from modebridge.members import Context, members_of
+from modebridge.runs.figure_data import POSITIONS, CurveProfile, figure_data
+from modebridge.runs.logits import Labels, Logits
+from modebridge.runs.plan import Job, Plan, Store, plan_of
+
+__all__ = ["Schedule", "Task", "longest_path", "schedule", "tasks_of", "useful_devices", "work_of_job"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A job as a schedule sees it.
+
+    Args:
+        title: as "curves 0-1".
+        kind: as "curves".
+        seconds: how long it takes on one device.
+        needs: the titles of the jobs that must be done before it.
+    """
+
+    title: str
+    kind: str
+    seconds: float
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a number of devices do.
+
+    Args:
+        devices: how many there are.
+        seconds: from the beginning of the first task to the end of the last.
+        busy: seconds of work, over all devices.
+        begins: of every task by title.
+    """
+
+    devices: int
+    seconds: float
+    busy: float
+    begins: Mapping[str, float]
+
+    @property
+    def used(self) -> float:
+        """The share of the devices' time that is spent at work.
+
+        >>> Schedule(2, 10.0, 15.0, {}).used
+        0.75
+        """
+        return self.busy / (self.devices * self.seconds) if self.seconds else 1.0
+
+
+def schedule(tasks: Sequence[Task], devices: int) -> Schedule:
+    """List scheduling, which is what Ray does: whenever a device is free it takes the first task that is ready.
+
+    Args:
+        tasks: parents before their children.
+        devices: how many.
+
+    >>> tasks = [Task("a", "", 3.0), Task("b", "", 1.0), Task("c", "", 2.0, ("b",)), Task("d", "", 1.0, ("a", "c"))]
+    >>> [schedule(tasks, n).seconds for n in (1, 2, 4)]
+    [7.0, 4.0, 4.0]
+    """
+    ends: dict[str, float] = {}
+    begins: dict[str, float] = {}
+    waiting = list(tasks)
+    running: list[tuple[float, str]] = []
+    now, free = 0.0, devices
+    while waiting or running:
+        for task in [task for task in waiting if all(need in ends for need in task.needs)][:free]:
+            waiting.remove(task)
+            begins[task.title] = now
+            heapq.heappush(running, (now + task.seconds, task.title))
+            free -= 1
+        now, title = heapq.heappop(running)
+        ends[title] = now
+        free += 1
+    return Schedule(devices, now, sum(task.seconds for task in tasks), begins)
+
+
+def longest_path(tasks: Sequence[Task]) -> list[Task]:
+    """The chain of tasks, each needing the one before, that takes longest: no number of devices is faster.
+
+    >>> tasks = [Task("a", "", 3.0), Task("b", "", 1.0), Task("c", "", 1.0, ("b", "a"))]
+    >>> [task.title for task in longest_path(tasks)]
+    ['a', 'c']
+    """
+    best: dict[str, tuple[float, list[Task]]] = {}
+    for task in tasks:
+        before = max((best[need] for need in task.needs), key=lambda chain: chain[0], default=(0.0, []))
+        best[task.title] = before[0] + task.seconds, [*before[1], task]
+    return max(best.values(), key=lambda chain: chain[0], default=(0.0, []))[1]
+
+
+def useful_devices(tasks: Sequence[Task]) -> int:
+    """The smallest number of devices that takes no more than 1 % longer than the longest path.
+
+    >>> useful_devices([Task(str(k), "", 1.0) for k in range(5)])
+    5
+    """
+    shortest = sum(task.seconds for task in longest_path(tasks))
+    counts: Iterator[int] = iter(range(1, len(tasks) + 1))
+    return next((count for count in counts if schedule(tasks, count).seconds <= 1.01 * shortest), len(tasks) or 1)
+
+
+def tasks_of(context: Context, store: Store, keys: Mapping[str, str], rates: Mapping[str, float]) -> list[Task]:
+    """The jobs of a run that are missing.
+
+    Args:
+        context: says what there is to make.
+        store: what is there.
+        keys: of modes that were not made here, by place.
+        rates: multiply-adds per second of one device by kind; "" for kinds that are not named.
+    """
+    wanted = [*map(Logits, members_of(context.recipe)), Labels(), *figure_data(context.recipe)]
+    plan: Plan = plan_of(wanted, context, keys)
+    jobs = plan.missing(store)
+    makes = {artefact.place: job.title for job in jobs for artefact in job.artefacts}
+    return [
+        Task(
+            job.title,
+            job.kind.folder,
+            work_of_job(job, context) / rates.get(job.kind.folder, rates[""]),
+            tuple(dict.fromkeys(makes[place] for place in job.parents if place in makes)),
+        )
+        for job in jobs
+    ]
+
+
+def work_of_job(job: Job, context: Context) -> float:
+    """The multiply-adds of a job, training or not."""
+    counts, base = context.data.facts.counts, context.base_cost.flops
+    if issubclass(job.kind, Logits):
+        members = [artefact.member for artefact in job.artefacts if isinstance(artefact, Logits)]
+        return sum(member.cost(context).flops for member in members) * (counts["valid"] + counts["test"])
+    if issubclass(job.kind, CurveProfile):
+        # Where there is batch norm, every network on the curve gets statistics of its own.
+        images = counts["valid"] + (min(counts["train"], 10_000) if context.network.norm == "bn" else 0)
+        return float(POSITIONS * base * images * len(job.stages))
+    return job.kind.work(job.artefacts, context) * job.epochs(context.recipe) * counts["train"]

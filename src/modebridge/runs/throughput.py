@@ -1,0 +1,67 @@
+"""How fast this machine trains what a recipe asks for, measured by training a little of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from modebridge.members import Making, members_of
+from modebridge.recipes import Recipe
+from modebridge.runs.executor import Executor, Orders, RunSpec, engine_for, make_job
+from modebridge.runs.logits import Logits
+from modebridge.runs.plan import Job
+from modebridge.runs.run import Run
+from modebridge.runs.schedule import work_of_job
+from modebridge.training import Epoch, side_by_side
+
+__all__ = ["measured_rates"]
+
+BATCHES = 12
+"""How many of an epoch are timed; fewer where the data set has fewer."""
+EPOCHS = 3
+
+
+def measured_rates(spec: RunSpec) -> dict[str, float]:
+    """Multiply-adds per second by kind of artefact, on one core of a CPU or on one GPU; "" for the slowest of them.
+
+    Two modes, their curve and their bridges are trained for three epochs of a few batches; the fastest epoch counts.
+
+    Args:
+        spec: of the run.
+    """
+    timed = _Timed()
+    recipe = _shortened(spec.recipe)
+    run = Run(recipe, seed=spec.seed, data=spec.data, engine=engine_for(spec.recipe, spec.device), executor=timed)
+    run.make([Logits(member) for member in members_of(recipe)])
+    return {**timed.rates, "": min(timed.rates.values())}
+
+
+def _shortened(recipe: Recipe) -> Recipe:
+    data = recipe.data
+    train = min(data.train or 10**9, BATCHES * data.batch_size)
+    share = min(1.0, train / data.train) if data.train else 0.0
+    # Validation is a part of an epoch: its share of the images stays as it is.
+    valid = max(1, round(share * data.valid)) if data.valid and share else min(data.valid or 10**9, train // 8 + 1)
+    short = {part: replace(getattr(recipe, part), epochs=EPOCHS) for part in ("mode", "curve", "bridge")}
+    return replace(
+        recipe, modes=2, data=replace(data, train=train, valid=valid, test=min(data.test or 100, 100)), **short
+    )
+
+
+class _Timed(Executor):
+    """Makes jobs here, one at a time, each as a worker would, and times their epochs."""
+
+    def __init__(self) -> None:
+        self.rates: dict[str, float] = {}
+
+    def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
+        """Do all of them."""
+        for job in jobs:
+            epochs: list[Epoch] = []
+            making = Making(orders.context, orders.parents(job), None, epochs.append)
+            (made,) = side_by_side([lambda job=job, making=making: make_job(job, making)])  # type: ignore[misc]
+            orders.done(job, made, 0.0)
+            if epochs:
+                per_epoch = work_of_job(job, orders.context) / job.epochs(orders.spec.recipe)
+                rate = per_epoch / min(epoch.seconds for epoch in epochs)
+                self.rates[job.kind.folder] = max(rate, self.rates.get(job.kind.folder, 0.0))

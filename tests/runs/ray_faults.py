@@ -1,0 +1,143 @@
+"""A small recipe whose stages take long enough to be killed in, and what it is compared by."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import torch
+
+from modebridge.members import Artefact, Context, Made, Making
+from modebridge.recipes import Recipe
+from modebridge.runs import Run, RunFolder
+from tests.runs.damaging import tiny
+
+
+def lasting(modes: int = 2, epochs: int = 40) -> Recipe:
+    """As tiny as can be, but modes and curves are trained for some seconds."""
+    recipe = tiny()
+    return replace(
+        recipe, modes=modes, mode=replace(recipe.mode, epochs=epochs), curve=replace(recipe.curve, epochs=epochs // 4)
+    )
+
+
+def hashes(path: Path) -> dict[str, str]:
+    """Of the tensors of all artefacts."""
+    folder = RunFolder(path)
+    return {place: str(folder.meta(place)["hash"]) for place in folder.places()}
+
+
+def epochs(path: Path) -> dict[str, list[int]]:
+    """The numbers of the epochs that were written down, by artefact."""
+    folder = RunFolder(path)
+    return {place: [epoch.number for epoch in folder.metrics.read(place)] for place in folder.metrics.places()}
+
+
+def workers(title: str) -> list[psutil.Process]:
+    """The processes of this process's own Ray that are at work on a stage."""
+    found = []
+    for process in psutil.Process(os.getpid()).children(recursive=True):
+        try:
+            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+class Killer(threading.Thread):
+    """Kills, with -9, workers of a stage that have saved themselves: each a moment after that.
+
+    Args:
+        work: the folder of checkpoints.
+        title: how the names of stages begin.
+        times: how many kills.
+    """
+
+    def __init__(self, work: Path, title: str, times: int = 1) -> None:
+        super().__init__(daemon=True)
+        self._work, self._title, self._times = work, title, times
+        self.killed: list[str] = []
+        self.start()
+
+    def run(self) -> None:
+        """Look and kill."""
+        seen: set[int] = set()
+        while len(self.killed) < self._times:
+            time.sleep(0.02)
+            for victim in workers(self._title):
+                with contextlib.suppress(psutil.Error, IndexError):
+                    name = victim.cmdline()[0].removeprefix("ray::")
+                    files = self._work.glob(f"{name.replace(' ', '-')}-*")
+                    saved = [file.stat().st_mtime for file in files if not file.suffix]
+                    # Saved by this very worker, not by the one before it.
+                    if victim.pid not in seen and max(saved, default=0.0) > victim.create_time() + 1:
+                        seen.add(victim.pid)
+                        victim.kill()
+                        self.killed.append(name)
+
+
+class Watched(Run):
+    """A run that notes how its jobs begin."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.begun: list[tuple[str, bool]] = []
+
+    def _begin(self, job: object, fresh: bool) -> None:
+        self.begun.append((job.title, fresh))  # type: ignore[attr-defined]
+        super()._begin(job, fresh)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Lump(Artefact):
+    """Something to be made without training.
+
+    Args:
+        number: of it.
+        size: in MB.
+        behaviour: "" to be made, "raise" to fail, "slow" to take two seconds.
+        needs: the lumps that it is the sum of.
+    """
+
+    number: int
+    size: int = 1
+    behaviour: str = ""
+    needs: tuple[Lump, ...] = ()
+    folder = "lumps"
+    stage = "lumps"
+
+    @property
+    def name(self) -> str:
+        return str(self.number)
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        return self.needs
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        return {"size": self.size}
+
+    @classmethod
+    def make(cls, group: Sequence[Lump], making: Making) -> dict[str, Made]:
+        made = {}
+        for lump in group:
+            if lump.behaviour == "raise":
+                raise RuntimeError("the disk of this node is on fire\nand more")
+            if lump.behaviour == "slow":
+                time.sleep(2)
+            sums = sum(float(making.parents[one.place]["x"].sum()) for one in lump.needs)
+            tensor = torch.full((lump.size * 2**18,), float(lump.number))
+            made[lump.name] = Made({"x": tensor, "sum": torch.tensor(sums)}, {"node_id": _node()})
+        return made
+
+
+def _node() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
