@@ -1,11 +1,12 @@
 """The one loop, and fitting modes, curves, bridges and students with it."""
 
+from modebridge.training.bridge_plan import BridgePlan, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.distill import distill, fit_students, plan_student
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Epoch, Report, TensorBoard, append_metrics, parse_metrics
 from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
-from modebridge.training.fit_bridges import BridgePlan, fit_bridge, fit_bridges, plan_bridge
+from modebridge.training.fit_bridges import fit_bridge, fit_bridges
 from modebridge.training.loop import Task, train
 from modebridge.training.parallel import side_by_side
 from modebridge.training.teach import fit_taught_curves
