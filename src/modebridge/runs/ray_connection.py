@@ -120,13 +120,8 @@ class Connection:
 
 def _ray() -> Any:
     # Ray reads these when it is imported and started; whoever has set them keeps what they say.
-    quiet = {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_BACKEND_LOG_LEVEL": "error",
-    }
-    for name, value in quiet.items():
-        os.environ.setdefault(name, value)
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        os.environ.setdefault(name, "0")
     try:
         import ray
     except ImportError as error:
