@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -133,3 +134,17 @@ def test_the_table(frontier, tmp_path):
     assert "x1.20, best on validation of 4: **dear**" in choices[1]
     alone = frontier("table").table([row for row in rows if row["seed"] == 1])
     assert "| -0.0300 |" in next(line for line in alone if line.startswith("| heads"))
+
+
+def test_the_page_says_what_the_records_give(frontier):
+    """Every row of the digits table in docs/frontier.md, by its accuracy, NLL, way and difference."""
+    root = BENCHMARKS.parent
+    remade = frontier("table").table(frontier("scoring").read(root / "results" / "frontier-digits.json"))
+    remade = re.sub(r"(?<!\d)0\.", ".", "\n".join(remade))
+    rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in remade.splitlines() if line.startswith("| ")]
+    known = {(row[2].split()[0], row[3].split()[0], row[5], row[7]) for row in rows if len(row) > 8}
+    page = (root / "docs" / "frontier.md").read_text().partition("## One thing at a time")[2].partition("## Figures")[0]
+    said = [line.replace("**", "").split("|")[4:-1] for line in page.splitlines() if " [" in line and line[0] == "|"]
+    cells = [tuple(cell.strip() for cell in row) for row in said]
+    assert len(cells) > 30
+    assert [row for row in cells if row not in known] == []
