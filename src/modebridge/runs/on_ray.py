@@ -24,12 +24,12 @@ from modebridge.runs.ray_worker import (
     Note,
     StageError,
     do_job,
-    forget,
     mailbox_class,
     packed,
     unpacked,
     versions,
 )
+from modebridge.training import Checkpoints
 
 __all__ = ["OnRay", "StageState", "Watch"]
 
@@ -114,7 +114,7 @@ class OnRay(Executor):
         self._cores = max(int(node.get("CPU", 1)) for node in nodes) or 1
         self._cards = max(node.get("GPU", 0.0) for node in nodes)
         self.device = self._device(device, recipe)
-        self._task, self._forget = self._ray.remote(do_job), self._ray.remote(forget)
+        self._task = self._ray.remote(do_job)
         on_head = {"node:__internal_head__": 0.001}  # the node that is not lost without all being lost
         actor = self._ray.remote(mailbox_class())
         self._mailbox = actor.options(num_cpus=0, resources=on_head, max_restarts=-1).remote()
@@ -221,11 +221,7 @@ class OnRay(Executor):
         }
         orders.done(job, made, note.seconds)
         if note.saved is not None:
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-            there = NodeAffinitySchedulingStrategy(node_id=note.node_id, soft=True)
-            task = self._forget.options(num_cpus=0, scheduling_strategy=there)
-            self._cluster.call(lambda: task.remote(note.saved))
+            Checkpoints(note.saved).clear()
 
     def _look(self, waiting: Mapping[Any, object]) -> tuple[list[Any], list[News]]:
         """The jobs that are done, and what the others tell."""

@@ -23,7 +23,7 @@ from modebridge.runs.folder import machine
 from modebridge.runs.plan import Job
 from modebridge.training import Checkpoints, Epoch
 
-__all__ = ["Call", "News", "Note", "StageError", "do_job", "forget", "mailbox_class", "packed", "unpacked", "versions"]
+__all__ = ["Call", "News", "Note", "StageError", "do_job", "mailbox_class", "packed", "unpacked", "versions"]
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,12 @@ class Note:
     Args:
         seconds: how long it took.
         node: the name of the machine.
-        node_id: Ray's name of it.
         metadata: of every artefact by name, in the order of the tensors.
-        saved: the file of its checkpoints, which nobody needs any more once the tensors are kept.
+        saved: the file of its checkpoints in the folder that all see; nobody needs it once the tensors are kept.
     """
 
     seconds: float
     node: str
-    node_id: str
     metadata: Mapping[str, Mapping[str, Any]]
     saved: str | None
 
@@ -170,9 +168,10 @@ def _do(
         ray.get(last, timeout=10)
     ordered = {artefact.name: made[artefact.name] for artefact in job.artefacts}
     metadata = {name: {**machine(), "node": node, **one.metadata} for name, one in ordered.items()}
-    node_id = ray.get_runtime_context().get_node_id()
-    saved = None if checkpoints is None else str(checkpoints.path)
-    note = Note(time.perf_counter() - begin, node, node_id, metadata, saved)
+    saved = str(checkpoints.path) if checkpoints is not None and call.checkpoints is not None else None
+    if checkpoints is not None and saved is None:  # nobody else could remove what lies on this node
+        checkpoints.clear()
+    note = Note(time.perf_counter() - begin, node, metadata, saved)
     return note, *(packed(one) for one in ordered.values())
 
 
@@ -207,11 +206,6 @@ def _checkpoints(call: Call, job: Job, context: Context) -> Checkpoints | None:
         return None
     folder = Path(call.checkpoints) if call.checkpoints else Path(tempfile.gettempdir()) / "modebridge-checkpoints"
     return Checkpoints(folder / job.saved_as(context.engine.way), call.every)
-
-
-def forget(saved: str) -> None:
-    """Remove the checkpoints of a job whose tensors are kept."""
-    Checkpoints(saved).clear()
 
 
 def packed(made: Made | Tensors) -> bytes:
