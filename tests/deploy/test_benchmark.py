@@ -82,6 +82,7 @@ def exported(entered, tmp_path_factory):
     return race(chosen, SPEC.image, "onnx", [2], seconds=0.01, folder=folder), folder
 
 
+@pytest.mark.slow
 def test_onnx_leaves_the_vmapped_out(exported):
     assert [one.name for one in exported[0]] == ["DE-1", "DE-1 + 1 bridge I"]
 
@@ -102,6 +103,7 @@ def test_a_file_is_timed_by_its_bridges(entered, tmp_path):
     assert 1.0 < found[1].flops < found[2].flops < 1.5
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_elastic_has_one_line(exported):
     found = race_file(Deployed.load(exported[1] / "DE-1+1bridgeI.onnx"), [1], seconds=0.01)
     assert [(one.name, one.ratio.median) for one in found] == [("DE-1 + 1 bridge", 1.0)]

@@ -41,7 +41,7 @@ def test_every_output_is_the_librarys(own, kind, count, request):
         assert told.probabilities.dtype == np.float32
 
 
-@pytest.mark.parametrize("kind", ["elastic", "package"])
+@pytest.mark.parametrize("kind", ["elastic", pytest.param("package", marks=pytest.mark.slow)])
 def test_the_metadata(own, kind, request):
     done = request.getfixturevalue(kind)
     meta = Deployed.load(done.path).meta

@@ -87,7 +87,8 @@ def own():
 
 
 @pytest.fixture(
-    scope="module", params=["elastic.onnx", pytest.param("elastic.pt2", marks=pytest.mark.slow), "plain.pt2"]
+    scope="module",
+    params=["elastic.onnx", *(pytest.param(f"{how}.pt2", marks=pytest.mark.slow) for how in ("elastic", "plain"))],
 )
 def done(request, own, tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / request.param

@@ -40,6 +40,7 @@ def by_hand(found, batch, bridges, temperature):
     return (logs.mean(0) / temperature).softmax(-1).numpy()
 
 
+@pytest.mark.slow  # test_headed.py has one that is fast
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
 def test_an_elastic_file(tmp_path, suffix, monkeypatch):
     own = logarithmic(twos=0)

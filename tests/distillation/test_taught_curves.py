@@ -105,6 +105,7 @@ class Mortal(list):
             yield batch
 
 
+@pytest.mark.slow
 def test_stopped_it_goes_on_and_ends_at_the_same_bits(tmp_path):
     net, (a, b, c) = tiny_net(0, "bn"), modes(3, "bn")
 
@@ -124,6 +125,7 @@ def test_stopped_it_goes_on_and_ends_at_the_same_bits(tmp_path):
     assert fit(-1, Checkpoints(tmp_path / "c", every=0.0)) == fit(-1)
 
 
+@pytest.mark.slow
 def test_the_best_epoch_is_kept_by_the_loss_of_the_middle():
     """The score is the KL at r = 0.5 on plain images; the curve that comes back is that of the lowest one."""
     net, (a, b) = tiny_net(0, "bn", EXACT), modes(2, "bn", EXACT)

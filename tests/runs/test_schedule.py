@@ -67,6 +67,7 @@ def test_rates_are_those_of_what_is_trained() -> None:
     assert 1e6 < rates[""] < 1e13
 
 
+@pytest.mark.slow
 def test_bridges_made_one_at_a_time_have_the_same_bits() -> None:
     class Alone(Local):
         most = 1
