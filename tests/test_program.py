@@ -215,6 +215,7 @@ def test_costs_and_recipes_as_data(quick):
     assert rows["DE-1 + 2 bridges I"]["paper_params"] == pytest.approx(1.114, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_costs_of_networks_of_another_kind():
     settings = [word for setting in ("methods=tta,packed,distilled", "norm=frn") for word in ("--set", setting)]
     rows = json.loads(invoke("cost", "digits", *settings, "--paper", "--json").stdout)

@@ -228,6 +228,7 @@ def test_targets_and_losses_are_float32_at_least(dtype, wide):
         assert loss.dtype == wide, name
 
 
+@pytest.mark.slow
 def test_a_bridge_learns_its_target():
     """With the base's own last blocks as body and its own mode as target there is an exact answer: KL falls far."""
     _, net, ends, _ = joint()
@@ -257,6 +258,7 @@ def test_validation_is_the_plain_kl_of_the_bridges_in_use(norm):
         assert scores[name] == pytest.approx(float(expected), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_best_epoch_of_each_bridge():
     _, net, ends, every = joint()
     plans = {name: every[name] for name in list(every)[::6]}

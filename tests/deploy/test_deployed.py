@@ -230,6 +230,7 @@ def test_plain_files_with_grouped_bridges(tmp_path):
         file(images(1), bridges=1)
 
 
+@pytest.mark.slow
 def test_a_plain_package_is_one_program(tmp_path):
     own = small()
     path = export(own, tmp_path / "a.pt2", images(2), elastic=False).path
@@ -238,6 +239,7 @@ def test_a_plain_package_is_one_program(tmp_path):
         torch.testing.assert_close(program(images(5)), own.members(images(5)), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_threshold_of_its_own(tmp_path):
     own, batch = small(), images(8)
     threshold = middle(own, batch, 1.3)

@@ -101,7 +101,7 @@ def files(fast):
     return [pytest.param(*way, marks=() if way == fast else pytest.mark.slow) for way in ways]
 
 
-@pytest.mark.parametrize(("suffix", "mean"), files(fast=(".onnx", "logarithmic")))
+@pytest.mark.parametrize(("suffix", "mean"), files(fast=(".pt2", "logarithmic")))
 @torch.no_grad()
 def test_an_elastic_file(tmp_path, suffix, mean, monkeypatch):
     own, batch = headed(mean), images(9, seed=5)
@@ -132,7 +132,7 @@ def test_an_elastic_file(tmp_path, suffix, mean, monkeypatch):
         Deployed.load(done.path)
 
 
-@pytest.mark.parametrize(("suffix", "mean"), files(fast=(".pt2", "probability")))
+@pytest.mark.parametrize(("suffix", "mean"), files(fast=(".onnx", "probability")))
 def test_a_plain_file(tmp_path, suffix, mean):
     own, batch = headed(mean), images(5, seed=3)
     file = Deployed.load(export(own, tmp_path / f"plain{suffix}", images(1), elastic=False, names=list("abcd")).path)

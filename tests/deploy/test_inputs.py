@@ -88,7 +88,7 @@ def own():
 
 @pytest.fixture(
     scope="module",
-    params=["elastic.onnx", *(pytest.param(f"{how}.pt2", marks=pytest.mark.slow) for how in ("elastic", "plain"))],
+    params=["plain.pt2", *(pytest.param(f"elastic.{suffix}", marks=pytest.mark.slow) for suffix in ("onnx", "pt2"))],
 )
 def done(request, own, tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / request.param

@@ -133,6 +133,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_without_the_extra_the_program_says_so_first(tmp_path):
     (tmp_path / "recipe.toml").write_text("")
     arguments = ["export", str(tmp_path), str(tmp_path / "fast.onnx")]

@@ -213,6 +213,7 @@ def test_no_request_is_lost_when_told_to_end_under_load(nursery, exported, tmp_p
         server.close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_it_starts(own):
     own.worker()
     own.press_ctrl_c()

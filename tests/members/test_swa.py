@@ -74,6 +74,7 @@ def test_it_is_torchs_averaged_model() -> None:
             torch.testing.assert_close(tensor, state[name], rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_it_begins_and_goes_as_the_mode_of_its_number() -> None:
     def by_hand() -> Mode:
         net = ResNet(spec_of("digits", "bn", 10), seeds.generator(SEED, "mode", 0))

@@ -102,6 +102,7 @@ def test_a_poor_curve_is_said_in_words():
     assert all("not low-loss" in warning and "longer" in warning for warning in warnings)
 
 
+@pytest.mark.slow
 def test_progress_counts_every_epoch():
     seen = {}
     run_recipe(small(), progress=lambda stage, done, total, rate: seen.setdefault(stage, []).append((done, total)))

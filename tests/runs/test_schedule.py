@@ -49,6 +49,7 @@ def test_a_schedule_obeys_its_graph_and_graham(seed: int) -> None:
     assert schedule(tasks, useful_devices(tasks)).seconds <= 1.01 * path
 
 
+@pytest.mark.slow
 def test_tasks_are_the_jobs_that_are_missing(tmp_path: Path) -> None:
     context = Run(small()).context
     tasks = {task.title: task for task in tasks_of(context, Memory(), {}, {"": 1.0, "modes": 2.0})}
@@ -60,6 +61,7 @@ def test_tasks_are_the_jobs_that_are_missing(tmp_path: Path) -> None:
     assert not tasks_of(context, finished(tmp_path), {}, {"": 1.0})
 
 
+@pytest.mark.slow
 def test_rates_are_those_of_what_is_trained() -> None:
     rates = measured_rates(RunSpec(tiny(), device="cpu"))
     assert set(rates) == {"modes", "curves", "bridges", ""}

@@ -17,6 +17,7 @@ from tests.runs.damaging import tiny
 SOME = ("distilled", "snapshot", "tta")
 
 
+@pytest.mark.slow
 def test_rows_costs_and_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of the methods; all of them are in `make test-slow`."""
     monkeypatch.setattr(comparison, "METHODS", {name: METHODS[name] for name in SOME})

@@ -61,6 +61,7 @@ def test_every_row_in_every_table_and_nothing_is_made_twice(
         assert [row.name for row in table.rows] == (names[1:] if "takes off" in table.title else names)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 @torch.no_grad()
 def test_scores_are_those_of_the_networks_on_corrupted_images(folder: RunFolder) -> None:
