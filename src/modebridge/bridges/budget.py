@@ -106,7 +106,7 @@ def _families(
     elif places:
         # Plain blocks on wide maps spend all on the way in: squeeze first, as ResNet-50 does.
         block = BLOCKS.get(design, BottleneckBlock if channels >= 2 * WIDE else BasicBlock)
-        # On small maps wide blocks at half the size beat fewer and narrower ones: .390 against .417 (docs/frontier.md).
+        # On small maps wide blocks at half the size beat fewer and narrower ones (digits, docs/frontier.md).
         strides = (2,) if min(sides) >= LARGE else (1, 2) if min(sides) >= SMALL else (1,)
         for blocks in (1,) if design == "shallow" else (3, 2, 1):
             for stride in strides:

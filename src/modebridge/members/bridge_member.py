@@ -68,11 +68,6 @@ class BridgeMember(SmallNetwork):
         return f"bridge {self.kind} {self.size}"
 
     @property
-    def body_kind(self) -> Kind:
-        """Its type."""
-        return self.kind
-
-    @property
     def pair(self) -> tuple[int, int]:
         """The ends of its curve, the lower number first."""
         return min(self.i, self.j), max(self.i, self.j)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Self
 
 from modebridge import seeds
-from modebridge.bridges import Kind
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Context
 from modebridge.members.member import Member, RowPlan
@@ -47,11 +46,6 @@ class ControlMember(SmallNetwork):
     def title(self) -> str:
         """What it is, and its size."""
         return f"label control {self.size}"
-
-    @property
-    def body_kind(self) -> Kind:
-        """As a bridge of type I."""
-        return "I"
 
     @property
     def reads(self) -> tuple[Member, ...]:

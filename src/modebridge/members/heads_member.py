@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from modebridge import seeds
-from modebridge.bridges import Kind, Target, curve_target, ensemble_target, label_target, mode_target
+from modebridge.bridges import Target, curve_target, ensemble_target, label_target, mode_target
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Context
 from modebridge.members.curve_member import PointMember, load_curve
@@ -53,11 +53,6 @@ class HeadsMember(Method, SmallNetwork):
     def title(self) -> str:
         """What it is, what its heads learn, and its size."""
         return f"heads {' + '.join(self.parts)} {self.size}"
-
-    @property
-    def body_kind(self) -> Kind:
-        """As a bridge of type I."""
-        return "I"
 
     @property
     def reads(self) -> tuple[Member, ...]:

@@ -99,9 +99,9 @@ class SmallNetwork(Member):
     """Which width: "small", "medium", "slim8"."""
 
     @property
-    @abstractmethod
     def body_kind(self) -> Kind:
-        """How many features the body takes: "I" one, "II" two."""
+        """How many networks the body reads: "I" one, "II" two."""
+        return "I" if len(self.reads) == 1 else "II"
 
     @abstractmethod
     def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
