@@ -77,7 +77,8 @@ class Killer(threading.Thread):
                     files = self._work.glob(f"{name.replace(' ', '-')}-*")
                     saved = [file.stat().st_mtime for file in files if not file.suffix]
                     # Saved by this very worker, not by the one before it.
-                    if victim.pid not in seen and max(saved, default=0.0) > victim.create_time() + 1:
+                    ready = victim.pid not in seen and max(saved, default=0.0) > victim.create_time() + 1
+                    if ready and len(self.killed) < self._times:  # two workers may be ready at the same look
                         seen.add(victim.pid)
                         victim.kill()
                         self.killed.append(name)
