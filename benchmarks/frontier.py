@@ -27,7 +27,7 @@ from frontier.places import cifar10, digits
 from frontier.scoring import read
 from frontier.table import table
 from frontier.training import Bench
-from frontier.variants import VARIANTS, Scene, Variant, choose, parts_of
+from frontier.variants import CANDIDATES, VARIANTS, Scene, Variant, choose, parts_of
 from holds.common import Hold, quiet
 
 
@@ -38,7 +38,7 @@ def numbers(text: str) -> list[int]:
 
 
 def chosen(only: str, scene: Scene) -> dict[str, Variant]:
-    names = [name.strip() for name in only.split(",") if name.strip()]
+    names = CANDIDATES if only == "candidates" else [name.strip() for name in only.split(",") if name.strip()]
     variants = choose(names, scene)
     left_out = [name for name in names or VARIANTS if name not in variants]
     if left_out:
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for verb in ("digits", "cifar10"):
         sub = verbs.add_parser(verb)
         sub.add_argument("--out", type=Path, required=True)
-        sub.add_argument("--only", default="", help="names of variants, with commas between them")
+        sub.add_argument("--only", default="", help="names of variants, separated by commas, or `candidates`")
         sub.add_argument("--epochs", type=int, default=0, help="of bridges; 0 for the recipe's")
         sub.add_argument("--seeds", default="0", help="as 5, 20,21 or 30-37; on saved modes those of the bridges")
     verbs.choices["digits"].add_argument("--cache", type=Path, default=Path("runs/frontier"))
