@@ -28,6 +28,7 @@ from modebridge.runs.ray_worker import (
     packed,
     unpacked,
     versions,
+    warm_up,
 )
 from modebridge.training import Checkpoints
 
@@ -118,6 +119,8 @@ class OnRay(Executor):
         on_head = {"node:__internal_head__": 0.001}  # the node that is not lost without all being lost
         actor = self._ray.remote(mailbox_class())
         self._mailbox = actor.options(num_cpus=0, resources=on_head, max_restarts=-1).remote()
+        if address == LOCAL:  # workers import torch while the driver plans
+            self._warm = [self._ray.remote(warm_up).options(num_cpus=1).remote() for _ in range(self._cores)]
         total = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
         self.about = (
             f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, {total['CPU']:g} cores, {total['GPU']:g} GPUs; "

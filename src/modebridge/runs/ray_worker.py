@@ -23,7 +23,7 @@ from modebridge.runs.folder import machine
 from modebridge.runs.plan import Job
 from modebridge.training import Checkpoints, Epoch
 
-__all__ = ["Call", "News", "Note", "StageError", "do_job", "mailbox_class", "packed", "unpacked", "versions"]
+__all__ = ["Call", "News", "Note", "StageError", "do_job", "mailbox_class", "packed", "unpacked", "versions", "warm_up"]
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,10 @@ def mailbox_class() -> type[Any]:
             return letters
 
     return Mailbox
+
+
+def warm_up() -> None:
+    """Do nothing: a worker that gets this has imported this file, and so torch."""
 
 
 def do_job(call: Call, mailbox: Any, images: Sequence[Any], places: Sequence[str], *parents: bytes) -> tuple[Any, ...]:
