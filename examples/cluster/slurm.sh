@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A run of modebridge on several nodes of Slurm: `sbatch slurm.sh cifar10`. Needs a home that all nodes see, with a virtual
-# environment ($VENV) that has modebridge[cluster]. Submitted again it goes on: what is finished is in the run folder.
+# A modebridge run on several Slurm nodes: `sbatch slurm.sh cifar10 --data DIR`; options of `modebridge run` follow the recipe.
+# Needs a home directory that all nodes see, with a virtual environment ($VENV) that has modebridge[cluster].
+# Submit it again to resume: finished stages are in the run folder.
 #SBATCH --job-name=modebridge
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -24,7 +25,7 @@ mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}
 address=$(srun --nodes=1 --ntasks=1 -w "$head" hostname --ip-address | awk '{print $1}')
 
-# Every node gets a Ray that lives as long as this script.
+# Each node runs Ray for as long as this script.
 srun --nodes=1 --ntasks=1 --overlap -w "$head" \
     ray start --head --node-ip-address "$address" --port "$port" --num-cpus "$cores" --num-gpus "$gpus" \
     --include-dashboard=false --block &
@@ -35,7 +36,11 @@ if ((others > 0)); then
         ray start --address "$address:$port" --num-cpus "$cores" --num-gpus "$gpus" --block &
 fi
 sleep 15
+if (($(jobs -r | wc -l) < 1 + (others > 0))); then
+    echo "Ray did not start on every node; see the messages above." >&2
+    exit 1
+fi
 
-# The driver, on the head: it alone writes the run folder.
+# The driver, on the head node: only it writes the run folder.
 srun --nodes=1 --ntasks=1 --overlap -w "$head" \
-    modebridge run "$recipe" --on "$address:$port" --out "$runs/$recipe" --shared "$runs/.checkpoints"
+    modebridge run "$recipe" --on "$address:$port" --out "$runs/$recipe" --shared "$runs/.checkpoints" "${@:2}"
