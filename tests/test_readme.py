@@ -37,6 +37,9 @@ def test_the_dozen_lines_work_on_three_timm_checkpoints(tmp_path, monkeypatch, c
     said = Deployed.load("fast.onnx")(images).probabilities
     torch.testing.assert_close(torch.from_numpy(said), space["fast"](images).detach(), atol=1e-5, rtol=0)
     if paper:
+        (short,) = re.findall(r"```python\n(bridge = mb.fit_bridge.*?)```", README.read_text(), flags=re.DOTALL)
+        exec(short, space)
+        torch.testing.assert_close(space["probabilities"].sum(dim=1), torch.ones(4))
         (lines,) = re.findall(r"```python\n(modes\[1\] = mb.align.*?)```", README.read_text(), flags=re.DOTALL)
         exec(lines, space)
         assert space["bridge"].r == 0.5
