@@ -1,4 +1,4 @@
-"""The dozen lines of the README, run as they stand."""
+"""Code of the README and the FAQ, run as it is printed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 
+import modebridge as mb
 from modebridge.deploy import Deployed
 
 README = Path(__file__).parents[1] / "README.md"
@@ -37,6 +38,23 @@ def test_the_dozen_lines_work_on_three_timm_checkpoints(tmp_path, monkeypatch, c
     said = Deployed.load("fast.onnx")(images).probabilities
     torch.testing.assert_close(torch.from_numpy(said), space["fast"](images).detach(), atol=1e-5, rtol=0)
     if paper:
+        (short,) = re.findall(r"```python\n(bridge = mb.fit_bridge.*?)```", README.read_text(), flags=re.DOTALL)
+        exec(short, space)
+        torch.testing.assert_close(space["probabilities"].sum(dim=1), torch.ones(4))
         (lines,) = re.findall(r"```python\n(modes\[1\] = mb.align.*?)```", README.read_text(), flags=re.DOTALL)
         exec(lines, space)
         assert space["bridge"].r == 0.5
+
+
+def test_the_faq_distills_from_teachers_of_different_architectures():
+    page = (README.parent / "docs" / "faq.md").read_text()
+    (lines,) = re.findall(r"```python\n(teachers = .*?)```", page, flags=re.DOTALL)
+    torch.manual_seed(0)
+    resnet = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
+    convnet = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 2), torch.nn.Flatten(), torch.nn.Linear(2, 3))
+    first, second = (mb.Mode.from_module(net) for net in (resnet, convnet))
+    train = [(torch.rand(6, 3, 2, 2), torch.arange(6) % 3)]
+    space = {"mb": mb, "resnet": resnet, "convnet": convnet, "first": first, "second": second, "train": train}
+    exec(lines, space)
+    space["student"].check(resnet)
+    assert space["student"].id != first.id

@@ -293,3 +293,23 @@ def test_bridges_of_cifar10_short(members, nll):
     answers = read_answers(RunFolder(ROOT / "results" / "cifar10-short", writes=False))
     assert f"{answers.score(members).nll:.3f}".lstrip("0") == nll
     assert f"| {nll} |" in (ROOT / "docs" / "results.md").read_text()
+
+
+SUMMARIES = ("README.md", "docs/which.md", "docs/comparison.md", "docs/faq.md")
+SOURCES = (
+    "docs/results.md",
+    "docs/frontier.md",
+    "docs/methods.md",
+    *(f"results/{name}/README.md" for name in ("cifar10-frn", "cifar10-bn")),
+)
+PAIR = re.compile(r"(\d\d\.\d\d?)(?: % / | / | \| )0?(\.\d{3,4})")
+
+
+@pytest.mark.parametrize("summary", SUMMARIES)
+def test_summaries_have_only_figures_of_their_sources(summary):
+    """Every figure with an interval, and every pair of accuracy and NLL, is in a page that is checked by its logits."""
+    page, sources = (ROOT / summary).read_text(), "\n".join((ROOT / source).read_text() for source in SOURCES)
+    known = set().union(*with_intervals(sources))
+    assert [figure for figure in with_intervals(page) if not figure & known] == []
+    assert set(PAIR.findall(page.partition("### What the paper prints")[0])) <= set(PAIR.findall(sources))
+    assert with_intervals(page) or summary == "docs/comparison.md"
