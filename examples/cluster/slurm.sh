@@ -20,6 +20,9 @@ gpus=${SLURM_GPUS_ON_NODE:-0}
 # shellcheck disable=SC1091
 source "$venv/bin/activate"
 export RAY_USAGE_STATS_ENABLED=0
+# Other users reach the ports of these nodes; the token is in ~/.ray/auth_token.
+export RAY_AUTH_MODE=token
+ray get-auth-token --generate > /dev/null
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}

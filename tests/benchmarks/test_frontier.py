@@ -7,8 +7,10 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_1samp
 
 from modebridge.curves import start_curve
 from modebridge.ensembles import scale
@@ -147,4 +149,38 @@ def test_the_page_says_what_the_records_give(frontier):
     said = [line.replace("**", "").split("|")[4:-1] for line in page.splitlines() if " [" in line and line[0] == "|"]
     cells = [tuple(cell.strip() for cell in row) for row in said]
     assert len(cells) > 30
+    assert [row for row in cells if row not in known] == []
+
+
+def test_the_page_says_what_the_fresh_seeds_give():
+    """Every row of its table: mean scores and cost, and paired t intervals over seeds by scipy."""
+    root, tests = BENCHMARKS.parent, {}
+    for line in (root / "results" / "frontier-digits-fresh.json").read_text().splitlines():
+        row = json.loads(line)
+        tests.setdefault(row["variant"], {})[row["seed"]] = (row["test"]["nll"], row["test"]["accuracy"], row["flops"])
+    scores = {name: np.array([rows[seed] for seed in range(40, 48)]).T for name, rows in tests.items()}
+
+    def interval(variant, other):
+        if variant == other:
+            return ""
+        difference = scores[variant][0] - scores[other][0]
+        low, high = ttest_1samp(difference, 0).confidence_interval(0.95)
+        return short(f"{difference.mean():+.4f} [{low:+.4f} to {high:+.4f}]")
+
+    def short(text):
+        return re.sub(r"(?<!\d)0\.", ".", text)
+
+    known = {
+        (
+            f"x{flops.mean():.2f}",
+            f"{100 * accuracy.mean():.2f}",
+            short(f"{nll.mean():.4f}"),
+            interval(name, "paper small"),
+            interval(name, "DE-2"),
+        )
+        for name, (nll, accuracy, flops) in scores.items()
+    }
+    page = (root / "docs" / "frontier.md").read_text().partition("## Confirmed on fresh seeds")[2].partition("\n## ")[0]
+    cells = [tuple(cell.strip() for cell in line.split("|")[2:-1]) for line in page.splitlines() if "| x" in line]
+    assert len(cells) == 16
     assert [row for row in cells if row not in known] == []
