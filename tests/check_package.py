@@ -25,7 +25,7 @@ DIST = ROOT / "dist"
 LARGEST = {"wheel": 800_000, "sdist": 800_000}
 """Bytes: a guard against weights and pictures that slip in."""
 DEMO = ("modes=2", "data.train=100", "data.valid=100", "mode.epochs=2", "curve.epochs=2", "bridge.epochs=2")
-SECONDS = 300
+SECONDS = 600
 
 
 def main() -> None:
@@ -80,7 +80,8 @@ def install(wheel: Path, environment: Path) -> Path:
     """A new environment with the wheel and its core dependencies; its Python."""
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
-    do("Install the wheel into a bare environment", python, "-m", "pip", "install", "--quiet", wheel)
+    pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")  # few of torch's files are used here
+    do("Install the wheel into a bare environment", *pip, wheel)
     do("pip check", python, "-m", "pip", "check")
     return python
 
@@ -100,7 +101,6 @@ def use(python: Path, place: Path, version: str) -> None:
     do("The demo with few epochs", program, "run", *settings, place=place)
     for name in ("report.html", "results.json", "results.md", "recipe.toml"):
         expect((place / "runs" / "digits" / name).is_file(), f"the demo to write {name}")
-    do("The page again", program, "report", "runs/digits", place=place)
 
     (place / "some.onnx").write_bytes(b"")
     for words in (("export", "runs/digits", "fast.onnx"), ("predict", "some.onnx", "--examples")):
