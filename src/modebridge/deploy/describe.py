@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modebridge import __version__, trees
+from modebridge import trees
 from modebridge.batches import IMAGES, shapes_of, some_of
 from modebridge.bridges import Bridge
 from modebridge.deploy.bridge_temperatures import Temperatures
@@ -153,8 +153,8 @@ def _normalisation(ensemble: BridgedEnsemble, image: InputSpec | None) -> dict[s
 
 
 def _versions() -> dict[str, str]:
-    versions = {"modebridge": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    for name in ("onnx", "onnxscript", "onnxruntime"):
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("modebridge", "onnx", "onnxscript", "onnxruntime"):
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
