@@ -7,7 +7,10 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -
 
 EXAMPLES := examples/two_checkpoints.py examples/timm_bridges.py examples/curve_plot.py
 
-.PHONY: demo test test-slow examples lint types layers setup setup-dev clean
+# Tools that only the package needs stay out of .venv.
+PACKAGING := .venv-package
+
+.PHONY: demo test test-slow examples package lint types layers setup setup-dev clean
 
 demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 	$(BIN)/modebridge run
@@ -21,6 +24,9 @@ test-slow: $(VENV)/.dev ## the tests that take longer than a few seconds
 
 examples: $(VENV)/.dev ## the three scripts of examples/; the wrapper lets torchvision import beside the CPU build of torch
 	set -e; for script in $(EXAMPLES); do echo "== $$script"; $(BIN)/python tests/torchvision_on_cpu.py $$script; done
+
+package: $(PACKAGING)/.tools ## wheel and sdist in dist/, checked; the wheel in a bare environment, the demo from outside
+	$(PACKAGING)/bin/python tests/check_package.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -40,6 +46,11 @@ $(BIN)/python:
 		{ echo "modebridge needs Python 3.11 or newer; set PYTHON=python3.x"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+$(PACKAGING)/.tools: constraints.txt
+	$(PYTHON) -m venv $(PACKAGING)
+	$(PACKAGING)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build twine check-wheel-contents
+	@touch $@
+
 $(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing modebridge into $(VENV) (a minute or two) ..."
 	$(PIP_INSTALL) -e .
@@ -51,4 +62,4 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $(VENV)/.core $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PACKAGING) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

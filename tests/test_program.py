@@ -67,7 +67,8 @@ def folder(tmp_path_factory):
 def test_version():
     answer = program("--version")
     assert answer.returncode == 0
-    assert answer.stdout.strip() == modebridge.__version__
+    assert answer.stdout == f"{modebridge.__version__}\n"
+    assert answer.stderr == ""
 
 
 @pytest.mark.parametrize(

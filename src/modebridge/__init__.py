@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from modebridge.training.distill import distill
     from modebridge.training.fit_bridges import fit_bridges
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "PAPER_LOSS",

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from modebridge.cli import deploy_verbs
+from modebridge.cli.completion import complete_study, one_of
 from modebridge.cli.options import (
     Data,
     Device,
@@ -30,10 +31,13 @@ __all__ = ["app"]
 app = typer.Typer(
     help="Most of a deep ensemble's accuracy and calibration at nearly the cost of one forward pass.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        # typer's own flags are None by default, and to convert that it would import pydantic, a tenth of a second.
+        "default_map": dict.fromkeys(("help", "install_completion", "show_completion"), False),
+    },
 )
 
 
@@ -160,7 +164,13 @@ def recipes(
 
 @app.command()
 def study(
-    name: Annotated[str, typer.Argument(help="type1, type2, correspondence, r-position, r-ablation, bridge-size, ...")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="type1, type2, correspondence, r-position, r-ablation, bridge-size, ...",
+            autocompletion=complete_study,
+        ),
+    ],
     recipe: RecipeName = None,
     out: Out = None,
     settings: Settings = None,
@@ -223,7 +233,12 @@ def report(
 def advise(
     folder: Folder,
     budget: Annotated[float, typer.Option(help="What a forward pass may cost, in networks.")] = 1.2,
-    by: Annotated[str, typer.Option(help="flops, params, or time (measured on this machine).")] = "flops",
+    by: Annotated[
+        str,
+        typer.Option(
+            help="flops, params, or time (measured on this machine).", autocompletion=one_of("flops", "params", "time")
+        ),
+    ] = "flops",
     train: Annotated[
         float | None, typer.Option(help="What may be trained, in epochs of one network; no limit by default.")
     ] = None,

@@ -28,6 +28,8 @@ CLOSED = 141
 """Nobody reads standard output any more, as after `| head -1`: 128 and the number of SIGPIPE."""
 
 DEBUG = "MODEBRIDGE_DEBUG"
+COMPLETE = "_MODEBRIDGE_COMPLETE"
+"""Set by the shell's completion script, which asks what may come next instead of running a verb."""
 HERE = Path(__file__).parents[1]
 
 WAYS_OUT = {
@@ -79,6 +81,8 @@ def _without_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
 def _verb(words: list[str]) -> int:
     # Not by calling `app`: typer would make exit codes of Ctrl-C and of a closed pipe before we see them.
     command = typer.main.get_command(app)
+    if os.environ.get(COMPLETE):
+        command.main([], prog_name="modebridge")  # answers, and raises SystemExit
     with command.make_context("modebridge", words) as context:
         command.invoke(context)
     return 0

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from modebridge.cli.completion import complete_recipe, one_of
 from modebridge.cli.options import (
     AverageCost,
     Data,
@@ -35,7 +36,12 @@ def export(
     threshold: Threshold = None,
     mean: MeanName = "probability",
     int8: Annotated[bool, typer.Option("--int8", help="Eight bits for CPUs; what that costs is printed.")] = False,
-    grouped: Annotated[str, typer.Option(help="Bridges as one, in --plain files: auto, yes, no.")] = "auto",
+    grouped: Annotated[
+        str,
+        typer.Option(
+            help="Bridges as one, in --plain files: auto, yes, no.", autocompletion=one_of("auto", "yes", "no")
+        ),
+    ] = "auto",
     aot: Annotated[bool, typer.Option("--aot", help="Compile a .pt2 with AOTInductor for this machine.")] = False,
     data: Data = None,
 ) -> None:
@@ -88,7 +94,10 @@ def predict(
 
 def bench(
     target: Target = None,
-    recipe: Annotated[str | None, typer.Option(help="The networks of a recipe, untrained: time is the same.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="The networks of a recipe, untrained: time is the same.", autocompletion=complete_recipe),
+    ] = None,
     batch: Annotated[str, typer.Option(help="Images a call.")] = "1,8,64,256",
     device: Device = "auto",
     ways: Annotated[

@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+from modebridge.cli.completion import (
+    complete_exported,
+    complete_recipe,
+    complete_run_folder,
+    complete_target,
+    one_of,
+)
+
 __all__ = [
     "AverageCost",
     "Data",
@@ -44,7 +52,8 @@ RecipeName = Annotated[
     str | None,
     typer.Argument(
         help="A name of `modebridge recipes`, or your own file (.toml; .py, which is executed: only run one that you "
-        "trust); else that of the run folder, else digits."
+        "trust); else that of the run folder, else digits.",
+        autocompletion=complete_recipe,
     ),
 ]
 Settings = Annotated[
@@ -56,7 +65,7 @@ Data = Annotated[
     Path | None,
     typer.Option(parser=path, metavar="DIR", help="The data set's official files; else MODEBRIDGE_DATA, else ./data."),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=one_of("auto", "cpu", "cuda"))]
 On = Annotated[
     str | None,
     typer.Option(
@@ -87,19 +96,40 @@ Threshold = Annotated[
     float | None, typer.Option(help="Surer images get the first network alone; 2 asks all members.", metavar="T")
 ]
 MeanName = Annotated[
-    str, typer.Option("--mean", help="Of members: of their probability, the paper's, or logarithmic, of their logits.")
+    str,
+    typer.Option(
+        "--mean",
+        help="Of members: of their probability, the paper's, or logarithmic, of their logits.",
+        autocompletion=one_of("probability", "logarithmic"),
+    ),
 ]
-Out = Annotated[Path | None, typer.Option(parser=path, metavar="DIR", help="The run folder; runs/RECIPE by default.")]
-Folder = Annotated[Path, typer.Argument(parser=path, help="A run folder.", metavar="DIR")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        parser=path,
+        metavar="DIR",
+        help="The run folder; runs/RECIPE by default.",
+        autocompletion=complete_run_folder,
+    ),
+]
+Folder = Annotated[
+    Path, typer.Argument(parser=path, help="A run folder.", metavar="DIR", autocompletion=complete_run_folder)
+]
 NewFile = Annotated[
     Path, typer.Argument(parser=path, metavar="FILE", help="To be written: .onnx, or .pt2 for torch.export.")
 ]
-Exported = Annotated[Path, typer.Argument(parser=path, metavar="FILE", help="Made by `modebridge export`.")]
+Exported = Annotated[
+    Path,
+    typer.Argument(parser=path, metavar="FILE", help="Made by `modebridge export`.", autocompletion=complete_exported),
+]
 Images = Annotated[
     list[Path] | None, typer.Argument(parser=path, metavar="IMAGES...", help="Files, or folders of them.")
 ]
 Target = Annotated[
-    Path | None, typer.Argument(parser=path, metavar="DIR|FILE", help="A run folder or an exported file.")
+    Path | None,
+    typer.Argument(
+        parser=path, metavar="DIR|FILE", help="A run folder or an exported file.", autocompletion=complete_target
+    ),
 ]
 Modes = Annotated[
     Path | None, typer.Option(parser=path, metavar="DIR", help="Use these trained modes: a folder of checkpoints.")

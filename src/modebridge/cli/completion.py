@@ -1,0 +1,88 @@
+"""What the shell offers after Tab: names of recipes and studies, run folders, exported files.
+
+Nothing here imports torch, which would take seconds per key press; tests compare the names with the real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+
+__all__ = ["complete_exported", "complete_recipe", "complete_run_folder", "complete_study", "complete_target", "one_of"]
+
+RECIPES = (
+    *("digits", "cifar10-short", "cifar10-short-bn", "tin200-short", "tin200-short-bn", "cifar10", "cifar10-bn"),
+    *("cifar100", "cifar100-bn", "tin200", "tin200-bn", "in1k", "in1k-bn"),
+)
+STUDIES = (
+    *("type1", "type2", "correspondence", "r-position", "r-ablation", "bridge-size", "type-mix", "mode-choice", "swa"),
+    *("comparison", "shift"),
+)
+LEVELS = 2
+"""How deep below the typed folder to look: `runs/digits` is found from an empty word."""
+MOST_ENTRIES = 2000
+"""How many entries of folders to look at: data sets have a million files."""
+
+SAFE = re.compile(r"[\w./~+@%,-]*")  # no shell needs quotes around these
+
+
+def one_of(*names: str) -> Callable[[str], list[str]]:
+    """A completion of a fixed set of names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+complete_recipe = one_of(*RECIPES)
+complete_study = one_of(*STUDIES)
+
+
+def complete_run_folder(incomplete: str) -> list[str]:
+    """Run folders whose path starts with the word; without any the shell offers its usual files."""
+    return _paths(incomplete, _is_run_folder)
+
+
+def complete_exported(incomplete: str) -> list[str]:
+    """Exported files whose path starts with the word."""
+    return _paths(incomplete, _is_exported)
+
+
+def complete_target(incomplete: str) -> list[str]:
+    """Run folders and exported files whose path starts with the word."""
+    return _paths(incomplete, lambda path: _is_run_folder(path) or _is_exported(path))
+
+
+def _is_run_folder(path: str) -> bool:
+    return any(os.path.exists(f"{path}/{name}") for name in ("recipe.toml", "manifest.json"))  # noqa: PTH110 - faster
+
+
+def _is_exported(path: str) -> bool:
+    return path.endswith((".onnx", ".pt2"))
+
+
+def _paths(incomplete: str, wanted: Callable[[str], bool]) -> list[str]:
+    # The folder is kept as it was typed, with its `~` or `./`: shells drop what does not start with the word.
+    parent, slash, start = incomplete.rpartition("/")
+    found = _walk(parent + slash, start, wanted, LEVELS, [MOST_ENTRIES])
+    return sorted(path for path in found if SAFE.fullmatch(path))
+
+
+def _walk(folder: str, start: str, wanted: Callable[[str], bool], levels: int, budget: list[int]) -> Iterator[str]:
+    """Paths under a folder that are wanted; nothing below one of them, nothing hidden unless its dot was typed."""
+    try:
+        with os.scandir(os.path.expanduser(folder) or ".") as entries:  # noqa: PTH111 - a Path would lose `./`
+            for entry in entries:
+                budget[0] -= 1
+                if budget[0] < 0:
+                    return
+                if not entry.name.startswith(start) or (entry.name.startswith(".") and not start):
+                    continue
+                if wanted(entry.path):
+                    yield folder + entry.name
+                elif levels > 1 and entry.is_dir():
+                    yield from _walk(f"{folder}{entry.name}/", "", wanted, levels - 1, budget)
+    except OSError:  # not a folder, or not ours to read
+        return

@@ -1,0 +1,145 @@
+"""Build the wheel and the sdist, check them, and use the wheel as a user does who has nothing else.
+
+    .venv-package/bin/python tests/check_package.py      (or `make package`, which makes that environment)
+
+The wheel goes into a bare environment with the core dependencies alone, and the demo runs in an empty folder elsewhere.
+"""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DIST = ROOT / "dist"
+LARGEST = {"wheel": 800_000, "sdist": 800_000}
+"""Bytes: a guard against weights and pictures that slip in."""
+DEMO = ("modes=2", "data.train=100", "data.valid=100", "mode.epochs=2", "curve.epochs=2", "bridge.epochs=2")
+SECONDS = 600
+
+
+def main() -> None:
+    begun = time.monotonic()
+    os.environ["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")  # holds for the environments that `build` makes, too
+    os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    for name in ("PYTHONPATH", "PYTHONHOME"):
+        os.environ.pop(name, None)
+    version = re.findall(r'^__version__ = "(.+)"$', (ROOT / "src/modebridge/__init__.py").read_text(), re.MULTILINE)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        wheel, sdist = build(Path(folder) / "direct")
+        check_contents(wheel, sdist, version)
+        python = install(wheel, Path(folder) / "bare")
+        place = Path(folder) / "elsewhere"
+        place.mkdir()
+        use(python, place, version)
+    say(f"The package is sound: {wheel.name}, {sdist.name} in dist/; {time.monotonic() - begun:.0f} s in all.")
+
+
+def build(direct: Path) -> tuple[Path, Path]:
+    """The sdist, the wheel built from it, and the same wheel straight from the tree."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    do("Build the sdist, and the wheel from it", sys.executable, "-m", "build", "--outdir", DIST, ROOT)
+    do("Build the wheel from the tree", sys.executable, "-m", "build", "--wheel", "--outdir", direct, ROOT)
+    (wheel,), (sdist,), (other,) = DIST.glob("*.whl"), DIST.glob("*.tar.gz"), direct.glob("*.whl")
+    expect(wheel.read_bytes() == other.read_bytes(), "the sdist to build the same wheel as the tree")
+    do("twine check", sys.executable, "-m", "twine", "check", "--strict", wheel, sdist)
+    do("check-wheel-contents", sys.executable, "-m", "check_wheel_contents", wheel)
+    return wheel, sdist
+
+
+def check_contents(wheel: Path, sdist: Path, version: str) -> None:
+    """Exactly the files that git knows, under the version that the library has."""
+    for kind, file in (("wheel", wheel), ("sdist", sdist)):
+        size = file.stat().st_size
+        expect(size <= LARGEST[kind], f"the {kind} to have at most {LARGEST[kind]:,} bytes, but it has {size:,}")
+    listed = subprocess.run(["git", "ls-files", "src/modebridge"], cwd=ROOT, capture_output=True, text=True, check=True)
+    ours = {name.removeprefix("src/") for name in listed.stdout.split()}
+    with zipfile.ZipFile(wheel) as files:
+        names = {name for name in files.namelist() if ".dist-info/" not in name}
+        metadata = email.message_from_bytes(files.read(f"modebridge-{version}.dist-info/METADATA"))
+    expect(names == ours, f"the wheel to hold the files that git knows, but these differ: {sorted(names ^ ours)}")
+    expect(metadata["Version"] == version, f"the metadata to say {version}, but they say {metadata['Version']}")
+    with tarfile.open(sdist) as files:
+        tops = {name.split("/")[1] for name in files.getnames() if "/" in name}
+    strange = tops & {"results", "benchmarks", "tests", "docs", "runs", ".venv", ".venv-package"}
+    expect(not strange, f"the sdist without bulk, but it has {sorted(strange)}")
+    say(f"Contents: wheel {wheel.stat().st_size:,} bytes, {len(names)} files; sdist {sdist.stat().st_size:,} bytes.")
+
+
+def install(wheel: Path, environment: Path) -> Path:
+    """A new environment with the wheel and its core dependencies; its Python."""
+    venv.create(environment, with_pip=True)
+    python = environment / "bin" / "python"
+    pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")  # few of torch's files are used here
+    do("Install the wheel into a bare environment", *pip, wheel)
+    do("pip check", python, "-m", "pip", "check")
+    return python
+
+
+def use(python: Path, place: Path, version: str) -> None:
+    """What the README shows, in an empty folder outside of the repository."""
+    program = python.with_name("modebridge")
+    found = run(python, "-c", "import modebridge; print(modebridge.__file__)", place=place).stdout
+    expect(str(python.parents[1]) in found, f"the installed package to be used, but it is {found.strip()}")
+    for command in ((program,), (python, "-m", "modebridge")):
+        answer = run(*command, "--version", place=place)
+        expect((answer.stdout, answer.stderr) == (f"{version}\n", ""), f"--version to print {version} and nothing else")
+    times = sorted(_seconds(program, "--help", place=place) for _ in range(5))
+    say(f"modebridge --help: {times[2]:.2f} s (the median of five; the fastest {times[0]:.2f} s)")
+
+    settings = [word for one in DEMO for word in ("--set", one)]
+    do("The demo with few epochs", program, "run", *settings, place=place)
+    for name in ("report.html", "results.json", "results.md", "recipe.toml"):
+        expect((place / "runs" / "digits" / name).is_file(), f"the demo to write {name}")
+
+    (place / "some.onnx").write_bytes(b"")
+    for words in (("export", "runs/digits", "fast.onnx"), ("predict", "some.onnx", "--examples")):
+        answer = run(program, *words, place=place, code=2)
+        expect("modebridge[onnx]" in answer.stderr, f"`modebridge {words[0]}` to name its extra: {answer.stderr}")
+        expect("Traceback" not in answer.stderr, "no trace")
+    do("Export without extras", program, "export", "runs/digits", "fast.pt2", place=place)
+    answer = run(program, "predict", "fast.pt2", "--examples", "--json", place=place)
+    expect(len(answer.stdout.splitlines()) == 3, f"three predictions: {answer.stdout}{answer.stderr}")
+
+
+def do(title: str, *command: str | Path, place: Path = ROOT) -> None:
+    begun = time.monotonic()
+    run(*command, place=place)
+    say(f"{title}: {time.monotonic() - begun:.0f} s")
+
+
+def run(*command: str | Path, place: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    words = [str(word) for word in command]
+    answer = subprocess.run(words, cwd=place, capture_output=True, text=True, check=False, timeout=SECONDS)
+    expect(answer.returncode == code, f"`{' '.join(words)}` to exit with {code}:\n{answer.stdout}{answer.stderr}")
+    return answer
+
+
+def _seconds(*command: str | Path, place: Path) -> float:
+    begun = time.monotonic()
+    run(*command, place=place)
+    return time.monotonic() - begun
+
+
+def expect(held: bool, what: str) -> None:
+    if not held:
+        sys.exit(f"Expected {what}")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The files that a release and the project's page are made of; `make package` checks the wheel itself."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import modebridge
+
+ROOT = Path(__file__).parents[1]
+FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
+
+
+def test_one_version_everywhere():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == modebridge.__version__
+    assert citation["title"] == "modebridge"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["dynamic"] == ["version"]
+    assert citation["license"] == project["license"]
+    assert citation["keywords"] == project["keywords"]
+    assert [author["name"] for author in citation["authors"]] == [author["name"] for author in project["authors"]]
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_issue_forms_have_what_the_schema_asks_for(path):
+    form = yaml.safe_load(path.read_text())
+    assert form["name"]
+    assert form["description"]
+    assert form["body"]
+    names = [part["id"] for part in form["body"] if part["type"] != "markdown"]
+    assert len(names) == len(set(names))
+    for part in form["body"]:
+        assert part["type"] in {"markdown", "textarea", "input", "dropdown", "checkboxes"}
+        assert part["attributes"]["value" if part["type"] == "markdown" else "label"]
+    assert any(part.get("validations", {}).get("required") for part in form["body"])
+
+
+def test_the_forms_are_there():
+    assert [path.stem for path in FORMS] == ["bug", "feature", "question"]
+
+
+def test_every_make_target_of_the_release_checklist_exists():
+    named = set(re.findall(r"`make ([\w-]+)`", (ROOT / "RELEASING.md").read_text()))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert {"test", "test-slow", "examples", "package"} <= named <= targets
