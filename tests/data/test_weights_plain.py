@@ -128,7 +128,7 @@ def test_archives_that_are_no_checkpoints(tmp_path):
         torch.jit.save(torch.jit.trace(NET, torch.rand(2, 3)), str(file))
     torch.save(STATE, tmp_path / "x.ckpt", pickle_protocol=4)
     for name, words in (
-        ("x.pt", r"got a TorchScript archive, whose code is not run; save its weights alone, .*state_dict\(\)"),
+        ("x.pt", r"got a TorchScript archive, whose code is not run; save only its weights, .*state_dict\(\)"),
         ("x.pt2", "got an archive of torch.export"),
         ("x.npz", "got another zip archive"),
         ("x.ckpt", "a pickle of another protocol than torch's; save it without pickle_protocol"),

@@ -116,7 +116,7 @@ def test_shapes_are_fitted() -> None:
 
 
 def test_svhn_is_read_from_its_own_file(tmp_path: Path) -> None:
-    with pytest.raises(ModebridgeError, match=r"no 'test_32x32\.mat'; give the folder"):
+    with pytest.raises(ModebridgeError, match=r"no 'test_32x32\.mat'; pass its folder"):
         read_svhn(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 4), dtype=np.uint8)
     savemat(tmp_path / "test_32x32.mat", {"X": pixels, "y": np.ones((4, 1))})

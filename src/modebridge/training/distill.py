@@ -52,7 +52,7 @@ def distill(
             ensemble's temperature and regardless of how it averages.
         train_data: yields (images, labels); labels are used only if the loss needs them.
         student: another architecture for the student; None uses `net`.
-        start: the student's initial weights, for example a mode; None initializes new ones.
+        start: the student's initial weights, for example a mode; None initialises new ones.
         loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
         mixup: alpha of the per-sample mixup; 0 turns it off.
         cutmix: alpha of CutMix, for images only; 0 turns it off. With mixup as well, each batch gets one of the two.
@@ -96,7 +96,7 @@ def plan_student(
     Args:
         net: its architecture.
         teachers: the teachers whose mean probability it learns; empty for the control that learns (mixed-up) labels.
-        start: the initial weights; None initializes new ones.
+        start: the initial weights; None initialises new ones.
         loss: the loss it minimises; None is the KL to the teachers' mean.
         seed: seed of new weights.
     """

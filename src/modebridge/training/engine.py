@@ -83,7 +83,7 @@ class Engine:
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
 
     def synced(self, net: nn.Module) -> nn.Module:
-        """The network with batch norm synchronized over all processes; on CPUs torch has none, so each uses its own."""
+        """The network with batch norm synchronised over all processes; on CPUs torch has none, so each uses its own."""
         if self.processes.size == 1 or self.device.type != "cuda":
             return net
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-untyped-call]
