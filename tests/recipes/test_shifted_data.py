@@ -141,7 +141,7 @@ def test_names_of_other_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert names == ["letters", f"cifar10={tmp_path / 'sets'}", f"folder:{tmp_path / 'cats'}"]
     with pytest.raises(ModebridgeError, match=r"but got 'leters'; near ones: letters"):
         known_others(["leters"], recipe)
-    with pytest.raises(ModebridgeError, match="another set than the run's own"):
+    with pytest.raises(ModebridgeError, match="a set other than the run's own"):
         known_others(["digits"], recipe)
     shifted = ShiftedData(recipe, RunData(recipe))
     with pytest.raises(ModebridgeError, match="Expected images below"):

@@ -58,12 +58,12 @@ class TrainConfig:
             # The upper limit also excludes nan, inf, and integers too large for a float.
             if not (isinstance(value, int | float) and whole and least <= value <= MOST):
                 raise ModebridgeError(
-                    f"Expected {name} to be a {'number' if isinstance(least, float) else 'whole number'} of at least "
+                    f"Expected {name} to be {'a number' if isinstance(least, float) else 'an integer'} of at least "
                     f"{least:g} and at most {MOST:,}, but got {str(value)[:50]}; change it."
                 )
         if not (isinstance(self.seed, int) and abs(self.seed) <= SEEDS):
             raise ModebridgeError(
-                f"Expected seed to be a whole number up to {SEEDS:,}, but got {str(self.seed)[:50]}; change it."
+                f"Expected seed to be an integer up to {SEEDS:,}, but got {str(self.seed)[:50]}; change it."
             )
         if self.average_from > self.epochs:
             raise ModebridgeError(
