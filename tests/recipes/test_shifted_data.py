@@ -154,5 +154,5 @@ def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
     recipe = own(tmp_path, "texts")
     shifted = ShiftedData(recipe, RunData(recipe))
     for look in (lambda: shifted.other("scrambled"), lambda: shifted.key):
-        with pytest.raises(ModebridgeError, match=r"Expected images of 1 or 3 channels to corrupt, but the inputs are"):
+        with pytest.raises(ModebridgeError, match="Expected images with 1 or 3 channels to corrupt, but the inputs"):
             look()
