@@ -232,7 +232,7 @@ def _refusal(error: Exception, kind: str) -> tuple[str, str]:
         return "a pickle of another protocol than torch's", "save it without pickle_protocol, or use safetensors"
     if kind == "safetensors" or unknown_class or not isinstance(error, pickle.UnpicklingError) or "persistent" in text:
         return _CUT, _AGAIN
-    # Torch's reader reports unknown things in one line of several.
+    # Torch's reader names what it does not support in one line of several.
     reported = re.search(r"WeightsUnpickler error:\s*([^\n.;]+)", text)
     return (reported[1].strip() if reported and "weights_only" not in reported[1] else "something else"), _PLAIN
 

@@ -273,7 +273,7 @@ class ModeMember(OneNetwork):
                 tuple(cls(k) for k in range(m)),
                 "cascade",
                 (1, 3, m),
-                f"mode 0, and {m - 1} more about the images that it is least sure of; FLOPs are the average",
+                f"mode 0, plus {m - 1} more for its least confident images; average FLOPs",
                 average_cost=cost,
             )
             for m, cost in CASCADES.items()

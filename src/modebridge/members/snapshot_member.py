@@ -102,7 +102,7 @@ class SnapshotMember(Method, OneNetwork):
             chain = sorted(member.number for member in members if member.cycles == cycles)
             for m in range(2, len(chain) + 1):
                 name = f"snapshot x{m}" + (f" of {cycles}" if len(counts) > 1 else "")
-                note = f"the last {m} of {cycles} snapshots; all of them take the training of one network"
+                note = f"the last {m} of {cycles} snapshots; together they cost the training of one network"
                 last = tuple(cls(number, cycles) for number in chain[-m:])
                 plans.append(RowPlan(name, last, cls.family, cls.order(len(plans)), note))
         return plans

@@ -169,7 +169,7 @@ class DistilledMember(Method, ModeMember):
                 (member,),
                 cls.family,
                 cls.order(k),
-                "one network that learned what all modes say together",
+                "one network trained on the mean prediction of all modes",
             )
             for k, member in enumerate(students)
         ]
@@ -178,7 +178,7 @@ class DistilledMember(Method, ModeMember):
             (cls(0), ModeMember(0), ModeMember(1)),
             "cascade",
             cls.order(len(rows)),
-            "the student, and two of its teachers about the images that it is least sure of; FLOPs are the average",
+            "the student, plus two of its teachers for its least confident images; average FLOPs",
             average_cost=CASCADE,
         )
         return [*rows, cascade] if cls(0) in students and recipe.base != cls.base else rows
@@ -250,7 +250,7 @@ class StudentMember(Method, OneNetwork):
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
         """Each alone, with a note for the control."""
-        notes = {"labels": "no teacher: the same mixup and epochs on labels", "bridged": "taught at x1 and its bridges"}
+        notes = {"labels": "no teacher: the same mixup and epochs on labels", "bridged": "taught by DE-1 and bridges"}
         return [
             RowPlan(member.title, (member,), member.family, cls.order(k), notes.get(member.source, ""))
             for k, member in enumerate(cls.of(recipe))

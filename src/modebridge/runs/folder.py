@@ -150,12 +150,12 @@ class RunFolder:
             return self._check_place(place, unsealed(metadata_file))  # its tensors are already verified
         return self._verified(place)[1]
 
-    def _own(self, place: str, meta: dict[str, Any]) -> dict[str, Any]:
+    def _check_place(self, place: str, meta: dict[str, Any]) -> dict[str, Any]:
         if "seal" in meta and meta.get("artefact") != place:
             raise Damage(f"it is a copy of {meta.get('artefact')}")
         return meta
 
-    def _whole(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def _verified(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Read and verify an artefact; those of version 0.1 have no seal, only a hash of their tensors."""
         metadata_file, weights = (self.path / place / name for name in FILES)
         if not os.path.lexists(metadata_file) and not os.path.lexists(weights):
