@@ -68,8 +68,8 @@ def test_names_of_older_and_newer_releases(tmp_path, numpy, paths):
 @pytest.mark.parametrize(
     ("beside", "words"),
     [
-        (np.array([{"a": 1}], dtype=object), "data of NumPy's type object; save the state dict alone"),
-        (np.datetime64("2020-01-01"), "data of NumPy's type datetime64"),
+        (np.array([{"a": 1}], dtype=object), "data of NumPy type object; save only the state dict"),
+        (np.datetime64("2020-01-01"), "data of NumPy type datetime64"),
         (slice(1), "the class (builtins.)?slice, which is not read"),
     ],
 )
@@ -131,7 +131,7 @@ def test_archives_that_are_no_checkpoints(tmp_path):
         ("x.pt", r"got a TorchScript archive, whose code is not run; save only its weights, .*state_dict\(\)"),
         ("x.pt2", "got an archive of torch.export"),
         ("x.npz", "got another zip archive"),
-        ("x.ckpt", "a pickle of another protocol than torch's; save it without pickle_protocol"),
+        ("x.ckpt", "a pickle with a protocol other than torch's; save it without pickle_protocol"),
     ):
         with pytest.raises(ModebridgeError, match=words) as caught:
             load_mode(NET, tmp_path / name)

@@ -147,5 +147,5 @@ def test_no_code_is_run(tmp_path, zipped):
     pickle.loads(file.read_bytes())
     assert trace.exists()  # the trap works
     torch.save(tiny_net(1), file, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(ModebridgeError, match=r"the class modebridge\.nets\.resnet\.ResNet.*state dict alone"):
+    with pytest.raises(ModebridgeError, match=r"the class modebridge\.nets\.resnet\.ResNet.*only the state dict"):
         load_mode(NET, file)

@@ -153,7 +153,7 @@ def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dic
         if seen > _MOST:
             raise ModebridgeError(
                 f"Expected {what} to be a checkpoint, but got more than {_MOST:,} dicts and lists in it; "
-                "save the state dict alone, torch.save(net.state_dict(), file)."
+                "save only the state dict, torch.save(net.state_dict(), file)."
             )
         if depth < _DEPTH:
             waiting += [(value, join(path, str(key)), depth + 1) for key, value in reversed(inside)]

@@ -91,7 +91,7 @@ class Loader:
         flip: bool = False,
     ) -> None:
         if batch_size < 1:
-            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; 128 is the paper's.")
+            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; the paper uses 128.")
         self.data = data
         self.batch_size = batch_size
         self.shuffle = shuffle

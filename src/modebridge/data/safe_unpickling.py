@@ -24,7 +24,7 @@ class _Type:
     def __init__(self, code: str = "f8", *_: object) -> None:
         self.type = np.dtype(str(code))
         if self.type.kind not in KINDS:
-            raise pickle.UnpicklingError(f"data of NumPy's type {self.type}")
+            raise pickle.UnpicklingError(f"data of NumPy type {self.type}")
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         # (version, byte order, subtype, names, fields, ...); only the byte order matters for numbers.
@@ -42,7 +42,7 @@ class _Array:
 def _scalar(kind: _Type, data: bytes = b"") -> Number:
     """The number that `numpy.core.multiarray.scalar` would create, as a Python number."""
     if not isinstance(kind, _Type) or not isinstance(data, bytes) or len(data) != kind.type.itemsize:
-        raise pickle.UnpicklingError("a number of NumPy without its bytes")
+        raise pickle.UnpicklingError("a NumPy number without its bytes")
     value: Number = np.frombuffer(data, kind.type, count=1)[0].item() if data else kind.type.type().item()
     return value
 

@@ -90,7 +90,7 @@ class Stream:
         device: torch.device | str = "cpu",
     ) -> None:
         if batch_size < 1:
-            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; 256 is the paper's.")
+            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; the paper uses 256.")
         if resize < size:
             raise ModebridgeError(f"Expected resize to be at least size {size}, but got {resize}; increase it.")
         self.files = files

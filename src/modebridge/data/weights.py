@@ -184,7 +184,7 @@ def _kind(file: Path, room: int) -> str:
     if head[:4] == b"PK\x03\x04":  # torch.save since version 1.6
         _check_archive(file, room)
         return "torch"
-    if head[:1] == b"\x80":  # and before
+    if head[:1] == b"\x80":  # torch.save before version 1.6
         return "torch"
     if head[8:9] == b"{":
         return "safetensors"
@@ -229,7 +229,7 @@ def _refusal(error: Exception, kind: str) -> tuple[str, str]:
     if unknown_class and not unknown_class[1].endswith("."):  # otherwise the name is cut off
         return f"the class {unknown_class[1]}, which is not loaded because it could run code", _PLAIN
     if "Unsupported operand" in text:
-        return "a pickle of another protocol than torch's", "save it without pickle_protocol, or use safetensors"
+        return "a pickle with a protocol other than torch's", "save it without pickle_protocol, or use safetensors"
     if kind == "safetensors" or unknown_class or not isinstance(error, pickle.UnpicklingError) or "persistent" in text:
         return _CUT, _AGAIN
     # Torch's reader names what it does not support in one line of several.

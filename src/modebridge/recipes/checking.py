@@ -49,7 +49,7 @@ def _check_widths(recipe: Recipe, spec: ResNetSpec) -> None:
         if not 0.1 <= slim <= min(last):
             raise ModebridgeError(
                 f"Expected {size} to be between 0.1 and {min(last)}, the narrowest width that it divides, but got "
-                f"{slim:g}; 1 leaves widths as they are, 2 halves them."
+                f"{slim:g}; 1 keeps the widths, 2 halves them."
             )
 
 
@@ -76,7 +76,7 @@ def _check_by_running(recipe: Recipe, network: Network, inputs: Inputs) -> None:
         slim = recipe.slim(size)
         if not slim >= 0.1:
             raise ModebridgeError(
-                f"Expected {size} to be at least 0.1, but got {slim:g}; 1 leaves widths as they are, 2 halves them."
+                f"Expected {size} to be at least 0.1, but got {slim:g}; 1 keeps the widths, 2 halves them."
             )
         budget = recipe.budget if size == "small" and recipe.budget else None
         choose_body(net, inputs, "I", slim=slim, budget=budget, name=f"{size} bridge")

@@ -162,7 +162,7 @@ class Recipe:
         if self.members_file and not (self.members_file.endswith(".py") and _is_text(self.members_file)):
             raise ModebridgeError(
                 f"Expected members_file to be a .py file, but got {self.members_file[:50]!r}; set the file that "
-                "registers your members, or leave it out."
+                "registers your members, or omit it."
             )
         if self.modes < 2:
             raise ModebridgeError(

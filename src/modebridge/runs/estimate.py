@@ -20,7 +20,7 @@ __all__ = ["member_times", "rate_here", "seconds_here", "work_of"]
 
 _COUNTED: dict[tuple[object, ...], Blueprint] = {}
 
-# One compiled bf16 step of several networks against an eager one, measured on one H200 (docs/performance.md).
+# Speed-up of a compiled bf16 step of several networks over an eager one, measured on one H200 (docs/performance.md).
 COMPILED_GAIN = 10.0
 
 

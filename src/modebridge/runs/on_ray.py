@@ -164,7 +164,7 @@ class OnRay(Executor):
                     job, tensors = waiting.pop(reference)
                     state = states[job.title]
                     try:
-                        note, *results = call(lambda: self._ray.get([reference, *tensors]))  # noqa: B023 - at once
+                        note, *results = call(lambda: self._ray.get([reference, *tensors]))  # noqa: B023 - called at once
                     except self._ray.exceptions.RayError as error:
                         state.state = "failed"
                         if not lost.intersection(job.parents):  # otherwise it never started
@@ -176,7 +176,7 @@ class OnRay(Executor):
         finally:
             for reference in waiting:  # after an error here, or Ctrl-C
                 with contextlib.suppress(Exception):
-                    call(lambda: self._ray.cancel(reference, force=True))  # noqa: B023 - at once
+                    call(lambda: self._ray.cancel(reference, force=True))  # noqa: B023 - called at once
         self._show(states)
         if failures:
             raise _error_for(failures) from failures[0]

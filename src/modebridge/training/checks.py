@@ -53,7 +53,7 @@ def check_batches(
     if len(labels) < needed and all(len(check_batch(item, what)[1]) < needed for item in batches):
         raise ModebridgeError(
             f"Expected {what} to have batches of at least {needed} images for batch norm to learn from, but got "
-            f"{len(labels)}; raise the batch size."
+            f"{len(labels)}; increase the batch size."
         )
     return Checked(batches, what, classes, needed)
 
