@@ -70,7 +70,7 @@ def test_names_of_older_and_newer_releases(tmp_path, numpy, paths):
     [
         (np.array([{"a": 1}], dtype=object), "data of NumPy type object; save only the state dict"),
         (np.datetime64("2020-01-01"), "data of NumPy type datetime64"),
-        (slice(1), "the class (builtins.)?slice, which is not read"),
+        (slice(1), "the class (builtins.)?slice, which is not loaded"),
     ],
 )
 def test_other_things_are_not(tmp_path, beside, words):
@@ -114,7 +114,7 @@ def test_truncated_files(tmp_path, form):
         with pytest.raises(ModebridgeError) as caught:
             load_mode(NET, file)
         check_sentence(caught)
-        said.add("ends too early; copy or download it again" in str(caught.value))
+        said.add("damaged or truncated; copy or download it again" in str(caught.value))
     # A legacy file may be cut off in the middle of a name, which then is one that nobody knows.
     assert said == {True} or form == "legacy"
 

@@ -24,7 +24,7 @@ def mlp(*sizes):
 
 
 DIFFERENT = {
-    "classes": (mlp(4, 5, 9), "'1.weight' is (9, 5) in the file and (3, 5) in the network: another number of classes"),
+    "classes": (mlp(4, 5, 9), "'1.weight' is (9, 5) in the file and (3, 5) in the network: the number of classes"),
     "width": (mlp(4, 6, 3), "'0.weight' is (6, 4) in the file and (5, 4) in the network (and 2 more differ)"),
     "deeper": (mlp(4, 5, 3, 3), "but got '2.weight', '2.bias' extra"),
     "shallower": (mlp(4, 5), "but got '1.weight', '1.bias' missing"),

@@ -196,7 +196,7 @@ def test_every_setting_at_its_extremes_is_refused_in_a_short_sentence_or_can_be_
     [
         ("small=1e-9", "Expected small to be between 0.1 and 64"),
         ("medium=65", "Expected medium to be between 0.1 and 64"),
-        ("data.pad=1000000", "Expected data.pad to be at most the 8 pixels"),
+        ("data.pad=1000000", "Expected data.pad to be at most the image side of 8 pixels"),
         ("data.noise=nan", "data.noise to be between 0 and 1,000"),
         ("modes=1000000", "modes to be between 2 and 100"),
         ("mode.epochs=10000000", "at most 1,000,000"),

@@ -145,7 +145,7 @@ def test_labels_are_verified(copy: Path) -> None:
     chance = random.Random(0)
     for _ in range(20):
         flip(file, chance.randrange(len(data)), chance.randrange(8))
-        with pytest.raises(ModebridgeError, match=r"logits/labels' to be whole, but it is damaged \(weights"):
+        with pytest.raises(ModebridgeError, match=r"logits/labels' to be intact, but it is damaged \(weights"):
             read_answers(RunFolder(copy))
         file.write_bytes(data)
     assert len(read_answers(RunFolder(copy)).test_labels) == 60

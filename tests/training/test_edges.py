@@ -72,7 +72,9 @@ def test_a_last_batch_of_one_image_is_left_out():
 
 
 def test_batches_of_one_image_are_refused_where_there_are_no_others():
-    with pytest.raises(ModebridgeError, match=r"at least 2 images for batch norm to learn from, but got 1; raise the"):
+    with pytest.raises(
+        ModebridgeError, match=r"at least 2 images for batch norm to learn from, but got 1; increase the"
+    ):
         fit_mode(Normed(), DataLoader(vectors(5), 1), config=quick(1))
 
 
