@@ -171,8 +171,8 @@ class Renorm(nn.Module):
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (lambda: nn.BatchNorm1d(4, track_running_stats=False), "'1' has track_running_stats=False: its answer"),
-        (Renorm, "'1.spread' of Renorm differs, and how it follows the parameters is not known"),
+        (lambda: nn.BatchNorm1d(4, track_running_stats=False), "'1' has track_running_stats=False: its output"),
+        (Renorm, "'1.spread' of Renorm differs, and how it depends on the parameters is unknown"),
         (lambda: nn.utils.spectral_norm(nn.Linear(4, 4)), "'1.weight_u' of Linear differs"),
     ],
 )
@@ -203,5 +203,5 @@ def test_a_batch_of_one_is_a_sentence():
     net, train = Plain(), pairs(13, 12)
     modes = [mb.Mode.from_module(made("plain module", seed)) for seed in (0, 1)]
     curve = start_curve(net, *modes)
-    with pytest.raises(ModebridgeError, match="more than one value a channel for batch norm, but got one of 1 image"):
+    with pytest.raises(ModebridgeError, match="more than one value per channel for batch norm, but got 1 image"):
         curve.with_statistics(net, 0.5, train)

@@ -1,6 +1,6 @@
 """Bridge networks: most of a deep ensemble at nearly the cost of one forward pass.
 
-Train (or bring) modes, connect two by a curve, learn a bridge that predicts the middle of the curve, and average.
+Train (or load) modes, connect two with a curve, train a bridge to predict the curve's midpoint, and average.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import sys
 import types
 from importlib import import_module
 
-TYPE_CHECKING = False  # instead of importing typing: what is imported here is imported before Ctrl-C is ours
+TYPE_CHECKING = False  # `typing` is not imported here: imports of this file run before Ctrl-C is handled
 if TYPE_CHECKING:
     from typing import Any
 
-    # Where a function is called like its file, from that file: mypy takes it for the file elsewhere.
+    # A function with the name of its file is imported from that file: elsewhere mypy takes it for the module.
     from modebridge.bridges import Bridge
     from modebridge.curves import BezierCurve, Polychain
     from modebridge.data import load_mode, load_modes
@@ -97,19 +97,19 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
 class _Package(types.ModuleType):
-    """This package: its names come when they are first asked for.
+    """This package, with names imported on first use.
 
-    Importing torch takes seconds, and the program must be able to answer `--help` and Ctrl-C before that.
+    Importing torch takes seconds, and the program must react to `--help` and Ctrl-C before that.
     """
 
     @property
     def evaluate(self) -> Any:
-        """The function; a property, because importing the folder of the same name would put that in its place."""
+        """The function; a property, because importing the folder of the same name would overwrite an attribute."""
         return import_module("modebridge.evaluate").evaluate
 
     @evaluate.setter
     def evaluate(self, folder: types.ModuleType) -> None:
-        """What `import modebridge.evaluate` does at its end."""
+        """Ignore the assignment that ends `import modebridge.evaluate`."""
 
     def __getattr__(self, name: str) -> Any:
         if name in _HOMES:

@@ -1,4 +1,4 @@
-"""`python -m modebridge` is `modebridge`."""
+"""Run the program: `python -m modebridge`."""
 
 from modebridge.cli import main
 

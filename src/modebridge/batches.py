@@ -1,4 +1,4 @@
-"""Batches as they come from anybody's loader: looked at before use, and while they are used."""
+"""Batches from any loader, checked before and during use."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ __all__ = [
 ]
 
 LABELS = ("labels", "label", "targets", "target")
-"""Under which of its names a dict holds the labels; the first that is there."""
+"""Keys of a dict that may hold the labels; the first one present is used."""
 
 IMAGES = "images"
 
 
 class Checked:
-    """The same batches, each checked as it is drawn: floats that are finite, labels that are classes.
+    """Batches that are checked as they are drawn: inputs must be finite, labels must be classes.
 
-    A dict with its labels inside becomes a pair. Tensors that lie on a GPU are checked for type and shape only: looking
-    at their numbers would stop it.
+    A dict that contains its labels becomes a pair. Tensors on a GPU are checked for type and shape only, because
+    reading their values would synchronise it.
 
     Args:
-        batches: what is iterated; `set_epoch` is passed on.
-        what: how errors call it, "train" or "valid".
-        classes: K.
-        least: batches of fewer images are left out, with one warning: batch norm cannot learn from a single value.
+        batches: the batches to check; `set_epoch` is passed on.
+        what: the name used in errors, "train" or "valid".
+        classes: number of classes K.
+        least: smaller batches are skipped, with one warning: batch norm cannot learn from a single value.
     """
 
     def __init__(self, batches: Batches, what: str, classes: int, least: int = 1) -> None:
@@ -64,7 +64,7 @@ class Checked:
                 yield inputs, labels
 
     def shared(self, rank: int, size: int) -> Iterator[tuple[Batch, int]] | None:
-        """One process's rows of every batch, where the loader can read them alone (our `Stream` can)."""
+        """One process's rows of every batch, if the loader can read them separately (as `Stream` can)."""
         shared = getattr(self._batches, "shared", None)
         if not callable(shared):
             return None
@@ -75,8 +75,8 @@ class Checked:
         if count < self._least and not self._warned:
             self._warned = True
             warnings.warn(
-                f"A batch of {count} image{'s' if count > 1 else ''} in {self._what} is left out: batch norm needs at "
-                f"least {self._least} to learn from. Another batch size, or drop_last=True, avoids it.",
+                f"A batch of {count} image{'s' if count > 1 else ''} in {self._what} is skipped: batch norm needs at "
+                f"least {self._least} images per batch. Change the batch size or set drop_last=True to avoid this.",
                 stacklevel=2,
             )
         return count >= self._least
@@ -86,19 +86,19 @@ class Checked:
         return first_batch(self._batches, self._what)[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch, where the batches know of epochs."""
+        """Set the epoch, if the batches have epochs."""
         go_to_epoch(self._batches, epoch)
 
 
 def go_to_epoch(batches: Batches, epoch: int) -> None:
-    """Call `set_epoch` where the batches have it, as torch's distributed samplers and our loaders do."""
+    """Call `set_epoch` if the batches have it, as torch's distributed samplers and our loaders do."""
     set_epoch = getattr(batches, "set_epoch", None)
     if callable(set_epoch):
         set_epoch(epoch)
 
 
 def each(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
-    """The inputs with every tensor put through a function.
+    """Apply a function to every tensor of the inputs.
 
     >>> each(lambda tensor: tensor + 1, {"ids": torch.tensor([1, 2])})
     {'ids': tensor([2, 3])}
@@ -109,7 +109,7 @@ def each(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
 
 
 def named(inputs: Inputs) -> dict[str, Tensor]:
-    """The inputs as plain tensors by name, for what a step is handed; `inputs_in` is the way back.
+    """The inputs as tensors by name, as a training step takes them; `inputs_in` is the inverse.
 
     >>> sorted(named({"ids": torch.zeros(1), "mask": torch.ones(1)})), list(named(torch.zeros(1)))
     (['images/ids', 'images/mask'], ['images'])
@@ -120,7 +120,7 @@ def named(inputs: Inputs) -> dict[str, Tensor]:
 
 
 def inputs_in(prepared: Params) -> Inputs:
-    """The inputs among the tensors of a step."""
+    """Extract the inputs from the tensors of a step."""
     if IMAGES in prepared:
         return prepared[IMAGES]
     start = f"{IMAGES}/"
@@ -128,22 +128,22 @@ def inputs_in(prepared: Params) -> Inputs:
 
 
 def rows_of(batch: Batch, rows: slice) -> Batch:
-    """Some images of a batch, with their labels."""
+    """Some rows of a batch: images and labels."""
     return each(lambda tensor: tensor[rows], batch[0]), batch[1][rows]
 
 
 def some_of(inputs: Inputs, rows: slice | Tensor) -> Inputs:
-    """Some rows of the inputs alone."""
+    """Some rows of the inputs."""
     return each(lambda tensor: tensor[rows], inputs)
 
 
 def size_of(inputs: Inputs) -> int:
-    """B, how many images or texts there are."""
+    """The batch size B."""
     return len(next(iter(named(inputs).values())))
 
 
 def inputs_of(example: object, what: str) -> Inputs:
-    """What a network is called with, out of an example: inputs alone, or a batch whose labels are left out.
+    """The inputs of a network from an example: inputs alone, or a batch, whose labels are dropped.
 
     >>> sorted(inputs_of({"ids": torch.ones(2, 3), "labels": torch.ones(2), "texts": ["a", "b"]}, "the example"))
     ['ids']
@@ -157,18 +157,18 @@ def inputs_of(example: object, what: str) -> Inputs:
     if not isinstance(example, Tensor | Mapping):
         raise ModebridgeError(
             f"Expected {what} to be a batch or a dict of tensors, but got {type(example).__name__}; "
-            "give real inputs, not their shape."
+            "pass actual inputs, not their shape."
         )
     tensors = named(example).values()
     if not tensors or any(tensor.dim() == 0 or not len(tensor) for tensor in tensors):
         raise ModebridgeError(
-            f"Expected {what} to hold at least one image, but got none; give a batch of one, or a dict of batches."
+            f"Expected {what} to hold at least one image, but got none; pass a batch of one, or a dict of batches."
         )
     return example
 
 
 def shapes_of(inputs: Inputs) -> str:
-    """Shape and type of one image, for errors.
+    """Shape and dtype of one image, for error messages.
 
     >>> shapes_of(torch.zeros(5, 3, 8, 8))
     '(3, 8, 8) of torch.float32'
@@ -179,11 +179,11 @@ def shapes_of(inputs: Inputs) -> str:
 
 
 def first_batch(batches: Batches, what: str) -> Batch:
-    """The first batch, with a clear error where there is none or could be none the second time."""
+    """The first batch; raises an error if there is none, or if the batches can be iterated only once."""
     if isinstance(batches, Iterator):
         raise ModebridgeError(
             f"Expected {what} to be iterable more than once, but got a {type(batches).__name__} that is used up "
-            "after one pass; give a DataLoader, a list, or one of our loaders."
+            "after one pass; pass a DataLoader, a list, or one of our loaders."
         )
     for item in batches:
         return check_batch(item, what)
@@ -191,16 +191,16 @@ def first_batch(batches: Batches, what: str) -> Batch:
 
 
 def check_batch(item: object, what: str) -> Batch:
-    """Inputs and whole labels of one length, out of a pair or of a dict; labels come back as int64.
+    """Inputs and integer labels of equal length, from a pair or a dict; labels are returned as int64.
 
-    A dict gives up its labels (`labels`, `label`, `targets`, `target`), and its other tensors become arguments of the
-    network by name; what is not a tensor is left out.
+    The labels of a dict are under `labels`, `label`, `targets` or `target`. Its other tensors become keyword arguments
+    of the network. Values that are not tensors are dropped.
     """
     if isinstance(item, Mapping):
         item = _pair(item, what)
     if not (isinstance(item, tuple | list) and len(item) == 2):
         raise ModebridgeError(
-            f"Expected {what} to yield (images, labels) or a dict that holds labels, but got {type(item).__name__}; "
+            f"Expected {what} to yield (images, labels) or a dict with labels, but got {type(item).__name__}; "
             "wrap the loader so that it yields pairs."
         )
     inputs, labels = item
@@ -209,27 +209,27 @@ def check_batch(item: object, what: str) -> Batch:
     elif not isinstance(inputs, Tensor):
         raise ModebridgeError(
             f"Expected the images of {what} to be float tensors, but got {type(inputs).__name__}; "
-            "give a tensor, or a dict of tensors."
+            "pass a tensor, or a dict of tensors."
         )
     if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex() or labels.dim() != 1:
         got = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise ModebridgeError(
-            f"Expected the labels of {what} to be whole numbers of shape (B,), but got {got}; give class indices."
+            f"Expected the labels of {what} to be integers of shape (B,), but got {got}; pass class indices."
         )
     if not named(inputs):
-        raise ModebridgeError(f"Expected {what} to yield inputs, but got a dict without any tensor; name some.")
+        raise ModebridgeError(f"Expected {what} to yield inputs, but got a dict without any tensor; add some.")
     for name, tensor in named(inputs).items():
         _check_input(tensor, len(labels), name.removeprefix(f"{IMAGES}/"), what)
     return inputs, labels.long()
 
 
 def check_images(item: object, what: str) -> tuple[Tensor, Tensor]:
-    """The same for what takes one tensor of images only."""
+    """Like `check_batch`, where only a single tensor of images is accepted."""
     images, labels = check_batch(item, what)
     if not isinstance(images, Tensor):
         raise ModebridgeError(
             f"Expected {what} to yield one tensor of images, but got several inputs ({', '.join(images)}); "
-            "wrap the network in a module of one input."
+            "wrap the network in a module with one input."
         )
     return images, labels
 
@@ -245,12 +245,12 @@ def _pair(item: Mapping[str, object], what: str) -> tuple[object, object]:
 
 
 def check_type(tensor: Tensor, name: str, what: str) -> None:
-    """Refuse an input whose type says that it is not ready for a network."""
-    # Whole numbers are tokens or masks; bytes are images that somebody forgot to scale.
+    """Raise an error if the dtype of an input shows that it is not ready for a network."""
+    # Integers are tokens or masks; bytes are images that were not scaled.
     if (name == IMAGES and not tensor.is_floating_point()) or tensor.dtype == torch.uint8:
         raise ModebridgeError(
             f"Expected the {name} of {what} to be float tensors, but got {tensor.dtype}; divide uint8 images by 255 "
-            "(whole numbers such as tokens come in dicts)."
+            "(integers such as tokens must come in dicts)."
         )
 
 
@@ -259,16 +259,16 @@ def _check_input(tensor: Tensor, count: int, name: str, what: str) -> None:
     if tensor.dim() == 0 or len(tensor) != count:
         got = len(tensor) if tensor.dim() else "one number"
         raise ModebridgeError(
-            f"Expected as many labels as {name} in {what}, but got {count} for {got}; give one label an image."
+            f"Expected as many labels as {name} in {what}, but got {count} for {got}; give one label per image."
         )
     if tensor.device.type == "cpu" and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
         raise ModebridgeError(f"Expected the {name} of {what} to be finite, but got NaN or Inf; clean the data first.")
 
 
 def check_labels(labels: Tensor, classes: int, what: str) -> None:
-    """Refuse labels that are not classes of the network."""
+    """Raise an error if labels are not classes of the network."""
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise ModebridgeError(
             f"Expected the labels of {what} to be in [0, {classes}), but got {int(labels.min())} to "
-            f"{int(labels.max())}; the network's number of classes does not fit the data."
+            f"{int(labels.max())}; the network's number of classes does not match the data."
         )

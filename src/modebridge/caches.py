@@ -1,4 +1,4 @@
-"""Where things are kept between runs that can always be made again: compiled programs, decoded images."""
+"""The cache folder, for things that can always be recomputed: compiled programs, decoded images."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 __all__ = ["VARIABLE", "cache_folder"]
 
 VARIABLE = "MODEBRIDGE_CACHE"
-"""Names another folder than the user's cache directory; empty turns caching off."""
+"""Environment variable with the cache folder to use instead of the user's; empty turns caching off."""
 
 
 def cache_folder(*parts: str) -> Path | None:
-    """A folder below the user's cache directory, made if need be; None where nothing can or shall be written.
+    """A folder in the user's cache directory, created if needed; None if caching is off or it is not writable.
 
     Args:
-        parts: the folder's name, and those of the folders that it is in.
+        parts: path components of the folder.
     """
     given = os.environ.get(VARIABLE)
     if given == "":

@@ -1,4 +1,4 @@
-"""CutMix (Yun et al., 2019): a box of every image is replaced by the same box of its partner; beside it, mixup."""
+"""CutMix (Yun et al., 2019), which replaces a box of every image with the same box of its partner, and mixup."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["draw_shares", "image_size", "label_shares", "pixel_shares"]
 
 
 def draw_shares(size: int, mixup: float, cutmix: float, seed: int) -> dict[str, Tensor]:
-    """What mixes a batch, apart from the partners; with both mixup and CutMix a batch gets either with probability 1/2.
+    """Draw the mixing weights of a batch; with both mixup and CutMix, each is used with probability 1/2.
 
     Args:
-        size: B.
-        mixup: alpha of the Beta distribution of an image's share; 0 for none.
-        cutmix: alpha of the Beta distribution of the box's share of the area, before it is clipped; 0 for none.
-        seed: of the numbers.
+        size: batch size B.
+        mixup: alpha of the Beta distribution of an image's share; 0 turns mixup off.
+        cutmix: alpha of the Beta distribution of the box's share of the area, before clipping; 0 turns CutMix off.
+        seed: random seed.
 
     Returns:
-        "share" (B,), that of an image outside of its box; where `cutmix` is above 0 also "box" (B, 3): its side and its
-        centre from the top and from the left, all in units of the image's sides. Boxes of mixup have no size, shares of
-        CutMix are 1: batches of both kinds are one program.
+        "share" (B,), the share of an image outside its box, and if `cutmix` is above 0 also "box" (B, 3): its side, and
+        its centre from the top and from the left, relative to the image's sides. Mixup has boxes of size 0 and CutMix
+        has shares of 1, so one program serves both.
     """
-    # numpy's Beta takes a generator of its own; torch's public one only knows the global generator.
+    # numpy's Beta takes a generator; torch's public one only uses the global generator.
     random = np.random.default_rng(seed)
     if not cutmix:
         return {"share": torch.from_numpy(random.beta(mixup, mixup, size)).float()}
@@ -40,7 +40,7 @@ def draw_shares(size: int, mixup: float, cutmix: float, seed: int) -> dict[str, 
 
 
 def pixel_shares(draw: Draw, inputs: Inputs) -> Tensor:
-    """The share that an image has in each pixel of its mixture: (B, 1, H, W), or (B,) of mixup alone."""
+    """The share of an image in each pixel of its mixture: (B, 1, H, W), or (B,) for mixup alone."""
     if "box" not in draw:
         return draw["share"]
     height, width = image_size(inputs)
@@ -49,7 +49,7 @@ def pixel_shares(draw: Draw, inputs: Inputs) -> Tensor:
 
 
 def label_shares(draw: Draw, inputs: Inputs, dtype: torch.dtype) -> Tensor:
-    r"""The share (B,) that an image's own label has in its mixture: the mean of `pixel_shares`.
+    r"""The share (B,) of an image's own label in its mixture: the mean of `pixel_shares`.
 
     .. math:: \lambda = s \, (1 - \text{clipped area} / (H W))
     """
@@ -62,25 +62,25 @@ def label_shares(draw: Draw, inputs: Inputs, dtype: torch.dtype) -> Tensor:
 
 
 def image_size(inputs: Inputs) -> tuple[int, int]:
-    """H and W; refuses inputs that have no boxes in common."""
+    """Height and width; raises an error for inputs that cannot share a box."""
     sizes = {tuple(tensor.shape[2:]) for tensor in named(inputs).values()}
     if len(sizes) != 1 or len(size := sizes.pop()) != 2:
         raise ModebridgeError(
-            f"Expected inputs of CutMix to be images (batch, channels, height, width), all of one size, but got "
+            f"Expected the inputs of CutMix to be images (batch, channels, height, width) of one size, but got "
             f"{shapes_of(inputs)}; set cutmix=0."
         )
     return size[0], size[1]
 
 
 def _within(box: Tensor, axis: int, length: int) -> Tensor:
-    """Which pixels along an axis lie in each box: (B, length)."""
+    """Which pixels along an axis are in each box: (B, length)."""
     first, last = _edges(box, axis, length)
     pixels = torch.arange(length, device=box.device)
     return (pixels >= first[:, None]) & (pixels < last[:, None])
 
 
 def _edges(box: Tensor, axis: int, length: int) -> tuple[Tensor, Tensor]:
-    """The first pixel of each box along an axis and the one behind its last; half a side is rounded down, as theirs."""
+    """The first pixel of each box along an axis and the one after its last; half a side rounds down, as in theirs."""
     half = (box[:, 0] * length).long() // 2
     centre = (box[:, axis] * length).long()
     return (centre - half).clamp(min=0), (centre + half).clamp(max=length)

@@ -1,6 +1,6 @@
-"""The one exception that a user's mistake raises, and the sentences that recur.
+"""The exception for user errors, and helpers for its messages.
 
-Every message has the same shape: what was expected of which thing, what was got, the way out.
+Every message has the same form: what was expected of which thing, what was given, how to fix it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ModebridgeError(ValueError):
-    """Something a caller can mend: the message names the thing, the rule and the way out."""
+    """An error that the caller can fix; the message names the thing, the rule and the fix."""
 
 
 def near(name: str, known: Iterable[str], most: int = 5) -> str:
@@ -34,7 +34,7 @@ def near(name: str, known: Iterable[str], most: int = 5) -> str:
 
 
 def first_line(error: BaseException, most: int = 200) -> str:
-    r"""What another library's exception says, short enough for a sentence; its type where it says nothing.
+    r"""The first line of another library's exception, shortened; its type if the message is empty.
 
     >>> first_line(RuntimeError("\n  shapes differ\nat line 3")), first_line(AssertionError())
     ('shapes differ', 'AssertionError')

@@ -1,4 +1,4 @@
-"""Every random choice comes from a generator with a name, seeded from the run's seed."""
+"""Named random generators, seeded from the run's seed; every random choice uses one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 
 __all__ = ["borrowed", "cuda_generator", "generator", "seed_for"]
 
-_TURN = threading.RLock()
+_LOCK = threading.RLock()
 
 
 def seed_for(seed: int, *names: str | int) -> int:
-    """A seed for one purpose: another name gives unrelated numbers, the same name the same ones on any machine.
+    """A seed for one purpose: different names give unrelated numbers, the same name the same numbers on any machine.
 
     >>> seed_for(0, "mode", 1) == seed_for(0, "mode", 1), seed_for(0, "mode", 1) == seed_for(0, "mode", 2)
     (True, False)
@@ -25,19 +25,19 @@ def seed_for(seed: int, *names: str | int) -> int:
 
 
 def generator(seed: int, *names: str | int) -> torch.Generator:
-    """A CPU generator for one purpose; draws are made on the CPU so that every device sees the same."""
+    """A CPU generator for one purpose; drawing on the CPU gives every device the same numbers."""
     return torch.Generator().manual_seed(seed_for(seed, *names))
 
 
 @contextmanager
 def borrowed(seed: int, device: torch.device | None = None) -> Iterator[Callable[[], bool]]:
-    """Torch's global generators at a seed, then where they were: for modules of others, which draw from them.
+    """Seed torch's global generators and restore them afterwards, for third-party modules that draw from them.
 
-    They are everybody's, so this is for one thread at a time. It gives a function that says whether anything was drawn.
+    They are global: one thread at a time holds them. Yields a function that returns whether anything was drawn.
 
     Args:
-        seed: where to put them.
-        device: whose generator is borrowed beside the CPU's; None for the CPU's alone.
+        seed: the temporary seed.
+        device: device whose generator is borrowed in addition to the CPU's; None for the CPU's only.
 
     >>> before = torch.get_rng_state()
     >>> with borrowed(0) as drawn:
@@ -46,28 +46,28 @@ def borrowed(seed: int, device: torch.device | None = None) -> Iterator[Callable
     >>> torch.equal(torch.get_rng_state(), before)
     True
     """
-    with _TURN:
-        everybodys = [torch.default_generator]
+    with _LOCK:
+        generators = [torch.default_generator]
         if device is not None and device.type == "cuda":
-            everybodys.append(cuda_generator(device))
-        before = [one.get_state() for one in everybodys]
-        for one in everybodys:
-            one.manual_seed(seed)
-        begin = [one.get_state() for one in everybodys]
+            generators.append(cuda_generator(device))
+        before = [each.get_state() for each in generators]
+        for each in generators:
+            each.manual_seed(seed)
+        seeded = [each.get_state() for each in generators]
 
         def drawn() -> bool:
-            return any(not torch.equal(one.get_state(), at) for one, at in zip(everybodys, begin, strict=True))
+            return any(not torch.equal(each.get_state(), at) for each, at in zip(generators, seeded, strict=True))
 
         try:
             yield drawn
         finally:
-            for one, state in zip(everybodys, before, strict=True):
-                one.set_state(state)
+            for each, state in zip(generators, before, strict=True):
+                each.set_state(state)
 
 
 def cuda_generator(device: torch.device) -> torch.Generator:
-    """The generator that layers on a GPU draw from."""
-    torch.cuda.init()  # type: ignore[no-untyped-call]  # before that there are none
+    """The default generator of a GPU, which its layers draw from."""
+    torch.cuda.init()  # type: ignore[no-untyped-call]  # creates the generators
     index = torch.cuda.current_device() if device.index is None else device.index
     generator: torch.Generator = torch.cuda.default_generators[index]
     return generator

@@ -1,4 +1,4 @@
-"""Arithmetic on trees of tensors, by name and never by position."""
+"""Arithmetic on trees of tensors, matched by name, never by position."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["check_same", "clone", "combine", "common", "fingerprint", "norm", "s
 
 
 def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> None:
-    """Refuse trees that differ in names, shapes or (unless told not to look) types, naming the first few differences.
+    """Raise an error that lists the first differences if trees differ in names, shapes or (optionally) dtypes.
 
     Args:
-        trees: at least one tree; the first is the one that the others must equal.
-        what: how the error calls them, for example "the two modes".
-        types: whether float32 and float64 are different.
+        trees: at least one tree; the others must match the first.
+        what: name of the trees in the error, such as "the two modes".
+        types: whether dtypes must match too.
     """
     first = trees[0]
     for other in trees[1:]:
@@ -30,18 +30,18 @@ def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> Non
             raise ModebridgeError(
                 f"Expected {what} to have the same tensors, but got {_some('missing', missing)}"
                 f"{' and ' if missing and extra else ''}{_some('extra', extra)}; "
-                "use checkpoints of one architecture."
+                "use checkpoints of the same architecture."
             )
         for name, tensor in first.items():
             if other[name].shape != tensor.shape:
                 raise ModebridgeError(
                     f"Expected {what} to have the same shapes, but got {tuple(tensor.shape)} and "
-                    f"{tuple(other[name].shape)} for '{name}'; use checkpoints of one architecture "
-                    "and one number of classes."
+                    f"{tuple(other[name].shape)} for '{name}'; use checkpoints of the same architecture "
+                    "and number of classes."
                 )
             if types and other[name].dtype != tensor.dtype:
                 raise ModebridgeError(
-                    f"Expected {what} to have the same types, but got {tensor.dtype} and {other[name].dtype} for "
+                    f"Expected {what} to have the same dtypes, but got {tensor.dtype} and {other[name].dtype} for "
                     f"'{name}'; convert one of them."
                 )
 
@@ -56,15 +56,15 @@ def _some(word: str, names: Sequence[str], most: int = 3) -> str:
 def combine(weights: Sequence[float | Tensor], trees: Sequence[Params]) -> dict[str, Tensor]:
     """The weighted sum of trees: sum over k of weights[k] * trees[k], name by name.
 
-    A weight that is the plain number 0 leaves its tree out and a plain 1 takes it as it is, so that a curve hits
-    its ends to the last bit.
+    A weight of exactly 0 (a Python number) skips its tree and a weight of 1 uses it unchanged, so a curve reaches its
+    ends bit for bit.
 
     >>> combine([0.25, 0.75], [{"w": torch.tensor(4.0)}, {"w": torch.tensor(8.0)}])
     {'w': tensor(7.)}
     """
     if len(weights) != len(trees):
         raise ModebridgeError(
-            f"Expected one weight a tree, but got {len(weights)} weights for {len(trees)} trees; drop or add weights."
+            f"Expected one weight per tree, but got {len(weights)} weights for {len(trees)} trees; drop or add weights."
         )
     used = [(w, t) for w, t in zip(weights, trees, strict=True) if isinstance(w, Tensor) or w != 0.0]
     if not used:
@@ -76,13 +76,13 @@ def _weighted_sum(terms: Sequence[tuple[float | Tensor, Tensor]]) -> Tensor:
     weight, tensor = terms[0]
     total = tensor if not isinstance(weight, Tensor) and weight == 1.0 else weight * tensor
     for weight, tensor in terms[1:]:
-        # addcmul and alpha need a plain number; a tensor weight (r under autodiff) takes the long way.
+        # addcmul and alpha need a Python number; a tensor weight (r under autodiff) needs a product and a sum.
         total = total + weight * tensor if isinstance(weight, Tensor) else total.add(tensor, alpha=weight)
     return total
 
 
 def common(trees: Sequence[Params]) -> dict[str, Tensor]:
-    """The tensors that are the same in all trees, to the last bit: a mean of them is they, whatever rounding says.
+    """The tensors that are bitwise equal in all trees; their mean is the same tensor, without rounding.
 
     >>> common([{"a": torch.tensor(0.1), "b": torch.tensor(1)}, {"a": torch.tensor(0.1), "b": torch.tensor(2)}])
     {'a': tensor(0.1000)}
@@ -97,14 +97,14 @@ def clone(tree: Params) -> dict[str, Tensor]:
 
 
 def to(tree: Params, device: torch.device | str) -> dict[str, Tensor]:
-    """The same tree on another device; tensors that are there already are not copied."""
+    """The same tree on another device; tensors already on it are not copied."""
     return {name: tensor.to(device) for name, tensor in tree.items()}
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Sixteen-bit floats as float32; every other type as it is.
+    """Convert 16-bit floats to float32; other dtypes stay as they are.
 
-    Layers may run in sixteen bits; probabilities, losses and means must not: rows would sum to 0.998.
+    Layers may run in 16 bits, but probabilities, losses and means must not: rows would sum to 0.998.
 
     >>> wide(torch.ones((), dtype=torch.bfloat16)).dtype, wide(torch.ones((), dtype=torch.float64)).dtype
     (torch.float32, torch.float64)
@@ -113,7 +113,7 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def norm(tree: Params) -> Tensor:
-    """The Euclidean length of a tree, in float64.
+    """The Euclidean norm of a tree, in float64.
 
     >>> norm({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])})
     tensor(5., dtype=torch.float64)
@@ -123,12 +123,12 @@ def norm(tree: Params) -> Tensor:
 
 
 def size(tree: Params) -> int:
-    """How many numbers a tree holds."""
+    """Total number of elements of a tree."""
     return sum(tensor.numel() for tensor in tree.values())
 
 
 def fingerprint(*trees: Params) -> str:
-    """A hash of names, shapes, types and bytes: equal for equal trees, whatever their order or device."""
+    """A hash of names, shapes, dtypes and bytes: equal for equal trees, whatever their order or device."""
     digest = hashlib.sha256()
     for tree in trees:
         for name in sorted(tree):

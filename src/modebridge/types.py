@@ -1,4 +1,4 @@
-"""The words of the library as types: read this file first.
+"""The library's vocabulary as types: read this file first.
 
 Axis names used in comments and docstrings: B batch, C channels, H and W height and width, K classes,
 M members of an ensemble.
@@ -33,45 +33,45 @@ __all__ = [
 T = TypeVar("T")
 
 Params: TypeAlias = Mapping[str, Tensor]
-"""A tree of tensors by name, as `dict(net.named_parameters())` gives it."""
+"""A tree of tensors by name, such as `dict(net.named_parameters())`."""
 
 Inputs: TypeAlias = Tensor | Mapping[str, Tensor]
-"""What a network is called with: images (B, ...), or several tensors by the names of its arguments."""
+"""The inputs of a network: images (B, ...), or several tensors by argument name."""
 
 Batch: TypeAlias = tuple[Inputs, Tensor]
-"""Inputs of B images (or texts), and labels (B,) as int64."""
+"""Inputs for B images (or texts), and int64 labels (B,)."""
 
 Batches: TypeAlias = Iterable[Batch]
 """Anything that yields batches and can be iterated again: a DataLoader, a list, one of our data sets.
 
-`batches.check_batch` also takes a dict with its labels inside, as Hugging Face's loaders yield.
+`batches.check_batch` also takes a dict that contains its labels, as Hugging Face loaders yield.
 """
 
 Draw: TypeAlias = Mapping[str, Tensor]
-"""The random choices of one training step (the r of a curve, the lambdas of mixup), made outside the loss."""
+"""The random choices of one training step (r of a curve, lambdas of mixup), drawn outside the loss."""
 
 Progress: TypeAlias = Callable[[str, int, int, float], None]
-"""Told what is being done, how much of it is done, of how much, and at which rate (images per second, 0 if unknown).
+"""Progress callback: task, steps done, total steps, and rate (images per second, 0 if unknown).
 
 It may be called from several threads.
 """
 
 Prepared: TypeAlias = Mapping[str, Tensor]
-"""What a step needs beside the states: images, labels, draws, and what frozen networks gave, by name."""
+"""Inputs of a step besides the states, by name: images, labels, draws, and outputs of frozen networks."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What training changes: parameters by gradient, buffers (running statistics) by the forward pass."""
+    """What training changes: parameters by gradients, buffers (running statistics) by the forward pass."""
 
     params: Params
     buffers: Params
     frozen: Params = field(default_factory=dict)
-    """What the loss needs beside them and training never changes: the ends of a curve."""
+    """Parameters that the loss needs and training never changes, such as the ends of a curve."""
 
     @classmethod
     def split(cls, params: Params, buffers: Params, learns: Container[str]) -> State:
-        """The parameters that are named learn, the others are frozen."""
+        """Split parameters: those named in `learns` are trained, the others are frozen."""
         return cls(
             {name: tensor for name, tensor in params.items() if name in learns},
             buffers,
@@ -80,7 +80,7 @@ class State:
 
     @property
     def all_params(self) -> dict[str, Tensor]:
-        """What learns and what is frozen together, as a network takes them."""
+        """Trained and frozen parameters together, as a network takes them."""
         return {**self.params, **self.frozen}
 
 
@@ -88,25 +88,25 @@ Layout: TypeAlias = Literal["map", "map, channels last", "sequence", "tokens", "
 """(C, H, W), (H, W, C), (C, L), (T, C) or (C,)."""
 
 Program: TypeAlias = Callable[[State, Prepared], Tensor]
-"""From a member's state and what was prepared for it to its scalar loss."""
+"""Maps a member's state and prepared inputs to its scalar loss."""
 
 States: TypeAlias = Mapping[str, State]
-"""One state per member that is trained together; members share batches and nothing else."""
+"""One state per member; members trained together share only the batches."""
 
 
 class HasDevice(Protocol):
-    """Anything that says where to run: the engine, which lives above the layers that only need its device."""
+    """Anything with a device to run on, such as the engine, which is in a layer above those that need its device."""
 
     @property
     def device(self) -> torch.device:
-        """Where tensors go."""
+        """Device of the tensors."""
         ...
 
 
 class Objective(ABC, Generic[T]):
-    """What the one training loop trains: modes, curves and bridges differ only here.
+    """What the training loop optimises: modes, curves and bridges differ only here.
 
-    It is pure: its losses depend on its arguments alone, except that the forward pass updates the running statistics in
+    It is pure: losses depend only on the arguments, except that the forward pass updates the running statistics in
     `states[...].buffers` in place, as batch norm does.
     """
 
@@ -115,47 +115,43 @@ class Objective(ABC, Generic[T]):
         """The states before the first step."""
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
-        """Every random choice that one step on a batch of `size` images needs; none by default."""
+        """All random choices of one step on a batch of `size` images; none by default."""
         return {}
 
     @abstractmethod
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """All of a step that does not depend on what is trained, by member: mixed images, frozen networks' logits."""
+        """The part of a step that does not depend on the trained weights, by member: mixed images, frozen logits."""
 
     @abstractmethod
     def program(self, member: str) -> Program:
-        """The loss of a member; members of one architecture share one program, so that it is compiled once."""
+        """The loss of a member; members of one architecture share a program, so it is compiled once."""
 
     @abstractmethod
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """One number per member, lower is better, by which the best epoch is kept."""
+        """One number per member, lower is better, to select the best epoch."""
 
     @abstractmethod
     def result(self, states: States) -> T:
-        """What was trained, from the states that were kept."""
+        """The trained object, from the selected states."""
 
     def pace(self, member: str) -> Mapping[str, tuple[float, float]]:
-        """Parameters that learn at a pace of their own: which share of the learning rate and of weight decay they get.
-
-        All others get all of both.
-        """
+        """Factors on the learning rate and weight decay of some parameters; all others have factors of 1."""
         return {}
 
-    # What follows is how steps like to be run; an objective whose `prepare` is cheap and looks at each image by itself
-    # leaves it alone.
+    # How steps are run; the defaults suit an objective whose `prepare` is cheap and treats each image separately.
 
     @property
     def whole(self) -> bool:
-        """Whether each of several processes needs the whole batch to make its part: mixup's partners are anywhere."""
+        """Whether each process needs the whole batch to prepare its part: mixup's partners can be anywhere in it."""
         return False
 
     @property
     def ahead(self) -> bool:
-        """Whether `prepare` is worth doing for the next batch while this one is learned from."""
+        """Whether to prepare the next batch during the current training step."""
         return False
 
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
-        """What one of several processes needs of a batch and its draws to learn from some of its rows."""
+        """The part of a batch and its draws that one process needs to train on some of the rows."""
         inputs, labels = batch
         if isinstance(inputs, Tensor):
             return (inputs[rows], labels[rows]), draw

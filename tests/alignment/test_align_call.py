@@ -129,11 +129,11 @@ def test_activations_are_held_in_chunks_that_fit(monkeypatch):
     net, a, b = modes()
     whole = align_modes(net, a, b, data(64, 64))
     sizes: list[int] = []
-    listen = by_activations._Listener.listen
+    add = by_activations._Recorder.add
     monkeypatch.setattr(
-        by_activations._Listener, "listen", lambda self, x, y, part: (sizes.append(len(part)), listen(self, x, y, part))
+        by_activations._Recorder, "add", lambda self, x, y, part: (sizes.append(len(part)), add(self, x, y, part))
     )
-    held = by_activations._Listener(find_groups(net, data(4)[0][0])).size(net, data(2)[0][0]) // 2
+    held = by_activations._Recorder(find_groups(net, data(4)[0][0])).size(net, data(2)[0][0]) // 2
     monkeypatch.setattr(by_activations, "MEMORY", 10 * held)
     chunked = align_modes(net, a, b, data(64, 64))
     assert max(sizes) == 10
@@ -156,5 +156,5 @@ def test_evaluate_of_a_half_precision_network():
     rows = torch.randn(50, 40, generator=torch.Generator().manual_seed(0)).bfloat16()
     labels = torch.arange(50) % 40
     assert abs(nll(rows.softmax(-1), labels) - 4) < 1
-    with pytest.raises(ModebridgeError, match="give probabilities, not logits"):
+    with pytest.raises(ModebridgeError, match="pass probabilities, not logits"):
         nll(rows.abs(), labels)

@@ -107,7 +107,7 @@ def test_trained_networks_come_nearer_and_the_barrier_falls():
         result = align(net, a, b, loader(96, 16), by=by)
         assert result.quality_after > result.quality_before + 0.1
         assert result.barrier_after <= result.barrier_before
-        assert "the same function" in str(result)
+        assert "outputs are unchanged to" in str(result)
         assert "Barrier" in str(result)
 
 
@@ -219,7 +219,7 @@ def test_a_spec_by_hand():
     data = [(torch.rand(9, 6), torch.zeros(9).long())]
     other = renumbered(mode, find_groups(net, data[0][0]))
     assert align_modes(net, mode, other, data, by="weights", spec=SPEC).mode.id == mode.id
-    with pytest.raises(ModebridgeError, match="by='weights' beside a spec"):
+    with pytest.raises(ModebridgeError, match="by='weights' with a spec"):
         align_modes(net, mode, other, data, spec=SPEC)
 
 
@@ -227,7 +227,7 @@ def test_a_spec_by_hand():
     ("change", "message"),
     [
         ({"first.wait": ("hidden", None)}, "'first.wait'; near ones: first.weight"),
-        ({"first.bias": ("hidden", None)}, "one entry a dimension of 'first.bias', which has 1, but got 2"),
+        ({"first.bias": ("hidden", None)}, "one entry per dimension of 'first.bias', which has 1, but got 2"),
         ({"last.bias": ("hidden",)}, "one size, but got 8 in 'first.weight' and 3 in 'last.bias'"),
         ({"last.weight": (None, None)}, "same function, but its logits differ by"),
     ],
@@ -251,7 +251,7 @@ def test_bad_arguments():
         align_modes(net, mode, mode, [])
     with pytest.raises(ModebridgeError, match="got no image"):
         align_modes(net, mode, mode, data, images=0)
-    with pytest.raises(ModebridgeError, match="have units that can be renumbered, but found none; there is nothing"):
+    with pytest.raises(ModebridgeError, match="have units that can be permuted, but found none; there is nothing"):
         find_groups(nn.Linear(3, 2), torch.rand(2, 3))
 
 

@@ -237,7 +237,7 @@ def test_bad_budgets():
         plan_bridge(net, curve, images, body=own, budget=1.0).bridge.share == 1536 / module_cost(net, (1, 8, 8)).flops
     )
     with pytest.raises(
-        ModebridgeError, match=r"to take at most 0\.001 of the base's .* but got 1,536; give a smaller body"
+        ModebridgeError, match=r"to take at most 0\.001 of the base's .* but got 1,536; use a smaller body"
     ):
         plan_bridge(net, curve, images, body=own, budget=0.001)
 

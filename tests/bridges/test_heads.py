@@ -214,7 +214,7 @@ def test_refusals():
         complement_target(mode_target(ends[0]), heads=0)
     with pytest.raises(ModebridgeError, match=r"share to be in \[0, 1\], but got 1.5"):
         with_labels(mode_target(ends[0]), 1.5)
-    with pytest.raises(ModebridgeError, match="heads to be made of plain targets"):
+    with pytest.raises(ModebridgeError, match="heads to consist of plain targets"):
         heads_target([complement_target(mode_target(ends[0]))])
     with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
         plan_bridge(net, ends[0], images, kind="II", target="labels")
@@ -225,7 +225,7 @@ def test_refusals():
     with pytest.raises(ModebridgeError, match="at least 1 mode"):
         plan_bridge(net, [], images)
     one, two = plan_bridge(net, curve, images).bridge, heads_target([label_target()] * 2)
-    with pytest.raises(ModebridgeError, match="a head per target"):
+    with pytest.raises(ModebridgeError, match="one head per target"):
         BridgeObjective(net, {"b": one}, {"b": two}, ends)
     with pytest.raises(ModebridgeError, match=r"'layers\.9'"):
         fit_bridge(net, curve, loader(), tap=["layers.0", "layers.9"], config=quick(1))

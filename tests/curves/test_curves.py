@@ -154,11 +154,11 @@ def test_bad_curves():
             start_curve(net, a, b, **kwargs)
     with pytest.raises(ModebridgeError, match="the same weights twice"):
         start_curve(net, a, a)
-    with pytest.raises(ModebridgeError, match="one architecture"):
+    with pytest.raises(ModebridgeError, match="the same architecture"):
         start_curve(net, a, Mode.from_module(Vectors()))
     with pytest.raises(ModebridgeError, match=r"float32 and torch\.float64"):
         start_curve(net, a, Mode({k: t.double() for k, t in b.params.items()}, {}))
-    with pytest.raises(ModebridgeError, match=r"given modes, but got ResNet; make one with Mode\.from_module"):
+    with pytest.raises(ModebridgeError, match=r"to get modes, but got ResNet; create one with Mode\.from_module"):
         start_curve(net, net, b)
 
 

@@ -190,7 +190,7 @@ def test_each_process_gets_its_rows_as_they_are_mixed_and_the_same_r():
         ({"teachers": [tiny_net(1)]}, "to be modes or bridged ensembles, but got ResNet"),
         ({"pairs": {}}, "at least one pair of modes"),
         ({"mixup": -1.0}, "mixup to be at least 0"),
-        ({"teachers": [Mode.from_module(nn.Linear(2, 3))]}, "one architecture"),
+        ({"teachers": [Mode.from_module(nn.Linear(2, 3))]}, "the same architecture"),
     ],
 )
 def test_what_cannot_be_done_is_said(changes, sentence):

@@ -156,7 +156,7 @@ def whole():
         ((BATCH * 9).long(), "to be float tensors, but got torch.int64"),
         (BATCH > 0.5, "to be float tensors, but got torch.bool"),
         (BATCH.to(torch.complex64), "to be float tensors, but got torch.complex64"),
-        (BATCH.double(), r"to be torch.float32, .* but got torch.float64; convert them, images.to\(torch.float32\)"),
+        (BATCH.double(), r"to be torch.float32, .* got torch.float64; convert them with images.to\(torch.float32\)"),
         (BATCH.expand(-1, 3, -1, -1), r"got \(3, 3, 8, 8\) of torch.float32 and 'Given groups=1, .*'; check their"),
         (BATCH[0], r"got \(1, 8, 8\) of torch.float32 and .* images\[None\]"),
         (BATCH.to("meta"), "to be on cpu, where the ensemble is, but got meta; move them"),

@@ -130,14 +130,14 @@ def test_bad_ensembles(parts):
         BridgedEnsemble(net, [ends[0]], bridges["I"])
     with pytest.raises(ModebridgeError, match="of type Bridge, but got Linear"):
         BridgedEnsemble(net, [ends[0]], [torch.nn.Linear(1, 1)])
-    with pytest.raises(ModebridgeError, match="evaluate to be given a BridgedEnsemble, but got ResNet"):
+    with pytest.raises(ModebridgeError, match="evaluate to get a BridgedEnsemble, but got ResNet"):
         evaluate(net, loader(dtype=EXACT))
     images, labels = next(iter(loader(dtype=EXACT)))
     for item, message in [
         ((images * float("nan"), labels), "images of valid to be finite"),
         ((images, labels[:-1]), "as many labels as images in valid"),
         ((images, labels + 3), r"labels of valid to be in \[0, 3\)"),
-        ((images, labels.float()), "labels of valid to be whole numbers"),
+        ((images, labels.float()), "labels of valid to be integers"),
         ({"images": images}, "dicts of valid to hold labels"),
         ((images.expand(-1, 3, -1, -1), labels), "to run on the images of valid"),
     ]:

@@ -72,7 +72,7 @@ def test_an_ensemble_by_it():
 
 def test_rows_that_others_would_average_in_another_way_are_refused():
     found = BridgedEnsemble(tiny_net(), modes(2), mean="logarithmic")
-    with pytest.raises(ModebridgeError, match="but its mean is logarithmic; give calibrated=True"):
+    with pytest.raises(ModebridgeError, match="but its mean is logarithmic; use calibrated=True"):
         found.stacked()
     found.calibrate(loader(60, seed=5))
     images = blobs(4).images

@@ -87,7 +87,7 @@ def test_one_image_is_enough(ensemble):
 
 def test_a_class_too_many_is_refused(ensemble):
     images, labels = batches()[0]
-    with pytest.raises(ModebridgeError, match="class count is off"):
+    with pytest.raises(ModebridgeError, match="data with the same classes"):
         evaluate(ensemble, [(images, labels + 1)])
 
 
@@ -125,7 +125,7 @@ def test_predict_leaves_a_module_as_it_was():
 
 @pytest.mark.parametrize("answer", [None, torch.zeros(7), torch.zeros(2, 7, 10), torch.zeros(6, 10)])
 def test_predict_refuses_what_is_no_table(answer):
-    with pytest.raises(ModebridgeError, match="Expected the model to give probabilities"):
+    with pytest.raises(ModebridgeError, match="Expected the model to return probabilities"):
         predict(lambda images: answer, batches(1))
 
 

@@ -107,8 +107,8 @@ def test_a_bad_curve_is_noticed_and_said():
     assert not found.low_loss
     assert found.sentence == (
         "The curve is not low-loss: at r = 0.5 its validation accuracy is 10.0%, 80.0 points below the mean of its "
-        "ends, 90.0% (up to 13.4 points below are allowed with 20 images); train the curve longer, since a bridge "
-        "learns no better than this."
+        "ends, 90.0% (up to 13.4 points below are allowed with 20 images); train it longer, since a bridge "
+        "is no better than its target."
     )
 
 
@@ -131,7 +131,7 @@ def test_batch_norm_gets_statistics_of_each_point():
     generator = torch.Generator().manual_seed(0)
     batches = [(torch.rand(16, 1, 8, 8, generator=generator, dtype=EXACT), torch.arange(16) % 3) for _ in range(2)]
     for ask in (lambda: curve_profile(net, path, batches, 3), lambda: check_curve(net, path, batches)):
-        with pytest.raises(ModebridgeError, match="train to be given for a network with batch norm"):
+        with pytest.raises(ModebridgeError, match="Expected train for a network with batch norm"):
             ask()
     profile = curve_profile(net, path, batches, 3, train=batches)
     known = path.with_statistics(net, 0.5, batches)

@@ -80,7 +80,7 @@ def test_where_all_are_right_the_temperature_stays():
     assert 0.8 < right.double().mean() < 0.95
     with pytest.warns(
         UserWarning,
-        match=r"but in all 50 rows the true class is the most probable one; the temperature stays 1: give more data",
+        match=r"but in all 50 rows the true class is the most probable one; the temperature stays 1: use more data",
     ):
         found = fit_temperature(table[right][:50], labels[right][:50])
     assert found == 1.0

@@ -193,7 +193,7 @@ def test_a_feature_that_a_later_layer_changes_is_refused_by_all_who_read_taps():
         lambda: OneModule(ensemble, folded=False)(images),
     ]
     for ask in asked:
-        with pytest.raises(ModebridgeError, match="tap 'stem' to stay as it was, but a later layer changed it"):
+        with pytest.raises(ModebridgeError, match="tap 'stem' to stay unchanged, but a later layer changed it"):
             ask()
 
 

@@ -55,7 +55,7 @@ def test_shares_by_hand():
     assert seen.refused == {
         "norm": "is changed in place by a later layer",
         "unused": "never runs",
-        "head": "gives the logits themselves",
+        "head": "returns the logits themselves",
     }
     # The pooled map has the same share, but no room left to look at.
     assert seen.chosen.name == "conv2"
@@ -128,7 +128,7 @@ def test_what_is_refused_cannot_be_read():
     seen = inspect(net, images)
     assert seen.refused["bn1"] == seen.refused["layer1.0.bn1"] == "is changed in place by a later layer"
     assert seen.refused["layer1.0.relu"] == "runs 2 times"
-    assert seen.refused["fc"] == "gives the logits themselves"
+    assert seen.refused["fc"] == "returns the logits themselves"
     for name in ("bn1", "layer1.0.bn1", "layer1.0.relu", "layer4.1.bn2"):
         with torch.no_grad(), pytest.raises(ModebridgeError, match=r"changed it in place|ran again"):
             Tapped(net, [name])(images)
@@ -168,7 +168,7 @@ def test_inputs_by_name_and_layers_that_return_tuples():
     assert seen.flops == 5 * (7 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 7 * 7 * 8) + 24
     assert (seen.chosen.name, seen.chosen.shape, seen.chosen.layout) == ("layers.3", (7, 8), "tokens")
     assert seen.chosen.before == pytest.approx(4 / 5, abs=1e-3)
-    assert seen.refused["length"] == "gives a feature of shape (), for which there is no bridge"
+    assert seen.refused["length"] == "returns a feature of shape (), for which there is no bridge"
     assert seen.refused["layers"] == "never runs"
 
 
@@ -201,10 +201,10 @@ def test_refusals_say_why():
         "scalar": keeps,
         "doubled": keeps,
         "whole": "gives torch.int64, not floats",
-        "video": "gives a feature of shape (1, 1, 1, 4), for which there is no bridge",
+        "video": "returns a feature of shape (1, 1, 1, 4), for which there is no bridge",
         "none": "returns NoneType, not a tensor",
         "two": "returns dict, not a tensor",
-        "head": "gives the logits themselves",
+        "head": "returns the logits themselves",
     }
     with pytest.raises(
         ModebridgeError, match=r"a bridge can read, but it gives torch\.int64, not floats; near ones: fine"
@@ -274,7 +274,7 @@ def test_the_table_marks_the_choice_and_hides_the_inside_of_blocks():
     assert "8 x 8 x 8" in next(line for line in lines if "layers.1" in line)
     assert not any("conv1" in line for line in lines)
     hidden = sum(tap.inner for tap in seen.taps)
-    assert lines[-1] == f"{hidden} more inside blocks: table(every=True); 1 cannot be tapped: .refused says why"
+    assert lines[-1] == f"{hidden} more inside blocks: table(every=True); 1 cannot be tapped: see .refused"
     every = seen.table(every=True)
     assert all(f" {tap.name} " in every for tap in seen.taps)
     assert "more inside" not in every
@@ -294,7 +294,7 @@ def test_a_batch_with_its_labels_is_an_example_too():
     for wrong, words in (
         ({"texts": ["a"]}, "the example to hold at least one image"),
         ({"labels": labels}, "the example to hold at least one image"),
-        ((images, images), "labels of the example to be whole numbers"),
+        ((images, images), "labels of the example to be integers"),
         ((images, labels, labels), "a batch or a dict of tensors, but got tuple"),
         (["a", "b"], "a batch or a dict of tensors, but got list"),
     ):

@@ -93,7 +93,7 @@ def test_missing_extra_and_other_architectures_are_named():
         Mode.from_state_dict(net, {**state, "ema.head": torch.zeros(1)})
     with pytest.raises(ModebridgeError, match="number of classes"):
         Mode.from_module(resnet("digits")).check(resnet("digits", classes=11))
-    with pytest.raises(ModebridgeError, match="one architecture"):
+    with pytest.raises(ModebridgeError, match="the same architecture"):
         Mode.from_module(resnet("digits")).load(tiny_net())
 
 

@@ -94,7 +94,7 @@ def test_a_tap_must_return_a_tensor(nothing):
             return (self[0](x), self[1](x))[1]
 
     net = Second(Odd(), nn.Identity())
-    with pytest.raises(ModebridgeError, match="output of tap '0' to be a tensor or to begin with one"):
+    with pytest.raises(ModebridgeError, match="output of tap '0' to be a tensor or to start with one"):
         Tapped(net, ["0"])(torch.rand(1, 2))
 
 

@@ -88,7 +88,7 @@ def test_the_papers_network_costs_twice_what_is_printed():
 @pytest.mark.parametrize("net", [nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), nn.Sequential(nn.Conv2d(3, 4, 1))])
 def test_what_cannot_be_one_is_refused(net):
     example = torch.rand(2, 3) if isinstance(net[0], nn.Linear) else torch.rand(2, 3, 4, 4)
-    with pytest.raises(ModebridgeError, match="a convolution first and ends with a linear layer, but got"):
+    with pytest.raises(ModebridgeError, match="convolution on images and ends with a linear layer, but got"):
         Mimo(net, 2, example=example)
 
 

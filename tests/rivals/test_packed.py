@@ -91,8 +91,8 @@ class Joining(nn.Module):
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        (Joining(), "mixes all channels"),
-        (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), "mixes all channels"),
+        (Joining(), "mixes their channels"),
+        (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), "mixes their channels"),
         (nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)), "channels of '0' to be a multiple of the 2 members"),
         (nn.Sequential(nn.Linear(3, 4)), "a network of several layers"),
     ],

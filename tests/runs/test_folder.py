@@ -160,7 +160,7 @@ def test_modes_are_aligned_where_the_recipe_says_so(tmp_path):
     assert again.trained == ()
     assert plain["key"] == json.loads((tmp_path / "run" / "modes" / "1" / "meta.json").read_text())["key"]
     write_page(folder)
-    assert "the same function to" in (tmp_path / "run" / "report.html").read_text()
+    assert "outputs are unchanged to" in (tmp_path / "run" / "report.html").read_text()
     # What is exported is what was asked: the aligned modes.
     ensemble, _ = ensemble_of(folder, ["mode-0", "mode-1"])
     weights, _ = folder.read("aligned/1")

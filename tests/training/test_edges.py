@@ -47,7 +47,7 @@ def listed(n: int, size: int = 4) -> list:
     return list(zip(images.split(size), labels.split(size), strict=True))
 
 
-LEFT_OUT = "A batch of 1 image in train is left out: batch norm needs at least 2"
+LEFT_OUT = "A batch of 1 image in train is skipped: batch norm needs at least 2"
 
 
 def test_a_last_batch_of_one_image_is_left_out():
@@ -152,7 +152,7 @@ def test_training_mode_is_looked_at_before_training():
         fit_mode(Auxiliary(window=9), maps(), config=quick(1))
     with pytest.raises(ModebridgeError, match=r"first in training mode too, but got \(1, 3, 1, 1\)"):
         fit_mode(Auxiliary(lambda logits, side: (logits[:, :, None, None], side)), maps(), config=quick(1))
-    with pytest.raises(ModebridgeError, match="but got NoneType; wrap it in a module that returns its logits"):
+    with pytest.raises(ModebridgeError, match="but got NoneType; wrap the network in a module that returns its logits"):
         fit_mode(Auxiliary(lambda logits, side: None), maps(), config=quick(1))
 
 

@@ -1,4 +1,4 @@
-"""Between steps 1 and 2: renumber the units of a mode to match another's; it stays the same function."""
+"""Between steps 1 and 2: permute the units of a mode to match another's, without changing the function."""
 
 from modebridge.alignment.align import By, Fed, Match, Matched, align_modes, device_for, find_groups
 from modebridge.alignment.groups import Group, Groups

@@ -1,4 +1,4 @@
-"""Renumber the units of one network so that they are those of another, and prove that it is the same function."""
+"""Permute the units of one network to match another, and verify that the function is unchanged."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ By: TypeAlias = Literal["activations", "weights"]
 
 @dataclass(frozen=True)
 class Match:
-    """How well a group of units fits: the mean similarity of matched units before and after, and how many moved.
+    """How well a group of units matches: the mean similarity of matched units before and after, and how many moved.
 
-    Pairs of units that never change on any image are left out of the means; NaN where there are no others.
+    Pairs of units that are constant over all images are left out of the means; NaN if there are no others.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Match:
 
 @dataclass(frozen=True)
 class Matched:
-    """A renumbered mode and how it came about.
+    """A permuted mode, with its permutations and their quality.
 
     Args:
-        mode: the same function, its units in the order of the reference's.
-        permutations: by group.
-        groups: what could be renumbered.
-        matches: the quality of each group.
+        mode: the same function, with its units in the order of the reference's.
+        permutations: permutations by group.
+        groups: the groups of units that can be permuted.
+        matches: quality of the match per group.
         by: "activations" (correlations) or "weights" (cosines).
-        difference: the largest difference of anything that the network returns on several batches, relative to the
-            largest number there, in float64.
+        difference: largest difference between the network's outputs on several batches, relative to the largest
+            value, in float64.
     """
 
     mode: Mode
@@ -65,20 +65,20 @@ class Matched:
 
 
 def find_groups(net: nn.Module, inputs: Inputs | Sequence[Inputs]) -> Groups:
-    """The units of a network that can be renumbered, by watching forward passes.
+    """Find the units of a network that can be permuted, by tracing forward passes.
 
     Args:
         net: any module that maps inputs to logits; it is copied.
-        inputs: a small batch, or several: the way through the network may depend on the images.
+        inputs: a small batch, or several: the path through the network may depend on the images.
     """
     batches = [inputs] if isinstance(inputs, Tensor | Mapping) else list(inputs)
-    # A single image twice: an axis of size 1 is no axis.
+    # Repeat a single image: axes of size 1 cannot be tracked.
     groups = groups_of(trace(net, [each(lambda t: t if len(t) > 1 else t[[0, 0]], batch) for batch in batches]))
     if not groups.groups:
-        words = ", ".join(f"{name} in '{where}'" for name, where in groups.stopped)
+        reasons = ", ".join(f"{name} in '{where}'" for name, where in groups.stopped)
         raise ModebridgeError(
-            f"Expected {type(net).__name__} to have units that can be renumbered, but found none"
-            + (f": {words} keep them in place; give a spec by hand." if words else "; there is nothing to align.")
+            f"Expected {type(net).__name__} to have units that can be permuted, but found none"
+            + (f": {reasons} keep them in place; pass a spec." if reasons else "; there is nothing to align.")
         )
     return groups
 
@@ -96,26 +96,26 @@ def align_modes(
     engine: HasDevice | None = None,
     progress: Progress | None = None,
 ) -> Matched:
-    """Renumber the units of `b` to match those of `a`; refuses where the result is not the same function.
+    """Permute the units of `b` to match those of `a`; raises an error if the result is not the same function.
 
     Args:
-        net: the network that both modes fit.
+        net: the network of both modes.
         a: the reference.
-        b: the mode to renumber.
-        data: yields (images, labels): what activations are compared on, and what the proof runs on.
-        by: "activations" as the paper, or "weights", which needs no data but a few batches.
-        spec: the groups as written by hand, where tracing cannot find them.
-        images: how many are looked at for activations.
-        looked: a few images of several batches to find groups and to prove on; None reads them from the data.
-        engine: its device is where everything runs; None is where `a` is.
-        progress: told of every batch.
+        b: the mode to permute.
+        data: yields (images, labels) to compare activations on and to verify the result on.
+        by: "activations" as in the paper, or "weights", which needs only a few batches.
+        spec: groups specified by hand, if tracing cannot find them.
+        images: number of images for activations.
+        looked: a few images of several batches to find groups and verify on; None reads them from the data.
+        engine: defines the device to run on; None uses the device of `a`.
+        progress: progress callback, called after every batch.
     """
     check_modes(net, [a, b], 2, "an alignment")
     if by not in ("activations", "weights"):
         raise ModebridgeError(f"Expected by to be 'activations' or 'weights', but got '{by}'; choose one of the two.")
     if spec is not None and by == "activations":
         raise ModebridgeError(
-            "Expected by='weights' beside a spec, but got 'activations'; only tracing tells where units can be seen."
+            "Expected by='weights' with a spec, but got 'activations'; finding activations of units needs tracing."
         )
     device = device_for(a, engine)
     bare, mine, theirs = skeleton(net).to(device), a.to(device), b.to(device)
@@ -135,21 +135,21 @@ def align_modes(
             permutations.update(solve(groups, root, similarity))
         matches = _matches(groups, permutations, similarity.plain, similarity.plain, permutations)
         groups = replace(groups, stopped=(*groups.stopped, *similarity.stopped))
-    # Of the tensors as they were given: what was on the CPU stays there.
+    # Permute the original tensors, so that they stay on their device.
     aligned = Mode(groups.permute(b.params, permutations), groups.permute(b.buffers, permutations))
     difference = prove(bare, theirs, aligned.to(device), few, training=groups.training)
     return Matched(aligned, permutations, groups, matches, by, difference)
 
 
 def device_for(mode: Mode, engine: HasDevice | None) -> torch.device:
-    """Where to run: on the engine's device, or where the mode is."""
+    """The device to run on: the engine's, or the mode's."""
     if engine is not None:
         return torch.device(engine.device)
     return next((tensor.device for tensor in mode.params.values()), torch.device("cpu"))
 
 
 class Fed:
-    """The same batches, checked and moved to a device as they are asked for."""
+    """Batches that are checked and moved to a device as they are drawn."""
 
     def __init__(self, data: Batches, device: torch.device) -> None:
         self._data = data
@@ -164,13 +164,13 @@ class Fed:
 def _matches(
     groups: Groups, permutations: Permutations, before: Similarity, after: Similarity, matched: Permutations
 ) -> tuple[Match, ...]:
-    straight = groups.identity()
+    identity = groups.identity()
     matches = []
     for number, group in groups.groups.items():
         old, new = before(group), after(group)
         if old is None or new is None:
             continue
-        n = len(groups.flat(number, straight))
+        n = len(groups.flat(number, identity))
         permutation = groups.flat(number, permutations)
         matches.append(
             Match(

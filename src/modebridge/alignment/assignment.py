@@ -1,4 +1,4 @@
-"""Which unit of one network is which of another: the assignment, from similarities of units."""
+"""Assign units of one network to units of another, from their similarities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modebridge.alignment.groups import Group, Groups
 __all__ = ["Similarity", "assign", "quality", "solve"]
 
 Similarity: TypeAlias = Callable[[Group], Tensor | None]
-"""Of every unit of the first network to every one of the second: (n, n), inside another group (outer, n, outer, n)."""
+"""Similarities of all units of two networks: (n, n), or (outer, n, outer, n) for a group inside another."""
 
 
 def assign(similarity: Tensor) -> tuple[Tensor, float]:
@@ -23,7 +23,7 @@ def assign(similarity: Tensor) -> tuple[Tensor, float]:
     >>> assign(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))[0]
     tensor([1, 0])
     """
-    # Here, since it takes half a second that most programs need not spend.
+    # Imported here: it takes half a second, and most programs do not need it.
     from scipy.optimize import linear_sum_assignment
 
     table = similarity.double().cpu().numpy()
@@ -34,14 +34,14 @@ def assign(similarity: Tensor) -> tuple[Tensor, float]:
 def solve(groups: Groups, number: int, similarity: Similarity) -> dict[int, Tensor]:
     """The permutations of one of `groups.roots()` and of the groups inside it.
 
-    A unit that has others inside it (a head with its channels) is as similar to another as the best assignment of what
-    is inside them makes it.
+    For units that contain others (a head with its channels), the similarity includes that of the best assignment of
+    their contents.
     """
     group = groups.groups[number]
     best, chosen = _inside({inner.number: similarity(inner) for inner in groups.inner(number)}, group.size)
     table = similarity(group)
     if table is None and not chosen:
-        # Nothing is known of these units: they stay where they are.
+        # Nothing is known about these units: they stay in place.
         return {number: torch.arange(group.size)}
     permutation, _ = assign(best if table is None else table.double().cpu() + best)
     permutations = {number: permutation}

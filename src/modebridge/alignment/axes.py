@@ -1,9 +1,9 @@
-"""Axes of tensors as symbols: which must be permuted together, which may not be permuted at all.
+"""Axes of tensors as symbols: which must be permuted together, and which must not be permuted.
 
 Every dimension of every tensor in a forward pass is an `Axis`. Operations make axes equal (the channels of a
-convolution are those of the norm behind it), cut them into factors (a width into heads times channels of each) or into
-pieces (the parts of a fused projection), or pin them (a class has its place, a pixel too). What is neither pinned nor
-cut further in the end is a group of units that can be renumbered without changing the function.
+convolution and of the norm after it), cut them into factors (a width into heads times channels per head) or into
+pieces (the parts of a fused projection), or pin them (classes and pixels have a fixed order). An axis that is in the
+end neither pinned nor cut further is a group of units that can be permuted without changing the function.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ __all__ = ["Axis", "along", "factors", "keep", "merge", "pin", "select", "split"
 
 
 class Axis:
-    """A union-find node: `size` places, whole or made of parts, free or pinned.
+    """A union-find node: `size` positions, whole or made of parts, free or pinned.
 
     Attributes:
-        form: "whole"; "product": the parts are factors, the first changing slowest; "sum": they lie one after another.
-        family: of the first factor of a product: the axis that was cut, and the other factors.
+        form: "whole"; "product" if the parts are factors, the first changing slowest; "sum" if they are concatenated.
+        family: for the first factor of a product, the axis that was cut and the other factors.
     """
 
     __slots__ = ("_parent", "across", "family", "form", "members", "merged", "parts", "pinned", "size")
@@ -32,27 +32,27 @@ class Axis:
         self.parts: list[Axis] = []
         self._parent: Axis | None = None
         self.family: tuple[Axis, list[Axis]] | None = None
-        # Axes that some operation combined with this one at every single place of it; see `along`.
+        # Axes that some operation combined with this one at each of its positions; see `along`.
         self.across: list[Axis] = []
-        # One axis for every place on the first factor, where they were told apart (see `select`).
+        # One axis per position of the first factor, if they are distinguished (see `select`).
         self.members: list[Axis] = []
         self.merged = False
 
     @property
     def root(self) -> Axis:
-        """The node that speaks for all that were made equal to this one."""
+        """The representative of all nodes that were made equal to this one."""
         node = self
         while node._parent is not None:
             node = node._parent
         return node
 
     def join(self, other: Axis) -> None:
-        """Let `other` speak for us."""
+        """Make `other` the representative of this node."""
         self._parent = other
 
 
 def pin(axis: Axis) -> None:
-    """Keep every place of an axis where it is."""
+    """Fix every position of an axis."""
     axis = axis.root
     if axis.size == 1:
         return
@@ -63,7 +63,7 @@ def pin(axis: Axis) -> None:
 
 
 def unify(first: Axis, second: Axis) -> Axis:
-    """Make two axes of one size the same; returns the one that stands for both."""
+    """Make two axes of equal size the same; returns the representative of both."""
     a, b = first.root, second.root
     if a is b or a.size == 1:
         return b
@@ -85,9 +85,9 @@ def unify(first: Axis, second: Axis) -> Axis:
 
 
 def along(axes: Sequence[Axis], dims: Iterable[int]) -> None:
-    """An operation works along some dimensions of a tensor, at every place of the others.
+    """Record an operation that works along some dimensions of a tensor, at every position of the others.
 
-    What lies along the others is then numbered alike at all places of these: channels of heads, if heads are averaged.
+    The other axes are then numbered alike at all positions of these: channels of heads, if heads are averaged.
     """
     moved = {dim % len(axes) for dim in dims}
     for k in moved:
@@ -96,14 +96,14 @@ def along(axes: Sequence[Axis], dims: Iterable[int]) -> None:
 
 
 def keep(axis: Axis) -> None:
-    """The first factor of a cut is gone from a tensor that still has the others: they are numbered alike everywhere."""
+    """Record that the first factor of a cut is gone from a tensor: the other factors are numbered alike everywhere."""
     family = axis.root.family
     for factor in family[1] if family is not None else ():
         _tie(factor)
 
 
 def _tie(axis: Axis) -> None:
-    """From now on the members of an axis (see `select`) are the axis itself."""
+    """Identify the members of an axis (see `select`) with the axis itself."""
     axis = axis.root
     axis.merged = True
     members, axis.members = axis.members, []
@@ -112,7 +112,7 @@ def _tie(axis: Axis) -> None:
 
 
 def merge(axes: Sequence[Axis]) -> Axis:
-    """The axis that a reshape makes of several, the first changing slowest."""
+    """The axis to which a reshape merges several, the first changing slowest."""
     real = [axis for axis in axes if axis.size != 1]
     if len(real) == 1:
         return real[0]
@@ -126,7 +126,7 @@ def merge(axes: Sequence[Axis]) -> Axis:
 
 
 def split(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
-    """The axes that a reshape makes of one, the first changing slowest."""
+    """The axes into which a reshape splits one, the first changing slowest."""
     axis = axis.root
     real = [size for size in sizes if size != 1]
     if len(real) <= 1:
@@ -139,7 +139,7 @@ def split(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
 
 
 def take(axis: Axis, start: int, stop: int) -> Axis:
-    """The axis of a slice: a piece of its own where it can be, which keeps the pieces apart."""
+    """The axis of a slice: a separate piece if possible, so that pieces are not permuted into each other."""
     axis = axis.root
     sizes = [size for size in (start, stop - start, axis.size - stop) if size]
     if stop - start == axis.size:
@@ -147,8 +147,8 @@ def take(axis: Axis, start: int, stop: int) -> Axis:
     if axis.pinned or stop - start <= 0 or not _pieces(axis, sizes):
         pin(axis)
         return Axis(max(stop - start, 0), pinned=True)
-    begins = accumulate((part.size for part in axis.parts), initial=0)
-    inside = [part for part, begin in zip(axis.parts, begins, strict=False) if start <= begin < stop]
+    offsets = accumulate((part.size for part in axis.parts), initial=0)
+    inside = [part for part, offset in zip(axis.parts, offsets, strict=False) if start <= offset < stop]
     if len(inside) == 1:
         return inside[0]
     piece = Axis(stop - start)
@@ -157,10 +157,10 @@ def take(axis: Axis, start: int, stop: int) -> Axis:
 
 
 def select(axis: Axis, index: int, others: Sequence[Axis]) -> list[Axis]:
-    """The other axes of a tensor after one place of `axis` was chosen.
+    """The other axes of a tensor after one position of `axis` was selected.
 
-    Where `axis` is the first factor of a cut (the 3 of query, key and value) the other factors may be renumbered
-    differently at each of its places: they become members, one for each.
+    If `axis` is the first factor of a cut (the 3 of query, key and value), the other factors may be permuted
+    differently at each of its positions: they get one member axis per position.
     """
     axis = axis.root
     family = axis.family
@@ -182,7 +182,7 @@ def select(axis: Axis, index: int, others: Sequence[Axis]) -> list[Axis]:
 
 
 def factors(axis: Axis) -> list[Axis]:
-    """An axis as a product of axes that are no products themselves."""
+    """An axis as a product of axes that are not products themselves."""
     axis = axis.root
     if axis.form != "product":
         return [axis]
@@ -206,7 +206,7 @@ def _cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
         axis.parts[0].family = (axis, axis.parts[1:])
         return axis.parts
     if axis.form == "sum" and len(axis.parts) == sizes[0] and len({part.size for part in axis.parts}) == 1:
-        # Pieces of one size seen as rows: each keeps its own renumbering.
+        # Pieces of equal size as rows: each keeps its own permutation.
         first, rest = Axis(sizes[0], pinned=True), [Axis(size) for size in sizes[1:]]
         rows = [split(part, sizes[1:]) for part in axis.parts]
         for k, factor in enumerate(rest):
@@ -228,7 +228,7 @@ def _cut(axis: Axis, sizes: Sequence[int]) -> list[Axis]:
 
 
 def _split_each(axes: Sequence[Axis], fine: Sequence[int]) -> list[Axis]:
-    """Cut axes that stand side by side into factors of the sizes of a common refinement."""
+    """Cut adjacent axes into factors of the sizes of a common refinement."""
     pieces: list[Axis] = []
     rest = iter(fine)
     for axis in axes:
@@ -240,7 +240,7 @@ def _split_each(axes: Sequence[Axis], fine: Sequence[int]) -> list[Axis]:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> list[int] | None:
-    """The coarsest cut that refines both, or None where they cross: 2 x 3 and 3 x 2 do."""
+    """The coarsest cut that refines both, or None if they cross, as 2 x 3 and 3 x 2 do."""
     ends = sorted({math.prod(sizes[k:]) for sizes in (a, b) for k in range(len(sizes) + 1)}, reverse=True)
     if any(big % small for big, small in pairwise(ends)):
         return None
@@ -248,7 +248,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> list[int] | None:
 
 
 def _pieces(axis: Axis, sizes: Sequence[int]) -> bool:
-    """Cut an axis into pieces one after another (or finer ones); False where that is not possible."""
+    """Cut an axis into consecutive pieces of these sizes (or finer ones); False if that is not possible."""
     if axis.form == "product":
         first, inner = axis.parts[0].root, axis.size // axis.parts[0].size
         if first.family is not None and first.family[0].root is axis and not any(size % inner for size in sizes):
@@ -278,7 +278,7 @@ def _pieces(axis: Axis, sizes: Sequence[int]) -> bool:
 
 
 def _refine_together(a: Axis, b: Axis) -> bool:
-    """Make two axes with parts the same, part by part; False where their cuts cross."""
+    """Make two axes with parts the same, part by part; False if their cuts cross."""
     if a.form == b.form == "product":
         mine, theirs = factors(a), factors(b)
         fine = _common([part.size for part in mine], [part.size for part in theirs])

@@ -1,4 +1,4 @@
-"""Match units by what they say: correlations of activations on the same images, then one assignment a group."""
+"""Match units by their activations: correlations on the same images, then one assignment per group."""
 
 from __future__ import annotations
 
@@ -21,90 +21,90 @@ from modebridge.types import Batches, Inputs, Progress
 __all__ = ["Correlations", "activation_similarity"]
 
 FAINT = 1e-6
-"""A unit that changes by less, relative to its own size, does not change: that much is rounding."""
+"""A unit whose relative standard deviation is at most this counts as constant: the variation is rounding."""
 
 TIE = 1e-4
-"""The weight of correlations before the activation function: enough to decide between equals, no more."""
+"""Weight of correlations before the activation function, just enough to break ties."""
 
 CHUNK = 64
-"""Images that go through both networks at once, at most."""
+"""Maximum number of images per forward pass."""
 
 MEMORY = 2**30
-"""Bytes of one network's activations that are held until the other network's arrive."""
+"""Maximum bytes of one network's activations that are held for comparison with the other's."""
 
 
 @torch.no_grad()
 def activation_similarity(
     groups: Groups, a: nn.Module, b: nn.Module, data: Batches, images: int = 10_000, progress: Progress | None = None
 ) -> Correlations:
-    """Correlations of all units of `a` with all of `b`, summed over the places where a group is seen.
+    """Correlations of all units of `a` with all of `b`, averaged over the points where a group is observed.
 
-    Units are seen where they enter a weight (after norm and activation function, as in the paper); those that never do,
-    such as queries and keys, where they come out of one. A place that an image reaches in one network and not in the
-    other (an expert) says nothing and is left out.
+    Units are observed where they enter a weight (after norm and activation function, as in the paper), or, if they
+    never do, such as queries and keys, where they leave one. A point that an image reaches in only one of the networks
+    (an expert) cannot be compared and is left out.
 
     Args:
-        groups: the symmetry, traced.
+        groups: the traced symmetry.
         a: the reference, in evaluation mode.
         b: the network to match to it.
-        data: checked batches where the networks are; labels are not used.
-        images: at most so many are looked at.
-        progress: told of every batch.
+        data: checked batches on the networks' device; labels are not used.
+        images: maximum number of images.
+        progress: progress callback, called after every batch.
     """
-    listener = _Listener(groups)
-    seen, chunk, begun = 0, 0, time.perf_counter()
+    recorder = _Recorder(groups)
+    seen, chunk, started = 0, 0, time.perf_counter()
     for inputs, labels in data:
         count = min(len(labels), images - seen)
         if count > 0 and not chunk:
-            chunk = max(2, min(CHUNK, MEMORY // max(listener.size(a, _rows_of(inputs, [0, 0])) // 2, 1)))
-        for begin in range(0, count, chunk or 1):
-            end = min(begin + chunk, count)
-            # A single image twice: torch takes other ways with one than with several.
-            listener.listen(a, b, _rows_of(inputs, list(range(begin, end)) if end > begin + 1 else [begin, begin]))
+            chunk = max(2, min(CHUNK, MEMORY // max(recorder.size(a, _rows_of(inputs, [0, 0])) // 2, 1)))
+        for start in range(0, count, chunk or 1):
+            end = min(start + chunk, count)
+            # Repeat a single image: torch uses other code paths for a batch of one.
+            recorder.add(a, b, _rows_of(inputs, list(range(start, end)) if end > start + 1 else [start, start]))
         seen += max(count, 0)
         if progress is not None:
-            progress("activations", seen, max(images, seen), seen / max(time.perf_counter() - begun, 1e-9))
+            progress("activations", seen, max(images, seen), seen / max(time.perf_counter() - started, 1e-9))
         if seen >= images:
             break
     if seen == 0:
-        raise ModebridgeError("Expected data to match activations on, but got no image; give the training data.")
-    return Correlations(groups, listener)
+        raise ModebridgeError("Expected data to match activations on, but got no image; pass the training data.")
+    return Correlations(groups, recorder)
 
 
 class Correlations:
-    """Of every unit of one network to every unit of another; a `Similarity`."""
+    """Correlations of every unit of one network with every unit of another; a `Similarity`."""
 
-    def __init__(self, groups: Groups, listener: _Listener) -> None:
+    def __init__(self, groups: Groups, recorder: _Recorder) -> None:
         self._groups = groups
-        self._listener = listener
+        self._recorder = recorder
 
     def __call__(self, group: Group) -> Tensor | None:
-        """What units are matched by."""
-        into, out_of = self._listener.sums(group.number)
+        """The similarity by which units are matched."""
+        into, out_of = self._recorder.sums(group.number)
         if not into and not out_of:
             return None
         total = _mean(into or out_of)
         if into and out_of:
-            # Units that never speak, or once and together, are told apart by what comes out of their weights.
+            # Units that are constant or identical after the activation function are distinguished before it.
             total = total + TIE * _mean(out_of)
         return self._shaped(group, total)
 
     def plain(self, group: Group) -> Tensor | None:
-        """What a match is judged by: the mean correlation over the places where at least one of two units changes."""
-        into, out_of = self._listener.sums(group.number)
+        """The quality of a match: the mean correlation over the points where at least one of two units varies."""
+        into, out_of = self._recorder.sums(group.number)
         if not into and not out_of:
             return None
         parts = []
         for sums in into or out_of:
-            table, (mine, theirs) = sums.correlation(), sums.silent()
+            table, (mine, theirs) = sums.correlation(), sums.constant()
             parts.append(table.masked_fill(mine[:, None] & theirs[None, :], math.nan))
         return self._shaped(group, torch.stack(parts).nanmean(dim=0))
 
     @property
     def stopped(self) -> list[tuple[str, str]]:
-        """Why groups stay in place that could be seen but not compared, and where each begins."""
-        reasons = {group.name: self._listener.lost(number) for number, group in self._groups.groups.items()}
-        return [(why, name.rpartition(".")[0] or name) for name, why in reasons.items() if why is not None]
+        """Why groups that were observed but could not be compared stay in place, and where each starts."""
+        reasons = {group.name: self._recorder.lost(number) for number, group in self._groups.groups.items()}
+        return [(reason, name.rpartition(".")[0] or name) for name, reason in reasons.items() if reason is not None]
 
     def _shaped(self, group: Group, table: Tensor) -> Tensor:
         if group.outer is None:
@@ -122,11 +122,11 @@ def _rows_of(inputs: Inputs, rows: list[int]) -> Inputs:
 
 
 class _Sums:
-    """Running sums, from which a correlation follows at the end."""
+    """Running sums for a correlation."""
 
     def __init__(self) -> None:
         self._parts: list[Tensor] = []
-        self._middles: tuple[Tensor, Tensor] | None = None
+        self._shifts: tuple[Tensor, Tensor] | None = None
 
     @property
     def empty(self) -> bool:
@@ -134,34 +134,34 @@ class _Sums:
         return not self._parts
 
     def add(self, a: Tensor, b: Tensor) -> None:
-        """Units in rows, samples in columns, the same ones for both."""
-        if self._middles is None:
-            # Subtracted throughout: sums of squares around a mean far from zero would lose their digits.
-            self._middles = a.mean(1, keepdim=True), b.mean(1, keepdim=True)
-        a, b = a - self._middles[0], b - self._middles[1]
+        """Add activations with units in rows and samples in columns, the same samples for both."""
+        if self._shifts is None:
+            # Subtracted throughout: sums of squares with a mean far from zero would lose digits.
+            self._shifts = a.mean(1, keepdim=True), b.mean(1, keepdim=True)
+        a, b = a - self._shifts[0], b - self._shifts[1]
         count = torch.tensor(float(a.shape[1]), device=a.device)
         new = [count, a.sum(1), b.sum(1), a.square().sum(1), b.square().sum(1), a @ b.T]
         old = self._parts or [torch.zeros_like(part, dtype=torch.float64) for part in new]
         self._parts = [x + y.double() for x, y in zip(old, new, strict=True)]
 
     def correlation(self) -> Tensor:
-        """The mean product of standardised activations; a unit that never changes is like no other."""
+        """The mean product of standardised activations; 0 for constant units."""
         n, a, b, _, _, ab = self._parts
-        # Divided by infinity: 0, whatever rounding left of the covariance.
+        # Dividing by infinity gives 0, whatever rounding error the covariance has.
         mine, theirs = (
-            deviation.masked_fill(silent, math.inf)
-            for deviation, silent in zip(self._deviations(), self.silent(), strict=True)
+            deviation.masked_fill(constant, math.inf)
+            for deviation, constant in zip(self._deviations(), self.constant(), strict=True)
         )
         covariance = ab / n - (a / n)[:, None] * (b / n)[None, :]
         return covariance / mine[:, None] / theirs[None, :]
 
-    def silent(self) -> tuple[Tensor, Tensor]:
-        """The units of each network that never change, judged by their own size and not by an absolute one."""
+    def constant(self) -> tuple[Tensor, Tensor]:
+        """The constant units of each network, relative to their magnitude."""
         n, a, b, _, _, _ = self._parts
-        assert self._middles is not None
+        assert self._shifts is not None
         mine, theirs = (
-            deviation <= FAINT * ((total / n + middle.double().squeeze(1)).square() + deviation.square()).sqrt()
-            for deviation, total, middle in zip(self._deviations(), (a, b), self._middles, strict=True)
+            deviation <= FAINT * ((total / n + shift.double().squeeze(1)).square() + deviation.square()).sqrt()
+            for deviation, total, shift in zip(self._deviations(), (a, b), self._shifts, strict=True)
         )
         return mine, theirs
 
@@ -173,8 +173,8 @@ class _Sums:
         return mine, theirs
 
 
-class _Listener:
-    """Takes the activations of every group out of the passes of two networks."""
+class _Recorder:
+    """Records the activations of every group in the forward passes of two networks."""
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
@@ -189,7 +189,7 @@ class _Listener:
             self._wanted.setdefault((contraction, side), []).append((number, point))
 
     def sums(self, number: int) -> tuple[list[_Sums], list[_Sums]]:
-        """Of a group, on the way into weights and out of them."""
+        """The sums of a group at the inputs of weights and at their outputs."""
         into, out_of = (
             [
                 sums
@@ -201,7 +201,7 @@ class _Listener:
         return into, out_of
 
     def lost(self, number: int) -> str | None:
-        """Why a group cannot be compared anywhere, in words."""
+        """Why a group cannot be compared anywhere; None if it can."""
         points = [point for side in self._points[number] for point in side]
         if not points or any(self.sums(number)):
             return None
@@ -210,18 +210,18 @@ class _Listener:
         return "images that the two networks route differently"
 
     def size(self, net: nn.Module, inputs: Inputs) -> int:
-        """How many bytes of activations a pass leaves to hold."""
-        held = self._heard(net, inputs)
+        """Bytes of the activations of a pass."""
+        held = self._activations(net, inputs)
         return sum(units.numel() * units.element_size() for units in held.values() if units is not None)
 
-    def listen(self, a: nn.Module, b: nn.Module, inputs: Inputs) -> None:
+    def add(self, a: nn.Module, b: nn.Module, inputs: Inputs) -> None:
         """Add the activations of both networks on the same images."""
-        held = self._heard(a, inputs)
+        held = self._activations(a, inputs)
 
         def compare(key: tuple[int, int], theirs: Tensor | None) -> None:
             mine = held.pop(key, None)
             if mine is None or theirs is None or mine.shape != theirs.shape:
-                # Other images than in the other network: no place to compare units at.
+                # Not the same images as in the other network: units cannot be compared here.
                 self._sums.pop(key, None)
             elif key in self._sums:
                 self._sums[key].add(mine, theirs)
@@ -230,7 +230,7 @@ class _Listener:
         for key in held:
             self._sums.pop(key, None)
 
-    def _heard(self, net: nn.Module, inputs: Inputs) -> dict[tuple[int, int], Tensor | None]:
+    def _activations(self, net: nn.Module, inputs: Inputs) -> dict[tuple[int, int], Tensor | None]:
         held: dict[tuple[int, int], Tensor | None] = {}
         contractions(net, inputs, partial(self._see, held.__setitem__))
         return held

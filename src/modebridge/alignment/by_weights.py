@@ -1,4 +1,4 @@
-"""Match units by their weights: coordinate descent over groups, each by an assignment with the others held."""
+"""Match units by their weights: coordinate descent over groups, each by an assignment with the others fixed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from modebridge.types import Params
 __all__ = ["match_by_weights", "weight_similarity"]
 
 SWEEPS = 50
-"""Over all groups, at most."""
+"""Maximum number of sweeps over all groups."""
 
 
 def match_by_weights(groups: Groups, a: Params, b: Params) -> dict[int, Tensor]:
-    """The permutations that bring the weights of `b` nearest to those of `a`.
+    """The permutations that bring the weights of `b` closest to those of `a`.
 
-    The first sweep looks at weights whose other groups are matched already, beginning at the inputs, whose order is
-    known; the later ones at all, until nothing changes.
+    The first sweep uses only weights whose other groups are already matched, starting at the inputs, whose order is
+    known. Later sweeps use all weights, until nothing changes.
 
     Args:
         groups: the symmetry.
         a: the reference's parameters.
-        b: the parameters to renumber.
+        b: the parameters to permute.
     """
     known = {number: places(groups, number) for number in groups.groups}
     permutations = groups.identity()
@@ -58,7 +58,7 @@ def weight_similarity(groups: Groups, a: Params, b: Params) -> Similarity:
             return None
         n = group.size if group.outer is None else group.size * groups.groups[group.outer].size
         mine, theirs = (part.reshape(n, n).diagonal().sqrt() for part in parts[1:] if part is not None)
-        # A unit without weights is like no other; two of them cannot be compared.
+        # A unit whose weights are 0 has cosine 0; two of them cannot be compared.
         cosine = parts[0].reshape(n, n) / mine.clamp_min(1e-15)[:, None] / theirs.clamp_min(1e-15)[None, :]
         return cosine.masked_fill((mine == 0)[:, None] & (theirs == 0)[None, :], math.nan).reshape(parts[0].shape)
 
@@ -76,7 +76,7 @@ def _table(
     """Inner products of the units' weights, with the other groups of `b` at the current permutations."""
 
     def products(group: Group) -> Tensor | None:
-        # What is matched now stays as it is in `b`: the group, the one it is inside of, and those inside it.
+        # The groups being matched keep their order in `b`: the group, its outer group, and those inside it.
         family = {group.number, group.outer, *(inner.number for inner in groups.inner(group.number))}
         others = {number: permutation for number, permutation in current.items() if number not in family}
         usable = [place for place in known[group.number] if place.weight in a and not _is_whole(a[place.weight])]
@@ -100,7 +100,7 @@ def _table(
 
 
 def _units(tensor: Tensor, place: Place) -> Tensor:
-    """One row a unit: everything that belongs to it."""
+    """One row per unit with all of its weights."""
     rows = place.rows.reshape(-1, place.rows.shape[-1])
     real = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
     moved = real.float().movedim(place.dim, 0)

@@ -1,4 +1,4 @@
-"""Groups of units that are renumbered together, and how every weight follows."""
+"""Groups of units that are permuted together, and how they permute every weight."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from modebridge.types import Params
 __all__ = ["Dim", "Group", "Groups", "Permutations", "Place", "blocks", "groups_of", "leaves", "places"]
 
 Permutations: TypeAlias = Mapping[int, Tensor]
-"""By group: which unit of the other network stands at each place; (outer size, size) for a group inside another."""
+"""By group: the index of the other network's unit at each position; (outer size, size) for a group inside another."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Units that can be renumbered.
+    """Units that can be permuted.
 
     Args:
-        number: which group it is.
+        number: number of the group.
         name: the first weight that has it.
-        size: how many units there are.
-        outer: the group inside each of whose units this one lives (the channels of a head); None for most.
+        size: number of units.
+        outer: the group whose units each contain this one (heads, for the channels of a head); None for most.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Dim:
-    """A dimension of a weight: a group, or fixed (`group` None), or made of parts as `Axis` is."""
+    """A dimension of a weight: a group, or fixed (`group` None), or made of parts like `Axis`."""
 
     size: int
     group: int | None = None
@@ -50,12 +50,12 @@ class Dim:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a group is found on one dimension of a weight.
+    """The indices of a group along one dimension of a weight.
 
     Args:
-        weight: its name.
+        weight: name of the weight.
         dim: the dimension.
-        rows: (size, m) or for a group inside another (outer size, size, m): the indices along `dim` of each unit.
+        rows: indices of each unit along `dim`: (size, m), or (outer size, size, m) for a group inside another.
     """
 
     weight: str
@@ -68,11 +68,11 @@ class Groups:
     """The symmetry of a network.
 
     Args:
-        groups: by number, in the order of the forward pass.
-        weights: the dimensions of every parameter and buffer.
-        points: where units can be seen in a forward pass, as (contraction, side, dimensions).
-        stopped: what kept units in place (operations, weights that never ran, outputs beside the logits), and where.
-        training: whether some weights run in training alone, and were watched there.
+        groups: groups by number, in the order of the forward pass.
+        weights: dimensions of every parameter and buffer.
+        points: where units can be observed in a forward pass, as (contraction, side, dimensions).
+        stopped: what kept units in place (operations, unused weights, outputs other than the logits), and where.
+        training: whether some weights are used only in training, and were traced there.
     """
 
     groups: dict[int, Group]
@@ -82,11 +82,11 @@ class Groups:
     training: bool = False
 
     def permute(self, state: Params, permutations: Permutations) -> dict[str, Tensor]:
-        """The weights with their units renumbered."""
+        """The weights with permuted units."""
         return {name: self.permuted(name, tensor, permutations) for name, tensor in state.items()}
 
     def permuted(self, name: str, tensor: Tensor, permutations: Permutations) -> Tensor:
-        """One weight with its units renumbered."""
+        """One weight with permuted units."""
         for k, dim in enumerate(self.weights.get(name, ())):
             index = self._index(dim, permutations)
             if index is not None:
@@ -94,19 +94,19 @@ class Groups:
         return tensor
 
     def identity(self) -> dict[int, Tensor]:
-        """Everything where it is."""
-        straight = {number: torch.arange(group.size) for number, group in self.groups.items()}
+        """The identity permutation of every group."""
+        permutations = {number: torch.arange(group.size) for number, group in self.groups.items()}
         for number, group in self.groups.items():
             if group.outer is not None:
-                straight[number] = straight[number].expand(self.groups[group.outer].size, -1).clone()
-        return straight
+                permutations[number] = permutations[number].expand(self.groups[group.outer].size, -1).clone()
+        return permutations
 
     def roots(self) -> list[int]:
-        """The groups inside none; each is matched at once with those inside it."""
+        """The groups that are not inside another; each is matched together with those inside it."""
         return [number for number, group in self.groups.items() if group.outer is None]
 
     def flat(self, number: int, permutations: Permutations) -> Tensor:
-        """The permutation of a group as one vector, over the units of the outer one where it is inside another."""
+        """The permutation of a group as one vector, over all units of its outer group if it has one."""
         group, permutation = self.groups[number], permutations[number]
         if group.outer is None:
             return permutation
@@ -117,7 +117,7 @@ class Groups:
         return [group for group in self.groups.values() if group.outer == number]
 
     def _index(self, dim: Dim, permutations: Permutations) -> Tensor | None:
-        """Where each place of the new dimension comes from; None where nothing moves."""
+        """The source index of each position of the new dimension; None if nothing moves."""
         if not any(leaf.group in permutations for leaf in leaves(dim)):
             return None
         if dim.form == "whole":
@@ -148,7 +148,7 @@ class Groups:
 
 
 def groups_of(trace: Trace) -> Groups:
-    """What is free in a trace, numbered in the order of the weights."""
+    """The free axes of a trace as groups, numbered in the order of the weights."""
     free: dict[int, tuple[str, Axis]] = {}
     for name, axes in trace.axes.items():
         for leaf in (leaf for axis in axes for leaf in leaves_of(axis)):
@@ -166,32 +166,32 @@ def groups_of(trace: Trace) -> Groups:
 
 
 def places(groups: Groups, number: int) -> list[Place]:
-    """Every dimension of every weight on which a group is found."""
+    """Every dimension of every weight that has a group."""
     group = groups.groups[number]
-    found_at = []
+    found = []
     for name, dims in groups.weights.items():
         for k, dim in enumerate(dims):
             for rows in _rows(dim, number, group.outer):
                 shape = (group.size, -1) if group.outer is None else (groups.groups[group.outer].size, group.size, -1)
-                found_at.append(Place(name, k, rows.reshape(shape)))
-    return found_at
+                found.append(Place(name, k, rows.reshape(shape)))
+    return found
 
 
 def _rows(dim: Dim, number: int, outer: int | None) -> Iterator[Tensor]:
-    """The indices along a dimension with the group (behind the one it is inside of) moved to the front."""
+    """The indices along a dimension with the group (after its outer group) moved to the front."""
     for parts, indices in blocks(dim):
         for k, part in enumerate(parts):
             if part.group == number:
-                behind = [j for j, other in enumerate(parts) if other.group == outer] if outer is not None else []
-                rest = [j for j in range(len(parts)) if j != k and j not in behind]
+                outers = [j for j, other in enumerate(parts) if other.group == outer] if outer is not None else []
+                rest = [j for j in range(len(parts)) if j != k and j not in outers]
                 grid = indices.reshape([other.size for other in parts])
-                yield grid.permute([*behind, k, *rest]).reshape(-1)
+                yield grid.permute([*outers, k, *rest]).reshape(-1)
 
 
 def blocks(dim: Dim) -> Iterator[tuple[tuple[Dim, ...], Tensor]]:
-    """A dimension as stretches, each a product of parts that have none themselves, with its indices in their order.
+    """A dimension as blocks, each a product of parts without parts, with its indices in their order.
 
-    Sums in products and products in sums, however deep, as concatenations of concatenations make them.
+    Sums and products may be nested to any depth, as concatenations of concatenations are.
 
     >>> pair = Dim(3, None, "sum", (Dim(1, 0), Dim(2, 1)))
     >>> [(len(parts), indices.tolist()) for parts, indices in blocks(Dim(6, None, "product", (pair, Dim(2))))]
@@ -213,9 +213,9 @@ def blocks(dim: Dim) -> Iterator[tuple[tuple[Dim, ...], Tensor]]:
 
 
 def _outers(trace: Trace, number_of: Mapping[int, int]) -> dict[int, int]:
-    """Groups that always stand behind the same other one, on one dimension: each of its units has its own numbering.
+    """Groups that always follow the same other group on a dimension: each unit of that one has its own numbering.
 
-    Unless some operation works along the outer group at every place of the inner one: then its units share a numbering.
+    If an operation works along the outer group at every position of the inner one, its units share a numbering.
     """
     before: dict[int, set[int | None]] = {}
     across: set[tuple[int | None, int | None]] = set()
@@ -230,7 +230,7 @@ def _outers(trace: Trace, number_of: Mapping[int, int]) -> dict[int, int]:
                     }
     nested = {number: next(iter(outers)) for number, outers in before.items() if len(outers) == 1}
     inside = {number: outer for number, outer in nested.items() if outer is not None and (outer, number) not in across}
-    # One level only: what lives inside something nested is numbered alike everywhere.
+    # One level only: groups inside a nested group are numbered alike everywhere.
     return {number: outer for number, outer in inside.items() if outer not in inside}
 
 
@@ -248,7 +248,7 @@ def _runs(axis: Axis) -> Iterator[list[Axis]]:
 
 
 def leaves(dim: Dim) -> Iterator[Dim]:
-    """The parts of a dimension that have none themselves."""
+    """The parts of a dimension that have no parts themselves."""
     if dim.form == "whole":
         yield dim
     else:

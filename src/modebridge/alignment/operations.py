@@ -1,7 +1,7 @@
-"""What every operation does to the axes of its tensors; the ones not listed here keep their units in place.
+"""The effect of every operation on the axes of its tensors; operations not listed here keep units in place.
 
-A rule gets a function from tensors to their axes, the arguments and the result, and returns the axes of each tensor of
-the result, or None where this use of the operation is not understood.
+A rule takes a function from tensors to their axes, the arguments and the result, and returns the axes of each tensor
+of the result, or None if it does not support this use of the operation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _elementwise(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out
 
 
 def _same(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """As the first argument, whatever the others say."""
+    """The axes of the first argument, whatever the others are."""
     return [ask(args[0])]
 
 
@@ -35,22 +35,22 @@ def _softmax(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: An
 
 
 def _uniform(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """One number everywhere: no order to keep."""
+    """A constant tensor: its order is free."""
     return [tuple(Axis(size) for size in out.shape)]
 
 
 def _reduce(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """Sums and their kin do not care about the order of what they sum."""
+    """Sums and similar reductions do not depend on the order of their terms."""
     return _over(ask(args[0]), args[1] if len(args) > 1 else kwargs.get("dim"), out)
 
 
 def _norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """The same, with the order of the norm before the dimensions."""
+    """A reduction whose arguments have the order of the norm before the dimensions."""
     return _over(ask(args[0]), args[2] if len(args) > 2 else kwargs.get("dim"), out)
 
 
 def _extreme(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """The larger of two; or the largest along a dimension, whose place counts since it is given too."""
+    """The maximum of two tensors, or along a dimension, which is pinned because its index is returned too."""
     if len(args) > 1 and not isinstance(args[1], Tensor):
         pin(ask(args[0])[args[1]])
         return _over(ask(args[0]), args[1], out)
@@ -84,7 +84,7 @@ def _convolution(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out
         unify(images[1], kernel[out_of])
         channels = kernel[into].root
     elif not transposed and kernel[1].size == 1:
-        # Depthwise: every channel its own kernel (or several).
+        # Depthwise: one kernel (or several) per channel.
         outer, inner = split(kernel[0], [groups, kernel[0].size // groups])
         unify(images[1], outer)
         channels = merge([outer, inner]).root
@@ -138,7 +138,7 @@ def _batch_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out:
     for tensor in args[1:5]:
         if isinstance(tensor, Tensor):
             unify(ask(tensor)[0], labels[1])
-    # Saved means and deviations, or nothing.
+    # Saved means and deviations, or empty tensors.
     return [labels, *((labels[1].root,) if extra.dim() == 1 and extra.numel() else _pinned(extra) for extra in out[1:])]
 
 
@@ -164,7 +164,7 @@ def _group_norm(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out:
 
 
 def _pool(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """Batch and channels stay, places are fixed."""
+    """Batch and channels stay, spatial positions are pinned."""
     labels = ask(args[0])
     for axis in labels[2:]:
         pin(axis)
@@ -183,7 +183,7 @@ _ARITHMETIC: dict[Rule, str] = {
     "logical_or lt masked_fill maximum minimum mish mul nan_to_num native_dropout ne neg pow "
     "_prelu_kernel reciprocal relu remainder round rsqrt rsub sigmoid sign silu sin softplus sqrt square "
     "sub tan tanh threshold trunc where xlogy",
-    # One number, or independent draws, everywhere: whatever was there, and in whatever order, stays as it was numbered.
+    # Copies, constants or independent draws: the result is numbered like the argument.
     _same: "_conj _to_copy alias bernoulli clone conj_physical contiguous detach fill lift_fresh resolve_conj zero",
     _softmax: "_softmax _safe_softmax _log_softmax",
     _uniform: "empty empty_like full full_like new_empty new_full new_ones new_zeros ones ones_like zeros zeros_like",

@@ -1,4 +1,4 @@
-"""Forward passes operation by operation: which weights each one meets, and which way through the network it takes."""
+"""Forward passes operation by operation: the weights that each operation uses, and the path through the network."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ __all__ = [
 T = TypeVar("T")
 
 CONTRACTIONS = {"aten::convolution": (0, 1), "aten::addmm": (1, 2), "aten::mm": (0, 1), "aten::bmm": (0, 1)}
-"""Operations in which units meet weights: the positions of the two operands."""
+"""Operations that multiply activations with weights, with the positions of the two operands."""
 
 Contraction: TypeAlias = tuple[tuple[str, ...], int]
-"""The weights that units meet there, and how often those were met before in the same pass.
+"""The weights of a contraction, and how often the same weights were used before in the pass.
 
-By weights and not by position: where the way depends on the images, positions shift.
+Identified by weights and not by position, because positions shift if the path depends on the images.
 """
 
 See: TypeAlias = Callable[[Contraction, int, Tensor, Tensor], None]
-"""Shown a contraction, the side (0 or 1) of the operand that is not a weight, that operand, and the result."""
+"""Callback with a contraction, the side (0 or 1) of the operand that is not a weight, that operand, and the result."""
 
 
 def weights_of(net: nn.Module) -> dict[str, Tensor]:
@@ -53,7 +53,7 @@ def weights_of(net: nn.Module) -> dict[str, Tensor]:
 
 
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Knows which tensors of a pass are made of weights alone, and which weights every contraction meets."""
+    """Tracks which tensors of a pass depend only on weights, and which weights every contraction uses."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -62,31 +62,31 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._way: list[object] = []
         names: dict[int, list[str]] = {}
         for name, tensor in weights_of(net).items():
-            # A tied tensor has several.
+            # A tied tensor has several names.
             names.setdefault(id(tensor), []).append(name)
             self._origins[tensor] = frozenset(names[id(tensor)])
 
     def begin(self) -> None:
-        """A new pass."""
+        """Start a new pass."""
         self._met.clear()
         self._way.clear()
 
     @property
     def way(self) -> int:
-        """The way that the pass has taken so far, as a hash of what was signed."""
+        """The path of the pass so far, as a hash of the recorded operations."""
         return hash(tuple(self._way))
 
     def sign(self, name: str, arguments: object, given: Sequence[Tensor], weights: frozenset[str]) -> None:
-        """Write down an operation: its name, shapes, weights, and the whole numbers that decide how it moves units."""
+        """Record an operation: its name, shapes, weights, and its integer arguments, which determine how units move."""
         shapes = tuple(tuple(tensor.shape) for tensor in given)
         self._way.append((name, tuple(_all_of(int, arguments)), shapes, weights))
 
     def static(self, tensor: Tensor) -> bool:
-        """Whether a tensor is made of weights alone: what meets one of them in a product is a unit's activation."""
+        """Whether a tensor depends only on weights; the other operand of a product with it is an activation."""
         return tensor in self._origins
 
     def follow(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> frozenset[str]:
-        """Take note of an operation; returns the weights among what it was given."""
+        """Propagate the origins of tensors through an operation; returns the weights that its inputs depend on."""
         origins = [self._origins.get(tensor) for tensor in given]
         known = frozenset(name for names in origins if names is not None for name in names)
         constant = bool(given) and all(names is not None for names in origins)
@@ -98,7 +98,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return known
 
     def met(self, name: str, args: tuple[Any, ...]) -> tuple[Contraction, int] | None:
-        """Which contraction an operation is, and the side of the units; None where no weight meets units."""
+        """The contraction of an operation, and the side of the activations; None if it is not a contraction."""
         if name not in CONTRACTIONS:
             return None
         origins = [self._origins.get(args[place]) for place in CONTRACTIONS[name]]
@@ -110,8 +110,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (weights, self._met[weights] - 1), side
 
 
-class _Shower(Tracker):  # type: ignore[no-untyped-call]
-    """Shows every contraction of a pass."""
+class _ContractionTracker(Tracker):  # type: ignore[no-untyped-call]
+    """Calls a function for every contraction of a pass."""
 
     def __init__(self, net: nn.Module, see: See) -> None:
         super().__init__(net)
@@ -131,8 +131,8 @@ class _Shower(Tracker):  # type: ignore[no-untyped-call]
         return out
 
 
-class _Signer(Tracker):  # type: ignore[no-untyped-call]
-    """Writes down the way that a pass takes."""
+class _PathTracker(Tracker):  # type: ignore[no-untyped-call]
+    """Records the path of a pass."""
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -144,29 +144,29 @@ class _Signer(Tracker):  # type: ignore[no-untyped-call]
 
 
 def contractions(net: nn.Module, inputs: Inputs, see: See) -> None:
-    """Run a network and show every contraction of units with weights."""
-    with _Shower(net, see):
+    """Run a network and call `see` for every contraction of activations with weights."""
+    with _ContractionTracker(net, see):
         one_pass(net, inputs)
 
 
 def signature(net: nn.Module, inputs: Inputs) -> int:
-    """The way that a pass takes through a network: equal for passes that do the same with the same shapes."""
-    signer = _Signer(net)
-    with signer:
+    """A hash of the path through a network: equal for passes with the same operations on the same shapes."""
+    tracker = _PathTracker(net)
+    with tracker:
         one_pass(net, inputs)
-    return signer.way
+    return tracker.way
 
 
 @torch.no_grad()
 def one_pass(net: nn.Module, inputs: Inputs, state: Params | None = None) -> dict[str, Tensor]:
-    """Every tensor that a network returns, by name; refuses inputs that the network cannot take.
+    """All tensors that a network returns, by name; raises an error if the inputs do not fit the network.
 
     Args:
-        net: any module; attention is run in plain operations.
+        net: any module; attention runs as separate operations.
         inputs: a tensor, or several by name.
-        state: parameters and buffers by name to run at; None takes the module's own.
+        state: parameters and buffers to run with, by name; None uses the module's own.
     """
-    inputs = each(Tensor.clone, inputs)  # the next network is to see the same images, though this one works in place
+    inputs = each(Tensor.clone, inputs)  # the next network needs the same images, even if this one works in place
     plain, by_name = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), dict(inputs))
     try:
         with plain_attention():
@@ -174,16 +174,16 @@ def one_pass(net: nn.Module, inputs: Inputs, state: Params | None = None) -> dic
     except ModebridgeError:
         raise
     except FAILED as error:
-        words = first_line(error)
+        reason = first_line(error)
         raise ModebridgeError(
-            f"Expected {type(net).__name__} to run on the images of data, but got {shapes_of(inputs)} and '{words}'; "
-            "check their size and type."
+            f"Expected {type(net).__name__} to run on the images of data, but got {shapes_of(inputs)} and '{reason}'; "
+            "check their size and dtype."
         ) from error
     return outputs_of(out)
 
 
 def outputs_of(output: object, name: str = "output", depth: int = 4) -> dict[str, Tensor]:
-    """Every tensor in what a network returned: alone, in tuples, lists, dicts, or as attributes of an object.
+    """All tensors in a network's output: alone, in tuples, lists or dicts, or as attributes of an object.
 
     >>> list(outputs_of((torch.zeros(1), {"aux": torch.ones(1), "loss": None})))
     ['output[0]', 'output[1].aux']
@@ -208,7 +208,7 @@ def outputs_of(output: object, name: str = "output", depth: int = 4) -> dict[str
 
 @contextmanager
 def as_in_training(net: nn.Module) -> Iterator[None]:
-    """For a while what networks do in training alone (auxiliary heads), but not what layers do (norms, dropout)."""
+    """Training mode inside the block for networks (auxiliary heads), but not for single layers (norms, dropout)."""
     changed = [module for module in net.modules() if not module.training and any(True for _ in module.children())]
     try:
         for module in changed:
@@ -220,7 +220,7 @@ def as_in_training(net: nn.Module) -> Iterator[None]:
 
 
 def tensors_in(tree: object) -> Iterator[Tensor]:
-    """The tensors among the arguments or results of an operation."""
+    """The tensors in the arguments or results of an operation."""
     return _all_of(Tensor, tree)
 
 

@@ -1,4 +1,4 @@
-"""The proof that a renumbered network is the same function: both are run, and everything they return is compared."""
+"""Verify that a permuted network is the same function: run both and compare all outputs."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from modebridge.types import Inputs
 __all__ = ["prove"]
 
 TOLERANCE = 1e-6
-"""The difference that a proof allows, in units of the largest number of an output, in float64."""
+"""Maximum difference relative to the largest value of an output, in float64."""
 
 OWN_TOLERANCE = 1e-4
-"""The same for networks that cannot run in float64, unless their own type is coarser."""
+"""Maximum difference for networks that cannot run in float64, unless their dtype is coarser."""
 
 
 @torch.no_grad()
 def prove(
     net: nn.Module, before: Mode, after: Mode, inputs: Inputs | Sequence[Inputs], *, training: bool = False
 ) -> float:
-    """The largest difference of two modes' outputs relative to the largest number in each, in float64.
+    """The largest difference of two modes' outputs relative to the largest value of each output, in float64.
 
-    Refuses more than rounding explains, in anything that the network returns on any of the batches.
+    Raises an error if any output on any batch differs by more than rounding.
 
     Args:
-        net: the network that both modes fit, where the modes are.
+        net: the network of both modes, on their device.
         before: one mode.
-        after: the other.
+        after: the other mode.
         inputs: a batch or several.
-        training: whether to compare what training returns (auxiliary logits) too, unless it is random.
+        training: whether to compare the outputs in training mode (auxiliary logits) too, unless they are random.
     """
     batches = [inputs] if isinstance(inputs, Tensor | Mapping) else list(inputs)
     worst = 0.0
@@ -47,13 +47,13 @@ def prove(
             try:
                 difference, tolerance = _difference(skeleton(net).double(), before, after, batch, mode, _wide)
             except ModebridgeError:
-                # A network that cannot run in float64: judged by what rounding does in its own type.
+                # A network that cannot run in float64 is compared in its own dtype.
                 difference, tolerance = _difference(skeleton(net), before, after, batch, mode, lambda tensor: tensor)
             if not difference <= tolerance:
                 raise ModebridgeError(
-                    f"Expected the renumbered network to be the same function, but its logits differ by "
-                    f"{difference:.1e} of the largest (allowed: {tolerance:.0e}); check the spec if you gave one, "
-                    "or leave it as it is."
+                    f"Expected the permuted network to be the same function, but its logits differ by "
+                    f"{difference:.1e} of the largest (allowed: {tolerance:.0e}); check the spec if you passed one, "
+                    "or do not align this network."
                 )
             worst = max(worst, difference)
     return worst
@@ -79,7 +79,7 @@ def _apart(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
     for name, given in first.items():
         if given.numel():
             a, b = _wide(given), _wide(second[name])
-            # Infinities and NaN at the same places are the same answer.
+            # Infinities and NaN at the same positions count as equal.
             same = (a == b) | (a.isnan() & b.isnan())
             difference = (a - b).abs().masked_fill(same, 0.0).max()
             scale = a.abs()[a.isfinite()].max() if bool(a.isfinite().any()) else difference

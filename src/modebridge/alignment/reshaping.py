@@ -1,4 +1,4 @@
-"""What reshaping does to the axes of tensors: views, cuts, joins, look-ups. See `operations` for what a rule is."""
+"""Rules for the axes of reshaped tensors: views, slices, concatenations, lookups; see `operations`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rule: TypeAlias = Callable[[Ask, tuple[Any, ...], Mapping[str, Any], Any], list[
 
 
 def together(labels: Sequence[Labels], shape: Sequence[int]) -> Labels:
-    """The axes of an elementwise result: equal ones meet, single ones are stretched."""
+    """The axes of an elementwise result: axes of equal size are unified, those of size 1 are broadcast."""
     out: list[Axis] = []
     for place, size in enumerate(shape):
         back = len(shape) - place
@@ -35,7 +35,7 @@ def _view(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) 
     axes: list[Axis] = []
     i = j = 0
     while i < len(before) or j < len(after):
-        # The shortest runs of both sides that hold equally many numbers.
+        # The shortest runs of dimensions on both sides with the same number of elements.
         left, right = before[i : i + 1] or [1], after[j : j + 1] or [1]
         while math.prod(left) != math.prod(right):
             if math.prod(left) < math.prod(right):
@@ -73,8 +73,8 @@ def _unsqueeze(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: 
 
 def _squeeze(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     labels = ask(args[0])
-    asked = args[1] if len(args) > 1 else list(range(len(labels)))
-    dims = {dim % len(labels) for dim in ([asked] if isinstance(asked, int) else asked)} if labels else set()
+    given = args[1] if len(args) > 1 else list(range(len(labels)))
+    dims = {dim % len(labels) for dim in ([given] if isinstance(given, int) else given)} if labels else set()
     return [tuple(axis for k, axis in enumerate(labels) if not (k in dims and axis.size == 1))]
 
 
@@ -99,8 +99,8 @@ def _slice(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any)
         pin(labels[dim])
         labels[dim] = Axis(size, pinned=True)
     else:
-        begin = max(start + labels[dim].size if start < 0 else start, 0)
-        labels[dim] = take(labels[dim], begin, begin + size)
+        first = max(start + labels[dim].size if start < 0 else start, 0)
+        labels[dim] = take(labels[dim], first, first + size)
     return [tuple(labels)]
 
 
@@ -128,7 +128,7 @@ def _cat(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -
 
 
 def _repeat(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """Copies one after another: all alike, so that their order is free."""
+    """Consecutive copies are all alike, so their order is free."""
     labels = ask(args[0])
     wide = [*(Axis(1) for _ in range(out.dim() - len(labels))), *labels]
     return [tuple(merge([Axis(times), axis]) for times, axis in zip(args[1], wide, strict=True))]
@@ -157,8 +157,8 @@ def _stack(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any)
 def _in_order(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     """Operations along named dimensions that depend on the order there: roll, flip, cumsum, sort."""
     labels = ask(args[0])
-    asked = args[-1]
-    for dim in [asked] if isinstance(asked, int) else asked:
+    dims = args[-1]
+    for dim in [dims] if isinstance(dims, int) else dims:
         pin(labels[dim])
     return [labels]
 
@@ -173,7 +173,7 @@ def _pad(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -
 
 
 def _index(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """Rows looked up in a table: the rows keep their places, the columns are free."""
+    """Rows looked up in a table: the rows are pinned, the columns are free."""
     labels, where = ask(args[0]), _looked_up(ask, args[0], args[1])
     if where is None:
         return None
@@ -183,27 +183,27 @@ def _index(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any)
 
 
 def _index_put(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """Rows written into a table: the columns of both are the same ones."""
+    """Rows written into a table: the columns of both are the same."""
     labels, where = ask(args[0]), _looked_up(ask, args[0], args[1])
     if where is None:
         return None
     values = ask(args[2])
-    behind = labels[where.stop :]
-    rows, columns = values[: max(len(values) - len(behind), 0)], values[max(len(values) - len(behind), 0) :]
+    after = labels[where.stop :]
+    rows, columns = values[: max(len(values) - len(after), 0)], values[max(len(values) - len(after), 0) :]
     if where.start > 0 and any(axis.size > 1 for axis in rows):
         return None
     for axis in rows:
         pin(axis)
-    together([behind, columns], [axis.size for axis in behind])
+    together([after, columns], [axis.size for axis in after])
     return [labels]
 
 
 def _looked_up(ask: Ask, table: Tensor, indices: Sequence[Tensor | None]) -> range | None:
-    """Pin the dimensions that indices speak of, and the indices; which they are, None where they are not together."""
+    """Pin the indexed dimensions and the indices; returns the dimensions, or None if they are not adjacent."""
     used: list[int] = []
     place = 0
     for index in indices:
-        # A mask speaks of as many dimensions as it has.
+        # A mask indexes as many dimensions as it has.
         width = index.dim() if index is not None and index.dtype in (torch.bool, torch.uint8) else 1
         used.extend(range(place, place + width) if index is not None else ())
         place += width
@@ -222,7 +222,7 @@ def _index_select(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], ou
 
 
 def _index_add(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    """Rows added to rows of a table: the columns of both are the same ones."""
+    """Rows added to rows of a table: the columns of both are the same."""
     labels, source, dim = ask(args[0]), ask(args[3]), args[1] % out.dim()
     for k, (axis, other) in enumerate(zip(labels, source, strict=True)):
         if k == dim:

@@ -1,4 +1,4 @@
-"""The first batches of somebody's data, read once for everything that looks at a few images."""
+"""The first batches of the data, read once for everything that needs a few images."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from modebridge.types import Batch, Batches, Inputs
 __all__ = ["Sample", "sample"]
 
 BATCHES = 8
-"""How many batches are looked at: the way through a network may depend on the images."""
+"""Number of batches: the path through a network may depend on the images."""
 
 IMAGES = 16
-"""How many images of each."""
+"""Number of images per batch."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Sample:
     """A few images of several batches.
 
     Args:
-        looked: up to 16 images of each of the first 8 batches.
-        held: the first images with their labels, as many as asked for, in the batches they came in.
+        looked: up to 16 images from each of the first 8 batches.
+        held: the requested number of first images with their labels, in their original batches.
     """
 
     looked: list[Inputs]
@@ -39,7 +39,7 @@ def sample(data: Batches, hold: int = 0) -> Sample:
 
     Args:
         data: yields (images, labels).
-        hold: how many images are held with their labels.
+        hold: number of images to hold with their labels.
 
     >>> found = sample([(torch.zeros(40, 3), torch.zeros(40).long())], hold=30)
     >>> found.looked[0].shape, found.held[0][1].shape
@@ -67,7 +67,7 @@ def sample(data: Batches, hold: int = 0) -> Sample:
 
 
 def _without_lone_images(batches: list[Batch]) -> list[Batch]:
-    """A batch of one image is joined to its neighbour: batch norm cannot estimate a variance from it alone."""
+    """Join a batch of one image to its neighbour: batch norm cannot estimate a variance from one image."""
     joined: list[Batch] = []
     for batch in batches:
         joined[-1:] = [*joined[-1:], batch] if not joined or len(joined[-1][1]) > 1 else _join(joined[-1], batch)
@@ -77,7 +77,7 @@ def _without_lone_images(batches: list[Batch]) -> list[Batch]:
 
 
 def _join(lone: Batch, other: Batch) -> list[Batch]:
-    """Both as one batch, or the other one where their images do not go together."""
+    """Both as one batch, or only the other one if the shapes of their images differ."""
     (image, label), (inputs, labels) = lone, other
     if _shapes(image) != _shapes(inputs):
         return [other]

@@ -1,4 +1,4 @@
-"""The symmetry of a network as somebody wrote it, where tracing cannot find it."""
+"""The symmetry of a network specified by hand, if tracing cannot find it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from modebridge.types import Params
 __all__ = ["Spec", "from_spec"]
 
 Spec: TypeAlias = Mapping[str, Sequence[str | None]]
-"""For every weight the name of the group on each dimension, None for those that stay."""
+"""For every weight the name of the group on each dimension, None for fixed dimensions."""
 
 
 def from_spec(spec: Spec, state: Params) -> Groups:
-    """The symmetry as somebody wrote it: for every weight the name of the group on each dimension, or None.
+    """The groups from a spec: for every weight the name of the group on each dimension, or None.
 
     >>> import torch
     >>> spec = {"0.weight": ("hidden", None), "0.bias": ("hidden",), "1.weight": (None, "hidden")}
@@ -32,8 +32,8 @@ def from_spec(spec: Spec, state: Params) -> Groups:
             )
         if len(dims) != state[name].dim():
             raise ModebridgeError(
-                f"Expected one entry a dimension of '{name}', which has {state[name].dim()}, but got {len(dims)}; "
-                "write None for those that stay."
+                f"Expected one entry per dimension of '{name}', which has {state[name].dim()}, but got {len(dims)}; "
+                "use None for fixed dimensions."
             )
         for group, size in zip(dims, state[name].shape, strict=True):
             if group is not None and sizes.setdefault(group, (name, size))[1] != size:

@@ -1,4 +1,4 @@
-"""Find the units of a network that can be renumbered: run it and watch the axes of every tensor."""
+"""Find the units of a network that can be permuted: run it and track the axes of every tensor."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ ITSELF = "the network itself"
 
 @dataclass(frozen=True)
 class Point:
-    """A place in the forward pass where units can be seen.
+    """A point in the forward pass where units can be observed.
 
     Args:
-        contraction: which one.
-        side: 0 or 1: the operand that is not a weight; None: the result.
-        axes: of the tensor there.
+        contraction: the contraction.
+        side: 0 or 1 for the operand that is not a weight, None for the result.
+        axes: axes of the tensor.
     """
 
     contraction: Contraction
@@ -49,14 +49,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Trace:
-    """What forward passes showed.
+    """The result of tracing forward passes.
 
     Args:
-        axes: of every parameter and persistent buffer, by name.
-        points: where units can be seen.
-        stopped: what keeps units in place (operations that fix places or are not understood, weights that never ran,
-            outputs beside the logits), and where.
-        training: whether some weights run in training alone (auxiliary heads), and were watched there.
+        axes: axes of every parameter and persistent buffer, by name.
+        points: where units can be observed.
+        stopped: what keeps units in place (operations that fix positions or are not supported, unused weights, outputs
+            other than the logits), and where.
+        training: whether some weights are used only in training (auxiliary heads), and were traced there.
     """
 
     axes: dict[str, list[Axis]]
@@ -67,38 +67,38 @@ class Trace:
 
 @torch.no_grad()
 def trace(net: nn.Module, batches: Sequence[Inputs]) -> Trace:
-    """Run a copy of `net` in evaluation mode and watch; in training mode too if some weights do not run otherwise.
+    """Trace a copy of `net` in evaluation mode, and in training mode too if some weights are not used otherwise.
 
-    Every batch is looked at, since the way through a network may depend on the images; one that takes a way known
-    already shows nothing new. Weights that do not run at all keep what they might touch in place.
+    Every batch is run, since the path through a network may depend on the images; a batch that takes a known path adds
+    nothing. Weights that are never used pin all axes that they might be applied to.
 
     Args:
         net: any module that maps inputs to logits.
-        batches: a few images each, at least two: an axis of size 1 is no axis.
+        batches: batches of a few images, at least two each: axes of size 1 cannot be tracked.
     """
     bare = skeleton(net)
-    watcher = _Watcher(bare)
+    tracer = _Tracer(bare)
     ways: set[int] = set()
     for given in batches:
-        watcher.watch(given, ways)
-    unseen = len(watcher.missing())
+        tracer.run(given, ways)
+    unseen = len(tracer.missing())
     if unseen:
-        # Heads that only training has may need other images than these: then they count as weights that never ran.
+        # Heads that are used only in training may need other images than these: then they count as unused weights.
         ways = set()
         with as_in_training(bare), suppress(ModebridgeError):
             for given in batches:
-                watcher.watch(given, ways)
-    training = len(watcher.missing()) < unseen
-    watcher.hold()
+                tracer.run(given, ways)
+    training = len(tracer.missing()) < unseen
+    tracer.pin_missing()
     return Trace(
-        {name: list(watcher.labels(tensor)) for name, tensor in watcher.named.items()},
-        list(watcher.points.values()),
-        watcher.stopped(),
+        {name: list(tracer.labels(tensor)) for name, tensor in tracer.named.items()},
+        list(tracer.points.values()),
+        tracer.stopped(),
         training,
     )
 
 
-class _Watcher(Tracker):  # type: ignore[no-untyped-call]
+class _Tracer(Tracker):  # type: ignore[no-untyped-call]
     """Labels the result of every operation with axes; see `operations` for the rules."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -110,16 +110,16 @@ class _Watcher(Tracker):  # type: ignore[no-untyped-call]
         self._ran: set[str] = set()
         self._running: set[str] = set()
         self._notes: dict[tuple[str, str], list[Axis]] = {}
-        # The modules that are running, and of each module that ran the axes that its own code could have touched.
+        # The modules that are running, and for each module the axes that its own code has access to.
         self._where: list[str] = []
         self._visible: dict[str, dict[int, Axis]] = {}
         for tensor in self.named.values():
-            # Whole numbers are positions and counts, which name places instead of filling them.
+            # Integers are positions and counts, not values of units.
             fixed = not (tensor.is_floating_point() or tensor.is_complex())
             self._labels[tensor] = tuple(Axis(size, pinned=fixed) for size in tensor.shape)
 
-    def watch(self, inputs: Inputs, ways: set[int]) -> None:
-        """One pass, unless it takes a way through the network that is known already."""
+    def run(self, inputs: Inputs, ways: set[int]) -> None:
+        """Trace one pass, unless its path through the network is already known."""
         if ways and signature(self.net, inputs) in ways:
             return
         self.begin()
@@ -130,23 +130,23 @@ class _Watcher(Tracker):  # type: ignore[no-untyped-call]
         logits = returned.get("output.logits", next(iter(returned.values()), None))
         for name, tensor in returned.items():
             if logits is not None and tensor.shape != logits.shape:
-                # A feature beside the logits belongs to the function too, and shows its units in their order.
+                # A feature returned with the logits is part of the function, so its units must keep their order.
                 self._stop(self.labels(tensor), f"being returned as {name}", ITSELF)
             for axis in self.labels(tensor):
                 pin(axis)
-        # Of a pass that failed halfway, what its weights meet further on is not known.
+        # Not reached by a pass that failed: the further use of its weights is unknown.
         self._ran |= self._running
 
     def missing(self) -> list[str]:
-        """The weights that no pass has run and that have places to lose."""
+        """The weights that no pass has used and that have an order to keep."""
         return [
             name
             for name, tensor in self.named.items()
             if name not in self._ran and tensor.numel() > 1 and (tensor.is_floating_point() or tensor.is_complex())
         ]
 
-    def hold(self) -> None:
-        """Keep in place what never ran, and all that the code around it could have handed to it."""
+    def pin_missing(self) -> None:
+        """Pin the axes of unused weights, and all axes that the surrounding code could apply them to."""
         for name in self.missing():
             path = name.rpartition(".")[0]
             owner = path
@@ -156,13 +156,13 @@ class _Watcher(Tracker):  # type: ignore[no-untyped-call]
             self._stop(reach, "weights that never ran", self._idle_part(name))
 
     def _idle_part(self, name: str) -> str:
-        """The outermost module around a weight of which nothing ran: 'aux1' and not 'aux1.conv.weight'."""
+        """The outermost module around a weight in which nothing ran: 'aux1' and not 'aux1.conv.weight'."""
         steps = name.split(".")
         parts = (".".join(steps[:k]) for k in range(1, len(steps)))
         return next((part for part in parts if not any(ran.startswith(f"{part}.") for ran in self._ran)), name)
 
     def stopped(self) -> list[tuple[str, str]]:
-        """What keeps units in place: those of weights; a mask's places are nobody's units."""
+        """What keeps units in place, counting only axes of weights; positions of a mask are not units."""
         units = {
             id(leaf)
             for tensor in self.named.values()
@@ -178,7 +178,7 @@ class _Watcher(Tracker):  # type: ignore[no-untyped-call]
         ]
 
     def labels(self, tensor: Tensor) -> Labels:
-        """The axes of a tensor; one that comes from outside (images, constants) has its places fixed."""
+        """The axes of a tensor; those of external tensors (images, constants) are pinned."""
         known = self._labels.get(tensor)
         if known is None or len(known) != tensor.dim():
             known = tuple(Axis(size, pinned=True) for size in tensor.shape)
@@ -191,15 +191,15 @@ class _Watcher(Tracker):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         name = func._schema.name
         given = list(tensors_in((args, kwargs)))
-        # Looked at beforehand: an operation in place must not be taken for its own input.
+        # Read before the call: the result of an in-place operation must not be mistaken for its input.
         before = [self.labels(tensor) for tensor in given]
-        # Of activations only: a kernel's own places are pinned by every convolution.
+        # Only of activations: every convolution pins the spatial axes of its kernel.
         free = [
             axis
             for tensor, labels in zip(given, before, strict=True)
             if not self.static(tensor)
             for axis in labels
-            # The 3 of query, key and value is no unit: choosing one of them is what it is for.
+            # The 3 of query, key and value is not an axis of units: it exists to be selected from.
             if axis.size > 1 and not axis.root.pinned and axis.root.family is None
         ]
         met = self.met(name, args)
@@ -231,7 +231,7 @@ class _Watcher(Tracker):  # type: ignore[no-untyped-call]
         rule = OPERATIONS.get(name.removesuffix("_") if name not in OPERATIONS else name)
         try:
             axes = rule(self.labels, args, kwargs, out) if rule is not None else None
-        # A use of the operation that its rule was not written for: not understood, like any other.
+        # The rule does not support this use of the operation.
         except (TypeError, IndexError, ValueError, KeyError, AttributeError, StopIteration):
             return None
         sizes = axes is not None and [[axis.size for axis in labels] for labels in axes]
@@ -256,7 +256,7 @@ class _Watcher(Tracker):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _whereabouts(net: nn.Module, where: list[str], see: Callable[[str, Iterable[Tensor]], None]) -> Iterator[None]:
-    """Keep track of the modules that are running, and of the tensors that go in and come out of each."""
+    """Track the modules that are running, and the input and output tensors of each."""
 
     def enter(name: str) -> Callable[..., None]:
         def entered(_: nn.Module, args: object, kwargs: object) -> None:
@@ -281,7 +281,7 @@ def _whereabouts(net: nn.Module, where: list[str], see: Callable[[str, Iterable[
 
 
 def leaves_of(axis: Axis) -> Iterator[Axis]:
-    """The parts of an axis that have none themselves."""
+    """The parts of an axis that have no parts themselves."""
     axis = axis.root
     if axis.form == "whole":
         yield axis

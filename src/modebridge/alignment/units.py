@@ -1,4 +1,4 @@
-"""Where the units of a group can be seen in a forward pass, and their activations there."""
+"""Where the units of a group can be observed in a forward pass, and their activations there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["points_of", "units_of"]
 
 
 def points_of(groups: Groups, number: int, *, into: bool) -> list[int]:
-    """Where a group is seen on the way into weights, or out of them."""
+    """The points where a group is observed at the inputs of weights, or at their outputs."""
     return [
         k
         for k, (_, side, dims) in enumerate(groups.points)
@@ -24,10 +24,10 @@ def points_of(groups: Groups, number: int, *, into: bool) -> list[int]:
 
 
 def _is_seen(groups: Groups, number: int, dims: Sequence[Dim]) -> bool:
-    """Whether the units of a group can be told from everything else in a tensor."""
+    """Whether the units of a group can be distinguished in a tensor."""
     outer = groups.groups[number].outer
     having = [dim for dim in dims if number in _on(dim)]
-    # Groups inside the units of this one are seen by themselves.
+    # Groups inside the units of this one are observed separately.
     if len(having) != 1 or {inner.number for inner in groups.inner(number)} & {g for dim in dims for g in _on(dim)}:
         return False
     elsewhere = [part.group for dim in dims if dim is not having[0] for part in _parts(dim)]
@@ -49,15 +49,15 @@ def _parts(dim: Dim) -> tuple[Dim, ...]:
 
 
 def units_of(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -> Tensor | None:
-    """Units in rows, samples in columns; where a group lies in several stretches of a dimension, one after another.
+    """Units in rows, samples in columns; if a group has several blocks on a dimension, they are concatenated.
 
-    None for a tensor that is not what was traced: then units cannot be told.
+    None for a tensor that does not match the trace: then units cannot be distinguished.
     """
     fitted = [_fitted(dim, size) for dim, size in zip(dims, tensor.shape, strict=False)]
     if tensor.dim() != len(dims) or None in fitted:
         return None
     sized = [dim for dim in fitted if dim is not None]
-    # Of half precision only the way through the network is meant, not what is computed from it here.
+    # Half precision is for the forward pass, not for what is computed from it here.
     tensor = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
     place = next(k for k, dim in enumerate(dims) if number in _on(dim))
     pieces: list[Tensor] = []
@@ -70,7 +70,7 @@ def units_of(groups: Groups, number: int, tensor: Tensor, dims: Sequence[Dim]) -
 
 
 def _fitted(dim: Dim, size: int) -> Dim | None:
-    """A traced dimension at the size it has now: batches and lengths differ, groups do not; None where they would."""
+    """A traced dimension at its current size: batch sizes and lengths may differ; None if a group's size would."""
     if dim.size == size or not _on(dim):
         return dim if dim.size == size else Dim(size)
     rest = [k for k, part in enumerate(dim.parts) if not _on(part)] if dim.form == "product" else []
@@ -96,14 +96,14 @@ def _rows(groups: Groups, number: int, tensor: Tensor, parts: Sequence[Sequence[
 
     Args:
         groups: the symmetry.
-        number: of the group.
-        tensor: whose units are wanted.
-        parts: what each of its dimensions is made of.
+        number: number of the group.
+        tensor: the tensor with the units.
+        parts: the parts of each of its dimensions.
     """
     flat = [part for dims in parts for part in dims]
     if not any(_on(part) for dims in parts[2:] for part in dims):
-        tensor = _thinned(tensor)
-        # Thinned dimensions have no groups.
+        tensor = _subsampled(tensor)
+        # Subsampled dimensions have no groups.
         sizes = [*(part.size for dims in parts[:2] for part in dims), *tensor.shape[2:]]
     else:
         sizes = [part.size for part in flat]
@@ -122,8 +122,8 @@ def _rows(groups: Groups, number: int, tensor: Tensor, parts: Sequence[Sequence[
     return grid.permute([*front, *rest]).reshape(units, -1)
 
 
-def _thinned(tensor: Tensor) -> Tensor:
-    """Every second place of maps over 32 pixels, every fourth of those over 128, as the authors do."""
+def _subsampled(tensor: Tensor) -> Tensor:
+    """Every second pixel of maps over 32 pixels wide, every fourth of those over 128, as the authors do."""
     if tensor.dim() != 4 or min(tensor.shape[2:]) <= 32:
         return tensor
     step = 4 if min(tensor.shape[2:]) > 128 else 2

@@ -1,4 +1,4 @@
-"""Step 3: a small network that predicts the midpoint from features of the ends."""
+"""Step 3: train a small network to predict the midpoint from features of the ends."""
 
 from modebridge.bridges.bodies import Heads, ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.bridge import Bridge

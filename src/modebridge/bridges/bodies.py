@@ -17,12 +17,12 @@ __all__ = ["Heads", "Join", "ResidualBody", "TokenBody", "VectorBody"]
 
 
 class Join(nn.Module):
-    """Features as one, joined on channels in the order given; maps come out channels first.
+    """Concatenate features along channels in the given order; the output of maps is channels first.
 
-    Maps and sequences of several taps may differ in size: the mean takes the larger ones down to the smallest.
+    Maps and sequences of several taps may differ in size: larger ones are average-pooled to the smallest size.
 
     Args:
-        layout: of the features.
+        layout: layout of the features.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -30,7 +30,7 @@ class Join(nn.Module):
         self.layout = layout
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Map features to one: (B, C, H, W), (B, C, L), (B, T, C) or (B, C)."""
+        """Concatenate to one feature: (B, C, H, W), (B, C, L), (B, T, C) or (B, C)."""
         if self.layout != "tokens" and len({feature.shape[1:] for feature in features}) > 1:
             maps = [x.permute(0, 3, 1, 2) if self.layout == "map, channels last" else x for x in features]
             size = tuple(min(sides) for sides in zip(*(x.shape[2:] for x in maps), strict=True))
@@ -41,28 +41,28 @@ class Join(nn.Module):
 
     @property
     def channels_first(self) -> bool:
-        """Whether the channels of the features are on the axis behind the batch."""
+        """Whether channels are the axis after the batch."""
         return self.layout in ("map", "sequence", "vector")
 
     def extra_repr(self) -> str:
-        """What torch prints; bodies that differ in it are different programs."""
+        """The layout; bodies with different layouts are different programs."""
         return self.layout
 
 
 class ResidualBody(nn.Module):
-    """Residual blocks on a feature map or a sequence, then average pool and a linear head.
+    """Residual blocks on a feature map or a sequence, then average pooling and a linear head.
 
     Args:
-        inputs: channels of the feature that comes in, of both where there are two.
+        inputs: input channels, in total over all features.
         blocks: (planes, stride) of each block.
-        classes: K.
-        block: the class of the blocks.
+        classes: number of outputs K.
+        block: class of the blocks.
         norm: "frn" or "bn".
         bias: whether convolutions have a bias.
         padding: see `nets.blocks.conv`.
-        projection: whether the first block's shortcut is a projection where shapes differ.
+        projection: whether the first block's shortcut is a projection if shapes differ.
         layout: "map", "map, channels last", or "sequence" for convolutions along one axis.
-        generator: of the weights.
+        generator: random generator of the weights.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class ResidualBody(nn.Module):
         layers: list[nn.Module] = []
         channels = inputs
         expansion = int(getattr(block, "expansion", 1))
-        # Only where it is needed: a block class of somebody's own may know of maps alone.
-        along = {"axes": 1} if layout == "sequence" else {}
+        # Passed only if needed: a custom block class may support maps only.
+        options = {"axes": 1} if layout == "sequence" else {}
         for planes, stride in blocks:
             layers.append(
-                block(channels, planes, stride, norm, bias=bias, padding=padding, projection=projection, **along)
+                block(channels, planes, stride, norm, bias=bias, padding=padding, projection=projection, **options)
             )
             channels = planes * expansion
         self.layers = nn.Sequential(*layers)
@@ -98,27 +98,27 @@ class ResidualBody(nn.Module):
         for layer in layers:
             for part in layer.modules():
                 if isinstance(part, nn.Conv1d | nn.Conv2d) and part.groups > 1:
-                    # torch's fan-out is that of all groups together.
+                    # torch computes the fan-out of all groups together.
                     part.weight.data.mul_(part.groups**0.5)
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Logits (B, K) of one or two features, joined on channels in the order given."""
+        """Logits (B, K) from features, concatenated along channels in the given order."""
         return self.head(self.pool(self.layers(self.join(*features))).flatten(1))  # type: ignore[no-any-return]
 
 
 class TokenBody(nn.Module):
-    r"""Token-wise residual layers, then attention pooling by one learned query and a linear head.
+    r"""Token-wise residual layers, then attention pooling with one learned query and a linear head.
 
     .. math:: p = \sum_t a_t x_t, \qquad a = \operatorname{softmax}_t (x_t \cdot q / \sqrt{w})
 
-    The query starts at zero, so that at first the pooling is the mean over tokens.
+    The query starts at zero, so pooling starts as the mean over tokens.
 
     Args:
-        inputs: channels of a token that comes in, of both features where there are two.
-        width: w, channels inside.
-        classes: K.
-        blocks: how many residual layers.
-        generator: of the weights.
+        inputs: input channels of a token, in total over all features.
+        width: hidden channels w.
+        classes: number of outputs K.
+        blocks: number of residual layers.
+        generator: random generator of the weights.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class TokenBody(nn.Module):
         initialise(self, generator)
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Logits (B, K) of one or two features (B, T, C), joined on channels in the order given."""
+        """Logits (B, K) from features (B, T, C), concatenated along channels in the given order."""
         x = self.entry(self.norm(self.join(*features)))
         for layer in self.layers:
             x = x + layer(x)
@@ -148,14 +148,14 @@ class TokenBody(nn.Module):
 
 
 class VectorBody(nn.Module):
-    """A two-layer perceptron on feature vectors (B, C), or on the mean of another feature over its places.
+    """A two-layer perceptron on feature vectors (B, C), or on the mean of other features over their positions.
 
     Args:
-        inputs: channels of the feature that comes in, of both where there are two.
-        width: of the hidden layer.
-        classes: K.
-        generator: of the weights.
-        layout: of the features.
+        inputs: input channels, in total over all features.
+        width: width of the hidden layer.
+        classes: number of outputs K.
+        generator: random generator of the weights.
+        layout: layout of the features.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class VectorBody(nn.Module):
         initialise(self, generator)
 
     def forward(self, *features: Tensor) -> Tensor:
-        """Logits (B, K) of one or two features, joined on channels in the order given."""
+        """Logits (B, K) from features, concatenated along channels in the given order."""
         x = self.join(*features)
         if x.dim() == 4:
             x = x.mean(dim=(2, 3))
@@ -185,11 +185,11 @@ class VectorBody(nn.Module):
 
 
 class Heads(nn.Module):
-    """A body whose last layer has h times K outputs, as h heads on one trunk.
+    """A body whose last layer has h * K outputs, used as h heads on one trunk.
 
     Args:
         body: maps the features to (B, h * K).
-        heads: h.
+        heads: number of heads h.
     """
 
     def __init__(self, body: nn.Module, heads: int) -> None:
@@ -202,5 +202,5 @@ class Heads(nn.Module):
         return self.body(*features).unflatten(1, (self.heads, -1))  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
-        """What torch prints; bodies that differ in it are different programs."""
+        """The number of heads; bodies that differ in it are different programs."""
         return f"heads={self.heads}"

@@ -1,4 +1,4 @@
-"""A bridge: a small network that predicts, from features of modes, what another network would say."""
+"""A bridge: a small network that predicts another network's output from features of modes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Bridge(nn.Module):
     """A body and what it reads: the taps of one mode (type I) or of two (type II, in order).
 
     Args:
-        body: maps the features to logits (B, K), or to (B, h, K) where it has h heads.
-        reads: the modes whose features it takes; it remembers them by the hash of their content.
-        tap: the name of the submodule whose output is the feature; several names for several features of each mode.
-        r: the position on the curve that it predicts; None where the target is not on a curve.
-        name: how tables call it.
-        share: its FLOPs in units of one base network, counted; None where nobody counted.
-        heads: h; each is a member of ensembles.
+        body: maps the features to logits (B, K), or to (B, h, K) for h heads.
+        reads: the modes whose features it reads; stored as hashes of their content.
+        tap: name of the submodule whose output is the feature; several names for several features per mode.
+        r: the predicted position on the curve; None if the target is not on a curve.
+        name: name in tables.
+        share: counted FLOPs relative to one base network; None if not counted.
+        heads: number of heads h; each is a member of ensembles.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Bridge(nn.Module):
         super().__init__()
         if len(reads) not in (1, 2):
             raise ModebridgeError(
-                f"Expected a bridge to read one mode (type I) or two (type II), but got {len(reads)}; give one or two."
+                f"Expected a bridge to read one mode (type I) or two (type II), but got {len(reads)}; pass one or two."
             )
         self.body = body
         self.reads = tuple(mode.id for mode in reads)
@@ -59,19 +59,19 @@ class Bridge(nn.Module):
 
     @property
     def tap(self) -> str:
-        """Its tap or taps in words."""
+        """The tap or taps as text."""
         return " + ".join(self.taps)
 
     @property
     def places(self) -> list[tuple[int, str]]:
-        """Each feature that it takes, in order: the number of the mode in `reads`, and the tap."""
+        """The input features in order: index of the mode in `reads`, and tap."""
         return [(k, tap) for k in range(len(self.reads)) for tap in self.taps]
 
     @property
     def parameter_share(self) -> float | None:
-        """Its parameters in units of one base network, counted; a cheap bridge of a deep tap can have many.
+        """Its parameters relative to one base network; a cheap bridge at a deep tap can have many.
 
-        None where the base has none.
+        None if the base has no parameters.
         """
         count = sum(parameter.numel() for parameter in self.parameters())
         return count / self._base if self._base else None
@@ -81,13 +81,13 @@ class Bridge(nn.Module):
         if len(features) != len(self.places):
             raise ModebridgeError(
                 f"Expected a type {self.kind} bridge to get {len(self.places)} features, "
-                f"but got {len(features)}; give one per mode it reads and tap."
+                f"but got {len(features)}; pass one per mode it reads and tap."
             )
-        # Other bridges read the same features: a body that works in place gets its own.
+        # Other bridges read the same features: a body that changes its inputs in place gets a copy.
         return untouched(self.body, self.body, *features)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
-        """What torch prints beside the body."""
+        """Type, tap, position, name, heads and cost."""
         share = "" if self.share is None else f", share={self.share:.2%} of the FLOPs"
         if self.parameter_share is not None:
             share += f"{',' if not share else ' and'} {self.parameter_share:.2%} of the parameters"

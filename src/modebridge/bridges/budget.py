@@ -1,4 +1,4 @@
-"""The widest body that a number of FLOPs pays for."""
+"""The widest body within a budget of FLOPs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from modebridge.types import Layout
 __all__ = ["body_within"]
 
 Family: TypeAlias = Callable[[int, torch.Generator | None], nn.Module]
-"""From a width and the generator of the weights to a body."""
+"""Builds a body from a width and the random generator of the weights."""
 
 STEP = 8
-"""Widths from here on are multiples of it, and no body with blocks is narrower."""
+"""Larger widths are multiples of it; it is the smallest width of bodies with blocks."""
 
 LARGE = 14
-"""Maps and sequences of this size or more are halved by the first block."""
+"""Maps and sequences of at least this size are halved by the first block."""
 
 SMALL = 4
-"""Smaller ones never are."""
+"""Maps and sequences below this size are never halved."""
 
 
 def body_within(
@@ -45,22 +45,22 @@ def body_within(
     seed: int | None = None,
     base: float | None = None,
 ) -> tuple[nn.Module, float]:
-    """The widest body of its family with at most `flops` multiply-adds, and how many it has: counted, not estimated.
+    """The widest body with at most `flops` multiply-adds, and its counted (not estimated) multiply-adds.
 
-    Maps and sequences get three residual blocks (bottlenecks where they have 512 channels or more); where three of
-    width 8 are too dear the first one halves the map, and where that is not enough there are fewer. Tokens get two
-    token-wise layers, or one. Where not even one fits, and for vectors, it is a perceptron on the mean over places.
+    Maps and sequences get three residual blocks (bottlenecks for 512 channels or more). If three blocks of width 8
+    exceed the budget, the first one halves the map; if that is not enough, there are fewer blocks. Tokens get two
+    token-wise layers, or one. Vectors, and features for which no block fits, get a perceptron on the mean over places.
 
     Args:
-        shape: of one feature, without the batch axis.
-        layout: what the axes are; None takes (C, H, W), (T, C) or (C,).
-        classes: K.
+        shape: shape of one feature, without the batch axis.
+        layout: meaning of the axes; None assumes (C, H, W), (T, C) or (C,).
+        classes: number of outputs K.
         kind: "I" or "II".
-        flops: the budget.
-        norm: of residual blocks.
-        design: how they are built, see `bridges.designs`; with any but "plain" it is never a perceptron.
-        seed: of the weights.
-        base: FLOPs of the base network, in whose shares an error is to speak.
+        flops: the budget in multiply-adds.
+        norm: norm of residual blocks.
+        design: design of the blocks, see `bridges.designs`; only "plain" may give a perceptron.
+        seed: seed of the weights.
+        base: FLOPs of the base network; if given, errors express the budget as a share of it.
 
     >>> body, counted = body_within((16,), "vector", 4, "I", 1000)
     >>> body.hidden.out_features, counted   # 48 * (16 + 4)
@@ -70,7 +70,7 @@ def body_within(
     reads = [shape] * READS[kind]
 
     def cost(family: Family, width: int) -> float:
-        with torch.device("meta"):  # nothing is drawn, computed or kept
+        with torch.device("meta"):  # nothing is drawn, computed or stored
             body = family(width, None).eval()
         with torch.no_grad(), counting() as counted:
             body(*zeros(body, *reads))
@@ -82,19 +82,19 @@ def body_within(
         if least <= flops:
             width, counted = _widest(partial(cost, family), narrowest, least, flops)
             return family(width, None if seed is None else torch.Generator().manual_seed(seed)), counted
-    asked = f"{flops:,.0f} multiply-adds" if not base else f"{flops / base:.2g} of the base's FLOPs"
+    got = f"{flops:,.0f} multiply-adds" if not base else f"{flops / base:.2g} of the base's FLOPs"
     smallest = f"{least:,.0f}" if not base else _rounded_up(least / base)
-    some = "bridge" if design == "plain" else f"{design} bridge"
+    bridge = "bridge" if design == "plain" else f"{design} bridge"
     raise ModebridgeError(
-        f"Expected a budget that some {some} for a feature of {tuple(shape)} fits, but got {asked}; "
-        f"the smallest {some} there takes {smallest}."
+        f"Expected the budget to suffice for some {bridge} on a feature of {tuple(shape)}, but got {got}; "
+        f"the smallest {bridge} there takes {smallest}."
     )
 
 
 def _families(
     shape: Sequence[int], layout: Layout, classes: int, reads: int, norm: Norm, design: Design
 ) -> Iterator[tuple[Family, int]]:
-    """Bodies from the best to the cheapest, each with its narrowest width."""
+    """Families of bodies from the best to the cheapest, each with its smallest width."""
     channels = channels_of(shape, layout)
     inputs = channels * reads
     sides = () if layout in ("tokens", "vector") else shape[:2] if layout == "map, channels last" else shape[1:]
@@ -104,9 +104,9 @@ def _families(
         for blocks in (2, 1):
             yield partial(_tokens, inputs, classes, blocks), STEP
     elif places:
-        # Plain blocks on wide maps spend all on the way in: squeeze first, as ResNet-50 does.
+        # On wide maps plain blocks spend the whole budget on their first layer: squeeze first, as ResNet-50 does.
         block = BLOCKS.get(design, BottleneckBlock if channels >= 2 * WIDE else BasicBlock)
-        # On small maps wide blocks at half the size beat fewer and narrower ones (digits, docs/frontier.md).
+        # On small maps, wide blocks at half the size beat fewer and narrower ones (digits, docs/frontier.md).
         strides = (2,) if min(sides) >= LARGE else (1, 2) if min(sides) >= SMALL else (1,)
         for blocks in (1,) if design == "shallow" else (3, 2, 1):
             for stride in strides:
@@ -138,28 +138,28 @@ def _vector(inputs: int, classes: int, layout: Layout, width: int, generator: to
 
 
 def _widest(cost: Callable[[int], float], narrowest: int, counted: float, flops: float) -> tuple[int, float]:
-    """Bisection on the rungs 1, 2, ..., 7, 8, 16, 24, ...; the narrowest is known to fit.
+    """Bisection over the widths 1, 2, ..., 7, 8, 16, 24, ...; the smallest is known to fit.
 
-    Costs grow with the width, but for the one at which the first shortcut needs no projection: where that is cheaper
-    than its neighbour it may be passed over, never the budget.
+    Costs grow with the width, except where the first shortcut needs no projection: if that width is cheaper than its
+    neighbour it may be missed, but the budget is never exceeded.
     """
 
-    def width(rung: int) -> int:
-        return rung if rung < STEP else STEP * (rung - STEP + 1)
+    def width(index: int) -> int:
+        return index if index < STEP else STEP * (index - STEP + 1)
 
     fits, fails = narrowest, 2 * narrowest
-    while (dearer := cost(width(fails))) <= flops:
-        fits, fails, counted = fails, 2 * fails, dearer
+    while (tried := cost(width(fails))) <= flops:
+        fits, fails, counted = fails, 2 * fails, tried
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        if (dearer := cost(width(middle))) <= flops:
-            fits, counted = middle, dearer
+        if (tried := cost(width(middle))) <= flops:
+            fits, counted = middle, tried
         else:
             fails = middle
     return width(fits), counted
 
 
 def _rounded_up(share: float) -> str:
-    # To three digits and never below the truth, so that the budget which the error names works.
+    # To three digits, rounded up so that the budget named in the error suffices.
     scale = 10.0 ** (2 - math.floor(math.log10(share)))
     return f"{math.ceil(share * scale) / scale:.3g}"

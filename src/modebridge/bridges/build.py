@@ -1,4 +1,4 @@
-"""Choosing a bridge's body: like the base's last blocks, or to fit any feature."""
+"""Build a bridge's body: like the base's last blocks, or for any feature."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["READS", "WIDE", "Kind", "body_for", "body_like", "channels_of", "joi
 Kind: TypeAlias = Literal["I", "II"]
 
 READS: dict[Kind, int] = {"I": 1, "II": 2}
-"""How many features a bridge of each type takes."""
+"""Number of modes that a bridge of each type reads."""
 
 WIDE = 256
-"""Channels from which a bridge is built of bottleneck blocks."""
+"""Bridges with at least this many channels use bottleneck blocks."""
 
 
 def body_like(
@@ -34,17 +34,17 @@ def body_like(
     design: Design = "plain",
     seed: int | None = None,
 ) -> ResidualBody:
-    """The paper's bridge: a copy of the base's last blocks, every width divided by the slim factor.
+    """The paper's bridge: a copy of the base's last blocks, with every width divided by the slim factor.
 
     Args:
-        spec: of the base network.
-        kind: "I" reads one feature map, "II" two, joined on channels.
+        spec: spec of the base network.
+        kind: "I" reads one feature map, "II" two, concatenated along channels.
         slim: 1 gives the paper's medium bridge, 2 its small one.
-        blocks: how many of the last blocks are copied.
-        projection: False leaves out the first shortcut where shapes differ (the paper's CIFAR-100 rows of 32 to 128
-            channels only add up that way).
-        design: how the blocks are built, see `bridges.designs`.
-        seed: of the weights.
+        blocks: number of last blocks to copy.
+        projection: False omits the first shortcut if shapes differ (only this matches the parameter counts of the
+            paper's CIFAR-100 rows with 32 to 128 channels).
+        design: design of the blocks, see `bridges.designs`.
+        seed: seed of the weights.
     """
     last_blocks_tap(spec, blocks)
     if kind not in READS:
@@ -82,18 +82,18 @@ def body_for(
 ) -> ResidualBody | TokenBody | VectorBody:
     """A bridge for a feature of any network: residual blocks for a map or a sequence, layers on tokens, a perceptron.
 
-    Blocks are bottlenecks where the width is 256 or more. `modebridge.cost` says what a bridge costs; a tap late in the
+    Blocks are bottlenecks if the width is 256 or more. `modebridge.cost` counts the cost of a bridge; a tap late in the
     network is cheaper, and `body_within` builds to a budget.
 
     Args:
-        shape: of one feature, without the batch axis.
-        classes: K.
+        shape: shape of one feature, without the batch axis.
+        classes: number of outputs K.
         kind: "I" or "II".
         slim: divides the width of the feature.
-        layout: what the axes are; None takes (C, H, W), (T, C) or (C,).
-        norm: of the residual blocks.
-        design: how they are built, see `bridges.designs`; "plain" where there are none.
-        seed: of the weights.
+        layout: meaning of the axes; None assumes (C, H, W), (T, C) or (C,).
+        norm: norm of the residual blocks.
+        design: design of the blocks, see `bridges.designs`; "plain" if there are none.
+        seed: seed of the weights.
     """
     layout = layout_for(shape, layout)
     check_design(design, shape, layout not in ("tokens", "vector"))
@@ -108,7 +108,7 @@ def body_for(
         return TokenBody(inputs, width, classes, generator=generator)
     if layout == "vector":
         return VectorBody(inputs, width, classes, generator)
-    # On wide maps plain 3x3 blocks would cost more than the network they are to save: squeeze first, as ResNet-50.
+    # On wide maps plain 3x3 blocks would cost more than the network they replace: squeeze first, as ResNet-50 does.
     wide = width >= WIDE
     blocks = [(width // 4, 1)] * 3 if wide else [(width, 1)] * 3
     block, blocks = redesigned(design, BottleneckBlock if wide else BasicBlock, blocks)
@@ -116,7 +116,7 @@ def body_for(
 
 
 def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
-    """The layout of a feature by its axes where it is not known; refuses features that no body takes.
+    """The layout of a feature, by default from its number of axes; raises an error if no body supports it.
 
     >>> layout_for((8, 4, 4)), layout_for((17, 8)), layout_for((8, 17), "sequence")
     ('map', 'tokens', 'sequence')
@@ -129,7 +129,7 @@ def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
     if len(shape) not in axes or not all(shape):
         raise ModebridgeError(
             f"Expected the feature at the tap to be (C, H, W), (C, L), (T, C) or (C,), but got {tuple(shape)}; "
-            "choose another tap or give your own body."
+            "choose another tap or pass your own body."
         )
     if layout is None:
         return axes[len(shape)][0]
@@ -140,7 +140,7 @@ def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
 
 
 def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tuple[int, ...]:
-    """The shape of features joined on channels, the smallest of their sides.
+    """The shape of features concatenated along channels, at the smallest size.
 
     >>> joined_shape([(8, 4, 4), (4, 8, 8)], "map"), joined_shape([(17, 8), (17, 8)], "tokens")
     ((12, 4, 4), (17, 16))
@@ -151,7 +151,7 @@ def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tupl
     axis = 0 if known in ("map", "sequence") else -1
     if len({len(shape) for shape in shapes}) > 1 or (known == "tokens" and len({shape[0] for shape in shapes}) > 1):
         raise ModebridgeError(
-            f"Expected features that can be joined, but got {[tuple(shape) for shape in shapes]}; choose other taps."
+            f"Expected features of matching axes, but got {[tuple(shape) for shape in shapes]}; choose other taps."
         )
     joined = [min(sides) for sides in zip(*shapes, strict=True)]
     joined[axis] = sum(shape[axis] for shape in shapes)
@@ -159,5 +159,5 @@ def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tupl
 
 
 def channels_of(shape: Sequence[int], layout: Layout) -> int:
-    """C of a feature: the first axis of a map or a sequence, else the last."""
+    """Number of channels C: the first axis of a map or a sequence, otherwise the last."""
     return shape[0] if layout in ("map", "sequence") else shape[-1]

@@ -1,4 +1,4 @@
-"""Which body a bridge gets, and where it reads: decided here for training, costs, files and benchmarks alike."""
+"""Choose the body and taps of a bridge, the same for training, costs, files and benchmarks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["ChosenBody", "choose_body", "listed_taps"]
 
 @dataclass(frozen=True)
 class ChosenBody:
-    """The body of a bridge and what it costs.
+    """The body of a bridge and its cost.
 
     Args:
-        body: from feature(s) to logits.
+        body: maps feature(s) to logits.
         taps: the submodules whose outputs it reads.
         flops: multiply-adds of the body for one image.
-        base_flops: those of the base network.
+        base_flops: multiply-adds of the base network for one image.
     """
 
     body: nn.Module
@@ -40,12 +40,12 @@ class ChosenBody:
 
     @property
     def params(self) -> int:
-        """Parameters of the body."""
+        """Number of parameters of the body."""
         return sum(parameter.numel() for parameter in self.body.parameters())
 
     @property
     def share(self) -> float | None:
-        """Its multiply-adds in units of the base; None where the base has none."""
+        """Multiply-adds relative to the base; None if the base has none."""
         return self.flops / self.base_flops if self.base_flops else None
 
 
@@ -64,22 +64,22 @@ def choose_body(
     name: str = "bridge",
     seed: int = 0,
 ) -> ChosenBody:
-    """The body of a bridge for a network.
+    """Choose the body of a bridge for a network.
 
     Args:
         net: the base network.
-        images: a few images (or inputs by name), to see the feature's shape.
-        kind: "I" reads one feature, "II" two.
-        tap: where it is read, or several places; None takes what `modebridge.inspect` chooses, the paper's place in its
+        images: a few images (or inputs by name), to get the feature's shape.
+        kind: "I" reads one mode, "II" two.
+        tap: the tap to read, or several; None uses the choice of `modebridge.inspect`, which is the paper's tap in its
             networks.
-        heads: how many heads it has on its trunk; with several it gives (B, heads, K).
+        heads: number of heads on the trunk; with several, the output is (B, heads, K).
         slim: divides the widths.
-        budget: at most this share of the base's FLOPs, instead of `slim`.
-        design: how the blocks are built, see `bridges.designs`.
-        body: one that is there already: only checked and counted.
+        budget: maximum share of the base's FLOPs, used instead of `slim`.
+        design: design of the blocks, see `bridges.designs`.
+        body: an existing body, which is only checked and counted.
         state: weights to run the network with; None for its own.
-        name: how errors call the bridge.
-        seed: of the weights.
+        name: name of the bridge in errors.
+        seed: seed of the weights.
     """
     _check_budget(budget)
     check_design(design)
@@ -88,31 +88,31 @@ def choose_body(
     tapped = Tapped(net, taps)
     with torch.no_grad(), counting() as counted:
         logits, features = tapped(first) if state is None else tapped.run(tapped.state_of(state), first)
-    whole = counted()
+    base_flops = counted()
     read, classes = [features[tap] for tap in taps], logits.shape[1]
     if body is None:
         shape, outputs = joined_shape([feature.shape[1:] for feature in read], layout), classes * heads
         norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
         if budget is not None:
             body, _ = body_within(
-                shape, layout, outputs, kind, budget * whole, norm=norm, design=design, seed=seed, base=whole
+                shape, layout, outputs, kind, budget * base_flops, norm=norm, design=design, seed=seed, base=base_flops
             )
         elif isinstance(net, ResNet) and taps == [net.paper_tap]:
             body = body_like(replace(net.spec, classes=outputs), kind, slim, design=design, seed=seed)
         else:
             body = body_for(shape, outputs, kind, slim, layout=layout, norm=norm, design=design, seed=seed)
         body = (body if heads == 1 else Heads(body, heads)).to(torch.cat([feature.flatten() for feature in read]).dtype)
-    taken = _check_body(body, read * READS[kind], (classes,) if heads == 1 else (heads, classes), name)
-    if budget is not None and taken > budget * whole:
+    flops = _check_body(body, read * READS[kind], (classes,) if heads == 1 else (heads, classes), name)
+    if budget is not None and flops > budget * base_flops:
         raise ModebridgeError(
-            f"Expected the body of '{name}' to take at most {budget:g} of the base's {whole:,.0f} multiply-adds, "
-            f"but got {taken:,.0f}; give a smaller body or a larger budget."
+            f"Expected the body of '{name}' to take at most {budget:g} of the base's {base_flops:,.0f} multiply-adds, "
+            f"but got {flops:,.0f}; use a smaller body or a larger budget."
         )
-    return ChosenBody(body, tuple(taps), taken, whole)
+    return ChosenBody(body, tuple(taps), flops, base_flops)
 
 
 def listed_taps(tap: str | Sequence[str] | None) -> list[str]:
-    """The names of taps one by one; none where they are to be chosen."""
+    """The taps as a list; empty if they are to be chosen."""
     taps = [tap] if isinstance(tap, str) else tap or []
     if not isinstance(taps, Sequence) or len(set(taps)) < len(taps) or not all(isinstance(name, str) for name in taps):
         raise ModebridgeError(f"Expected tap to be a name or a list of different names, but got {tap}; see inspect.")
@@ -127,15 +127,15 @@ def _check_budget(budget: float | None) -> None:
 
 
 def _taps(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs) -> tuple[list[str], Layout | None]:
-    """The taps, given or chosen, and how their features lie, where that is known."""
+    """The taps, given or chosen, and the layout of their features, if known."""
     taps = listed_taps(tap)
     for name in taps:
         check_tap(net, name)
     if isinstance(net, ResNet) and (taps or net.paper_tap):
-        return taps or [str(net.paper_tap)], None  # our own need no looking at, and recipes plan many bridges
-    seen = inspect(net, images)
-    taps = taps or [seen.chosen.name]
-    layouts = {known.name: known.layout for known in seen.taps}
+        return taps or [str(net.paper_tap)], None  # our networks need no inspection, and recipes plan many bridges
+    inspected = inspect(net, images)
+    taps = taps or [inspected.chosen.name]
+    layouts = {known.name: known.layout for known in inspected.taps}
     if len({layouts.get(name) for name in taps}) > 1:
         raise ModebridgeError(
             f"Expected the taps of a bridge to have features of one layout, but got {[layouts.get(n) for n in taps]}; "
@@ -146,7 +146,7 @@ def _taps(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs) -> tu
 
 @torch.no_grad()
 def _check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, ...], name: str) -> float:
-    """One image through the body: what does not fit is said now, not in the first step; gives its multiply-adds."""
+    """Run the body on one image to find errors before the first step; returns its multiply-adds."""
     shapes = ", ".join(str(tuple(feature.shape[1:])) for feature in features)
     try:
         with counting() as counted:
@@ -154,12 +154,12 @@ def _check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, 
     except (RuntimeError, TypeError) as error:
         raise ModebridgeError(
             f"Expected the body of '{name}' to take features of {shapes}, but got '{first_line(error)}'; "
-            "fit it to the tap."
+            "adapt it to the tap."
         ) from error
     expected = ", ".join(map(str, ("batch", *logits)))
     if not isinstance(out, Tensor) or out.shape != (1, *logits):
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ModebridgeError(
-            f"Expected the body of '{name}' to give logits of ({expected}), but got {got}; fit its last layer."
+            f"Expected the body of '{name}' to return logits of ({expected}), but got {got}; adapt its last layer."
         )
     return counted()

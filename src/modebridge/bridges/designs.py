@@ -1,4 +1,4 @@
-"""How the residual blocks of a bridge are built: as the base's, or of cheaper convolutions and so wider ones."""
+"""Designs of a bridge's residual blocks: like the base's, or of cheaper convolutions, which can be wider."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from modebridge.nets.blocks import conv
 __all__ = ["BLOCKS", "DepthwiseBlock", "Design", "LowRankBlock", "check_design", "redesigned"]
 
 Design: TypeAlias = Literal["plain", "bottleneck", "depthwise", "low-rank", "shallow"]
-"""Three blocks as the base's or of the kinds in `BLOCKS`; "shallow" is one block as the base's."""
+"""Three blocks like the base's or of a kind in `BLOCKS`; "shallow" is one block like the base's."""
 
 
 def depthwise(inputs: int, outputs: int, kernel: int, stride: int, **options: Any) -> nn.Module:
-    """A convolution of each channel by itself, then a 1x1 convolution."""
+    """A depthwise convolution, then a 1x1 convolution."""
     first = conv(inputs, inputs, kernel, stride, groups=inputs, **options)
     return nn.Sequential(first, conv(inputs, outputs, 1, 1, **options))
 
@@ -37,7 +37,7 @@ class DepthwiseBlock(BasicBlock):
 
 
 class LowRankBlock(BasicBlock):
-    """A `BasicBlock` whose convolutions are products of a narrow one and a 1x1."""
+    """A `BasicBlock` whose convolutions are a narrow one followed by a 1x1."""
 
     convolution = staticmethod(low_rank)
 
@@ -52,12 +52,12 @@ BLOCKS: dict[str, type[nn.Module]] = {
 def redesigned(
     design: Design, block: type[nn.Module], blocks: Sequence[tuple[int, int]]
 ) -> tuple[type[nn.Module], list[tuple[int, int]]]:
-    """The class of the blocks and (planes, stride) of each, with as many channels between them as before.
+    """Apply a design: the class of the blocks and (planes, stride) of each, with the same channels between blocks.
 
     Args:
-        design: what they are to be.
-        block: the class that they are of.
-        blocks: their planes and strides.
+        design: the design to apply.
+        block: original class of the blocks.
+        blocks: original planes and strides.
 
     >>> [redesigned(design, BasicBlock, [(64, 2), (64, 1)])[1] for design in ("bottleneck", "shallow")]
     [[(16, 2), (16, 1)], [(64, 2)]]
@@ -70,12 +70,12 @@ def redesigned(
 
 
 def check_design(design: str, shape: Sequence[int] = (), places: bool = True) -> None:
-    """Refuse a design that is none, and for a feature without places any but "plain"."""
+    """Raise an error if a design is unknown, or not "plain" for a feature without spatial positions."""
     if design not in get_args(Design):
         known = ", ".join(f"'{name}'" for name in get_args(Design))
         raise ModebridgeError(f"Expected design to be one of {known}, but got '{design}'; choose one.")
     if design != "plain" and not places:
         raise ModebridgeError(
-            f"Expected design to be 'plain' for a feature of {tuple(shape)}, which is no map or sequence to convolve, "
-            f"but got '{design}'; leave it out or choose another tap."
+            f"Expected design to be 'plain' for a feature of {tuple(shape)}, which is not a map or sequence, "
+            f"but got '{design}'; omit it or choose another tap."
         )

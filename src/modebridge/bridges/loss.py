@@ -1,4 +1,4 @@
-"""The loss of a bridge, and the mixup under which it is taken."""
+"""The loss of a bridge, and mixup."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["bridge_loss", "complement_loss", "kl_divergence", "mix"]
 
 
 def bridge_loss(target: Tensor, logits: Tensor) -> Tensor:
-    r"""The loss of a bridge on a batch, line by line that of the paper's algorithms 1 and 2.
+    r"""The loss of a bridge on a batch, exactly as in the paper's algorithms 1 and 2.
 
     .. math:: \ell = \frac{1}{|B|} \sum_{x \in B} D_\mathrm{KL}\big(v_{1,2}(r) \,\|\, \tilde v_{1,2}(r)\big)
 
-    with :math:`v_{1,2}(r) = f_{\theta_{1,2}(r)}(\tilde x)`, the network on the curve, and the bridge's
-    :math:`\tilde v_{1,2}(r) = h_{1,2}(z_1)` (type I) or :math:`H_{1,2}(z_1, z_2)` (type II), all on one mixed-up image
+    with the network on the curve :math:`v_{1,2}(r) = f_{\theta_{1,2}(r)}(\tilde x)` and the bridge
+    :math:`\tilde v_{1,2}(r) = h_{1,2}(z_1)` (type I) or :math:`H_{1,2}(z_1, z_2)` (type II), all on one mixed image
     :math:`\tilde x` (`mix`) and its features z.
 
     Args:
-        target: (B, K), the probabilities v of the network on the curve; (B, h, K) for h heads, whose losses add up.
-        logits: of the bridge and as large, whose softmax is the prediction; half precision is widened to float32.
+        target: probabilities v (B, K) of the network on the curve; (B, h, K) for h heads, whose losses are summed.
+        logits: logits of the bridge, of the same shape; half precision is converted to float32.
 
     >>> bridge_loss(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
     tensor(0.)
@@ -31,12 +31,12 @@ def bridge_loss(target: Tensor, logits: Tensor) -> Tensor:
 
 
 def complement_loss(target: Tensor, beside: Tensor, logits: Tensor) -> Tensor:
-    """The loss of a bridge that is to say what the modes it reads lack (see `complement_target`).
+    """The loss of a bridge that complements the modes it reads (see `complement_target`).
 
     Args:
-        target: (B, K) probabilities.
-        beside: (n, B, K), the probabilities of the modes that it reads.
-        logits: (B, K) of the bridge, or (B, h, K) of its heads.
+        target: probabilities (B, K).
+        beside: probabilities (n, B, K) of the modes it reads.
+        logits: logits of the bridge, (B, K), or (B, h, K) for h heads.
     """
     heads = wide(logits if logits.dim() == 3 else logits.unsqueeze(1)).softmax(dim=-1)
     mean = torch.cat([beside.transpose(0, 1), heads], dim=1).mean(dim=1)
@@ -44,13 +44,13 @@ def complement_loss(target: Tensor, beside: Tensor, logits: Tensor) -> Tensor:
 
 
 def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
-    r"""KL(target || softmax(logits)) of each row, in nats; a target of zero adds nothing.
+    r"""KL(target || softmax(logits)) of each row, in nats; zeros in the target contribute nothing.
 
     .. math:: D_\mathrm{KL}(t \| p) = \sum_k t_k (\log t_k - \log p_k), \qquad p = \operatorname{softmax}(\text{logits})
 
     Args:
-        target: (B, K) probabilities.
-        logits: (B, K); logarithms of probabilities are logits too.
+        target: probabilities (B, K).
+        logits: logits (B, K); log probabilities are logits too.
 
     >>> kl_divergence(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
     tensor([0.])
@@ -60,9 +60,9 @@ def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
 
 
 def mix(values: Tensor, share: Tensor, partner: Tensor) -> Tensor:
-    """Mixup: share * values + (1 - share) * values[partner], one share per sample; CutMix: one per pixel.
+    """Mixup: share * values + (1 - share) * values[partner], with one share per sample, or per pixel for CutMix.
 
-    Values beyond the shares are there for partners only (see `BridgeObjective.part`).
+    Values beyond the number of shares are used as partners only (see `MatchingObjective.part`).
     """
     shares = share.view(*share.shape, *[1] * (values.dim() - share.dim()))
     return shares * values[: len(share)] + (1 - shares) * values[partner]

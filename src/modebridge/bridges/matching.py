@@ -1,4 +1,4 @@
-"""Function matching: what bridges and students share, that is mixed-up images and frozen networks that run once."""
+"""Function matching, shared by bridges and students: mixed images, and frozen networks that run once per batch."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ __all__ = ["Compile", "FanOut", "FrozenNetworks", "MatchingObjective", "Outputs"
 T = TypeVar("T")
 
 Outputs: TypeAlias = tuple[Tensor, dict[str, Tensor]]
-"""What a frozen network gives: logits, and features by tap."""
+"""Output of a frozen network: logits, and features by tap."""
 
 Compile: TypeAlias = Callable[[Any], Any]
-"""Makes a frozen network's forward pass faster, where an engine can."""
+"""Compiles a frozen network's forward pass, if the engine supports it."""
 
 FanOut: TypeAlias = Callable[[Sequence[Callable[[], Outputs]]], list[Outputs]]
-"""Runs independent jobs side by side, where an engine can."""
+"""Runs independent jobs in parallel, if the engine supports it."""
 
 
 def in_turn(jobs: Sequence[Callable[[], Outputs]]) -> list[Outputs]:
-    """Jobs one after another."""
+    """Run jobs one after another."""
     return [job() for job in jobs]
 
 
 class MatchingObjective(Objective[T]):
-    """Train networks to say on mixed-up images what frozen ones say there.
+    """Train networks to match the predictions of frozen ones on mixed images.
 
     Args:
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
-        cutmix: alpha of that of the boxes' areas; 0 turns CutMix off, and with both a batch gets one of the two.
+        cutmix: alpha of the Beta distribution of the box areas; 0 turns CutMix off. With both, each batch uses one.
     """
 
     def __init__(self, mixup: float, cutmix: float = 0.0) -> None:
@@ -52,7 +52,7 @@ class MatchingObjective(Objective[T]):
         self._mixup, self._cutmix = mixup, cutmix
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
-        """A share (or box) per sample ~ Beta(alpha, alpha), not folded to >= 0.5, and one permutation for the batch."""
+        """A share (or box) per sample from Beta(alpha, alpha), not folded to >= 0.5, and one permutation per batch."""
         if not self.whole:
             return {}
         seed = int(torch.randint(2**62, (), generator=generator))
@@ -61,11 +61,11 @@ class MatchingObjective(Objective[T]):
 
     @property
     def whole(self) -> bool:
-        """Partners may be anywhere in a batch."""
+        """True with mixing: partners may be anywhere in a batch."""
         return self._mixup > 0 or self._cutmix > 0
 
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
-        """The rows, and behind them their partners, wherever in the whole batch those are."""
+        """The rows, followed by their partners from anywhere in the batch."""
         if "share" not in draw:
             return super().part(batch, draw, rows)
         partner = draw["partner"][rows]
@@ -75,30 +75,30 @@ class MatchingObjective(Objective[T]):
             return torch.cat([tensor[rows], tensor[partner.to(tensor.device)]])
 
         pairs = each(with_partners, batch[0]), with_partners(batch[1])
-        by_row = {name: tensor[rows] for name, tensor in draw.items() if tensor.dim()}  # one number serves all rows
+        by_row = {name: tensor[rows] for name, tensor in draw.items() if tensor.dim()}  # scalars apply to all rows
         return pairs, {**draw, **by_row, "partner": torch.arange(count, 2 * count)}
 
-    ahead = True  # the frozen networks are about half of a step, and need not wait for the other half
+    ahead = True  # the frozen networks take about half of a step and do not depend on the other half
 
     def mixed(self, inputs: Inputs, draw: Draw) -> Inputs:
-        """The images as a draw mixes them."""
+        """The images, mixed according to a draw."""
         return each(partial(_mixed, draw, pixel_shares(draw, inputs)), inputs) if "share" in draw else inputs
 
     def mixed_labels(self, labels: Tensor, classes: int, dtype: torch.dtype, draw: Draw, images: Inputs) -> Tensor:
-        """The labels as probabilities (B, K), mixed as the images are."""
+        """The labels as probabilities (B, K), mixed like the images."""
         target = F.one_hot(labels, classes).to(dtype)
         return _mixed(draw, label_shares(draw, images, dtype), target) if "share" in draw else target
 
 
 class FrozenNetworks:
-    """Networks of one architecture that only run, each once per batch.
+    """Frozen networks of one architecture; each runs once per batch.
 
     Args:
         net: the architecture, on the device.
         modes: their weights.
-        taps: where features are read.
-        compiled: makes the forward pass faster, where an engine can.
-        fan_out: runs them side by side, where an engine can.
+        taps: submodules whose features are read.
+        compiled: compiles the forward pass, if the engine supports it.
+        fan_out: runs the networks in parallel, if the engine supports it.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class FrozenNetworks:
         fan_out: FanOut = in_turn,
     ) -> None:
         tapped = Tapped(net, taps)
-        where = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
-        self._states = {mode.id: tapped.state_of(mode.to(where).state) for mode in modes}
+        device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
+        self._states = {mode.id: tapped.state_of(mode.to(device).state) for mode in modes}
         self._forward = compiled(tapped.run)
         self._fan_out = fan_out
 
     def __call__(self, images: Inputs) -> Mapping[str, Outputs]:
-        """Logits and features of every network, by the id of its mode."""
+        """Logits and features of every network, by mode id."""
         jobs = [partial(self._forward, state, images) for state in self._states.values()]
         return dict(zip(self._states, self._fan_out(jobs), strict=True))
 

@@ -1,4 +1,4 @@
-"""The loss of bridges: KL(target || bridge) on mixed-up images, all bridges of all pairs in one pass."""
+"""The objective of bridges: KL(target || bridge) on mixed images, with all bridges of all pairs in one pass."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ __all__ = ["BridgeObjective"]
 
 
 class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
-    """Train many bridges at once; each frozen network runs once a batch, whatever the number of bridges.
+    """Train many bridges at once; each frozen network runs once per batch, whatever the number of bridges.
 
     With m modes, all curves between them and any number of bridges, a batch takes m + m(m-1)/2 frozen forward
-    passes. Bridges share batches and frozen outputs but no parameters, so each ends where it would have ended alone.
+    passes. Bridges share batches and frozen outputs but no parameters, so each is trained exactly as it would be alone.
 
     Args:
         net: the base network.
-        bridges: the bridges to train, by name; their own weights are the start.
-        targets: what each is to say, by the same names.
-        modes: every mode that a bridge reads.
+        bridges: the bridges to train, by name; training starts from their weights.
+        targets: the target of each bridge, by the same names.
+        modes: all modes that a bridge reads.
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
-        cutmix: alpha of the Beta distribution of the boxes' areas; 0 turns CutMix off.
-        compiled: makes the frozen networks' forward pass faster, where an engine can.
-        fan_out: runs independent jobs side by side, where an engine can.
-        synced: makes a network's batch norm see the batches of all processes.
-        shares: whether one program may serve two bodies, so that it is compiled once; none does by default.
+        cutmix: alpha of the Beta distribution of the box areas; 0 turns CutMix off.
+        compiled: compiles the frozen networks' forward pass, if the engine supports it.
+        fan_out: runs independent jobs in parallel, if the engine supports it.
+        synced: converts batch norm to use the batches of all processes.
+        shares: whether two bodies may share one program, so that it is compiled once; by default never.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         shares: Callable[[nn.Module, nn.Module], bool] = lambda a, b: False,
     ) -> None:
         if not bridges:
-            raise ModebridgeError("Expected at least one bridge to train, but got none; give some.")
+            raise ModebridgeError("Expected at least one bridge to train, but got none; pass some.")
         if bridges.keys() != targets.keys():
             raise ModebridgeError(
                 f"Expected one target per bridge, but got targets {sorted(targets)} for bridges {sorted(bridges)}; "
@@ -77,7 +77,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
                 check_tap(net, tap)
             if bridge.heads != targets[name].heads:
                 raise ModebridgeError(
-                    f"Expected bridge '{name}' to have a head per target, but got {bridge.heads} heads for "
+                    f"Expected bridge '{name}' to have one head per target, but got {bridge.heads} heads for "
                     f"{targets[name].heads}; see heads_target."
                 )
             for source in bridge.reads:
@@ -86,15 +86,15 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
                         f"Expected bridge '{name}' to read one of the {len(modes)} modes given, but it reads a mode "
                         f"{source[:8]} that is not among them; {near(source[:8], [m.id[:8] for m in modes])}."
                     )
-        # Only what somebody needs is run: targets, and modes whose features are read.
+        # Run only the networks that are needed: targets, and modes whose features are read.
         read = {source for bridge in bridges.values() for source in bridge.reads}
-        aimed_at = {mode.id: mode for target in targets.values() for mode in target.modes}
-        needed = {**{key: mode for key, mode in known.items() if key in read}, **aimed_at}
+        predicted = {mode.id: mode for target in targets.values() for mode in target.modes}
+        needed = {**{key: mode for key, mode in known.items() if key in read}, **predicted}
         taps = sorted({tap for bridge in bridges.values() for tap in bridge.taps})
         self._frozen = FrozenNetworks(net, list(needed.values()), taps, compiled=compiled, fan_out=fan_out)
 
     def start(self) -> States:
-        """The bridges' own weights; those with `requires_grad=False` are frozen."""
+        """The bridges' weights; those with `requires_grad=False` are frozen."""
         states: dict[str, State] = {}
         for name, bridge in self._bridges.items():
             mode = Mode.from_module(bridge)
@@ -104,22 +104,22 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """Mix the images, run every frozen network once on them, and hand each bridge its features and its target."""
+        """Mix the images, run every frozen network once on them, and give each bridge its features and target."""
         outputs = self._frozen(self.mixed(batch[0], draw))
         prepared: dict[str, dict[str, Tensor]] = {}
         for name, bridge in self._bridges.items():
             places = enumerate(bridge.places)
             inputs = {f"feature{k}": outputs[bridge.reads[source]][1][tap] for k, (source, tap) in places}
             target = self._targets[name]
-            parts = [self._aim(part, outputs, batch, draw) for part in target.parts or (target,)]
+            parts = [self._target_of(part, outputs, batch, draw) for part in target.parts or (target,)]
             inputs["target"] = torch.stack(parts, dim=1) if target.parts else parts[0]
             if target.beside:
                 inputs["beside"] = torch.stack([probabilities_of(outputs[source][0]) for source in bridge.reads])
             prepared[name] = inputs
         return prepared
 
-    def _aim(self, target: Target, outputs: Mapping[str, Outputs], batch: Batch, draw: Draw) -> Tensor:
-        """What a target says on a batch: probabilities (B, K)."""
+    def _target_of(self, target: Target, outputs: Mapping[str, Outputs], batch: Batch, draw: Draw) -> Tensor:
+        """The probabilities (B, K) of a target on a batch."""
         if target.modes:
             mean = mean_probability([probabilities_of(outputs[mode.id][0]) for mode in target.modes])
             if not target.label_share:
@@ -134,7 +134,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
 
     @torch.no_grad()
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The mean KL of each bridge on plain images."""
+        """The mean KL of each bridge on unmixed images."""
         totals = dict.fromkeys(self._bridges, 0.0)
         seen = 0
         for batch in batches:
@@ -146,7 +146,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         return {name: total / seen if seen else math.nan for name, total in totals.items()}
 
     def result(self, states: States) -> dict[str, Bridge]:
-        """The trained bridges by name, in evaluation mode; what was frozen in them still says so."""
+        """The trained bridges by name, in evaluation mode; `requires_grad` flags are kept."""
         trained = {}
         for name, bridge in self._bridges.items():
             filled = skeleton(bridge)
@@ -161,7 +161,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
 
 
 def _serves(a: Bridge, b: Bridge, shares: Callable[[nn.Module, nn.Module], bool]) -> bool:
-    """Whether the program of one bridge serves another; what else bridges remember is not part of it."""
+    """Whether the program of one bridge works for another; only the number of features and the body matter."""
     return len(a.places) == len(b.places) and shares(a.body, b.body)
 
 

@@ -1,4 +1,4 @@
-"""What a bridge learns to say: the curve at r as in the paper, something else, or several things with a head each."""
+"""Targets of a bridge: the curve at r as in the paper, other predictions, or several with one head each."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Target:
-    """The mean probability of some frozen networks; of none, the labels themselves.
+    """The mean probability of some frozen networks; without networks, the labels.
 
     Args:
         modes: the networks to run.
-        r: the position on a curve, where there is one.
-        what: in words, for tables.
-        label_share: of the labels in the target, beside the networks.
-        heads: how many heads the bridge has.
-        parts: the target of each head, where they have their own.
-        beside: whether the mean of the bridge and the modes that it reads is to match, instead of the bridge.
+        r: position on a curve, if the target is one.
+        what: description for tables.
+        label_share: weight of the labels in the target.
+        heads: number of heads of the bridge.
+        parts: the target of each head, if they differ.
+        beside: whether the mean of the bridge and the modes it reads must match the target, instead of the bridge.
     """
 
     modes: tuple[Mode, ...]
@@ -50,34 +50,34 @@ def curve_target(curve: Curve, r: float = 0.5) -> Target:
 
 
 def mode_target(mode: Mode) -> Target:
-    """Another mode: does a bridge need a curve at all?"""
+    """Another mode, to test whether a bridge needs a curve."""
     return Target((mode,), None, "another mode")
 
 
 def ensemble_target(modes: Sequence[Mode]) -> Target:
     """The mean probability of several modes: plain distillation of a deep ensemble."""
     if not modes:
-        raise ModebridgeError("Expected an ensemble as target to have modes, but got none; give at least one.")
+        raise ModebridgeError("Expected an ensemble as target to have modes, but got none; pass at least one.")
     return Target(tuple(modes), None, f"the mean of {len(modes)} modes")
 
 
 def label_target() -> Target:
-    """The (mixed-up) labels: the control that uses no second network."""
+    """The (mixed) labels: the control without a second network."""
     return Target((), None, "the labels", label_share=1.0)
 
 
 def with_labels(target: Target, share: float) -> Target:
-    """A target and the labels, mixed: the gradient is that of (1 - share) KL to the target + share cross-entropy."""
+    """A mix of a target and the labels, with the gradient of (1 - share) * KL to the target + share * cross entropy."""
     if not 0 <= share <= 1:
-        raise ModebridgeError(f"Expected the labels' share to be in [0, 1], but got {share}; 0 leaves them out.")
+        raise ModebridgeError(f"Expected the labels' share to be in [0, 1], but got {share}; 0 omits them.")
     _check_plain([target], "labels beside a target")
     return replace(target, label_share=share, what=f"{target.what} and {share:.0%} labels")
 
 
 def heads_target(targets: Sequence[Target]) -> Target:
-    """One head per target on a shared trunk: each head is a member of the mean, and their losses are summed."""
+    """One head per target on a shared trunk: each head is a member of the mean, and the losses are summed."""
     if not targets:
-        raise ModebridgeError("Expected a bridge to have at least one head, but got no target; give one per head.")
+        raise ModebridgeError("Expected a bridge to have at least one head, but got no target; pass one per head.")
     _check_plain(targets, "heads")
     modes = tuple({mode.id: mode for target in targets for mode in target.modes}.values())
     what = "; ".join(target.what for target in targets)
@@ -85,18 +85,18 @@ def heads_target(targets: Sequence[Target]) -> Target:
 
 
 def complement_target(target: Target, heads: int = 1) -> Target:
-    r"""What the modes that a bridge reads lack: their mean with the bridge is to say what the target says.
+    r"""What the modes that a bridge reads lack: their mean with the bridge must match the target.
 
     .. math:: \ell = D_\mathrm{KL}\Big(v \,\Big\|\, \frac{1}{n + h}\big(\textstyle\sum_i p_i + \sum_j q_j\big)\Big)
 
-    with the probabilities :math:`p_i` of the n modes that it reads and :math:`q_j` of its h heads.
+    with the probabilities :math:`p_i` of the n modes it reads and :math:`q_j` of its h heads.
 
     Args:
-        target: v, for example `ensemble_target` of all modes.
-        heads: h.
+        target: the target v, for example `ensemble_target` of all modes.
+        heads: number of heads h.
     """
     if heads < 1:
-        raise ModebridgeError(f"Expected a bridge to have at least one head, but got {heads}; give 1 or more.")
+        raise ModebridgeError(f"Expected a bridge to have at least one head, but got {heads}; use 1 or more.")
     _check_plain([target], "a complement")
     return replace(target, heads=heads, beside=True, what=f"what is missing to {target.what}")
 
@@ -105,6 +105,6 @@ def _check_plain(targets: Sequence[Target], what: str) -> None:
     for target in targets:
         if target.parts or target.beside:
             raise ModebridgeError(
-                f"Expected {what} to be made of plain targets, but got '{target.what}'; give curve_target, "
+                f"Expected {what} to consist of plain targets, but got '{target.what}'; use curve_target, "
                 "mode_target, ensemble_target or label_target."
             )

@@ -1,4 +1,4 @@
-"""Step 2: connect two modes by a low-loss curve."""
+"""Step 2: connect two modes with a low-loss curve."""
 
 from modebridge.curves.bezier import BezierCurve, bernstein
 from modebridge.curves.curve import Curve, check_r

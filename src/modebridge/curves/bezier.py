@@ -14,7 +14,7 @@ __all__ = ["BezierCurve", "bernstein"]
 
 
 def bernstein(degree: int, r: Position) -> list[Position]:
-    """The Bernstein polynomials of a degree: C(n, k) r^k (1 - r)^(n - k) for k = 0 ... n.
+    """The Bernstein polynomials of degree n at r: C(n, k) r^k (1 - r)^(n - k) for k = 0 ... n.
 
     >>> bernstein(2, 0.5)
     [0.25, 0.5, 0.25]
@@ -24,9 +24,9 @@ def bernstein(degree: int, r: Position) -> list[Position]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BezierCurve(Curve):
-    r"""The paper's curve, for one pin: :math:`(1-r)^2 \theta_i + 2r(1-r)\,\theta_{pin} + r^2 \theta_j`.
+    r"""The paper's curve, with one pin: :math:`(1-r)^2 \theta_i + 2r(1-r)\,\theta_{pin} + r^2 \theta_j`.
 
-    With p pins it has degree p + 1; with none it is the straight line.
+    With p pins it has degree p + 1; without pins it is a straight line.
 
     >>> import torch
     >>> w = lambda x: Mode({"w": torch.tensor([x])}, {})
@@ -35,12 +35,12 @@ class BezierCurve(Curve):
     """
 
     def weights(self, r: Position) -> list[Position]:
-        """Bernstein's polynomials at r."""
+        """The Bernstein polynomials at r."""
         return bernstein(len(self.pins) + 1, r)
 
     @classmethod
     def line(cls, start: Mode, end: Mode, pins: int = 1) -> BezierCurve:
-        """The straight segment, written with pins spaced evenly on it (one: the midpoint)."""
+        """The straight segment, with pins spaced evenly on it (a single pin is the midpoint)."""
         if pins < 0:
             raise ModebridgeError(f"Expected pins to be at least 0, but got {pins}; 1 gives the paper's curve.")
         steps = [k / (pins + 1) for k in range(1, pins + 1)]

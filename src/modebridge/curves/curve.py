@@ -1,4 +1,4 @@
-"""What every curve is: a function of r in [0, 1] on parameter trees, between two modes."""
+"""The base class of curves: functions of r in [0, 1] on parameter trees, between two modes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from modebridge.types import Batches, Params
 __all__ = ["Curve", "Position", "check_r"]
 
 Position = float | Tensor
-"""r: a plain number, or a scalar tensor to differentiate by."""
+"""r: a Python number, or a scalar tensor to differentiate by."""
 
 
 def check_r(r: Position) -> None:
-    """Refuse an r outside [0, 1] (or NaN); a tensor is trusted, since looking at it would stop a GPU."""
+    """Raise an error if r is NaN or outside [0, 1]; tensors are not checked, as that would synchronise a GPU."""
     if isinstance(r, Tensor):
         return
     if not isinstance(r, int | float) or not 0.0 <= r <= 1.0:
@@ -36,10 +36,10 @@ class Curve(ABC):
     Args:
         start: the mode at r = 0.
         end: the mode at r = 1.
-        pins: the control points in between, in order.
+        pins: the control points between them, in order.
         statistics: running statistics by r, for networks with batch norm; see `with_statistics`.
 
-    A subclass gives the weights of start, pins and end at r; everything else follows from them.
+    A subclass implements `weights`, the weights of start, pins and end at r.
     """
 
     start: Mode
@@ -48,7 +48,7 @@ class Curve(ABC):
     statistics: Mapping[float, Params] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        # Statistics belong to it as its pins do; without them a network with batch norm cannot be run there.
+        # Statistics are part of the curve: a network with batch norm cannot run at an r without them.
         known = f", statistics at r = {', '.join(f'{r:g}' for r in sorted(self.statistics))}" if self.statistics else ""
         pins = f"{len(self.pins)} pin{'' if len(self.pins) == 1 else 's'}"
         return f"{type(self).__name__}({pins} between modes of {trees.size(self.start.params):,} parameters{known})"
@@ -67,19 +67,19 @@ class Curve(ABC):
         return [self.start.params, *self.pins, self.end.params]
 
     def point(self, r: Position) -> dict[str, Tensor]:
-        """The parameters at r; the ends to the last bit at 0 and 1."""
+        """The parameters at r; bitwise equal to the ends at 0 and 1."""
         check_r(r)
         return trees.combine(self.weights(r), self.controls)
 
     def settled(self, r: float) -> dict[str, Tensor]:
-        """The parameters at r to keep: what the whole curve shares (frozen layers) to the last bit, at every r.
+        """The parameters at r, with those that the whole curve shares (frozen layers) bitwise equal at every r.
 
-        It looks at the numbers, which `point`, a function to differentiate, does not.
+        This compares values, which the differentiable `point` does not.
         """
         return {**self.point(r), **trees.common(self.controls)}
 
     def with_pins(self, pins: Sequence[Params]) -> Self:
-        """The same kind of curve through other pins; statistics of the old ones are dropped."""
+        """The same kind of curve with other pins; old statistics are dropped."""
         return replace(self, pins=tuple(pins), statistics={})
 
     def to(self, device: torch.device | str) -> Self:
@@ -95,15 +95,15 @@ class Curve(ABC):
     def with_statistics(
         self, net: nn.Module, r: float, batches: Batches, *, refresh: Refresh = refresh_statistics
     ) -> Self:
-        """The same curve with batch norm's statistics re-estimated at r (nothing to do for other networks).
+        """The same curve with batch norm's statistics re-estimated at r (unchanged for other networks).
 
-        The ends keep their own statistics, so r = 0 and r = 1 change nothing.
+        The ends keep their own statistics, so the curve is also unchanged for r = 0 and r = 1.
 
         Args:
-            net: the network that the modes fit.
-            r: where.
+            net: the network of the modes.
+            r: position on the curve.
             batches: the training images.
-            refresh: how; several processes do it together.
+            refresh: function that re-estimates the statistics; distributed training passes its own.
         """
         check_r(r)
         check_statistics(net, self.start.buffers, self.end.buffers)
@@ -113,7 +113,7 @@ class Curve(ABC):
         return replace(self, statistics={**self.statistics, r: fresh})
 
     def at(self, r: float) -> Mode:
-        """The network on the curve at r as a mode of its own: parameters and the statistics that belong there."""
+        """The network on the curve at r as a mode: its parameters and statistics."""
         check_r(r)
         if r == 0.0:
             return self.start
@@ -121,7 +121,7 @@ class Curve(ABC):
             return self.end
         if r in self.statistics:
             return Mode(self.settled(r), self.statistics[r])
-        # The mark of a layer that estimates statistics; frozen ones, which are constants, do not count batches.
+        # Layers that estimate statistics count batches; frozen ones, whose statistics are constants, do not.
         stale = [name for name in self.start.buffers if name.endswith("num_batches_tracked")]
         if stale:
             raise ModebridgeError(

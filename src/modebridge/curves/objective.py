@@ -1,4 +1,4 @@
-"""The loss of a curve: the expected loss of the networks along it, the ends frozen."""
+"""The loss of a curve: the expected loss of the networks along it, with frozen ends."""
 
 from __future__ import annotations
 
@@ -52,32 +52,32 @@ def start_curve(
     """A curve before training.
 
     Args:
-        net: the network that both modes fit.
+        net: the network of both modes.
         start: the mode at r = 0.
         end: the mode at r = 1.
         kind: "bezier" or "polychain".
-        pins: how many control points there are to learn.
-        pin_start: "midpoint" puts the pins on the straight segment; "random" draws fresh weights (`fresh_weights`), as
-            the authors do, of those parameters that learn (`requires_grad`).
-        seed: of the fresh weights.
+        pins: number of control points to train.
+        pin_start: "midpoint" puts the pins on the straight segment; "random" draws new values (`fresh_weights`) for the
+            trained parameters (`requires_grad`), as the authors do.
+        seed: seed of the new weights.
     """
     check_modes(net, [start, end], 2, "a curve")
     check_statistics(net, start.buffers, end.buffers)
     if start.id == end.id:
         raise ModebridgeError(
             "Expected the two modes of a curve to differ, but got the same weights twice; "
-            "give two independently trained networks."
+            "use two independently trained networks."
         )
     if pins < 1:
         raise ModebridgeError(f"Expected pins to be at least 1, but got {pins}; 1 gives the paper's quadratic curve.")
     line = BezierCurve.line(start, end, pins)
     if pin_start == "random":
         learns = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
-        pins_there = []
+        new_pins = []
         for k, pin in enumerate(line.pins):
             fresh = fresh_weights(net, seed + k)
-            pins_there.append({name: fresh[name] if name in learns else tensor for name, tensor in pin.items()})
-        line = line.with_pins(pins_there)
+            new_pins.append({name: fresh[name] if name in learns else tensor for name, tensor in pin.items()})
+        line = line.with_pins(new_pins)
     elif pin_start != "midpoint":
         raise ModebridgeError(
             f"Expected pin_start to be 'midpoint' or 'random', but got '{pin_start}'; choose one of the two."
@@ -91,19 +91,19 @@ def start_curve(
 
 
 class CurveObjective(Objective[C]):
-    r"""Minimise :math:`E_{r \sim U(0,1)} L(\theta(r))` over the pins: one r a step, cross entropy on the labels.
+    r"""Minimise :math:`E_{r \sim U(0,1)} L(\theta(r))` over the pins: one r per step, cross entropy on the labels.
 
-    A parameter that does not learn stays where it is: at the ends' own value where they share it, which is what
-    freezing a layer of both comes to, and else on the path through the pins given (the straight segment).
+    A parameter that is not trained stays at the value that both ends share, as for a layer frozen in both. If the ends
+    differ, it stays on the path through the given pins (the straight segment).
 
     Args:
-        net: the network that the modes fit.
-        curve: where to begin; its ends are frozen.
-        train: batches to re-estimate batch norm's statistics on; needed by networks that have any.
-        r: where validation looks, and where statistics are kept in the end.
-        trainable: names of the parameters whose pins learn; None trains all.
-        synced: makes a network's batch norm see the batches of all processes.
-        refresh: re-estimates the statistics; several processes do it together.
+        net: the network of the modes.
+        curve: the initial curve; its ends are frozen.
+        train: batches to re-estimate batch norm's statistics on, for networks that have any.
+        r: position used for validation, and for the statistics of the result.
+        trainable: names of the parameters whose pins are trained; None trains all.
+        synced: converts batch norm to use the batches of all processes.
+        refresh: function that re-estimates the statistics; distributed training passes its own.
     """
 
     def __init__(
@@ -125,17 +125,17 @@ class CurveObjective(Objective[C]):
         self._r = r
         self._trainable = trainable
         self._refresh = refresh
-        # Kept, so that copies of this objective (`on`) have the very same program, which is compiled once.
+        # Stored so that copies of this objective (`on`) share one program, which is compiled once.
         self._program: Program = self._loss
 
     def on(self, curve: C, train: Batches) -> Self:
-        """The same objective for a curve of the same kind, with batches of its own; it shares the compiled program."""
+        """The same objective for another curve of this kind and its batches; it shares the compiled program."""
         other = copy.copy(self)
         other._curve, other._train = curve, train
         return other
 
     def start(self) -> States:
-        """The pins, named by their number; the ends are frozen, and so is what is not trainable."""
+        """The pins, named by number; the ends and all untrained parameters are frozen."""
         controls = self._curve.controls
         learns = self._curve.start.params if self._trainable is None else self._trainable
         params: dict[str, Tensor] = {}
@@ -146,11 +146,11 @@ class CurveObjective(Objective[C]):
                 (params if pin else frozen)[f"{key}:{name}"] = tensor
         for name, tensor in trees.common(controls).items():
             if name not in learns:
-                # Once, and never averaged: rounding would move it from r to r.
+                # Stored once and never averaged: rounding would make it depend on r.
                 for key in self._keys:
                     del frozen[f"{key}:{name}"]
                 frozen[f"{SHARED}:{name}"] = tensor
-        # Buffers are for the forward pass to scribble on: statistics on the way are no use to anybody.
+        # Scratch buffers for the forward pass: statistics during training are not used.
         return {MEMBER: State(params, self._curve.start.buffers, frozen)}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
@@ -169,14 +169,14 @@ class CurveObjective(Objective[C]):
         return F.cross_entropy(self.logits(state, prepared), prepared["labels"])
 
     def logits(self, state: State, prepared: Prepared) -> Tensor:
-        """What the network at the prepared r gives in training mode."""
+        """The logits of the network at the prepared r, in training mode."""
         r = prepared["r"]
-        # A plain number where looking at it is free; on a GPU it stays a tensor, which a graph can be fed with.
+        # A Python number where reading it is free; on a GPU it stays a tensor, the input of a CUDA graph.
         point = self._point(state, float(r) if r.device.type == "cpu" else r)
         return run(self._train_net, point, state.buffers, inputs_in(prepared))
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The share of wrong answers at r (0.5 unless told otherwise), with statistics of that point."""
+        """The error rate at r (0.5 by default), with statistics of that point."""
         state = states[MEMBER]
         point, buffers = self._point(state, self._r), state.buffers
         if has_statistics(self._net):
@@ -184,7 +184,7 @@ class CurveObjective(Objective[C]):
         return {MEMBER: error_rate(self._eval_net, State(point, buffers), batches)}
 
     def result(self, states: States) -> C:
-        """The curve through the trained pins, with statistics at r where the network needs them."""
+        """The curve with the trained pins, and statistics at r if the network needs them."""
         controls, shared = self._controls(states[MEMBER])
         pins = [{**tree, **shared} for tree in controls[1:-1]]
         names = self._curve.start.params
@@ -192,7 +192,7 @@ class CurveObjective(Objective[C]):
         return trained.with_statistics(self._net, self._r, self._same_batches(), refresh=self._refresh)
 
     def _same_batches(self) -> Batches:
-        """The training data at epoch 0: statistics must not depend on how many epochs a loader has behind it."""
+        """The training data at epoch 0: statistics must not depend on the loader's current epoch."""
         go_to_epoch(self._train, 0)
         return self._train
 
@@ -202,11 +202,11 @@ class CurveObjective(Objective[C]):
 
     @property
     def _keys(self) -> list[str]:
-        """How the parts of a state are named: the ends by word, the pins by number."""
+        """Prefixes of the names in a state: "start", the numbers of the pins, "end"."""
         return ["start", *(str(k) for k in range(len(self._curve.pins))), "end"]
 
     def _controls(self, state: State) -> tuple[list[Params], Params]:
-        """Start, pins and end out of a state, by the first part of their names, and what all of them share."""
+        """Start, pins and end from a state, by the prefix of the names, and the tensors that all of them share."""
         parts: dict[str, dict[str, Tensor]] = {key: {} for key in (*self._keys, SHARED)}
         for full_name, tensor in state.all_params.items():
             key, name = full_name.split(":", 1)

@@ -14,13 +14,13 @@ __all__ = ["Polychain"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Polychain(Curve):
-    """Straight from the start through each pin to the end, each segment taking the same share of r."""
+    """Straight segments from the start through each pin to the end; each takes the same share of r."""
 
     def weights(self, r: Position) -> list[Position]:
-        """Two neighbours share the weight: 1 - s and s, s the position within the segment."""
+        """Two neighbours have weights 1 - s and s, where s is the position within the segment."""
         segments = len(self.pins) + 1
         if isinstance(r, Tensor):
-            # The same without a branch on r, so that it can be compiled and captured in a graph.
+            # The same without branching on r, so that it can be compiled and captured in a graph.
             number = (r.detach() * segments).floor().clamp(max=segments - 1)
             position, zero = r * segments - number, torch.zeros_like(r)
             return [

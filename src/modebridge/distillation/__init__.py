@@ -1,4 +1,4 @@
-"""Students: one network that learns to say what several say together; and curves between students."""
+"""Students, single networks trained to match the mean prediction of several, and curves between students."""
 
 from modebridge.distillation.curves import TaughtCurves
 from modebridge.distillation.loss import PAPER_LOSS, DistillationLoss

@@ -1,4 +1,4 @@
-"""The objective of taught curves: the networks along them learn what teachers say together, as students do."""
+"""The objective of taught curves: the networks along them match the teachers' mean prediction, as students do."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ C = TypeVar("C", bound=Curve)
 
 
 class TaughtCurves(MatchingObjective[dict[str, C]]):
-    r"""Train the pins of several curves on the loss of students; every teacher runs once per batch.
+    r"""Train the pins of several curves with the loss of students; every teacher runs once per batch.
 
     .. math:: E_{r \sim U(0,1)} D_\mathrm{KL}\big(\bar p(x) \,\|\, q_{\theta(r)}(x)\big)
 
-    on mixed-up images x. The curves of a pass share images and r of each step, so that each ends where it would alone.
-    Batch norm's statistics are those of mixed-up images too, as the ends have them from their training: on digits those
-    of plain images cost a midpoint .06 of NLL.
+    on mixed images x. All curves share the images and r of each step, so each is trained exactly as it would be alone.
+    Batch norm's statistics are estimated on mixed images too, as those of the ends were in training: on digits,
+    statistics of unmixed images cost a midpoint .06 of NLL.
 
     Args:
-        net: the network that the ends of the curves and those teachers that are modes fit, on the device.
-        curves: where to begin, by name, all of one kind; their ends are frozen.
-        teachers: whose mean probability the networks along the curves learn.
-        train: batches to re-estimate batch norm's statistics on; needed by networks that have any.
-        r: where validation looks, and where statistics are kept in the end.
+        net: the network of the curves' ends and of the teachers that are modes, on the device.
+        curves: the initial curves by name, all of one kind; their ends are frozen.
+        teachers: the networks along the curves are trained on their mean probability.
+        train: batches to re-estimate batch norm's statistics on, for networks that have any.
+        r: position used for validation, and for the statistics of the result.
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
-        seed: of the mixture that statistics are estimated on.
-        trainable: names of the parameters whose pins learn; None trains all.
-        compiled: makes the teachers' forward pass faster, where an engine can.
-        fan_out: runs them side by side, where an engine can.
-        synced: makes a network's batch norm see the batches of all processes.
-        refresh: re-estimates the statistics; several processes do it together.
+        seed: seed of the mixing for the statistics.
+        trainable: names of the parameters whose pins are trained; None trains all.
+        compiled: compiles the teachers' forward pass, if the engine supports it.
+        fan_out: runs the teachers in parallel, if the engine supports it.
+        synced: converts batch norm to use the batches of all processes.
+        refresh: function that re-estimates the statistics; distributed training passes its own.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
         if not curves or not teachers:
             raise ModebridgeError(
                 f"Expected curves and teachers, at least one of each, but got {len(curves)} and {len(teachers)}; "
-                "curves without teachers learn labels with fit_curves."
+                "use fit_curves to train curves on labels."
             )
         self._teachers = tuple(teachers)
         self._frozen = Teachers(net, self._teachers, compiled=compiled, fan_out=fan_out)
@@ -83,10 +83,10 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
         def program(state: State, prepared: Prepared) -> Tensor:
             return self._loss(prepared["target"], None, first.logits(state, prepared))
 
-        self._program = program  # one for all curves, so that it is compiled once
+        self._program = program  # shared by all curves, so that it is compiled once
 
     def start(self) -> States:
-        """The pins of each curve, as of a curve that learns labels."""
+        """The pins of each curve, as for curves trained on labels."""
         return {name: next(iter(part.start().values())) for name, part in self._parts.items()}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
@@ -95,7 +95,7 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """Mix the images, ask every teacher once about them, and hand every curve images, target and r."""
+        """Mix the images, run every teacher once on them, and give every curve images, target and r."""
         mixed = self.mixed(batch[0], draw)
         target = self._loss.target(Teachers.of(self._frozen.ask(mixed), self._teachers))
         prepared = {**named(mixed), "target": target}
@@ -109,7 +109,7 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
 
     @torch.no_grad()
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The loss of the network at r (0.5 unless told otherwise) on plain images, with statistics of that point."""
+        """The loss of the network at r (0.5 by default) on unmixed images, with statistics of that point."""
         points = {name: curve.at(self._r) for name, curve in self.result(states).items()}
         totals = dict.fromkeys(points, 0.0)
         seen = 0
@@ -122,5 +122,5 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
         return {name: total / seen if seen else math.nan for name, total in totals.items()}
 
     def result(self, states: States) -> dict[str, C]:
-        """The curves through the trained pins by name, with statistics at r where the network needs them."""
+        """The curves with the trained pins by name, and statistics at r if the network needs them."""
         return {name: part.result(dict.fromkeys(part.start(), states[name])) for name, part in self._parts.items()}

@@ -1,4 +1,4 @@
-"""The objective of students: several networks at once, their teachers run once per batch."""
+"""The objective of students: several networks at once, with teachers that run once per batch."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class StudentPlan:
     """One student to train.
 
     Args:
-        net: its architecture, whose `requires_grad` says what learns.
-        start: the weights to begin from.
-        teachers: whose mean probability it learns; with none it learns the labels, mixed up as the images are.
-        loss: what it minimises.
+        net: its architecture; parameters with `requires_grad` are trained.
+        start: the initial weights.
+        teachers: networks whose mean probability is the target; without any it is trained on labels, mixed like images.
+        loss: the loss.
     """
 
     net: nn.Module
@@ -41,18 +41,18 @@ class StudentPlan:
 
 
 class StudentObjective(MatchingObjective[dict[str, Mode]]):
-    """Train students, all on the same mixed-up batches; every teacher runs once per batch.
+    """Train students, all on the same mixed batches; every teacher runs once per batch.
 
     Args:
         net: the architecture of the teachers that are modes, on the device.
         plans: the students by name.
-        classes: K.
+        classes: number of classes K.
         mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
-        cutmix: alpha of the Beta distribution of the boxes' areas; 0 turns CutMix off.
-        compiled: makes the teachers' forward pass faster, where an engine can.
-        fan_out: runs them side by side, where an engine can.
-        synced: makes a network's batch norm see the batches of all processes.
-        shares: whether one program may serve two networks, so that it is compiled once; none does by default.
+        cutmix: alpha of the Beta distribution of the box areas; 0 turns CutMix off.
+        compiled: compiles the teachers' forward pass, if the engine supports it.
+        fan_out: runs the teachers in parallel, if the engine supports it.
+        synced: converts batch norm to use the batches of all processes.
+        shares: whether two networks may share one program, so that it is compiled once; by default never.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
     ) -> None:
         super().__init__(mixup, cutmix)
         if not plans:
-            raise ModebridgeError("Expected at least one student to train, but got none; give some plans.")
+            raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
         self._plans = dict(plans)
         device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
         teachers = [teacher for plan in plans.values() for teacher in plan.teachers]
@@ -88,7 +88,7 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
             self._measures[name] = _program(skeleton(plan.net).to(device), plan.loss)
 
     def start(self) -> States:
-        """The weights that students begin from; those with `requires_grad=False` are frozen."""
+        """The students' initial weights; those with `requires_grad=False` are frozen."""
         states: dict[str, State] = {}
         for name, plan in self._plans.items():
             learns = {key for key, parameter in plan.net.named_parameters() if parameter.requires_grad}
@@ -97,17 +97,17 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
 
     @torch.no_grad()
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """Mix the images, ask every teacher once about them, and hand each student images and target."""
+        """Mix the images, run every teacher once on them, and give each student images and target."""
         images, labels = batch
         mixed = self.mixed(images, draw)
-        answers = self._teachers.ask(mixed)
+        probabilities = self._teachers.ask(mixed)
         prepared: dict[str, Prepared] = {}
         for name, plan in self._plans.items():
             inputs = named(mixed)
             if plan.teachers and plan.loss.soft:
-                inputs["target"] = plan.loss.target(Teachers.of(answers, plan.teachers))
+                inputs["target"] = plan.loss.target(Teachers.of(probabilities, plan.teachers))
             if plan.loss.hard or not plan.teachers:
-                # As wide as the student's own numbers: its loss is taken in them.
+                # In the precision of the student's loss.
                 dtype = next(iter(plan.start.params.values())).dtype
                 inputs["labels"] = self.mixed_labels(labels, self._classes, _wide(dtype), draw, images)
             prepared[name] = inputs
@@ -119,7 +119,7 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
 
     @torch.no_grad()
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The loss of each student on plain images."""
+        """The loss of each student on unmixed images."""
         totals = dict.fromkeys(self._plans, 0.0)
         seen = 0
         for batch in batches:
@@ -130,24 +130,24 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         return {name: total / seen if seen else math.nan for name, total in totals.items()}
 
     def result(self, states: States) -> dict[str, Mode]:
-        """The students by name."""
+        """The trained students by name."""
         return {name: Mode(state.all_params, state.buffers) for name, state in states.items()}
 
 
 class MixedBatches:
-    """Batches as students see them, mixed up with draws of their own.
+    """Batches mixed as in the training of students, with their own draws.
 
     Args:
-        objective: how they are mixed.
-        batches: the plain ones.
-        seed: of the draws.
+        objective: defines how to mix.
+        batches: the unmixed batches.
+        seed: seed of the draws.
     """
 
     def __init__(self, objective: MatchingObjective[Any], batches: Batches, seed: int) -> None:
         self._objective, self._batches, self._seed = objective, batches, seed
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch, where the batches know of epochs."""
+        """Set the epoch, if the batches have epochs."""
         go_to_epoch(self._batches, epoch)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -161,7 +161,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _serves(a: StudentPlan, b: StudentPlan, shares: Callable[[nn.Module, nn.Module], bool]) -> bool:
-    """Whether the program of one student serves another: nothing but weights and targets differs."""
+    """Whether the program of one student works for another: only weights and targets differ."""
     return a.loss == b.loss and bool(a.teachers) == bool(b.teachers) and shares(a.net, b.net)
 
 

@@ -1,4 +1,4 @@
-"""Teachers: frozen networks and ensembles, each asked once per batch however many learn from it."""
+"""Teachers: frozen networks and ensembles, each run once per batch however many students use it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from modebridge.types import Inputs
 __all__ = ["Teacher", "Teachers"]
 
 Teacher: TypeAlias = Mode | BridgedEnsemble
-"""A network, or a whole ensemble whose members each have one voice."""
+"""A network, or an ensemble, each of whose members counts as one teacher."""
 
 
 class Teachers:
     """Several teachers on one device.
 
     Args:
-        net: the architecture of those that are modes, on the device.
-        teachers: all of them; one that is given twice runs once.
-        compiled: makes their forward pass faster, where an engine can.
-        fan_out: runs them side by side, where an engine can.
+        net: the architecture of the teachers that are modes, on the device.
+        teachers: all teachers; duplicates run once.
+        compiled: compiles their forward pass, if the engine supports it.
+        fan_out: runs them in parallel, if the engine supports it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Teachers:
         device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
         modes = {mode.id: mode for mode in teachers if isinstance(mode, Mode)}
         self._modes = FrozenNetworks(net, list(modes.values()), compiled=compiled, fan_out=fan_out)
-        # Copies, so that whoever's ensemble it is may keep it where it is.
+        # Copies, so that the caller's ensemble stays on its device.
         self._ensembles = {
             id(teacher): compiled(copy.deepcopy(teacher).to(device).members)
             for teacher in teachers
@@ -50,14 +50,14 @@ class Teachers:
         }
 
     def ask(self, images: Inputs) -> Mapping[str | int, Tensor]:
-        """The probabilities (M, B, K) of every teacher: one of a mode, several of an ensemble."""
-        answers: dict[str | int, Tensor] = {
+        """The probabilities (M, B, K) of every teacher: M is 1 for a mode, the number of members for an ensemble."""
+        of_modes: dict[str | int, Tensor] = {
             key: probabilities_of(logits)[None] for key, (logits, _) in self._modes(images).items()
         }
-        return answers | {key: members(images) for key, members in self._ensembles.items()}
+        return of_modes | {key: members(images) for key, members in self._ensembles.items()}
 
     @staticmethod
     def of(answers: Mapping[str | int, Tensor], teachers: Sequence[Teacher]) -> Tensor:
-        """The probabilities (M, B, K) of some of them together, from what `ask` gave."""
+        """The concatenated probabilities (M, B, K) of some teachers, from the result of `ask`."""
         keys = [teacher.id if isinstance(teacher, Mode) else id(teacher) for teacher in teachers]
         return torch.cat([answers[key] for key in keys])

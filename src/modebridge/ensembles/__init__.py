@@ -1,4 +1,4 @@
-"""Step 4: members to one mean probability, calibrated."""
+"""Step 4: average the members' probabilities and calibrate the mean."""
 
 from modebridge.ensembles.ensemble import BridgedEnsemble
 from modebridge.ensembles.stacked import Stacked

@@ -27,18 +27,18 @@ __all__ = ["BridgedEnsemble"]
 class BridgedEnsemble(Predictor):
     """Modes and bridges as one module: probabilities out, each mode run once.
 
-    With no bridges it is a deep ensemble; a point of a curve is a mode like any other (`curve.at(0.5)`).
+    Without bridges it is a deep ensemble. A point of a curve is a mode like any other (`curve.at(0.5)`).
 
-    It is for prediction: several threads may call it, and `train()`, also of a module that it is part of, leaves the
-    members in evaluation mode. Images are floats as the networks were trained on; whole numbers are refused, except
-    tokens. An image with NaN gets NaN, the others of its batch their own answers.
+    It is for prediction: several threads may call it, and `train()`, also of a parent module, leaves the members in
+    evaluation mode. Images are floats like those the networks were trained on; integers are rejected, except tokens.
+    An image with NaN gets NaN; the other images of its batch are not affected.
 
     Args:
         net: the base network.
-        modes: at least one; each is a member.
-        bridges: any mix of types I and II; each is a member and reads modes that are members too.
-        mean: "probability" averages the members' probabilities, as the paper does; "logarithmic" their logits, which is
-            the normalised geometric mean of their probabilities.
+        modes: at least one mode; each is a member.
+        bridges: bridges of types I and II; each is a member and reads modes that are members too.
+        mean: "probability" averages the members' probabilities, as the paper does; "logarithmic" averages their logits,
+            which gives the normalised geometric mean of their probabilities.
     """
 
     temperature: Tensor
@@ -53,7 +53,7 @@ class BridgedEnsemble(Predictor):
         ids = [mode.id for mode in modes]
         if len(set(ids)) < len(ids):
             raise ModebridgeError(
-                "Expected the modes of an ensemble to differ, but got the same weights twice; give each mode once."
+                "Expected the modes of an ensemble to differ, but got the same weights twice; pass each mode once."
             )
         if isinstance(bridges, nn.Module):
             raise ModebridgeError("Expected a list of bridges, but got one module; put it in a list.")
@@ -61,7 +61,7 @@ class BridgedEnsemble(Predictor):
             if not isinstance(bridge, Bridge):
                 raise ModebridgeError(
                     f"Expected the bridges of an ensemble to be of type Bridge, but got {type(bridge).__name__}; "
-                    "make them with fit_bridge."
+                    "train them with fit_bridge."
                 )
             for tap in bridge.taps:
                 check_tap(net, tap)
@@ -82,11 +82,11 @@ class BridgedEnsemble(Predictor):
         self._readers = [Taps(base, taps) for base, taps in zip(self.bases, self._taps, strict=True)]
         self._tokens = takes_tokens(net)
         self.register_buffer("temperature", torch.ones(()))
-        # A buffer, so that a saved ensemble remembers that its temperature was fitted.
+        # A buffer, so that a state dict records whether the temperature was fitted.
         self.register_buffer("_fitted", torch.zeros((), dtype=torch.bool))
 
     def __repr__(self) -> str:
-        # Not torch's tree of modules, which has every layer of every mode; `ensemble.bridges` prints the bodies.
+        # Instead of torch's tree of every layer of every mode; `ensemble.bridges` prints the bodies.
         modes = f"{len(self.bases)} mode{'' if len(self.bases) == 1 else 's'} of {type(self.bases[0]).__name__}"
         bridges = "".join(f", bridge({bridge.extra_repr()})" for bridge in self.bridges)
         mean = "" if self.mean == "probability" else f", mean={self.mean!r}"
@@ -96,7 +96,7 @@ class BridgedEnsemble(Predictor):
         return len(self.bases) + sum(bridge.heads for bridge in self.bridges if isinstance(bridge, Bridge))
 
     def stacked(self, *, calibrated: bool = False) -> Stacked:
-        """The same as a module that gives (M * B, K) logits, torch-uncertainty's convention; see `Stacked`."""
+        """The ensemble as a module that returns logits (M * B, K), as torch-uncertainty expects; see `Stacked`."""
         return Stacked(self, calibrated=calibrated)
 
     @property
@@ -105,11 +105,11 @@ class BridgedEnsemble(Predictor):
         return bool(self._fitted)
 
     def members(self, images: Inputs) -> Tensor:
-        """The probabilities (M, B, K) of every member, in float32 at least: the modes, then the bridges' heads."""
-        return self._asked(images, "a call")
+        """The probabilities (M, B, K) of all members, at least in float32: the modes, then the bridges' heads."""
+        return self._checked_members(images, "a call")
 
-    def _asked(self, given: object, what: str) -> Tensor:
-        """The probabilities of every member; what they cannot be asked about is refused in a sentence."""
+    def _checked_members(self, given: object, what: str) -> Tensor:
+        """The probabilities of all members; raises a clear error for unsuitable inputs."""
         self.check_evaluating()
         images = check_asked(given, self._tokens, what)
         if tracing():
@@ -135,7 +135,7 @@ class BridgedEnsemble(Predictor):
         return probabilities_of(torch.stack(logits))
 
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:
-        """The probabilities (B, K): the mean of the members', tempered; several inputs as a dict or by name."""
+        """The calibrated mean of the members' probabilities (B, K); pass several inputs as a dict or by name."""
         return scale(average(self.members(inputs if images is None else images), self.mean), self.temperature)
 
     @torch.no_grad()
@@ -144,20 +144,20 @@ class BridgedEnsemble(Predictor):
         before = self.training
         self.eval()
         try:
-            pairs = [self._answer(item) for item in valid]
+            pairs = [self._predict(item) for item in valid]
         finally:
             self.train(before)
         if not pairs:
             raise ModebridgeError(
-                "Expected valid to have batches to calibrate on, but got none; give the validation split."
+                "Expected valid to have batches to calibrate on, but got none; pass the validation split."
             )
         temperature = fit_temperature(torch.cat([p for p, _ in pairs]), torch.cat([y for _, y in pairs]))
         self.temperature.fill_(temperature)
         self._fitted.fill_(True)
         return self
 
-    def _answer(self, item: object) -> tuple[Tensor, Tensor]:
+    def _predict(self, item: object) -> tuple[Tensor, Tensor]:
         images, labels = check_batch(item, "valid")
-        probabilities = average(self._asked(images, "valid"), self.mean)
+        probabilities = average(self._checked_members(images, "valid"), self.mean)
         check_labels(labels, probabilities.shape[-1], "valid")
         return probabilities, labels

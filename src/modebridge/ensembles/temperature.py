@@ -13,15 +13,15 @@ from modebridge.errors import ModebridgeError
 __all__ = ["FLOOR", "fit_temperature", "scale"]
 
 FLOOR = 1e-12
-"""Added to a probability before its logarithm, as the authors do."""
+"""Added to a probability before taking its logarithm, as the authors do."""
 
 BOUNDS = (0.01, 100.0)
 
 CHUNK = 2**16
-"""Numbers that are worked on at a time on a CPU, so that they stay in its cache."""
+"""Elements processed at a time on a CPU, so that they stay in its cache."""
 
 FIRST = 512
-"""Rows that a first guess is fitted on, where there are several times as many."""
+"""Rows used for the first guess, if there are several times as many."""
 
 
 def scale(probabilities: Tensor, temperature: Tensor | float) -> Tensor:
@@ -35,28 +35,28 @@ def scale(probabilities: Tensor, temperature: Tensor | float) -> Tensor:
 
 
 def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
-    """The temperature with the lowest NLL, between 0.01 and 100; 1 where the data cannot tell.
+    """The temperature with the lowest NLL, between 0.01 and 100; 1 if the data cannot determine it.
 
-    In 1/T the NLL is convex, so its derivative has one sign change, which Newton's method finds inside a bracket.
+    The NLL is convex in 1/T, so its derivative changes sign once, which Newton's method finds inside a bracket.
 
-    Where no prediction is wrong the NLL falls for ever as T goes to 0, and that temperature would ruin the NLL of other
-    data. So T stays 1, and a warning says so, where every prediction is right, or where the lowest NLL lies at a T
-    below 1 with a mean confidence above (N + 1) / (N + 2), the accuracy to expect after N right predictions out of N
-    (Laplace's rule of succession). As soon as the data hold wrong predictions that are not near ties, neither holds.
+    If no prediction is wrong, the NLL keeps falling as T goes to 0, and such a temperature would ruin the NLL of other
+    data. So T stays 1, with a warning, if every prediction is right, or if the lowest NLL is at a T below 1 with a mean
+    confidence above (N + 1) / (N + 2), the expected accuracy after N right predictions out of N (Laplace's rule of
+    succession). Neither is the case once the data contain wrong predictions that are not near ties.
 
     Args:
-        probabilities: (N, K), the averaged ones, of held-out data.
-        labels: (N,).
+        probabilities: averaged probabilities (N, K) on held-out data.
+        labels: labels (N,).
 
     >>> import torch
     >>> round(fit_temperature(torch.tensor([[0.8, 0.2]] * 10), torch.tensor([0] * 9 + [1])), 6)  # log(4) / log(9)
     0.63093
     """
     if len(labels) == 0:
-        raise ModebridgeError("Expected data to fit a temperature on, but got no sample; give a validation split.")
+        raise ModebridgeError("Expected data to fit a temperature on, but got no sample; pass a validation split.")
     if len(probabilities) != len(labels):
         raise ModebridgeError(
-            f"Expected one row of probabilities a label, but got {len(probabilities)} for {len(labels)}; check them."
+            f"Expected one row of probabilities per label, but got {len(probabilities)} for {len(labels)}; check them."
         )
     if not bool(torch.isfinite(probabilities).all()):
         raise ModebridgeError("Expected probabilities to be finite, but got NaN or Inf; check the images.")
@@ -65,7 +65,7 @@ def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
     if data.all_right():
         return _unfitted(f"in all {len(labels)} rows the true class is the most probable one")
     stride = len(labels) // FIRST
-    # A guess may be at a bound, where the NLL is flat; the middle is the better place to start from then.
+    # A guess may be at a bound, where the NLL is flat; then it is better to start in the middle.
     guess = _sharpest(_Data(probabilities[::stride], labels[::stride]), 1.0)[0] if stride >= 4 else 1.0
     sharpness, confidence = _sharpest(data, guess if 0.1 < guess < 10 else 1.0)
     if sharpness > 1 and confidence > (len(labels) + 1) / (len(labels) + 2):
@@ -76,27 +76,27 @@ def fit_temperature(probabilities: Tensor, labels: Tensor) -> float:
 def _unfitted(got: str) -> float:
     warnings.warn(
         f"Expected validation data with wrong predictions to fit a temperature on, but {got}; the temperature stays 1: "
-        "give more data, and none that the networks were trained on.",
+        "use more data, and none that the networks were trained on.",
         stacklevel=3,
     )
     return 1.0
 
 
 class _Data:
-    """The log-probabilities of all rows, each less its largest, in parts that fit a CPU's cache."""
+    """The log-probabilities of all rows, each minus its maximum, in parts that fit a CPU's cache."""
 
     def __init__(self, probabilities: Tensor, labels: Tensor) -> None:
         self.rows, classes = probabilities.shape
         count = max(1, CHUNK // classes) if probabilities.device.type == "cpu" else self.rows
         parts = [slice(start, start + count) for start in range(0, self.rows, count)]
         self.logs = [(probabilities[part].double() + FLOOR).log_() for part in parts]
-        # The largest is then exactly 0, so that the small sums of sure rows lose no digit beside it.
+        # The maximum is then exactly 0, so the small sums of confident rows lose no digits.
         self.logs = [part.sub_(part.amax(dim=1, keepdim=True)) for part in self.logs]
         pairs = zip(self.logs, [labels[part] for part in parts], strict=True)
         self.of_labels = [logs.gather(1, numbers.view(-1, 1))[:, 0] for logs, numbers in pairs]
 
     def all_right(self) -> bool:
-        """Whether in no row another class is more probable than the true one."""
+        """Whether the true class is the most probable one in every row."""
         return not any(bool(of_labels.any()) for of_labels in self.of_labels)
 
     def derivatives(self, sharpness: float) -> tuple[float, float, float]:
@@ -113,23 +113,23 @@ class _Data:
 
 
 def _sharpest(data: _Data, start: float) -> tuple[float, float]:
-    """The sharpness with the lowest NLL, and the mean confidence there: Newton's method on its log, in a bracket."""
+    """The sharpness with the lowest NLL, by Newton's method on its log in a bracket, and the mean confidence there."""
     edges = (-math.log(BOUNDS[1]), -math.log(BOUNDS[0]))
     (low, high), x = edges, math.log(start)
-    for turn in range(200):
+    for iteration in range(200):
         sharpness = math.exp(x)
         slope, curvature, confidence = data.derivatives(sharpness)
         if x == edges[slope < 0]:  # the NLL still falls at the bound
             return 1 / BOUNDS[slope >= 0], confidence
         low, high = (low, x) if slope > 0 else (x, high)
         step = -slope / (curvature * sharpness) if curvature > 0 else -math.copysign(math.inf, slope)
-        if abs(step) < 1e-7 or high - low < 1e-14:  # the next step would be of the order of this one's square
+        if abs(step) < 1e-7 or high - low < 1e-14:  # the next step would be about the square of this one
             return sharpness * math.exp(max(low - x, min(high - x, step))), confidence
         ahead, middle = x + step, (low + high) / 2
         if not low < ahead < high:
             edge = high if step > 0 else low
             x = edge if edge in edges else middle
         else:
-            # Far from the minimum, where the derivative dies away, steps are short: halving the bracket is faster.
-            x = middle if turn >= 8 and turn % 2 else ahead
+            # Far from the minimum the derivative vanishes and steps are short: halving the bracket is faster.
+            x = middle if iteration >= 8 and iteration % 2 else ahead
     return math.exp(x), confidence

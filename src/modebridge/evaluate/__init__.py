@@ -1,4 +1,4 @@
-"""What an ensemble is worth and what it costs: scores, calibration, DEE, correspondence, curves, FLOPs."""
+"""Scores and costs of ensembles: calibration, DEE, correspondence, curve profiles, FLOPs."""
 
 from modebridge.evaluate.advice import Advice, Choice, advise
 from modebridge.evaluate.align_and_measure import Alignment, align

@@ -1,4 +1,4 @@
-"""What should I use? The best combination or cascade of members under a budget, from validation data alone."""
+"""Choose the best combination or cascade of members within a budget, from validation data only."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from modebridge.evaluate.search import CHUNK, EPSILON, MOST, Combination, Member
 __all__ = ["Advice", "Choice", "advise"]
 
 NEAR, TIES = 1e-5, 200
-"""How near to the front the search's figure must be for a combination to be scored again in float64; how many."""
+"""Distance to the front within which combinations are scored again in float64, and their maximum number."""
 POINTS = (1.05, 1.1, 1.15, 1.2, 1.3, 1.5, 2.0)
-"""The average costs at which cascades are looked at, beside the budget itself."""
+"""Average costs at which cascades are evaluated, in addition to the budget."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A combination, what it costs in networks, and its scores on the validation split.
+    """A combination, its cost and its scores on the validation split.
 
     Args:
-        members: modes, then bridges, each in the order of what they add; of a cascade the one that answers first.
-        cost: in networks; of a cascade the average over the validation images.
-        nll: calibrated.
-        accuracy: share of right answers.
-        mean: how the members' probabilities become one.
-        average_cost: what a cascade was allowed to cost; None for a combination that is asked about all images.
-        threshold: images whose first member is at least this confident get its answer alone.
-        asked: the share of validation images about which the further members are asked.
-        training: what must be trained for it, in epochs of one network; None where nobody asked.
+        members: modes, then bridges, each ordered by gain; in a cascade the mode that runs on all images comes first.
+        cost: cost in networks; for a cascade the average over the validation images.
+        nll: calibrated negative log likelihood.
+        accuracy: share of correct predictions.
+        mean: how the members' probabilities are averaged.
+        average_cost: cost limit of a cascade; None for a combination that runs on all images.
+        threshold: images for which the first member is at least this confident use it alone.
+        asked: share of validation images that need the other members.
+        training: training needed, in epochs of one network; None if not requested.
     """
 
     members: tuple[str, ...]
@@ -55,16 +55,16 @@ class Choice:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to use.
+    """The recommended combination and the alternatives.
 
     Args:
         chosen: the best combination or cascade within the budget.
-        front: what nothing as cheap or cheaper beats, by rising cost, beyond the budget too: combinations, and of
-            cascades the best at each of a few average costs.
-        looked_at: how many combinations were scored.
-        whole: every combination that costs at most this was looked at, so that choice and front are the true ones up to
-            there; infinity where all were. Cascades are made of the combinations on the front alone.
-        other_mean: the chosen members, at the same average cost, by the other mean.
+        front: the Pareto front by rising cost, also beyond the budget: combinations, and the best cascade at each of a
+            few average costs.
+        looked_at: number of combinations scored.
+        whole: the search is exhaustive up to this cost, so choice and front are exact up to there; infinity if all
+            combinations were scored. Cascades use only combinations on the front.
+        other_mean: the chosen members, at the same average cost, with the other mean.
     """
 
     chosen: Choice
@@ -84,32 +84,32 @@ def advise(
     mean: Mean = "probability",
     effort: Effort | None = None,
 ) -> Advice:
-    """Choose members by their calibrated NLL on the validation split; the test split is never looked at.
+    """Choose members by their calibrated NLL on the validation split; the test split is never used.
 
-    A combination is some modes and some bridges that read no others; so its cost is the sum of its members'. All are
-    looked at where they are not too many; else all that cost up to so many networks (the budget at least, if possible)
-    and, beyond, what a beam search finds. Each combination on the front is looked at as a cascade too: one of its modes
-    answers alone where it is sure, all members together where it is not, at some average costs and at the budget.
+    A combination consists of modes and of bridges that read only these modes, so its cost is the sum of its members'.
+    If feasible, all are scored. Otherwise all up to some cost (at least the budget, if possible) are scored, and a beam
+    search covers the rest. Each combination on the front is also evaluated as a cascade, at some average costs and at
+    the budget: one of its modes runs alone on images where it is confident, and all members run on the others.
 
     Args:
-        answers: what modes and bridges said; networks on curves, which only teach, are left out.
-        budget: in networks; 1.2 is one network and a fifth.
-        prices: what each member adds to the cost, in networks; None takes relative FLOPs.
-        most: combinations x images x classes that may be looked at.
-        cascades: whether to look at cascades; where parameters are what counts they save nothing.
-        mean: how members become one.
-        effort: the training behind members, and how much of it there may be; None for no limit.
+        answers: logits of modes and bridges; networks on curves, which are only targets, are left out.
+        budget: maximum cost in networks, such as 1.2.
+        prices: cost of each member in networks; None uses relative FLOPs.
+        most: maximum number of combinations x images x classes to score.
+        cascades: whether to consider cascades; they save FLOPs but no parameters.
+        mean: how the members' probabilities are averaged.
+        effort: training needed by the members, and its limit; None for no limit.
     """
     members = _members(answers, prices, effort)
     if not list(members.after(())):
         assert effort is not None
         least = min(effort.of([name]) for name in members.names[: members.networks])
         raise ModebridgeError(
-            f"Expected a training budget of at least {least:.3g} epochs of one network, but got {effort.most:g}; say "
-            "which networks are trained already, or allow more."
+            f"Expected a training budget of at least {least:.3g} epochs of one network, but got {effort.most:g}; "
+            "specify which networks are already trained, or allow more."
         )
     if not budget >= min(members.prices[: members.networks]):
-        raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; 1.2 is a usual one.")
+        raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; try 1.2.")
     small = answers.heads(members.names[0], "valid")[0].numel() <= CHUNK
     with _one_thread() if small else nullcontext():
         return _advice(answers, members, budget, most, cascades, mean)
@@ -119,7 +119,7 @@ def _advice(answers: Answers, members: Members, budget: float, most: int, cascad
     logits = [answers.heads(name, "valid") for name in members.names]
     searched = search(members, logits, answers.valid_labels, budget, most, mean)
     costs = {one: members.cost(one) for one in searched.nll}
-    # The search's last digits are float32's: what lies about its front is scored as every table scores it.
+    # The search uses float32: combinations near its front are scored again in float64, as in every table.
     near = [*_front(costs, searched.nll, 0.0), *_front(costs, searched.nll, NEAR)[:TIES]]
     judge = _Judge(answers, members, mean)
     scored = {one: judge.choice(_by_gain(members, one, searched.nll), costs[one]) for one in dict.fromkeys(near)}
@@ -130,8 +130,8 @@ def _advice(answers: Answers, members: Members, budget: float, most: int, cascad
     chosen = next((one for one in reversed(front) if one.cost <= budget + EPSILON), None)
     if chosen is None:
         raise ModebridgeError(
-            f"Expected something within the training budget to cost at most {budget:g} networks, but the cheapest "
-            f"costs {front[0].cost:.3g}; raise one of the two."
+            f"Expected some combination within the training budget to cost at most {budget:g} networks, but the "
+            f"cheapest costs {front[0].cost:.3g}; raise one of the two."
         )
     other = _Judge(answers, members, "probability" if mean == "logarithmic" else "logarithmic")
     counted = [_with_training(choice, members.effort) for choice in front]
@@ -143,7 +143,7 @@ def _with_training(choice: Choice, effort: Effort | None) -> Choice:
 
 
 class _Judge:
-    """Choices scored on the validation split, by the surprise and the right answers of each combination's images."""
+    """Scores choices on the validation split, from the surprisal and correctness of each image."""
 
     def __init__(self, answers: Answers, members: Members, mean: Mean) -> None:
         self._answers, self._mean = answers, mean
@@ -151,12 +151,12 @@ class _Judge:
         self._seen: dict[tuple[str, ...], tuple[Tensor, Tensor, Tensor]] = {}
 
     def choice(self, names: Sequence[str], cost: float) -> Choice:
-        """A combination that is asked about all images."""
+        """A combination that runs on all images."""
         _, surprise, right = self._images(names)
         return Choice(tuple(names), cost, float(surprise.mean()), float(right.mean()), self._mean)
 
     def cascade(self, names: Sequence[str], average_cost: float) -> Choice | None:
-        """The cascade of a combination at an average cost; None where that is no more than the first member's."""
+        """The cascade of a combination at an average cost; None if the cost is not above the first member's."""
         alone, whole = self._prices[names[0]], sum(self._prices[name] for name in names)
         if not alone < average_cost < whole:
             return None
@@ -179,7 +179,7 @@ class _Judge:
         )
 
     def cascades(self, combinations: Sequence[Sequence[str]], points: Iterable[float]) -> list[Choice]:
-        """The best cascade of combinations at each average cost, each of their modes as the first."""
+        """The best cascade at each average cost, over all combinations and all their modes as first member."""
         reads = self._answers.costs
         orders = [
             (first, *(name for name in names if name != first))
@@ -196,13 +196,13 @@ class _Judge:
         return best
 
     def like(self, chosen: Choice) -> Choice:
-        """The same members, at the same average cost, by this judge's mean."""
+        """The same members at the same average cost, with this judge's mean."""
         plain = self.choice(chosen.members, chosen.cost)
         return plain if chosen.average_cost is None else self.cascade(chosen.members, chosen.average_cost) or plain
 
     def _images(self, names: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of every validation image (N,): the confidence, the surprise and whether the answer is right."""
-        # The order of members is of no account here, and cascades have them in several.
+        """Confidence, surprisal and correctness of every validation image, each (N,)."""
+        # The order of members does not matter here, and cascades use several orders.
         key = tuple(sorted(names))
         if key not in self._seen:
             table, labels = self._answers.calibrated(names, "valid", mean=self._mean), self._answers.valid_labels
@@ -211,7 +211,7 @@ class _Judge:
 
 
 def _merged(front: Sequence[Choice], cascades: Sequence[Choice]) -> list[Choice]:
-    """The front of both: by rising cost, what has a lower NLL than everything as cheap or cheaper."""
+    """The joint front: by rising cost, choices with a lower NLL than everything as cheap or cheaper."""
     merged: list[Choice] = []
     for one in sorted([*front, *cascades], key=lambda one: (round(one.cost, 9), one.nll, one.members)):
         if not merged or one.nll < merged[-1].nll:
@@ -222,7 +222,7 @@ def _merged(front: Sequence[Choice], cascades: Sequence[Choice]) -> list[Choice]
 def _members(answers: Answers, prices: Mapping[str, float] | None, effort: Effort | None) -> Members:
     modes = [name for name, cost in answers.costs.items() if not cost.reads and cost.usable]
     places = {name: place for place, name in enumerate(modes)}
-    # A bridge whose modes are not all there cannot be run.
+    # A bridge can run only if all modes it reads are available.
     readers = {name: set(cost.reads) for name, cost in answers.costs.items() if cost.reads and cost.usable}
     bridges = [name for name, reads in readers.items() if reads <= set(modes)]
     names = (*modes, *bridges)
@@ -239,10 +239,10 @@ def _members(answers: Answers, prices: Mapping[str, float] | None, effort: Effor
 
 
 def _front(costs: Mapping[Combination, float], nll: Mapping[Combination, float], slack: float) -> list[Combination]:
-    """By rising cost, what has a lower NLL than everything as cheap or cheaper, or one higher by up to `slack`."""
+    """By rising cost, combinations with an NLL below that of everything as cheap or cheaper, plus `slack`."""
     front: list[Combination] = []
     lowest = inf
-    # Sums of the same prices in another order differ in the last bit: they are one cost.
+    # Sums of the same prices in another order differ in the last bit: treat them as equal.
     for one in sorted(costs, key=lambda one: (round(costs[one], 9), nll[one], len(one), one)):
         if nll[one] < lowest + slack:
             front.append(one)
@@ -251,9 +251,9 @@ def _front(costs: Mapping[Combination, float], nll: Mapping[Combination, float],
 
 
 def _by_gain(members: Members, combination: Combination, nll: Mapping[Combination, float]) -> list[str]:
-    """The names of a combination: modes, then bridges, each time the one that helps most.
+    """The names of a combination: modes, then bridges, greedily ordered by gain.
 
-    An elastic file asks the first mode alone, or the first few bridges.
+    An elastic file may run only the first mode, or only the first few bridges.
     """
     ordered: list[int] = []
     for group in (
@@ -262,7 +262,7 @@ def _by_gain(members: Members, combination: Combination, nll: Mapping[Combinatio
     ):
         left = list(group)
         while left:
-            # Where all were looked at the smaller ones are known too; elsewhere the order of unknown ones is kept.
+            # After an exhaustive search all subsets are known; otherwise unknown ones keep their order.
             best = min(left, key=lambda k: nll.get(tuple(sorted((*ordered, k))), inf))
             left.remove(best)
             ordered.append(best)
@@ -271,7 +271,7 @@ def _by_gain(members: Members, combination: Combination, nll: Mapping[Combinatio
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Threads would only wait for each other on small tables, most of all on a busy machine."""
+    """Use one thread: on small tables threads mostly wait for each other, especially on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""Align two modes, and say what it brought: how well units match, and the barrier between the modes."""
+"""Align two modes, and measure the effect: how well units match, and the barrier between the modes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["Alignment", "align"]
 
 @dataclass(frozen=True)
 class Alignment:
-    """A mode renumbered to match another, with the proof and the figures.
+    """A mode permuted to match another, with the check and the measurements.
 
     Args:
-        mode: the same function as before, its units in the order of the reference's.
+        mode: the same function as before, with its units in the order of the reference's.
         by: "activations" or "weights".
-        matches: of every group of units: the mean correlation (or cosine) of matched units before and after.
-        difference: of everything that the network returns on several batches before and after, relative to the largest
-            number there, in float64: the proof.
-        barrier_before: how far the NLL rises on the straight line between the modes; None where not asked for.
-        barrier_after: the same after aligning.
-        stopped: what kept units in place (operations, weights that never ran, outputs beside the logits), and where.
-        matched: everything else: groups and permutations.
+        matches: mean correlation (or cosine) of matched units before and after, per group of units.
+        difference: largest difference between the network's outputs before and after on several batches, relative to
+            the largest value, in float64. It verifies that the function is unchanged.
+        barrier_before: rise of the NLL on the straight line between the modes; None if not measured.
+        barrier_after: the barrier after aligning.
+        stopped: what kept units in place (operations, unused weights, outputs other than the logits), and where.
+        matched: groups and permutations.
     """
 
     mode: Mode
@@ -46,12 +46,12 @@ class Alignment:
 
     @property
     def quality_before(self) -> float:
-        """The mean similarity of units at the same place, over all units, before."""
+        """Mean similarity of units at the same index, over all units, before aligning."""
         return _mean([match.before for match in self.matches], self.matches)
 
     @property
     def quality_after(self) -> float:
-        """The same after aligning."""
+        """Mean similarity of units at the same index, over all units, after aligning."""
         return _mean([match.after for match in self.matches], self.matches)
 
     def __str__(self) -> str:
@@ -59,14 +59,14 @@ class Alignment:
         lines = [
             f"Aligned {sum(match.size for match in self.matches)} units in {len(self.matches)} groups by {self.by}: "
             f"mean {measure} {self.quality_before:.3f} -> {self.quality_after:.3f}; "
-            f"the same function to {self.difference:.1e}."
+            f"outputs are unchanged to {self.difference:.1e}."
         ]
         if self.barrier_before is not None and self.barrier_after is not None:
             lines.append(f"Barrier on the straight line (NLL): {self.barrier_before:.3f} -> {self.barrier_after:.3f}.")
         if self.stopped:
             places = ", ".join(f"{name} in '{where}'" for name, where in self.stopped[:3])
             more = f" and {len(self.stopped) - 3} more" if len(self.stopped) > 3 else ""
-            lines.append(f"Units that stay where they are because of {places}{more}.")
+            lines.append(f"Some units stay in place because of {places}{more}.")
         return "\n".join(lines)
 
 
@@ -84,28 +84,28 @@ def align(
     engine: HasDevice | None = None,
     progress: Progress | None = None,
 ) -> Alignment:
-    """Renumber the units of `b` to match those of `a`: the same function, nearer in parameter space.
+    """Permute the units of `b` to match those of `a`: the same function, closer in parameter space.
 
-    Which units can be renumbered is found by watching forward passes of several batches, so it works for any network;
-    the result is run against the original every time, and refused where it is not the same function. The data are read
-    at most twice: a few batches, and `images` images for activations.
+    The units that can be permuted are found by tracing forward passes of several batches, so it works for any network.
+    The result is always compared with the original, and an error is raised if it is not the same function. The data
+    are read at most twice: a few batches, and `images` images for activations.
 
     Args:
-        net: the network that both modes fit.
+        net: the network of both modes.
         a: the reference.
-        b: the mode to renumber.
-        data: yields (images, labels): what activations are compared on and barriers measured on; training data.
-        by: "activations" (correlation, as the paper) or "weights" (coordinate descent over groups).
-        spec: the groups as written by hand, {"layer.weight": ("group", None), ...}, where they cannot be found.
-        images: how many are looked at for activations.
-        barriers: whether to measure the barrier on the straight line before and after (five points each, and batch
-            norm's statistics at each).
-        barrier_images: how many it is measured on; they are held in memory.
-        engine: its device is where everything runs (`mb.Engine`, or anything with a `device`); None is where `a` is.
-        progress: told of what is done: "activations" by images, "barriers" by networks.
+        b: the mode to permute.
+        data: yields (images, labels) to compare activations and measure barriers on; use training data.
+        by: "activations" (correlation, as in the paper) or "weights" (coordinate descent over groups).
+        spec: groups specified by hand, {"layer.weight": ("group", None), ...}, if they cannot be found.
+        images: number of images for activations.
+        barriers: whether to measure the barrier on the straight line before and after (five points each, with batch
+            norm's statistics re-estimated at each).
+        barrier_images: number of images for barriers; they are held in memory.
+        engine: `mb.Engine`, or anything with a `device`, to run on; None uses the device of `a`.
+        progress: progress callback: "activations" counts images, "barriers" networks.
 
     Returns:
-        The mode, where `b` was, with the proof and the figures.
+        The aligned mode, on the device of `b`, with the check and the measurements.
     """
     if barriers and barrier_images < 1:
         raise ModebridgeError(
@@ -125,7 +125,7 @@ def align(
             counted(curve_profile(placed, BezierCurve.line(start, b.to(device), 0), held, [r], held)[0])
             for r in (0.0, 0.25, 0.5, 0.75, 1.0)
         ]
-        # The renumbered end is the same function, so only what lies between is another.
+        # The permuted end is the same function, so only the points between differ.
         line = BezierCurve.line(start, matched.mode.to(device), 0)
         between = [counted(curve_profile(placed, line, held, [point.r], held)[0]) for point in points[1:-1]]
         before, after = barrier(points), barrier([points[0], *between, points[-1]])
@@ -135,7 +135,7 @@ def align(
 
 
 class _Counted:
-    """Tells of every point that is done."""
+    """Reports progress after every point."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0

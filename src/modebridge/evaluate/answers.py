@@ -1,4 +1,4 @@
-"""What every member said on held-out images: enough to score any combination without running a network again."""
+"""The logits of every member on held-out images: enough to score any combination without running a network."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["Answers", "Combined", "MemberCost"]
 
 @dataclass(frozen=True)
 class MemberCost:
-    """What a member adds to a forward pass of one image.
+    """The cost that a member adds to a forward pass of one image.
 
     Args:
         flops: multiply-adds.
-        params: parameters.
+        params: number of parameters.
         reads: the members whose features it reads.
-        usable: whether an ensemble to deploy may have it; False for what only teaches others.
-        alone: whether it is used by itself only, being another network than the others.
+        usable: whether it can be part of a deployed ensemble; False for members that are only targets.
+        alone: whether it cannot be combined with others, because it is another network.
     """
 
     flops: float
@@ -40,22 +40,22 @@ class Combined:
     """A combination of members, scored on the test split with a temperature from the validation split.
 
     Args:
-        members: their names.
-        relative_flops: multiply-adds, one base network being 1; of a cascade the average over the test images.
-        relative_params: parameters, one base network being 1.
-        accuracy: share of right answers.
+        members: names of the members.
+        relative_flops: multiply-adds relative to one base network; for a cascade the average over the test images.
+        relative_params: parameters relative to one base network.
+        accuracy: share of correct predictions.
         nll: negative log likelihood after calibration.
         ece: expected calibration error after calibration.
         brier: Brier score after calibration.
         raw_nll: negative log likelihood before calibration.
         raw_ece: expected calibration error before calibration.
         raw_brier: Brier score before calibration.
-        temperature: fitted on the validation split.
-        nll_interval: 95 % bootstrap interval of `nll` over test images, where asked for.
-        accuracy_interval: the same of `accuracy`.
-        threshold: of a cascade: images whose first member is at least this confident get its answer alone.
-        asked: the share of test images about which the further members were asked; 1 of what is no cascade.
-        mean: how the members' probabilities became one.
+        temperature: temperature fitted on the validation split.
+        nll_interval: 95 % bootstrap interval of `nll` over test images, if requested.
+        accuracy_interval: 95 % bootstrap interval of `accuracy`, if requested.
+        threshold: for a cascade: images for which the first member is at least this confident use it alone.
+        asked: share of test images that need the other members; 1 if not a cascade.
+        mean: how the members' probabilities are averaged.
     """
 
     members: tuple[str, ...]
@@ -78,14 +78,14 @@ class Combined:
 
 @dataclass(frozen=True)
 class Answers:
-    """The logits of every member on the validation and the test split.
+    """The logits of every member on the validation and test splits.
 
     Args:
-        valid: (N, K) logits by member; (H, N, K) where a member has several heads, each one voice in the mean.
-        test: the same on the test split.
-        valid_labels: (N,).
-        test_labels: (N,).
-        costs: by member; a mode costs one base network.
+        valid: validation logits (N, K) by member; (H, N, K) for H heads, each of which counts as one in the mean.
+        test: test logits by member.
+        valid_labels: validation labels (N,).
+        test_labels: test labels (N,).
+        costs: costs by member; a mode costs one base network.
     """
 
     valid: Mapping[str, Tensor]
@@ -100,7 +100,7 @@ class Answers:
     def probabilities(self, members: Sequence[str], split: str = "test", mean: Mean = "probability") -> Tensor:
         """The mean probability (N, K) of some members, in float64."""
         if not members:
-            raise ModebridgeError("Expected a combination to have members, but got none; name at least one mode.")
+            raise ModebridgeError("Expected a combination to have members, but got none; pass at least one mode.")
         heads = [head for name in members for head in self.heads(name, split)]
         return average([head.double().softmax(dim=-1) for head in heads], mean)
 
@@ -113,7 +113,7 @@ class Answers:
         return [logits] if logits.ndim == 2 else list(logits)
 
     def temperature(self, members: Sequence[str], mean: Mean = "probability") -> float:
-        """Of a combination, fitted on the validation split; once, however often it is asked for."""
+        """The temperature of a combination, fitted on the validation split and cached."""
         key = mean, tuple(members)
         if key not in self._temperatures:
             probabilities = self.probabilities(members, "valid", mean)
@@ -128,29 +128,29 @@ class Answers:
         threshold: float | None = None,
         mean: Mean = "probability",
     ) -> Tensor:
-        """The calibrated probability of a combination, or of a cascade where there is a threshold."""
+        """The calibrated probability of a combination, or of a cascade if there is a threshold."""
         long = scale(self.probabilities(members, split, mean), self.temperature(members, mean))
         if threshold is None:
             return long
         return cascaded(self.calibrated(members[:1], split, mean=mean), long, threshold)[0]
 
     def threshold(self, members: Sequence[str], average_cost: float, mean: Mean = "probability") -> float:
-        """The threshold at which a cascade of members costs so much on average on the validation images.
+        """The threshold at which a cascade has the given average cost on the validation images.
 
         Args:
-            members: the first answers alone where it is sure.
-            average_cost: multiply-adds, one base network being 1.
-            mean: of the heads of the first, where it has several.
+            members: names of the members; the first runs on all images.
+            average_cost: average multiply-adds relative to one base network.
+            mean: how the first member's heads are averaged, if it has several.
         """
         alone, whole = self.cost(members[:1])[0], self.cost(members)[0]
         confidences = self.calibrated(members[:1], "valid", mean=mean).amax(dim=-1)
         return choose_threshold(confidences, alone, whole - alone, average_cost)
 
     def cost(self, members: Sequence[str]) -> tuple[float, float]:
-        """Relative multiply-adds and parameters: a mode that is read runs, whether it is a member or not."""
+        """Relative multiply-adds and parameters, including modes that are read but are not members."""
         unit = next((cost for cost in self.costs.values() if not cost.reads and not cost.alone), None)
         if unit is None:
-            raise ModebridgeError("Expected the answers to have a mode to measure costs by, but got bridges alone.")
+            raise ModebridgeError("Expected the answers to include a mode as unit of cost, but got only bridges.")
         run = dict.fromkeys(members)
         for name in members:
             run |= dict.fromkeys(self.costs[name].reads)
@@ -168,11 +168,11 @@ class Answers:
         """Every score of a combination on the test split.
 
         Args:
-            members: their names.
-            threshold: of a cascade, see `threshold`: the first member is asked about all images, the others only about
-                those that it is less sure of. Their share of the test images makes the cost.
-            mean: how the members' probabilities become one.
-            intervals: whether to make bootstrap intervals, which takes longer.
+            members: names of the members.
+            threshold: for a cascade, see `threshold`: the first member runs on all images, the others only on those
+                where it is less confident. The cost depends on their share of the test images.
+            mean: how the members' probabilities are averaged.
+            intervals: whether to compute bootstrap intervals, which takes longer.
         """
         plain, labels = self.probabilities(members, mean=mean), self.test_labels
         temperature = self.temperature(members, mean)

@@ -13,19 +13,19 @@ from modebridge.errors import ModebridgeError
 __all__ = ["Interval", "bootstrap_mean", "interval_of", "resampled_means"]
 
 Interval: TypeAlias = tuple[float, float]
-"""Low and high."""
+"""Lower and upper bound."""
 
 
 def bootstrap_mean(values: Tensor, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Interval:
-    """Where the mean of per-sample values (N,), such as `surprisals`, would lie if as many samples were drawn again.
+    """Bootstrap interval for the mean of per-sample values (N,), such as `surprisals`.
 
-    It holds the spread of the test samples alone, not that of training: seeds are another matter.
+    It covers the variation of the test samples only, not that of training seeds.
 
     Args:
-        values: one a sample.
-        resamples: how many times N samples are drawn with replacement.
-        level: the share of resampled means within the interval.
-        seed: of the draws; one seed draws the same samples for every score.
+        values: one value per sample.
+        resamples: number of times N samples are drawn with replacement.
+        level: share of resampled means within the interval.
+        seed: seed of the draws; the same seed draws the same samples for every score.
 
     >>> bootstrap_mean(torch.arange(100) % 2 == 0, resamples=200)
     (0.4, 0.59)
@@ -34,17 +34,17 @@ def bootstrap_mean(values: Tensor, *, resamples: int = 1000, level: float = 0.95
     if values.dim() != 1 or len(values) == 0:
         raise ModebridgeError(
             f"Expected values to be (N,) with at least one sample, but got the shape {tuple(values.shape)}; "
-            "give one number a sample."
+            "pass one number per sample."
         )
     means = [float(values[index].double().mean()) for index in _draws(len(values), resamples, seed, values.device)]
     return _percentiles(means, level)
 
 
 def resampled_means(values: Tensor, *, resamples: int = 1000, seed: int = 0) -> Tensor:
-    """The means of C per-sample values (N, C) over the samples of each resample: (resamples, C) in float64.
+    """The means of C per-sample values (N, C) over each resample: (resamples, C) in float64.
 
-    Each resample is drawn once for all columns, so differences and ratios of columns are paired; `interval_of` makes
-    intervals of them. A ratio means something only where what it is divided by is away from 0: look at that first.
+    Each resample is drawn once for all columns, so differences and ratios of columns are paired; `interval_of` turns
+    them into intervals. A ratio is meaningful only if its denominator is away from 0: check that first.
 
     >>> means = resampled_means(torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]), resamples=50)
     >>> interval_of(means[:, 0] / means[:, 1])
@@ -54,10 +54,10 @@ def resampled_means(values: Tensor, *, resamples: int = 1000, seed: int = 0) -> 
     if values.dim() != 2 or len(values) == 0:
         raise ModebridgeError(
             f"Expected values to be (N, C) with at least one sample, but got the shape {tuple(values.shape)}; "
-            "give one row a sample."
+            "pass one row per sample."
         )
     samples = len(values)
-    # How often each sample was drawn, so that all columns take one product a resample.
+    # Counts of each sample, so that all columns need only one product per resample.
     return torch.stack(
         [
             index.bincount(minlength=samples).double() @ values.double() / samples
@@ -67,20 +67,20 @@ def resampled_means(values: Tensor, *, resamples: int = 1000, seed: int = 0) -> 
 
 
 def interval_of(values: Tensor, level: float = 0.95) -> Interval:
-    """The percentile interval of a score's values over resamples (R,)."""
+    """The percentile interval of a score's values (R,) over resamples."""
     _check(len(values), level)
     return _percentiles(values.tolist(), level)
 
 
 def _check(resamples: int, level: float) -> None:
     if resamples < 1:
-        raise ModebridgeError(f"Expected resamples to be at least 1, but got {resamples}; 1000 is the usual number.")
+        raise ModebridgeError(f"Expected resamples to be at least 1, but got {resamples}; the default is 1000.")
     if not 0 < level < 1:
-        raise ModebridgeError(f"Expected level to be within (0, 1), but got {level}; 0.95 is the usual one.")
+        raise ModebridgeError(f"Expected level to be within (0, 1), but got {level}; the default is 0.95.")
 
 
 def _draws(samples: int, resamples: int, seed: int, device: torch.device) -> Iterator[Tensor]:
-    # Drawn on the CPU, so that a score on a GPU has the same interval.
+    # Drawn on the CPU, so that scores on a GPU have the same interval.
     generator = torch.Generator().manual_seed(seed)
     for _ in range(resamples):
         yield torch.randint(samples, (samples,), generator=generator).to(device)

@@ -1,4 +1,4 @@
-"""Cascades: one member answers alone where it is sure; all others are asked about the remaining images only."""
+"""Cascades: confident images use only the first member; all others run on the remaining images."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from modebridge.errors import ModebridgeError
 __all__ = ["ALL", "cascaded", "choose_threshold"]
 
 ALL = 2.0
-"""A threshold that no confidence reaches: every image takes the long way."""
+"""A threshold above any confidence: every image uses all members."""
 
 
 def choose_threshold(confidences: Tensor, base_cost: float, extra_cost: float, average_cost: float) -> float:
-    """The highest threshold whose average cost on these images is at most what was asked for.
+    """The highest threshold whose average cost on these images is at most the given cost.
 
-    The least confident images take the long way. Images of the same confidence go the same way, so the cost may be a
-    little less than what was asked for.
+    The least confident images use all members. Images of equal confidence are treated alike, so the cost may be
+    slightly below the limit.
 
     Args:
-        confidences: (N,), the first base's top probabilities on validation images, after its own temperature.
-        base_cost: of the first base, for every image.
-        extra_cost: of all the rest, for an image that takes the long way.
-        average_cost: what an image may cost on average.
+        confidences: top probabilities (N,) of the first base on validation images, after its own temperature.
+        base_cost: cost of the first base, for every image.
+        extra_cost: cost of all other members, for an image that uses them.
+        average_cost: maximum average cost per image.
 
     >>> choose_threshold(torch.tensor([0.5, 0.6, 0.7, 0.9]), 1.0, 0.2, 1.1)
     0.699999988079071
@@ -31,28 +31,28 @@ def choose_threshold(confidences: Tensor, base_cost: float, extra_cost: float, a
     if confidences.dim() != 1 or not len(confidences):
         raise ModebridgeError(
             f"Expected confidences to be (N,) with N at least 1, but got {tuple(confidences.shape)}; "
-            "give those of the validation images."
+            "pass those of the validation images."
         )
     if not average_cost >= base_cost > 0 or not extra_cost >= 0:
         raise ModebridgeError(
-            f"Expected an average cost of at least the base's {base_cost:g}, but got {average_cost:g}; ask for more."
+            f"Expected an average cost of at least the base's {base_cost:g}, but got {average_cost:g}; raise it."
         )
     if base_cost + extra_cost <= average_cost:
         return ALL
     ordered = confidences.double().sort().values
-    # An image takes the long way if its confidence is below the threshold: at ordered[n] the n lowest do.
+    # An image uses all members if its confidence is below the threshold: at ordered[n] the n lowest do.
     most = int((average_cost - base_cost) / extra_cost * len(ordered) + 1e-9)
-    # A cost short of everybody's by rounding alone is everybody's.
+    # If only rounding separates the cost from that of all images, all images use all members.
     return float(ordered[most]) if most < len(ordered) else ALL
 
 
 def cascaded(short: Tensor, long: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """The answers (N, K) behind a threshold, and which images (N,) took the long way.
+    """The probabilities (N, K) of a cascade, and which images (N,) used all members.
 
     Args:
-        short: (N, K) calibrated probabilities of the first member alone.
-        long: (N, K) those of all members.
-        threshold: images whose first member is at least this confident get its answer alone.
+        short: calibrated probabilities (N, K) of the first member alone.
+        long: calibrated probabilities (N, K) of all members.
+        threshold: images for which the first member is at least this confident use it alone.
 
     >>> cascaded(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.8, 0.2], [0.3, 0.7]]), 0.7)
     (tensor([[0.9000, 0.1000],

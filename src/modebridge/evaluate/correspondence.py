@@ -31,14 +31,14 @@ def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted
 
     .. math:: R^2_k = 1 - \frac{\sum_n (t_{nk} - p_{nk})^2}{\sum_n (t_{nk} - \bar t_k)^2}
 
-    The paper prints an R2 but does not say how it joins classes. Our default, "variance_weighted", weighs each class
-    by its variance in the target: one minus all squared error over all variance. A class that does not vary
-    counts 1 if it is met exactly, else 0, as in scikit-learn.
+    The paper reports an R2 but not how it averages over classes. Our default, "variance_weighted", weights each class
+    by its variance in the target: one minus the total squared error over the total variance. A constant class counts
+    1 if it is predicted exactly, otherwise 0, as in scikit-learn.
 
     Args:
-        target: (N, K) probabilities of the network on the curve, N at least 2.
-        prediction: (N, K) probabilities of the bridge.
-        average: "variance_weighted", "uniform" (the plain mean over classes) or "none" ((K,), one value a class).
+        target: probabilities (N, K) of the network on the curve, N at least 2.
+        prediction: probabilities (N, K) of the bridge.
+        average: "variance_weighted", "uniform" (the plain mean over classes) or "none" (one value per class, (K,)).
 
     >>> target = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     >>> r2(target, target), r2(target, torch.full((2, 2), 0.5))
@@ -51,13 +51,13 @@ def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted
     target, prediction = _pair(target, prediction)
     if len(target) < 2:
         raise ModebridgeError(
-            "Expected R2 to have at least 2 samples, but got 1, which has no variance; give more data."
+            "Expected R2 to have at least 2 samples, but got 1, which has no variance; use more data."
         )
     error = (target - prediction).square().sum(dim=0)
-    # A constant class has variance 0 by definition, not the dust that its rounded mean leaves.
+    # A constant class has variance 0 by definition, without the rounding error of its mean.
     constant = (target == target[0]).all(dim=0)
     variance = (target - target.mean(dim=0)).square().sum(dim=0).masked_fill(constant, 0.0)
-    # error / 0 is never taken: where the variance is 0 the answer is 1 or 0.
+    # Never divides by 0: where the variance is 0 the score is 1 or 0.
     scores = torch.where(
         variance > 0, 1 - error / variance.masked_fill(variance == 0, 1.0), (error == 0).to(error.dtype)
     )
@@ -69,24 +69,24 @@ def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted
 
 
 def kl(target: Tensor, prediction: Tensor) -> float:
-    """The mean over samples of KL(target || prediction) in nats, 1e-12 added to predictions before the logarithm.
+    """The mean over samples of KL(target || prediction) in nats; 1e-12 is added to predictions before the logarithm.
 
     >>> round(kl(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5]])), 4)
     0.6931
     """
     target, prediction = _pair(target, prediction)
-    # At least 0, which rounding may miss by a hair.
+    # Clamped at 0: rounding may give a tiny negative value.
     return max(0.0, float(kl_divergence(target, (prediction + FLOOR).log()).mean()))
 
 
 @dataclass(frozen=True)
 class Correspondence:
-    """How closely predictions follow their target.
+    """How closely predictions match their target.
 
     Args:
-        r2: weighted by each class's variance; our default.
-        r2_per_class: the plain mean of the classes' R2.
-        kl: the mean of KL(target || prediction), in nats.
+        r2: R2 weighted by the variance of each class; our default.
+        r2_per_class: unweighted mean of the classes' R2.
+        kl: mean of KL(target || prediction), in nats.
     """
 
     r2: float
@@ -95,7 +95,7 @@ class Correspondence:
 
 
 def correspondence(target: Tensor, prediction: Tensor) -> Correspondence:
-    """R2 both ways and KL of probabilities (N, K) against their target (N, K), N at least 2."""
+    """Both kinds of R2, and KL, of probabilities (N, K) against their target (N, K), N at least 2."""
     return Correspondence(
         r2=r2(target, prediction),
         r2_per_class=r2(target, prediction, "uniform"),

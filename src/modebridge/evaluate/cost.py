@@ -1,4 +1,4 @@
-"""What a combination of modes and bridges costs, counted without running it and without its weights."""
+"""The cost of a combination of modes and bridges, counted without running it and without its weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Cost", "CostConvention", "combination_cost", "cost", "feature_shapes
 CostConvention: TypeAlias = Literal["counted", "paper"]
 
 PAPER_WEIGHTS: dict[type[nn.Module], int] = {FilterResponseNorm: 6, nn.SiLU: 5, nn.MaxPool2d: 1}
-"""What one input element of a layer adds to the paper's FLOPs: fitted to its tables, documented nowhere."""
+"""FLOPs per input element of a layer in the paper's counting; undocumented, fitted to its tables."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Cost:
     """The cost of one forward pass of one image, and of the weights.
 
     Args:
-        flops: multiply-adds of convolutions and matrix products (the paper's elementwise work on top where asked for).
-        params: how many parameters there are.
-        relative_flops: in units of one base network.
-        relative_params: in units of one base network.
+        flops: multiply-adds of convolutions and matrix products (with the "paper" convention also elementwise work).
+        params: number of parameters.
+        relative_flops: FLOPs relative to one base network.
+        relative_params: parameters relative to one base network.
     """
 
     flops: float
@@ -46,9 +46,9 @@ def cost(ensemble: BridgedEnsemble, image: Sequence[int] | Inputs, convention: C
     """The cost of a whole bridged ensemble: every mode runs once, every bridge once.
 
     Args:
-        ensemble: nothing in it is run or changed.
-        image: (C, H, W) of one image; or a batch, for networks that take several inputs by name.
-        convention: "counted" is the truth; "paper" repeats the paper's columns, see `combination_cost`.
+        ensemble: the ensemble; it is neither run nor changed.
+        image: shape (C, H, W) of one image; or a batch, for networks that take several inputs by name.
+        convention: "counted" gives true counts, "paper" the paper's columns; see `combination_cost`.
     """
     base = ensemble.bases[0]
     bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
@@ -64,17 +64,17 @@ def combination_cost(
     bridges: Sequence[tuple[nn.Module, Sequence[Sequence[int]]]] = (),
     convention: CostConvention = "counted",
 ) -> Cost:
-    """The cost of `modes` base networks and some bridges, from architectures alone.
+    """The cost of `modes` base networks and some bridges, from their architectures.
 
-    "paper" counts as the paper's tables do: FLOPs are multiply-adds, 6 per element of filter response norm, 5 per SiLU
-    (as a module) and 1 per input of a max-pool; the parameters of bridges are divided by those of THREE base networks
-    (the curve's), both rounded to 0.01 M. So its relative parameters are a third of the truth; the absolute are true.
+    "paper" counts as the paper's tables do: FLOPs are multiply-adds, plus 6 per element of filter response norm, 5 per
+    SiLU (as a module) and 1 per input of a max-pool. The parameters of bridges are divided by those of THREE base
+    networks (the curve's), both rounded to 0.01 M, so relative parameters (not absolute ones) are a third of the truth.
 
     Args:
         base: the base network.
-        image: (C, H, W) of one image, or a batch.
-        modes: how many base networks run; 0 gives the bridges alone.
-        bridges: each body with the shapes of the features it reads, without the batch axis; one body may come twice.
+        image: shape (C, H, W) of one image, or a batch.
+        modes: number of base networks; 0 counts only the bridges.
+        bridges: each body with the shapes of the features it reads, without the batch axis; bodies may repeat.
         convention: "counted" or "paper".
 
     >>> from modebridge.bridges import body_like
@@ -85,12 +85,12 @@ def combination_cost(
     (1.1, 1.342)
     """
     if modes < 0:
-        raise ModebridgeError(f"Expected modes to be at least 0, but got {modes}; 0 gives the bridges alone.")
+        raise ModebridgeError(f"Expected modes to be at least 0, but got {modes}; 0 counts only the bridges.")
     if convention == "paper":
         for module in [base, *[body for body, _ in bridges]]:
             _check_frn(module, needed=module is base)
     unit = module_cost(base, image, convention=convention)
-    # The same body at the same shapes is counted once: tables ask for one bridge many times.
+    # The same body at the same shapes is counted once: tables use one bridge many times.
     known: dict[tuple[int, tuple[Shape, ...]], Cost] = {}
     parts: list[Cost] = []
     for body, features in bridges:
@@ -111,10 +111,10 @@ def combination_cost(
 
 
 def module_cost(module: nn.Module, *example: Sequence[int] | Inputs, convention: CostConvention = "counted") -> Cost:
-    """The cost of one module, in units of itself.
+    """The cost of one module, relative to itself.
 
-    It is counted on a copy without weights (torch's meta device), in evaluation mode, on a batch of one; only a module
-    that cannot run there is copied as it is and run on zeros. The caller's module is never touched.
+    It is counted on a copy without weights (on the meta device), in evaluation mode, with a batch of one. Only a module
+    that cannot run there is copied with its weights and run on zeros. The caller's module is never changed.
 
     Args:
         module: any module.
@@ -150,22 +150,22 @@ def module_cost(module: nn.Module, *example: Sequence[int] | Inputs, convention:
 
 
 def _check_frn(module: nn.Module, *, needed: bool) -> None:
-    """The paper's rule was fitted to networks with filter response norm; for others it means nothing."""
+    """Raise an error for networks without filter response norm: the paper's rule was not fitted to them."""
     others = (_NormBase, nn.GroupNorm, nn.LayerNorm)
     kinds = [type(layer).__name__ for layer in module.modules() if isinstance(layer, others)]
     normed = any(isinstance(layer, FilterResponseNorm) for layer in module.modules())
     if kinds or (needed and not normed):
         raise ModebridgeError(
-            f"Expected the paper's counting to meet networks with filter response norm only, to which it was fitted, "
-            f"but got {kinds[0] if kinds else 'none'} in {type(module).__name__}; use convention='counted'."
+            f"Expected networks with filter response norm, to which the paper's counting was fitted, but got "
+            f"{kinds[0] if kinds else 'none'} in {type(module).__name__}; use convention='counted'."
         )
 
 
 def _rounded(params: int) -> int:
-    # To 0.01 M, as the paper's tool printed them; a count that would vanish stays as it is.
+    # To 0.01 M, as the paper's tool printed them; a count that would become 0 is not rounded.
     return round(params, -4) or params
 
 
 def _ratio(part: float, whole: float) -> float:
-    # A base without a convolution or matrix product has no unit to measure in.
+    # A base without convolutions or matrix products cannot serve as a unit.
     return part / whole if whole else math.nan

@@ -1,4 +1,4 @@
-"""What must be trained before members can be used: parts that several of them share are trained once."""
+"""The training that members need; parts shared by several members are trained once."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Effort"]
 
 @dataclass(frozen=True)
 class Effort:
-    """The training behind members, and how much of it there may be.
+    """The training that members need, and its limit.
 
     Args:
-        parts: what must be trained for each member, by name: modes, curves, bridges, students.
-        epochs: of each part, in epochs of one base network.
-        most: at most so many epochs in all.
+        parts: the parts to train for each member, by name: modes, curves, bridges, students.
+        epochs: training cost of each part, in epochs of one base network.
+        most: maximum number of epochs in total.
 
     >>> effort = Effort({"a": frozenset("xy"), "b": frozenset("yz")}, {"x": 1.0, "y": 10.0, "z": 5.0}, most=12.0)
     >>> effort.of(["a"]), effort.of(["a", "b"]), effort.allows(["a"]), effort.allows(["a", "b"])
@@ -29,12 +29,12 @@ class Effort:
     _known: dict[frozenset[str], float] = field(default_factory=dict, repr=False, compare=False)
 
     def of(self, members: Iterable[str]) -> float:
-        """The epochs behind some members together."""
+        """The total epochs that some members need."""
         parts = frozenset().union(*(self.parts[name] for name in members))
         if parts not in self._known:
             self._known[parts] = sum(self.epochs[part] for part in sorted(parts))
         return self._known[parts]
 
     def allows(self, members: Iterable[str]) -> bool:
-        """Whether that is not too much."""
+        """Whether some members are within the limit."""
         return self.most == inf or self.of(members) <= self.most + 1e-9

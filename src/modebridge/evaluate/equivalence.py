@@ -14,21 +14,21 @@ DeeConvention: TypeAlias = Literal["linear", "clipped"]
 
 
 def dee(nll: float, reference: Sequence[float], convention: DeeConvention = "linear") -> float:
-    r"""The smallest size, a real number, at which the deep ensemble is at least as good.
+    r"""The smallest (real-valued) size at which the deep ensemble is at least as good.
 
     .. math:: \mathrm{DEE} = \min \{ m : \mathrm{NLL}_{\mathrm{DE-}m} \le \mathrm{NLL} \}
 
-    with NLL_DE drawn straight between whole sizes. (The paper prints the inequality the other way round, which
-    would give every better model the answer of the worst.) Where the reference rises in between, the first segment
-    in which it falls to the value counts, so the answer never grows with the NLL, whatever the reference.
+    with NLL_DE interpolated linearly between integer sizes. (The paper prints the inequality the other way round,
+    which would give every better model the DEE of the worst.) If the reference is not monotonic, the first segment
+    in which it falls to the value counts, so the DEE never grows with the NLL.
 
-    "linear", as the authors do, goes on beyond the ends: below 1 with the slope from DE-1 to DE-2, above the
-    largest size with the slope of the last segment. An end that does not fall cannot be extended: a value better
-    than the whole reference is then worth `inf`, one worse than DE-1 `-inf`. "clipped" stays within [1, m].
+    "linear", as the authors do, extrapolates: below 1 with the slope from DE-1 to DE-2, above the largest size with
+    the slope of the last segment. A segment that does not fall cannot be extended: the DEE is then `inf` for a value
+    better than the whole reference, and `-inf` for one worse than DE-1. "clipped" stays within [1, m].
 
     Args:
-        nll: the (calibrated) NLL to place.
-        reference: the NLLs of DE-1, DE-2, ... DE-m of the same data, m at least 2.
+        nll: the (calibrated) NLL to convert.
+        reference: NLLs of DE-1, DE-2, ... DE-m on the same data, m at least 2.
         convention: "linear" or "clipped".
 
     >>> reference = [1.75, 1.5, 1.375]
@@ -44,9 +44,9 @@ def dee(nll: float, reference: Sequence[float], convention: DeeConvention = "lin
             f"{'' if len(values) == 1 else 's'}; evaluate a deep ensemble of two modes."
         )
     if not all(map(math.isfinite, values)):
-        raise ModebridgeError(f"Expected the reference to be finite, but got {values}; look at the deep ensembles.")
+        raise ModebridgeError(f"Expected the reference to be finite, but got {values}; check the deep ensembles.")
     if math.isnan(nll):
-        raise ModebridgeError("Expected the NLL to be a number, but got nan; look for a network that diverged.")
+        raise ModebridgeError("Expected the NLL to be a number, but got nan; check for a network that diverged.")
     if convention not in ("linear", "clipped"):
         raise ModebridgeError(
             f"Expected convention to be 'linear' or 'clipped', but got '{convention}'; choose one of the two."
@@ -61,7 +61,7 @@ def _first_crossing(nll: float, values: Sequence[float]) -> float:
         return 1.0 - (nll - values[0]) / drop if drop > 0 else -math.inf
     for size, value in enumerate(values, start=1):
         if value <= nll:
-            # The reference was above the value until here, so this segment falls. At size 1 they are equal.
+            # The reference was above the value up to here, so this segment falls. At size 1 they are equal.
             before = values[max(size - 2, 0)]
             return size - (nll - value) / (before - value) if nll > value else float(size)
     drop = values[-2] - values[-1]

@@ -1,4 +1,4 @@
-"""One pass over the data, every score of a bridged ensemble, and its cost beside them."""
+"""Every score of a bridged ensemble and its cost, from one pass over the data."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Scores", "evaluate", "predict"]
 
 @torch.no_grad()
 def predict(model: Callable[[Any], Tensor], data: Batches) -> tuple[Tensor, Tensor]:
-    """The probabilities (N, K) that a model gives on all of the data, and the labels (N,).
+    """The probabilities (N, K) of a model on all of the data, and the labels (N,).
 
     Args:
-        model: images (B, ...) to probabilities (B, K); a module is run in evaluation mode and left as it was, and
-            so are the images.
+        model: maps images (B, ...) to probabilities (B, K); a module runs in evaluation mode. Neither it nor the images
+            are changed.
         data: anything that yields (images, labels).
 
     >>> double = lambda images: torch.stack([images, 1 - images], dim=1)
@@ -44,22 +44,22 @@ def predict(model: Callable[[Any], Tensor], data: Batches) -> tuple[Tensor, Tens
             if not isinstance(table, Tensor) or table.dim() != 2 or len(table) != len(labels):
                 got = tuple(table.shape) if isinstance(table, Tensor) else type(table).__name__
                 raise ModebridgeError(
-                    f"Expected the model to give probabilities ({len(labels)}, K) for {len(labels)} labels, "
-                    f"but got {got}; return one row of class probabilities an image."
+                    f"Expected the model to return probabilities ({len(labels)}, K) for {len(labels)} labels, "
+                    f"but got {got}; return one row of class probabilities per image."
                 )
             tables.append(table)
             numbers.append(labels.to(table.device))
     if not tables:
         raise ModebridgeError(
-            "Expected data to have batches to predict on, but got none; give a loader with at least one, "
-            "and one that can be iterated again."
+            "Expected data to have batches to predict on, but got none; pass a loader with at least one batch "
+            "that can be iterated more than once."
         )
     return torch.cat(tables), torch.cat(numbers)
 
 
 @contextmanager
 def _evaluating(model: object) -> Iterator[None]:
-    """Evaluation mode for a while; every submodule then goes back to the mode it was in."""
+    """Evaluation mode inside the block; afterwards every submodule has its old mode."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     training = [module for module in modules if module.training]
     try:
@@ -73,24 +73,24 @@ def _evaluating(model: object) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Scores:
-    """What a bridged ensemble is worth on some data, and what it costs.
+    """Scores of a bridged ensemble on some data, and its cost.
 
-    Names are those of `Combined`: plain ones are of the probabilities that the ensemble gives, calibrated once
-    `calibrate` was called; `raw_` ones are of the plain mean probability, without a temperature.
+    Names are as in `Combined`: scores without prefix use the ensemble's output, calibrated once `calibrate` was
+    called; `raw_` scores use the mean probability without a temperature.
 
     Args:
-        n: how many images were scored.
-        accuracy: the share of right answers; a temperature does not change it.
+        n: number of images scored.
+        accuracy: share of correct predictions; independent of the temperature.
         nll: negative log likelihood in nats, with the ensemble's temperature.
-        ece: expected calibration error with it, 15 bins.
-        brier: Brier score with it, summed over classes.
-        raw_nll: negative log likelihood without a temperature; `nll` is the same where none was fitted.
-        raw_ece: the same of `ece`.
-        raw_brier: the same of `brier`.
-        temperature: the one fitted on validation data; None where there is none.
-        cost: of one image, in units of one base network.
-        accuracy_interval: 95 % bootstrap interval over images, where asked for.
-        nll_interval: the same of `nll`.
+        ece: expected calibration error with the temperature, 15 bins.
+        brier: Brier score with the temperature, summed over classes.
+        raw_nll: negative log likelihood without a temperature; equal to `nll` if none was fitted.
+        raw_ece: expected calibration error without a temperature.
+        raw_brier: Brier score without a temperature.
+        temperature: temperature fitted on validation data; None if there is none.
+        cost: cost of one image, relative to one base network.
+        accuracy_interval: 95 % bootstrap interval over images, if requested.
+        nll_interval: 95 % bootstrap interval of `nll`, if requested.
     """
 
     n: int
@@ -108,12 +108,12 @@ class Scores:
 
     @property
     def cnll(self) -> float | None:
-        """The calibrated NLL: `nll`, or None where no temperature was fitted."""
+        """The calibrated NLL: `nll`, or None if no temperature was fitted."""
         return None if self.temperature is None else self.nll
 
     @property
     def cece(self) -> float | None:
-        """The calibrated ECE: `ece`, or None where no temperature was fitted."""
+        """The calibrated ECE: `ece`, or None if no temperature was fitted."""
         return None if self.temperature is None else self.ece
 
 
@@ -122,20 +122,20 @@ def evaluate(ensemble: BridgedEnsemble, data: Batches, *, intervals: bool = Fals
     """Every score of an ensemble from one pass over the data.
 
     Args:
-        ensemble: calibrated beforehand (`ensemble.calibrate(valid)`) where calibrated scores are wanted.
-        data: the test split: anything that yields (images, labels).
+        ensemble: the ensemble; call `ensemble.calibrate(valid)` first to get calibrated scores.
+        data: the test split, anything that yields (images, labels).
         intervals: whether to add bootstrap intervals over images.
     """
     if not isinstance(ensemble, BridgedEnsemble):
         raise ModebridgeError(
-            f"Expected evaluate to be given a BridgedEnsemble, but got {type(ensemble).__name__}; "
-            "make one, BridgedEnsemble(net, [Mode.from_module(net)]) for a single network."
+            f"Expected evaluate to get a BridgedEnsemble, but got {type(ensemble).__name__}; "
+            "for a single network create BridgedEnsemble(net, [Mode.from_module(net)])."
         )
-    seen: list[Inputs] = []
+    first: list[Inputs] = []
 
     def mean(images: Inputs) -> Tensor:
-        seen[:] = seen or [images]
-        return average(ensemble._asked(images, "data"), ensemble.mean)
+        first[:] = first or [images]
+        return average(ensemble._checked_members(images, "data"), ensemble.mean)
 
     with _evaluating(ensemble):
         plain, labels = predict(mean, data)
@@ -150,7 +150,7 @@ def evaluate(ensemble: BridgedEnsemble, data: Batches, *, intervals: bool = Fals
         raw_ece=ece(plain, labels),
         raw_brier=brier(plain, labels),
         temperature=float(ensemble.temperature) if ensemble.calibrated else None,
-        cost=cost(ensemble, seen[0]),
+        cost=cost(ensemble, first[0]),
         accuracy_interval=bootstrap_mean(hits(plain, labels)) if intervals else None,
         nll_interval=bootstrap_mean(surprisals(tempered, labels)) if intervals else None,
     )

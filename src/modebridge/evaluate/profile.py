@@ -1,4 +1,4 @@
-"""Is a curve low-loss? Scores of the networks along it, and the answer in a sentence."""
+"""Scores of the networks along a curve, and a check whether it is low-loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["CurveCheck", "CurvePoint", "barrier", "check_curve", "curve_profile"
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The network on a curve at r: its NLL (no temperature) and its accuracy."""
+    """NLL (without temperature) and accuracy of the network on a curve at r."""
 
     r: float
     nll: float
@@ -31,13 +31,13 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class CurveCheck:
-    """Whether a curve is fit to be bridged.
+    """Whether a curve is a good bridge target.
 
     Args:
-        midpoint_accuracy: of the network at the point that bridges will aim at.
-        ends_accuracy: the mean of the two ends'.
+        midpoint_accuracy: accuracy of the network that bridges will predict.
+        ends_accuracy: mean accuracy of the two ends.
         low_loss: the verdict, see `is_low_loss`.
-        sentence: the same in words, with the figures and what to do.
+        sentence: the verdict as text, with numbers and advice.
     """
 
     midpoint_accuracy: float
@@ -56,11 +56,11 @@ def curve_profile(
     """The scores of the networks along a curve.
 
     Args:
-        net: the network that the curve's modes fit.
-        curve: what is walked along.
-        data: what is scored on, once per position.
-        positions: how many r there are, evenly spaced and with both ends, or the r themselves.
-        train: batches to re-estimate batch norm's statistics on; needed by networks that have any.
+        net: the network of the curve's modes.
+        curve: the curve.
+        data: data to score on, once per position.
+        positions: number of evenly spaced positions including both ends, or the positions themselves.
+        train: batches to re-estimate batch norm's statistics on, for networks that have any.
     """
     rs = _positions(positions)
     _check_train(net, curve, rs, train)
@@ -68,7 +68,7 @@ def curve_profile(
 
 
 def barrier(profile: Sequence[CurvePoint]) -> float:
-    """How far the NLL rises above the straight line between its values at the two outermost points; at least 0.
+    """The largest rise of the NLL above the straight line between its values at the two ends; at least 0.
 
     >>> barrier([CurvePoint(0.0, 1.0, 0.9), CurvePoint(0.5, 1.75, 0.8), CurvePoint(1.0, 1.5, 0.9)])
     0.5
@@ -81,7 +81,7 @@ def barrier(profile: Sequence[CurvePoint]) -> float:
     first, last = points[0], points[-1]
     if first.r == last.r:
         raise ModebridgeError(
-            f"Expected a profile to have two different r, but got r = {first.r:g} alone; use curve_profile."
+            f"Expected a profile to have two different r, but got only r = {first.r:g}; use curve_profile."
         )
     shares = [(point.r - first.r) / (last.r - first.r) for point in points]
     return max(
@@ -92,8 +92,8 @@ def barrier(profile: Sequence[CurvePoint]) -> float:
 def is_low_loss(midpoint_accuracy: float, ends_accuracy: float, samples: int, tolerance: float = 0.015) -> bool:
     """Whether a point of a curve is about as good as the ends.
 
-    It is unless its accuracy is below the ends' mean by more than the tolerance, or than two standard errors of a
-    proportion where few samples make that more: a small validation split cannot tell better.
+    It is not if its accuracy is below the ends' mean by more than the tolerance, and by more than two standard errors
+    of a proportion: a small validation split cannot resolve less.
 
     >>> is_low_loss(0.90, 0.92, samples=100), is_low_loss(0.90, 0.92, samples=10_000)
     (True, False)
@@ -109,15 +109,15 @@ def check_curve(
     tolerance: float = 0.015,
     train: Batches | None = None,
 ) -> CurveCheck:
-    """Whether a curve is low-loss at r: one that is not cannot be bridged with profit.
+    """Check whether a curve is low-loss at r; if not, it is a poor bridge target.
 
     Args:
-        net: the network that the curve's modes fit.
-        curve: what is looked at.
+        net: the network of the curve's modes.
+        curve: the curve.
         valid: held-out data.
-        r: the point that bridges will aim at.
-        tolerance: the accuracy that the point may lack, see `is_low_loss`.
-        train: batches to re-estimate batch norm's statistics on, where the curve does not hold them at r.
+        r: the position that bridges will predict.
+        tolerance: allowed loss of accuracy, see `is_low_loss`.
+        train: batches to re-estimate batch norm's statistics on, if the curve does not have them at r.
     """
     check_r(r)
     _check_train(net, curve, [r], train)
@@ -128,7 +128,7 @@ def check_curve(
 def judge_curve(
     midpoint_accuracy: float, ends_accuracy: float, samples: int, r: float = 0.5, tolerance: float = 0.015
 ) -> CurveCheck:
-    """The verdict of `check_curve` from accuracies that are known already."""
+    """The verdict of `check_curve` from known accuracies."""
     low_loss = is_low_loss(midpoint_accuracy, ends_accuracy, samples, tolerance)
     gap, allowed = ends_accuracy - midpoint_accuracy, _allowed(ends_accuracy, samples, tolerance)
     figures = (
@@ -139,14 +139,14 @@ def judge_curve(
     sentence = (
         f"The curve is low-loss: {figures}."
         if low_loss
-        else f"The curve is not low-loss: {figures}; train the curve longer, since a bridge learns no better than this."
+        else f"The curve is not low-loss: {figures}; train it longer, since a bridge is no better than its target."
     )
     return CurveCheck(midpoint_accuracy, ends_accuracy, low_loss, sentence)
 
 
 def _allowed(ends_accuracy: float, samples: int, tolerance: float) -> float:
     if samples < 1:
-        raise ModebridgeError(f"Expected samples to be at least 1, but got {samples}; give validation data.")
+        raise ModebridgeError(f"Expected samples to be at least 1, but got {samples}; pass validation data.")
     if not tolerance >= 0:
         raise ModebridgeError(f"Expected tolerance to be at least 0, but got {tolerance}; 0.015 is the default.")
     return max(tolerance, 2 * math.sqrt(ends_accuracy * (1 - ends_accuracy) / samples))
@@ -174,7 +174,7 @@ def _positions(positions: int | Sequence[float]) -> list[float]:
         return [k / (positions - 1) for k in range(positions)]
     rs = [float(r) for r in positions]
     if not rs:
-        raise ModebridgeError("Expected positions to have at least one r, but got none; give some in [0, 1].")
+        raise ModebridgeError("Expected positions to have at least one r, but got none; pass some in [0, 1].")
     for r in rs:
         check_r(r)
     return rs
@@ -184,6 +184,6 @@ def _check_train(net: nn.Module, curve: Curve, rs: Sequence[float], train: Batch
     unknown = [r for r in rs if r not in (0.0, 1.0) and r not in curve.statistics]
     if train is None and unknown and has_statistics(net):
         raise ModebridgeError(
-            f"Expected train to be given for a network with batch norm, but got None, and its statistics at "
-            f"r = {unknown[0]:g} are not known; give the training data."
+            f"Expected train for a network with batch norm, but got None, and its statistics at "
+            f"r = {unknown[0]:g} are unknown; pass the training data."
         )

@@ -1,4 +1,4 @@
-"""Scores of probabilities against labels: pure functions, summed in float64."""
+"""Scores of probabilities against labels: pure functions, computed in float64."""
 
 from __future__ import annotations
 
@@ -25,93 +25,93 @@ __all__ = [
 ]
 
 SLACK = 1e-3
-"""How far from 1 the sum of a row of probabilities may be, unless their own type is coarser (bfloat16: 1/128)."""
+"""Maximum distance of a row's sum from 1, unless the dtype is coarser (bfloat16: 1/128)."""
 
 
 def check_probabilities(probabilities: Tensor, what: str = "probabilities") -> Tensor:
-    """Refuse what is not a table of probabilities; give it back as float64.
+    """Check that a tensor is a table of probabilities and return it as float64.
 
     Args:
         probabilities: (N, K), rows that sum to 1 within 1e-3 (bfloat16: within its precision); N and K at least 1.
-        what: how the error calls them.
+        what: name of the tensor in errors.
     """
     if probabilities.dim() != 2:
         raise ModebridgeError(
             f"Expected {what} to be (N, K), but got the shape {tuple(probabilities.shape)}; "
-            "give one row a sample and one column a class."
+            "pass one row per sample and one column per class."
         )
     samples, classes = probabilities.shape
     if samples == 0:
-        raise ModebridgeError(f"Expected {what} to have at least one sample, but got none; give some data.")
+        raise ModebridgeError(f"Expected {what} to have at least one sample, but got none; pass some data.")
     if classes == 0:
-        raise ModebridgeError(f"Expected {what} to have at least one class, but got none; give one column a class.")
+        raise ModebridgeError(f"Expected {what} to have at least one class, but got none; pass one column per class.")
     if probabilities.is_complex():
         raise ModebridgeError(
-            f"Expected {what} to be real numbers, but got {probabilities.dtype}; give the softmax of the logits."
+            f"Expected {what} to be real numbers, but got {probabilities.dtype}; pass the softmax of the logits."
         )
     table = probabilities.double()
     if not bool(torch.isfinite(table).all()):
         rows = int((~torch.isfinite(table)).any(dim=1).sum())
         raise ModebridgeError(
             f"Expected {what} to be finite, but got NaN or Inf in {rows} of {samples} rows; "
-            "look for a network that diverged."
+            "check for a network that diverged."
         )
-    way_out = "give probabilities, not logits (their softmax, in float32)"
+    fix = "pass probabilities, not logits (their softmax, in float32)"
     if bool((table < 0).any()):
-        raise ModebridgeError(f"Expected {what} to be at least 0, but got {float(table.min()):.4g}; {way_out}.")
+        raise ModebridgeError(f"Expected {what} to be at least 0, but got {float(table.min()):.4g}; {fix}.")
     sums = table.sum(dim=1)
     worst = float(sums[(sums - 1).abs().argmax()])
     coarse = torch.finfo(probabilities.dtype).eps if probabilities.is_floating_point() else 0.0
     if abs(worst - 1) > max(SLACK, coarse):
-        raise ModebridgeError(f"Expected each row of {what} to sum to 1, but got a sum of {worst:.4g}; {way_out}.")
+        raise ModebridgeError(f"Expected each row of {what} to sum to 1, but got a sum of {worst:.4g}; {fix}.")
     return table
 
 
 def check(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Refuse what cannot be scored; give back the same as float64 and int64.
+    """Check that probabilities and labels can be scored; return them as float64 and int64.
 
     Args:
         probabilities: (N, K), see `check_probabilities`.
-        labels: (N,) integers in [0, K).
+        labels: integers (N,) in [0, K).
     """
     table = check_probabilities(probabilities)
     samples, classes = table.shape
     if labels.dim() != 1:
         raise ModebridgeError(
             f"Expected labels to be (N,), but got the shape {tuple(labels.shape)}; "
-            "give one class number a sample, not one-hot rows."
+            "pass one class index per sample, not one-hot rows."
         )
     if len(labels) != samples:
         raise ModebridgeError(
-            f"Expected one label a sample, but got {len(labels)} labels for {samples} samples; "
-            "score both from the same pass over the data."
+            f"Expected one label per sample, but got {len(labels)} labels for {samples} samples; "
+            "take both from the same pass over the data."
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise ModebridgeError(f"Expected labels to be integers, but got {labels.dtype}; give class numbers as int64.")
+        raise ModebridgeError(f"Expected labels to be integers, but got {labels.dtype}; pass class indices as int64.")
     numbers = labels.long()
     low, high = int(numbers.min()), int(numbers.max())
     if low < 0 or high >= classes:
         raise ModebridgeError(
             f"Expected labels to be in [0, {classes}), but got {low if low < 0 else high}; "
-            "the class count is off: use a network and data of the same classes, counted from 0."
+            "use a network and data with the same classes, numbered from 0."
         )
     return table, numbers
 
 
 def hits(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """1 for each sample whose top class is its label, else 0: (N,) in float64."""
+    """1 for each sample whose top class is its label, otherwise 0: (N,) in float64."""
     table, numbers = check(probabilities, labels)
     return (table.argmax(dim=1) == numbers).double()
 
 
 def surprisals(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """-log(p + 1e-12) of each sample's own class, in nats: (N,) in float64."""
+    """-log(p + 1e-12) of each sample's true class, in nats: (N,) in float64."""
     table, numbers = check(probabilities, labels)
     return -(table.gather(1, numbers.view(-1, 1)).squeeze(1) + FLOOR).log()
 
 
 def squared_errors(probabilities: Tensor, labels: Tensor) -> Tensor:
-    """The squared distance of each row from the one-hot label: (N,) in float64, each within [0, 2]."""
+    """The squared distance of each row from its one-hot label: (N,) in float64, within [0, 2]."""
     table, numbers = check(probabilities, labels)
     of_labels = table.gather(1, numbers.view(-1, 1)).squeeze(1)
     # |p - y|^2 without a one-hot table: sum p^2 - 2 p_y + 1.
@@ -128,7 +128,7 @@ def accuracy(probabilities: Tensor, labels: Tensor) -> float:
 
 
 def nll(probabilities: Tensor, labels: Tensor) -> float:
-    """The negative log-likelihood: the mean of -log(p + 1e-12) of the labels' classes, in nats.
+    """The negative log-likelihood: the mean of -log(p + 1e-12) of the true classes, in nats.
 
     >>> round(nll(torch.tensor([[0.5, 0.5]]), torch.tensor([0])), 4)
     0.6931
@@ -147,13 +147,13 @@ def brier(probabilities: Tensor, labels: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """A reliability diagram: what is claimed and what holds, by bins of the top probability.
+    """A reliability diagram: confidence and accuracy by bins of the top probability.
 
     Args:
-        edges: (bins + 1,); bin b holds the samples in (edges[b], edges[b + 1]].
-        count: (bins,) samples in each bin.
-        confidence: (bins,) mean top probability, NaN in an empty bin.
-        accuracy: (bins,) share of right answers, NaN in an empty bin.
+        edges: bin edges (bins + 1,); bin b holds the samples in (edges[b], edges[b + 1]].
+        count: samples per bin (bins,).
+        confidence: mean top probability per bin (bins,), NaN in empty bins.
+        accuracy: share of correct predictions per bin (bins,), NaN in empty bins.
     """
 
     edges: Tensor
@@ -163,7 +163,7 @@ class Reliability:
 
 
 def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
-    """Accuracy and confidence in equal bins of the top probability.
+    """Accuracy and confidence in bins of equal width of the top probability.
 
     >>> diagram = reliability(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1]), bins=2)
     >>> diagram.count.tolist(), diagram.accuracy.tolist()
@@ -174,7 +174,7 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliab
     table, numbers = check(probabilities, labels)
     top, guess = table.max(dim=1)
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=table.device)
-    # Only the inner edges: a row that sums to a little more than 1 still falls into the last bin.
+    # Only the inner edges: a row that sums to slightly more than 1 still falls into the last bin.
     index = torch.bucketize(top, edges[1:-1])
     count = torch.bincount(index, minlength=bins)
     right = (guess == numbers).double()
@@ -189,8 +189,8 @@ def reliability(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliab
 def ece(probabilities: Tensor, labels: Tensor, bins: int = 15) -> float:
     """The expected calibration error: |accuracy - confidence| of each bin, weighted by its share of samples.
 
-    Bins are equal parts of [0, 1] on the top probability, each (low, high]. (The paper writes them the other way
-    round and with the number of classes; the authors' code does it this way.)
+    Bins of the top probability have equal width in [0, 1], each (low, high]. (The paper closes them at the other end
+    and uses the number of classes as their number; the authors' code does it this way.)
 
     >>> round(ece(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1])), 4)
     0.45

@@ -1,4 +1,4 @@
-"""Where a bridge could read, and what one there would cost."""
+"""The taps that a bridge could read, and the cost of a bridge at each."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["inspect"]
 def inspect(
     net: nn.Module, example: Inputs | Batch, *, slim: float = 2, budget: float | None = None, heads: int = 1
 ) -> Inspection:
-    """List every place where a bridge could read a feature of `net`, the one it would choose, and what it costs there.
+    """List every tap of `net` that a bridge could read, the default choice, and the cost of a bridge at each.
 
-    The network runs on a copy without weights (with them where that fails), in evaluation mode; it is never touched.
+    A copy of the network without weights (or with them, if that fails) runs in evaluation mode; `net` is not changed.
 
     Args:
         net: any module that maps a batch to logits, or to an object that holds `logits`.
-        example: a batch of at least one image, or a dict of tensors that is passed by keyword; of a batch with labels,
-            a pair or a dict, they are left out, and so is what is not a tensor.
-        slim: divides the widths of the bridges whose costs are shown, of type I.
-        budget: at most this share of the network's FLOPs instead.
-        heads: how many heads those bridges have.
+        example: a batch of at least one image, or a dict of tensors that are passed by keyword. Labels, in a pair or in
+            a dict, are ignored, and so are values that are not tensors.
+        slim: divides the widths of the type I bridges whose costs are shown.
+        budget: maximum share of the network's FLOPs, used instead of `slim`.
+        heads: number of heads of those bridges.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> print(inspect(net, torch.rand(1, 4)))
@@ -40,36 +40,36 @@ def inspect(
         tap  feature  layout  before  after  bridge: FLOPs  params
         0    8        vector   66.7%  33.3%         +83.3%  +79.3%
     ->  1    8        vector   66.7%  33.3%         +83.3%  +79.3%
-    1 cannot be tapped: .refused says why
+    1 cannot be tapped: see .refused
     """
     if heads < 1 or not slim > 0 or (budget is not None and not 0 < budget <= 1):
         raise ModebridgeError(
             f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
-            f"{heads=}; change them."
+            f"{heads=}; change the value that is out of range."
         )
-    seen = inspection.inspect(net, example)
+    inspected = inspection.inspect(net, example)
     norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
     size = sum(parameter.numel() for parameter in net.parameters())
 
-    @cache  # most taps have the feature of another one, and widths within a budget are searched for
+    @cache  # many taps have features of the same shape, and fitting a width to a budget is a search
     def counted_at(shape: tuple[int, ...], layout: Layout, paper: bool) -> tuple[float, float] | None:
-        outputs = seen.classes * heads
+        outputs = inspected.classes * heads
         try:
-            with torch.device("meta"):  # nothing is drawn, computed or kept
+            with torch.device("meta"):  # nothing is drawn, computed or stored
                 if isinstance(net, ResNet) and paper and budget is None:
                     body: nn.Module = body_like(replace(net.spec, classes=outputs), "I", slim)
                 elif budget is None:
                     body = body_for(shape, outputs, "I", slim, layout=layout, norm=norm)
                 else:
-                    body, _ = body_within(shape, layout, outputs, "I", budget * seen.flops, norm=norm)
-        except ModebridgeError:  # no bridge is so small
+                    body, _ = body_within(shape, layout, outputs, "I", budget * inspected.flops, norm=norm)
+        except ModebridgeError:  # no bridge is small enough
             return None
         with torch.no_grad(), counting() as counted:
             body.eval()(*zeros(body, shape))
         params = sum(parameter.numel() for parameter in body.parameters())
-        return (counted() / seen.flops, params / size) if seen.flops and size else None
+        return (counted() / inspected.flops, params / size) if inspected.flops and size else None
 
     def price(tap: Tap) -> tuple[float, float] | None:
         return counted_at(tuple(tap.shape), tap.layout, isinstance(net, ResNet) and tap.name == net.paper_tap)
 
-    return replace(seen, price=price)
+    return replace(inspected, price=price)

@@ -1,4 +1,4 @@
-"""Running other people's modules unharmed: their inputs and state stay as they were, torch's faults are avoided."""
+"""Run third-party modules safely: inputs and state stay unchanged, and bugs of torch are avoided."""
 
 from modebridge.guards.alike import alike
 from modebridge.guards.cuda_graph import CudaGraph

@@ -1,4 +1,4 @@
-"""Whether two modules are one program at different weights."""
+"""Whether two modules are the same program with different weights."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _WEIGHTS = ("training", "_parameters", "_buffers")
 
 
 def alike(a: nn.Module, b: nn.Module) -> bool:
-    """Whether two modules compute the same function once their parameters and persistent buffers are the same.
+    """Whether two modules compute the same function if their parameters and persistent buffers are equal.
 
-    Equal names and shapes are not enough: a plain attribute, a buffer that no checkpoint holds, or a function may make
-    the difference. What cannot be compared counts as different.
+    Equal names and shapes are not enough: an attribute, a non-persistent buffer or a function may differ. Objects that
+    cannot be compared count as different.
 
     >>> alike(nn.Linear(2, 3), nn.Linear(2, 3)), alike(nn.Dropout(0.1), nn.Dropout(0.2))
     (True, False)
@@ -31,7 +31,7 @@ def alike(a: nn.Module, b: nn.Module) -> bool:
 
 
 def _ties(module: nn.Module) -> list[tuple[str, str]]:
-    """The first name of every tensor by each of its names: tied weights are tied in both, or the programs differ."""
+    """Each name of a tensor with its first name: the programs differ if their tied weights differ."""
     first: dict[int, str] = {}
     every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     return [(name, first.setdefault(id(tensor), name)) for name, tensor in every]
@@ -44,8 +44,8 @@ def _same(a: Any, b: Any, compared: dict[tuple[int, int], Any]) -> bool:
         return False
     if isinstance(a, (*_PLAIN, enum.Enum)):
         return bool(a == b) or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
-    # Objects may hold each other: a pair that is under way is the same unless something else differs. It is kept, so
-    # that its number is not given to another.
+    # Objects may reference each other: a pair that is being compared counts as equal unless something else differs. It
+    # is stored, so that its ids are not reused.
     compared[id(a), id(b)] = (a, b)
 
     def same(x: Any, y: Any) -> bool:
@@ -68,13 +68,13 @@ def _same(a: Any, b: Any, compared: dict[tuple[int, int], Any]) -> bool:
     if isinstance(a, FunctionType):
         parts = [(f.__code__, f.__globals__ is a.__globals__) for f in (a, b)]
         return parts[0] == parts[1] and same(_bound(a), _bound(b))
-    # An object of somebody's: the same if all it holds is, and if that is all there is to it.
+    # A custom object: equal if all its attributes are, and if it has no other state.
     plain = hasattr(a, "__dict__") and not any("__slots__" in vars(kind) for kind in type(a).__mro__)
     return plain and type(a).__module__ != "builtins" and same(vars(a), vars(b))
 
 
 def _rest(module: nn.Module) -> dict[str, Any]:
-    """All that a module holds beside its own weights; hooks and submodules too."""
+    """All attributes of a module except its own weights, including hooks and submodules."""
     return {name: value for name, value in vars(module).items() if name not in _WEIGHTS}
 
 

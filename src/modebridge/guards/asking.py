@@ -1,4 +1,4 @@
-"""What an ensemble is asked with: refused before it runs where it would be misread, explained where it did not run."""
+"""Checks of an ensemble's inputs: errors before it would misread them, and clear errors if it fails on them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TOKENS = (torch.int64, torch.int32)
 
 
 def takes_tokens(net: nn.Module) -> bool:
-    """Whether a network looks whole numbers up in a table, so that they may be its only input."""
+    """Whether a network has embeddings, so that integers may be its only input."""
     return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in net.modules())
 
 
 def check_asked(given: object, tokens: bool, what: str) -> Inputs:
-    """Refuse what is no tensor, and images that somebody forgot to scale; no number is looked at.
+    """Raise an error for inputs that are not tensors, and for unscaled images; values are not read.
 
     Args:
         given: images, or tensors by name.
-        tokens: whether the network takes whole numbers as its one input.
-        what: where they came from.
+        tokens: whether the network takes integers as its only input.
+        what: name of the source in errors.
     """
     if isinstance(given, Tensor):
         if not (tokens and given.dtype in TOKENS):
@@ -41,33 +41,32 @@ def check_asked(given: object, tokens: bool, what: str) -> Inputs:
     for name, tensor in given.items():
         if not isinstance(tensor, Tensor):
             raise ModebridgeError(
-                f"Expected '{name}' of {what} to be a tensor, but got {type(tensor).__name__}; leave it out or convert "
-                "it."
+                f"Expected '{name}' of {what} to be a tensor, but got {type(tensor).__name__}; omit or convert it."
             )
         check_type(tensor, str(name), what)
     if not given:
-        raise ModebridgeError(f"Expected {what} to hold images, but got none; give a tensor, or several by name.")
+        raise ModebridgeError(f"Expected {what} to hold images, but got none; pass a tensor, or several by name.")
     return given
 
 
 def check_logits(logits: Tensor, given: Inputs) -> Tensor:
-    """Refuse logits that are not one row an image, as some networks give them for an image without a batch axis."""
+    """Raise an error unless logits have one row per image; some networks accept an image without a batch axis."""
     if logits.dim() != 2:
         raise ModebridgeError(
             f"Expected the network's logits to be (batch, classes), but got {tuple(logits.shape)} for {_shapes(given)};"
-            " give a batch, images[None] for a single image."
+            " pass a batch, or images[None] for a single image."
         )
     return logits
 
 
 def refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:
-    """Why the networks did not run on their inputs, as one sentence; None where it was not for the inputs.
+    """An error that explains why the networks failed on their inputs; None if the inputs are not the cause.
 
     Args:
-        error: what they raised.
+        error: the exception they raised.
         given: the inputs.
         ensemble: the networks.
-        what: where the inputs came from.
+        what: name of the source in errors.
     """
     if isinstance(error, ModebridgeError | torch.OutOfMemoryError) or "CUDA error" in str(error):
         return None
@@ -79,17 +78,16 @@ def refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> 
         if tensor.device != weight.device:
             return ModebridgeError(
                 f"Expected the {name} of {what} to be on {weight.device}, where the ensemble is, but got "
-                f"{tensor.device}; move them, {name}.to('{weight.device}'), or the ensemble."
+                f"{tensor.device}; move them with {name}.to('{weight.device}'), or move the ensemble."
             )
         if tensor.is_floating_point() and tensor.dtype != weight.dtype:
             return ModebridgeError(
                 f"Expected the {name} of {what} to be {weight.dtype}, as the ensemble's weights are, but got "
-                f"{tensor.dtype}; convert them, {name}.to({weight.dtype})."
+                f"{tensor.dtype}; convert them with {name}.to({weight.dtype})."
             )
     return ModebridgeError(
         f"Expected the ensemble to run on the images of {what}, but got {_shapes(given)} and '{first_line(error)}'; "
-        "check their "
-        "shape and type (one image alone is a batch too, images[None])."
+        "check their shape and dtype (pass a single image as images[None])."
     )
 
 

@@ -1,4 +1,4 @@
-"""A function as a CUDA graph: rehearsed, captured once, and replayed on fresh inputs by one launch."""
+"""A function as a CUDA graph: warmed up, captured once, and replayed on new inputs with one launch."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["CudaGraph"]
 T = TypeVar("T")
 
 REHEARSALS = 3
-"""Compilation and cuDNN's choice of algorithms cannot be captured: they are over after a few runs."""
+"""Warm-up runs: compilation and cuDNN's choice of algorithms cannot be captured, and need a few runs."""
 
 
 class CudaGraph(Generic[T]):
-    """A function that was captured with the tensors that it reads.
+    """A captured function with the tensors that it reads.
 
     Args:
-        function: without arguments; reads `inputs` and tensors that stay where they are. It runs a few times before it
-            is captured: what it changes is for the caller to put back.
-        inputs: on the GPU, kept; fresh numbers are copied into them before a replay.
+        function: takes no arguments; reads `inputs` and tensors that stay at their address. It runs a few times before
+            it is captured; the caller restores what it changes.
+        inputs: tensors on the GPU; new values are copied into them before a replay.
         device: the GPU.
-        generators: asked after the rehearsals for the states that the function draws from.
-        error_mode: which calls are refused while it is captured, see `torch.cuda.graph`.
+        generators: called after the warm-up, returns the generators that the function draws from.
+        error_mode: which calls are forbidden during capture, see `torch.cuda.graph`.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class CudaGraph(Generic[T]):
             self._outputs = function()
 
     def fits(self, fresh: Sequence[Tensor]) -> bool:
-        """Whether these inputs have the shapes that were captured."""
+        """Whether these inputs have the captured shapes."""
         return all(a.shape == b.shape for a, b in zip(fresh, self._inputs, strict=True))
 
     def __call__(self, fresh: Sequence[Tensor]) -> T:
-        """The function's outputs on fresh inputs; they lie in memory that the next call writes over."""
+        """The function's outputs on new inputs, in memory that the next call overwrites."""
         for static, tensor in zip(self._inputs, fresh, strict=True):
             static.copy_(tensor)
         self._graph.replay()

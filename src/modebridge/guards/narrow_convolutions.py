@@ -1,9 +1,9 @@
-"""A fault of torch on CPUs that training is kept away from: gradients of narrow 1x1 convolutions with a stride.
+"""Workaround for a bug of torch on CPUs: gradients of narrow 1x1 convolutions with a stride.
 
-For such a convolution oneDNN (in torch 2.13, without AVX-512) writes beyond the end of the weights' gradient where
-images or weights are in the channels-last order and have fewer than eight channels: the process crashes some steps
-later, or goes on with wrong numbers. A 1x1 convolution with a stride is one without, of every so manieth pixel, and
-that one is sound.
+For such a convolution oneDNN (in torch 2.13, without AVX-512) writes beyond the end of the weights' gradient if images
+or weights are in channels-last format and have fewer than eight channels: the process crashes some steps later, or
+continues with wrong numbers. A 1x1 convolution with a stride equals one without a stride on a subsampled image, which
+works correctly.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from modebridge.types import Params
 __all__ = ["WIDTH", "is_narrow", "soundly"]
 
 WIDTH = 8
-"""Channels that go in from which on gradients are right: the floats that AVX2 works on at a time."""
+"""Number of input channels from which gradients are correct: the floats in an AVX2 register."""
 
 _NARROW: MutableMapping[nn.Module, bool] = WeakKeyDictionary()
 
 
 def is_narrow(net: nn.Module) -> bool:
-    """Whether a network has a layer that oneDNN gets wrong.
+    """Whether a network has a layer that is affected by the bug.
 
     >>> is_narrow(nn.Conv2d(3, 16, 1, stride=2)), is_narrow(nn.Conv2d(8, 16, 1, stride=2))
     (True, False)
@@ -41,11 +41,11 @@ def is_narrow(net: nn.Module) -> bool:
 
 
 def soundly(net: nn.Module, state: Params) -> AbstractContextManager[object]:
-    """A context in which the network's gradients at these parameters are right; for nearly all networks, it is none."""
-    where = next((tensor.device.type for tensor in state.values()), "cpu")
-    if where != "cpu" or not torch.is_grad_enabled():
+    """A context in which the network's gradients at these parameters are correct; for most networks it does nothing."""
+    device = next((tensor.device.type for tensor in state.values()), "cpu")
+    if device != "cpu" or not torch.is_grad_enabled():
         return nullcontext()
-    # A compiler looks once, and would take a growing table of networks for a change of its program.
+    # A compiler traces once, and would recompile whenever the table of networks grows.
     narrow = is_narrow(net) if tracing() else _NARROW.get(net)
     if narrow is None:
         narrow = _NARROW[net] = is_narrow(net)
@@ -53,7 +53,7 @@ def soundly(net: nn.Module, state: Params) -> AbstractContextManager[object]:
 
 
 class _Subsampling(TorchFunctionMode):
-    """Takes the pixels that a narrow 1x1 convolution would stop at, and runs it on them without a stride."""
+    """Subsamples the input of a narrow 1x1 convolution and runs it without a stride."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Networks that work in place: what they were given, and what was read on the way, stays as it was."""
+"""Protect inputs and tapped features from networks that work in place."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ __all__ = ["tracing", "untouched", "version"]
 T = TypeVar("T")
 
 _CHANGES: MutableMapping[object, dict[bool, bool]] = WeakKeyDictionary()
-"""Whether a network changes its inputs, in evaluation and in training mode, as far as it has been run."""
+"""Whether a network changes its inputs, by training mode, for the modes in which it has run."""
 
 
 def untouched(net: Callable[..., Any], function: Callable[..., T], *inputs: Inputs) -> T:
-    """`function(*inputs)`, the inputs afterwards what they were, though `net` may begin with `x.sub_(mean)`.
+    """`function(*inputs)` with the inputs unchanged, even if `net` starts with `x.sub_(mean)`.
 
-    The first call gets copies, and it is seen whether they were changed: then all further calls get copies too, else
-    none does. While a compiler or an exporter traces there is nothing to look at: it is handed copies, and leaves out
-    those that nobody writes to.
+    The first call gets copies and checks whether they were changed. If so, all further calls get copies too; otherwise
+    none does. A compiler or an exporter always gets copies while tracing, and removes those that nothing writes to.
 
     Args:
-        net: what runs: a module, or any function; it is remembered by it.
-        function: runs it.
-        inputs: tensors, or dicts of them.
+        net: the module or function that runs; the result of the check is stored for it.
+        function: runs `net`.
+        inputs: tensors, or dicts of tensors.
 
     >>> images = torch.ones(2)
     >>> untouched(torch.nn.ReLU(inplace=True), lambda x: x.sub_(1), images), images
@@ -41,7 +40,7 @@ def untouched(net: Callable[..., Any], function: Callable[..., T], *inputs: Inpu
         return function(*[each(Tensor.clone, given) for given in inputs])
     try:
         known = _CHANGES.setdefault(net, {})
-    except TypeError:  # a function that cannot be remembered always gets copies
+    except TypeError:  # a function without weak references or a hash always gets copies
         known = {}
     mode = bool(getattr(net, "training", False))
     if known.get(mode, True):
@@ -60,13 +59,13 @@ def untouched(net: Callable[..., Any], function: Callable[..., T], *inputs: Inpu
     if [version(tensor) for tensor in given] != before:
         raise ModebridgeError(
             f"Expected {getattr(net, '__name__', type(net).__name__)} to change its input in place always or never, "
-            "but got a call that did after one that did not; begin its forward pass with a copy, x = x.clone()."
+            "but got a call that did after one that did not; start its forward pass with a copy, x = x.clone()."
         )
     return result
 
 
 def tracing() -> bool:
-    """Whether a compiler or an exporter is looking on, so that tensors have no history of their own."""
+    """Whether a compiler or an exporter is tracing, so that tensors have no version counter."""
     return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
 
 
@@ -77,18 +76,18 @@ def _tensors(inputs: Any) -> list[Tensor]:
 def _copy(tensor: Tensor) -> Tensor:
     if not torch.is_inference_mode_enabled():
         return tensor.clone()
-    # Tensors of inference mode do not count their changes; ordinary ones do, even there.
+    # Inference tensors do not track versions; ordinary tensors do, even in inference mode.
     with torch.inference_mode(False), torch.no_grad():
         return tensor.clone()
 
 
 def version(tensor: Tensor) -> int:
-    """How often a tensor has been changed in place; -1 for those of inference mode, which do not count."""
+    """Number of in-place changes of a tensor; -1 for inference tensors, which do not track them."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def _differ(copy: Tensor, original: Tensor) -> bool:
-    """Whether numbers have changed behind the count's back (`x.data`), where that can be seen."""
+    """Whether values have changed without a version change (`x.data`), if that can be checked."""
     if original.device.type == "meta" or (original.device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
         return False
     return not torch.equal(copy, original)

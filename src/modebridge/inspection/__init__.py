@@ -1,4 +1,4 @@
-"""Looking at any network: what its submodules return, what they cost, where a bridge can read."""
+"""Inspect any network: what its submodules return, their cost, and which of them a bridge can read."""
 
 from modebridge.inspection.inspect import Inspection, Tap, inspect
 

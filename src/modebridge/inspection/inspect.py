@@ -1,4 +1,4 @@
-"""Where a bridge could read: every possible tap of any network, with its shape and its share of the FLOPs."""
+"""Every possible tap of any network, with its shape and its share of the FLOPs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Inspection", "Tap", "inspect"]
 
 
 BEST = 0.8
-"""The share of the FLOPs before the paper's taps: it reads the feature before the last 3 of 15 or 16 blocks."""
+"""Share of the FLOPs before the paper's taps, which precede the last 3 of 15 or 16 blocks."""
 
 NO_BLOCK, POOLED = 0.2, 0.1
-"""How much nearer to `BEST` another submodule must be than a block, and a vector than a map or tokens."""
+"""Penalty in distance to `BEST` for submodules that are not blocks, and for vectors."""
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Tap:
     """A submodule whose output a bridge can read.
 
     Args:
-        name: as in `net.named_modules()`.
-        shape: of one image's feature, without the batch axis.
-        layout: what the axes are.
-        before: share of the network's FLOPs when the feature is there.
-        after: share that is still to come.
+        name: name in `net.named_modules()`.
+        shape: shape of the feature, without the batch axis.
+        layout: meaning of the axes.
+        before: share of the network's FLOPs up to the feature.
+        after: share of the FLOPs after it.
         block: whether it is one of the network's blocks.
-        inner: whether it lies inside a block.
+        inner: whether it is inside a block.
     """
 
     name: str
@@ -51,17 +51,17 @@ class Tap:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What `inspect` found; printing it gives a table.
+    """The result of `inspect`; it prints as a table.
 
     Args:
-        kind: the network's class.
-        taps: every possible tap, in the order in which they run.
-        refused: why other submodules cannot be tapped, by name.
+        kind: name of the network's class.
+        taps: all possible taps, in execution order.
+        refused: reasons why other submodules cannot be tapped, by name.
         flops: multiply-adds of the whole network for one image.
-        classes: K.
+        classes: number of classes K.
         preferred: a tap to choose whatever its share.
-        price: the share of the network's FLOPs and of its parameters that a bridge at a tap would have, where it is
-            known; None for a tap at which there is none.
+        price: function from a tap to the cost of a bridge there, as shares of the network's FLOPs and parameters; it
+            returns None if there is no such bridge.
     """
 
     kind: str
@@ -77,18 +77,18 @@ class Inspection:
         """The tap for a bridge: the block nearest to 80 % of the FLOPs, as in the paper."""
         if not self.taps:
             raise ModebridgeError(
-                f"Expected {self.kind} to have a submodule to tap, but got none; look at `refused` for the reasons, "
-                "or make the feature the output of a submodule of its own (nn.Identity will do)."
+                f"Expected {self.kind} to have a submodule to tap, but got none; see `refused` for the reasons, "
+                "or pass the feature through its own submodule (such as nn.Identity)."
             )
         for tap in self.taps:
             if tap.name == self.preferred:
                 return tap
         outer = [tap for tap in self.taps if not tap.inner] or list(self.taps)
-        # Of equals the last: the activation behind a convolution rather than the convolution itself.
+        # Of equal ones the last: the activation after a convolution rather than the convolution itself.
         return min(reversed(outer), key=_distance)
 
     def tap(self, name: str) -> Tap:
-        """The tap called `name`, or an error that says why not."""
+        """The tap called `name`; raises an error with the reason if there is none."""
         for tap in self.taps:
             if tap.name == name:
                 return tap
@@ -103,7 +103,7 @@ class Inspection:
         )
 
     def table(self, every: bool = False) -> str:
-        """The taps as a table that marks the choice; those inside blocks only if asked for."""
+        """The taps as a table with the choice marked; `every` includes those inside blocks."""
         chosen = self.chosen.name if self.taps else None
         shown = [tap for tap in self.taps if every or not tap.inner or tap.name == chosen]
         prices = [] if self.price is None else ["bridge: FLOPs", "params"]
@@ -125,7 +125,7 @@ class Inspection:
         ]
         hidden = len(self.taps) - len(shown)
         notes = [f"{hidden} more inside blocks: table(every=True)"] if hidden else []
-        notes += [f"{len(self.refused)} cannot be tapped: .refused says why"] if self.refused else []
+        notes += [f"{len(self.refused)} cannot be tapped: see .refused"] if self.refused else []
         head = f"{self.kind}: {self.flops:,.0f} multiply-adds, {self.classes} classes"
         return "\n".join([head, *lines, *(["; ".join(notes)] if notes else [])])
 
@@ -134,14 +134,14 @@ class Inspection:
 
 
 def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
-    """List every place where a bridge could read a feature of `net`, and the one it would choose.
+    """List every tap of `net` that a bridge could read, and the default choice.
 
-    The network runs on a copy without weights (with them where that fails), in evaluation mode; it is never touched.
+    A copy of the network without weights (or with them, if that fails) runs in evaluation mode; `net` is not changed.
 
     Args:
         net: any module that maps a batch to logits, or to an object that holds `logits`.
-        example: a batch of at least one image, or a dict of tensors that is passed by keyword; of a batch with labels,
-            a pair or a dict, they are left out, and so is what is not a tensor.
+        example: a batch of at least one image, or a dict of tensors that are passed by keyword. Labels, in a pair or in
+            a dict, are ignored, and so are values that are not tensors.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> print(inspect(net, torch.rand(1, 4)))
@@ -149,13 +149,13 @@ def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
         tap  feature  layout  before  after
         0    8        vector   66.7%  33.3%
     ->  1    8        vector   66.7%  33.3%
-    1 cannot be tapped: .refused says why
+    1 cannot be tapped: see .refused
     """
-    # The first row is all that is needed.
+    # The first row is enough.
     row = some_of(inputs_of(example, "the example"), slice(1))
 
     def both(bare: nn.Module, inputs: Sequence[Inputs]) -> tuple[Watched, Watched]:
-        # Twice: in another batch, what does not keep the batch on its first axis shows itself.
+        # Two batch sizes show which outputs do not keep the batch on their first axis.
         return watch(bare, inputs[0]), watch(bare, each(lambda t: torch.cat([t, t]), inputs[0]), count=False)
 
     first, second = on_copy(net, [row], both)
@@ -176,7 +176,7 @@ def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
 
 
 def _reason(name: str, first: Watched, second: Watched) -> str | None:
-    """Why a submodule cannot be tapped, as the end of a sentence; None where it can."""
+    """Why a submodule cannot be tapped, as the end of a sentence; None if it can."""
     if name not in first.seen or name not in second.seen:
         return "never runs"
     seen, output, again = first.seen[name], first.seen[name].output, second.seen[name].output
@@ -185,15 +185,15 @@ def _reason(name: str, first: Watched, second: Watched) -> str | None:
     if output is None or again is None:
         return f"returns {seen.kind}, not a tensor"
     if first.is_logits(output):
-        return "gives the logits themselves"
+        return "returns the logits themselves"
     if output.shape[:1] != (1,) or again.shape[:1] != (2,):
         return "does not keep the batch on its first axis"
     if output.shape[1:] != again.shape[1:]:
-        return "gives another shape for another batch"
+        return "returns another shape for another batch size"
     if not output.is_floating_point():
         return f"gives {output.dtype}, not floats"
     if not 2 <= output.dim() <= 4 or not output.numel():
-        return f"gives a feature of shape {tuple(output.shape[1:])}, for which there is no bridge"
+        return f"returns a feature of shape {tuple(output.shape[1:])}, for which there is no bridge"
     return "is changed in place by a later layer" if seen.changed else None
 
 
@@ -206,7 +206,7 @@ def _layout(output: Tensor, watched: Watched) -> Layout:
 
 
 def _hides(name: str, module: nn.Module, blocks: Sequence[str], refused: Mapping[str, str]) -> bool:
-    """Whether what is inside a submodule is a detail: it can be tapped as a whole and is no mere list of others."""
+    """Whether to hide the inside of a submodule: it can be tapped as a whole and is not just a list of others."""
     return (
         name not in refused
         and not isinstance(module, nn.Sequential)
@@ -215,7 +215,7 @@ def _hides(name: str, module: nn.Module, blocks: Sequence[str], refused: Mapping
 
 
 def _distance(tap: Tap) -> float:
-    # Where the channels are; all other axes are places.
+    # The axis of the channels; all other axes are positions.
     channels = 0 if tap.layout in ("map", "sequence") else len(tap.shape) - 1
     pooled = math.prod(size for axis, size in enumerate(tap.shape) if axis != channels) == 1
     return abs(tap.before - BEST) + (0 if tap.block else NO_BLOCK) + (POOLED if pooled else 0)

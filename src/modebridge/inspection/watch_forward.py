@@ -1,4 +1,4 @@
-"""One forward pass of a network, watched: what every submodule returned, and how many FLOPs there were by then."""
+"""Trace one forward pass of a network: what every submodule returned, and the FLOPs up to then."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Seen", "Watched", "find_blocks", "watch"]
 LISTS = (nn.Sequential, nn.ModuleList)
 
 ON_MAPS = (nn.Conv2d, nn.ConvTranspose2d, nn.BatchNorm2d, nn.GroupNorm, nn.MaxPool2d, nn.AdaptiveAvgPool2d)
-"""Layers whose input of four axes is (B, C, H, W)."""
+"""Layers whose input with four axes is (B, C, H, W)."""
 
 ON_SEQUENCES = (
     nn.Conv1d,
@@ -36,22 +36,22 @@ ON_SEQUENCES = (
     nn.AdaptiveAvgPool1d,
     nn.AdaptiveMaxPool1d,
 )
-"""Layers whose input and output of three axes are (B, C, L)."""
+"""Layers whose input and output with three axes are (B, C, L)."""
 
 ON_TOKENS = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
-"""Layers whose output of three axes is (B, T, C)."""
+"""Layers whose output with three axes is (B, T, C)."""
 
 
 @dataclass
 class Seen:
-    """What one submodule did.
+    """The record of one submodule.
 
     Args:
-        output: of its last run; None where that is no tensor and does not begin with one.
-        kind: the type of what it returned.
-        version: how often the output had been changed in place by then.
-        flops: multiply-adds of the whole network up to and including its last run.
-        runs: how often it ran.
+        output: output of its last call; None if that is not a tensor and does not start with one.
+        kind: type of the output.
+        version: version counter of the output after the call.
+        flops: multiply-adds of the whole network up to and including its last call.
+        runs: number of calls.
     """
 
     output: Tensor | None
@@ -68,17 +68,17 @@ class Seen:
 
 @dataclass
 class Watched:
-    """A whole pass: every submodule that ran, in the order in which they ended.
+    """The record of a whole pass: every submodule that ran, in the order in which they finished.
 
     Args:
-        seen: by name.
-        logits: (B, K).
-        flops: of the whole pass.
-        first: shapes of maps that met a layer with channels on the first axis.
-        last: shapes of maps that met one with channels on the last axis.
-        sequences: whether a tensor of three axes is (B, C, L), told by a layer that made or took it, by its identity.
-        likely: the same of tensors that nobody tells about: an activation's as its input, a sum's as its last summand.
-        kept: what `sequences` and `likely` speak of, so that no other tensor gets the same identity.
+        seen: records by name.
+        logits: logits (B, K).
+        flops: multiply-adds of the whole pass.
+        first: shapes of maps read by a layer with channels on the first axis.
+        last: shapes of maps read by a layer with channels on the last axis.
+        sequences: whether a tensor with three axes is (B, C, L), by its id, known from a layer that made or read it.
+        likely: the same, guessed for other tensors: activations from their input, sums from their last summand.
+        kept: the tensors in `sequences` and `likely`, kept alive so that their ids stay unique.
     """
 
     seen: dict[str, Seen] = field(default_factory=dict)
@@ -91,25 +91,25 @@ class Watched:
     kept: list[Tensor] = field(default_factory=list)
 
     def is_logits(self, tensor: Tensor) -> bool:
-        """Whether a tensor is the logits, or they are a view of it."""
+        """Whether a tensor is the logits, or the logits are a view of it."""
         assert self.logits is not None
         # Compared by storage, which exists on the meta device too.
         return bool(tensor.untyped_storage()._cdata == self.logits.untyped_storage()._cdata)
 
     def channels_last(self, shape: Shape) -> bool:
-        """Whether a feature of three axes is (H, W, C): by the layers that took such a map, else by what is square."""
+        """Whether a feature is (H, W, C): by the layers that read such a map, otherwise by which axes are equal."""
         if (shape in self.first) != (shape in self.last):
             return shape in self.last
         height, width, channels = shape
         return height == width != channels
 
     def is_sequence(self, tensor: Tensor) -> bool:
-        """Whether a tensor of three axes is (B, C, L), as convolutions along one axis have it, and not (B, T, C)."""
+        """Whether a tensor with three axes is (B, C, L), as for 1d convolutions, and not (B, T, C)."""
         return self.sequences.get(id(tensor), self.likely.get(id(tensor), False))
 
 
 def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
-    """Run `net` once as it is, with a hook on every submodule for as long as that takes; counting takes longer."""
+    """Run `net` once with a temporary hook on every submodule; counting FLOPs takes longer."""
     watched = Watched()
     handles: list[RemovableHandle] = []
 
@@ -118,7 +118,7 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
             _axes(module, args, watched)
             feature = _feature(output, name)
             _sequences(module, args, feature, watched)
-            before = watched.seen.pop(name, None)  # popped, so that the order is that of the last runs
+            before = watched.seen.pop(name, None)  # popped to keep the order of last calls
             watched.seen[name] = Seen(
                 feature,
                 type(output).__name__,
@@ -138,7 +138,7 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
             watched.flops = counted()
         if watched.logits.dim() != 2:
             raise ModebridgeError(
-                f"Expected the network to give logits of (batch, classes), but got {tuple(watched.logits.shape)}; "
+                f"Expected the network to return logits of (batch, classes), but got {tuple(watched.logits.shape)}; "
                 "wrap it in a module that does."
             )
     finally:
@@ -148,11 +148,11 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
 
 
 def find_blocks(net: nn.Module, watched: Watched) -> list[str]:
-    """The names of a network's blocks: what its lists repeat, without the stages that only hold other blocks.
+    """The names of a network's blocks: repeated children of its lists, without stages that only hold other blocks.
 
-    A block is a child of an `nn.Sequential` or `nn.ModuleList` that has layers of its own and whose class comes again;
-    or it is a module of such a class that holds such lists as branches. A stage returns what its last block returned;
-    a block that holds lists does not (it adds a shortcut), at least not every block of its class.
+    A block is a child of an `nn.Sequential` or `nn.ModuleList` that has submodules and whose class occurs again, or a
+    module of such a class that holds such lists as branches. A stage returns the output of its last block. A block
+    that holds lists does not (it adds a shortcut), or at least not every block of its class does.
     """
     kinds = Counter(type(module) for module in net.modules())
     ends: dict[type[nn.Module], bool] = {}
@@ -168,46 +168,46 @@ def find_blocks(net: nn.Module, watched: Watched) -> list[str]:
                 blocks += inside
                 continue
             blocks.append(prefix + name)
-            # The same tensor as it was: torchvision's mobile networks add their shortcut in place.
+            # The same tensor at the same version: torchvision's mobile networks add their shortcut in place.
             inner = [watched.seen[block] for block in inside]
             same = any(block.output is seen.output and block.version == seen.version for block in inner)
             ends[type(child)] = ends.get(type(child), True) and same
         return blocks
 
-    # The first look, in which nothing is a stage, shows of every class whether it is one.
+    # The first pass, in which nothing counts as a stage, finds the classes that are stages.
     find(net, "", ())
     return find(net, "", [kind for kind, end in ends.items() if end])
 
 
 def _axes(module: nn.Module, args: tuple[Any, ...], watched: Watched) -> None:
-    """Remember where the channels of a map are, for layers that know it."""
+    """Record the channel axis of a map, for layers that define it."""
     if not args or not isinstance(args[0], Tensor) or args[0].dim() != 4:
         return
     shape = tuple(args[0].shape[1:])
     if isinstance(module, ON_MAPS):
         watched.first.add(shape)
     elif isinstance(module, nn.Linear) or (
-        # timm's LayerNorm2d is one by class, but norms the first axis.
+        # timm's LayerNorm2d is a subclass, but normalises the first axis.
         isinstance(module, nn.LayerNorm) and math.prod(module.normalized_shape) == shape[-1]
     ):
         watched.last.add(shape)
 
 
 def _sequences(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, watched: Watched) -> None:
-    """Remember of tensors of three axes whether they are (B, C, L): a layer that makes or takes one knows it."""
-    taken = [tensor for tensor in args if isinstance(tensor, Tensor) and tensor.dim() == 3]
-    if taken and isinstance(module, (*ON_SEQUENCES, nn.MultiheadAttention, nn.RNNBase)):
-        watched.sequences.setdefault(id(taken[0]), isinstance(module, ON_SEQUENCES))
-        watched.kept.append(taken[0])
+    """Record whether tensors with three axes are (B, C, L), for layers that make or read one and define it."""
+    inputs = [tensor for tensor in args if isinstance(tensor, Tensor) and tensor.dim() == 3]
+    if inputs and isinstance(module, (*ON_SEQUENCES, nn.MultiheadAttention, nn.RNNBase)):
+        watched.sequences.setdefault(id(inputs[0]), isinstance(module, ON_SEQUENCES))
+        watched.kept.append(inputs[0])
     if output is None or output.dim() != 3:
         return
     watched.kept.append(output)
     if isinstance(module, ON_SEQUENCES + ON_TOKENS):
-        # Whoever made it is asked before whoever takes it: a linear layer may well mix the places of a sequence.
+        # The layer that made it takes precedence over one that reads it: a linear layer may mix sequence positions.
         watched.sequences.setdefault(id(output), isinstance(module, ON_SEQUENCES))
     elif id(output) not in watched.sequences:
         known = watched.sequences | watched.likely
-        alike = [t for t in (*taken, *reversed(watched.kept)) if t.shape == output.shape and id(t) in known]
+        alike = [t for t in (*inputs, *reversed(watched.kept)) if t.shape == output.shape and id(t) in known]
         if alike:
             watched.likely[id(output)] = known[id(alike[0])]
 

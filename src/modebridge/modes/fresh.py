@@ -1,4 +1,4 @@
-"""Newly drawn weights for any network: a student's start, and a pin's where it is not put on the straight line."""
+"""New random weights for any network: the start of a student, or of a pin that is not on the straight line."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from modebridge.nets.blocks import DRAWN
 __all__ = ["fresh_mode", "fresh_weights"]
 
 RESETS = ("reset_parameters", "_reset_parameters")
-"""What torch's modules call the drawing of their own weights; the latter is attention's."""
+"""Names of the methods with which torch's modules draw their weights; attention uses the latter."""
 
 EMBEDDING = 0.02
-"""The standard deviation of tokens and position embeddings that are zero so far, transformers' usual one."""
+"""Standard deviation for all-zero tokens and position embeddings, the usual value in transformers."""
 
 
 def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
-    """New numbers for every parameter: each module's own reset, then the paper's initialisation of what it covers.
+    """New values for every parameter: each module's own reset, then the paper's initialisation where it applies.
 
-    What neither reaches (class tokens, position embeddings, layer scales, the parts of weight norm) is normal with the
-    mean and spread that the parameter has in `net`. There, a constant is a neutral start as a norm's ones are, and
-    stays; but a zero tensor of several axes, as tokens begin, is drawn with standard deviation 0.02.
+    Parameters that neither covers (class tokens, position embeddings, layer scales, the parts of weight norm) are drawn
+    from a normal distribution with their mean and spread in `net`. Constants such as a norm's ones are neutral values
+    and stay; but zero tensors with several axes, such as new tokens, are drawn with standard deviation 0.02.
 
     Args:
         net: any module; it is not changed.
-        seed: of all draws.
+        seed: seed of all draws.
     """
     copy = skeleton(net)
     versions = {name: parameter._version for name, parameter in copy.named_parameters()}
     device = next((parameter.device for parameter in copy.parameters()), None)
-    with seeds.borrowed(seed, device), torch.no_grad():  # modules of others draw from the global generator
+    with seeds.borrowed(seed, device), torch.no_grad():  # third-party modules draw from the global generator
         for module in copy.modules():
             reset = next((method for name in RESETS if callable(method := getattr(module, name, None))), None)
             if reset is not None and not isinstance(module, DRAWN):
@@ -42,14 +42,14 @@ def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
     initialise(copy, generator)
     fresh: dict[str, Tensor] = dict(copy.named_parameters())
     for name, parameter in net.named_parameters():
-        # Both are asked: some write the numbers they had, and what is written through `.data` has no new version.
+        # Both are needed: some resets write the same values, and writes through `.data` do not change the version.
         if fresh[name]._version == versions[name] and torch.equal(fresh[name], parameter):
             fresh[name] = _alike(parameter.detach(), generator)
     return trees.clone(fresh)
 
 
 def fresh_mode(net: nn.Module, seed: int) -> Mode:
-    """The network as if it had just been built: new weights, and running statistics that have seen nothing."""
+    """The network as if newly built: new weights and reset running statistics."""
     copy = skeleton(net)
     for module in copy.modules():
         reset = getattr(module, "reset_running_stats", None)
@@ -59,7 +59,7 @@ def fresh_mode(net: nn.Module, seed: int) -> Mode:
 
 
 def _alike(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Normal numbers with the mean and the spread of a tensor."""
+    """Normal random values with the mean and standard deviation of a tensor."""
     wide = tensor.double()
     spread = float(wide.std(correction=0)) if tensor.numel() else 0.0
     if spread == 0 and tensor.numel() > 1 and tensor.dim() > 1 and not bool(tensor.any()):

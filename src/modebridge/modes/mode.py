@@ -24,7 +24,7 @@ class Mode:
 
     Args:
         params: the trained parameters by name.
-        buffers: the persistent buffers by name (batch norm's statistics); empty for networks without any.
+        buffers: the persistent buffers by name (batch norm statistics); may be empty.
 
     >>> mode = Mode.from_module(nn.Linear(2, 3))
     >>> sorted(mode.params), mode.buffers
@@ -36,14 +36,14 @@ class Mode:
 
     @classmethod
     def from_module(cls, net: nn.Module) -> Mode:
-        """Copy the parameters and persistent buffers out of a trained module."""
+        """Copy the parameters and persistent buffers of a trained module."""
         return cls.from_state_dict(net, net.state_dict())
 
     @classmethod
     def from_state_dict(cls, net: nn.Module, state: Mapping[str, Tensor]) -> Mode:
-        """Copy a mode out of a state dict, which must fit `net` name by name and shape by shape.
+        """Copy a mode from a state dict whose names and shapes must match `net`.
 
-        Floats are converted to the network's own type; other numbers are no weights, and refused where it has floats.
+        Floats are converted to the network's dtype. Other dtypes are rejected where the network has floats.
         """
         net_params, net_buffers, aliases = tensors_of(net)
         saved = {name: tensor for name, tensor in state.items() if name not in aliases and isinstance(tensor, Tensor)}
@@ -52,25 +52,25 @@ class Mode:
         trees.check_same(
             [{**net_params, **net_buffers}, saved], f"the checkpoint and {type(net).__name__}", types=False
         )
-        # In the network's own types and memory orders, as load_state_dict would load it.
+        # In the network's dtypes and memory formats, as load_state_dict would load it.
         params = {name: _like(tensor, saved[name]) for name, tensor in net_params.items()}
         buffers = {name: _like(tensor, saved[name]) for name, tensor in net_buffers.items()}
         for name, tensor in {**params, **buffers}.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
                 raise ModebridgeError(
                     f"Expected a mode to be finite, but got NaN or Inf in '{name}'; "
-                    "use a checkpoint from before the training diverged."
+                    "use a checkpoint saved before training diverged."
                 )
         return cls(params, buffers)
 
     def __repr__(self) -> str:
         types = ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.params.values()}))
-        counted = f"{trees.size(self.params):,} parameters in {len(self.params)} tensors"
-        return f"Mode({counted}{f' of {types}' if types else ''}, {len(self.buffers)} buffers)"
+        counts = f"{trees.size(self.params):,} parameters in {len(self.params)} tensors"
+        return f"Mode({counts}{f' of {types}' if types else ''}, {len(self.buffers)} buffers)"
 
     @cached_property
     def id(self) -> str:
-        """A hash of the content: two modes with the same numbers are the same mode."""
+        """A hash of the content: modes with equal values have the same id."""
         return trees.fingerprint(self.params, self.buffers)
 
     @property
@@ -83,21 +83,21 @@ class Mode:
         return Mode(trees.to(self.params, device), trees.to(self.buffers, device))
 
     def load(self, net: nn.Module) -> nn.Module:
-        """A copy of `net`, in evaluation mode, that holds this mode's numbers."""
+        """A copy of `net`, in evaluation mode, with this mode's parameters and buffers."""
         self.check(net)
         filled = skeleton(net)
-        # Not strict: the second name of a tied tensor is not ours to carry; `check` has seen all the others.
+        # Not strict: a mode has only the first name of a tied tensor; `check` has verified all others.
         filled.load_state_dict(self.state, strict=False)
         return filled
 
     def check(self, net: nn.Module) -> None:
-        """Refuse a network that this mode does not fit, by name and shape."""
+        """Raise an error if names or shapes of this mode do not match the network."""
         params, buffers, _ = tensors_of(net)
         trees.check_same([{**params, **buffers}, self.state], f"the mode and {type(net).__name__}")
 
 
 def unusual(tensor: Tensor) -> str | None:
-    """What a tensor is that is not simply a table of numbers; None for a plain one.
+    """Describe a tensor that is not a plain dense one; None for a plain one.
 
     >>> unusual(torch.eye(2).to_sparse()), unusual(torch.eye(2))
     ('a sparse tensor', None)
@@ -109,27 +109,27 @@ def unusual(tensor: Tensor) -> str | None:
     if tensor.layout != torch.strided:
         return "a sparse tensor" if "sparse" in str(tensor.layout) else f"a tensor of layout {tensor.layout}"
     if tensor.device.type == "meta":
-        return "a tensor without numbers (on the meta device)"
+        return "a tensor without values (on the meta device)"
     return None
 
 
 def _check_numbers(name: str, saved: Tensor, expected: Tensor | None) -> None:
-    """Refuse what `copy_` would turn into weights that nobody trained, or could not read at all."""
-    got, way_out = unusual(saved), "save plain dense tensors, tensor.to_dense() or tensor.dequantize()"
+    """Raise an error for a tensor that `copy_` cannot read, or would turn into wrong weights."""
+    got, fix = unusual(saved), "save plain dense tensors, with tensor.to_dense() or tensor.dequantize()"
     if got is None and expected is not None and expected.shape == saved.shape:
         if expected.is_floating_point() and not saved.is_floating_point():
-            got, way_out = f"{saved.dtype}", f"use the weights as they were trained, such as {expected.dtype}"
+            got, fix = f"{saved.dtype}", f"use the weights as they were trained, such as {expected.dtype}"
         elif saved.is_complex() and not expected.is_complex():
-            got, way_out = f"{saved.dtype}", f"save it as {expected.dtype}"
-        elif _claims_more(saved) and not _claims_more(expected):
-            got = f"{tuple(saved.shape)} made of {saved.untyped_storage().nbytes()} bytes"
-            way_out = "save a tensor that holds all its numbers, tensor.contiguous()"
+            got, fix = f"{saved.dtype}", f"save it as {expected.dtype}"
+        elif _is_expanded(saved) and not _is_expanded(expected):
+            got = f"{tuple(saved.shape)} stored in {saved.untyped_storage().nbytes()} bytes"
+            fix = "save a tensor that stores all its values, with tensor.contiguous()"
     if got is not None:
-        raise ModebridgeError(f"Expected '{name}' to be a tensor of a network's numbers, but got {got}; {way_out}.")
+        raise ModebridgeError(f"Expected '{name}' to be a tensor of weights, but got {got}; {fix}.")
 
 
-def _claims_more(tensor: Tensor) -> bool:
-    """Whether a tensor shows some of its numbers again and again, as `expand` makes it."""
+def _is_expanded(tensor: Tensor) -> bool:
+    """Whether a tensor repeats some of its stored values, as `expand` does."""
     return tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
 
 
@@ -138,10 +138,10 @@ def _like(expected: Tensor, saved: Tensor) -> Tensor:
 
 
 def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
-    """What a mode of `net` carries: its parameters, its persistent buffers, and its tied tensors once.
+    """The tensors of a mode of `net`: parameters and persistent buffers, with tied tensors only once.
 
     Returns:
-        Parameters and buffers by name, and the first name of each tensor by its further names.
+        Parameters by name, buffers by name, and for every further name of a tied tensor its first name.
     """
     params: dict[str, Tensor] = dict(net.named_parameters())
     for name, tensor in (*params.items(), *net.named_buffers()):
@@ -159,9 +159,9 @@ def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], di
 
 
 def check_modes(net: nn.Module, modes: Sequence[Mode], at_least: int, what: str) -> None:
-    """Refuse too few modes, or modes that do not fit the network, before any work starts."""
+    """Raise an error if there are too few modes, or if one does not fit the network."""
     if isinstance(modes, Mode):
-        raise ModebridgeError(f"Expected {what} to be given a list of modes, but got one Mode; put it in a list.")
+        raise ModebridgeError(f"Expected {what} to get a list of modes, but got one Mode; put it in a list.")
     if len(modes) < at_least:
         raise ModebridgeError(
             f"Expected {what} to have at least {at_least} mode{'s' if at_least > 1 else ''}, "
@@ -170,7 +170,7 @@ def check_modes(net: nn.Module, modes: Sequence[Mode], at_least: int, what: str)
     for mode in modes:
         if not isinstance(mode, Mode):
             raise ModebridgeError(
-                f"Expected {what} to be given modes, but got {type(mode).__name__}; "
-                "make one with Mode.from_module(net) or curve.at(r)."
+                f"Expected {what} to get modes, but got {type(mode).__name__}; "
+                "create one with Mode.from_module(net) or curve.at(r)."
             )
         mode.check(net)

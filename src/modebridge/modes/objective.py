@@ -22,13 +22,13 @@ MEMBER = "mode"
 
 
 class ModeObjective(Objective[Mode]):
-    """Train one network on labels: the mean cross entropy of a batch.
+    """Train one network on labels with the mean cross entropy per batch.
 
     Args:
-        net: gives the architecture.
-        mode: the weights to begin from.
-        trainable: names of the parameters that learn, the others stay as they are; None trains all.
-        synced: makes a network's batch norm see the batches of all processes.
+        net: the architecture.
+        mode: the initial weights.
+        trainable: names of the parameters to train, the others are frozen; None trains all.
+        synced: converts batch norm to use the batches of all processes.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class ModeObjective(Objective[Mode]):
         self._eval = skeleton(net)
         self._mode = mode
         self._trainable = trainable
-        # Kept, so that copies of this objective (`on`) have the very same program, which is compiled once.
+        # Stored so that copies of this objective (`on`) share one program, which is compiled once.
         self._program: Program = self._loss
 
     def on(self, mode: Mode, trainable: Collection[str] | None = None) -> Self:
-        """The same objective from other weights; it shares the compiled program."""
+        """The same objective with other initial weights; it shares the compiled program."""
         other = copy.copy(self)
         other._mode, other._trainable = mode, trainable
         return other
@@ -58,7 +58,7 @@ class ModeObjective(Objective[Mode]):
         return {MEMBER: State.split(self._mode.params, self._mode.buffers, learns)}
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """The batch as it is: augmentation belongs to the data."""
+        """The batch unchanged: augmentation is part of the data."""
         return {MEMBER: {**named(batch[0]), "labels": batch[1]}}
 
     def program(self, member: str) -> Program:
@@ -70,7 +70,7 @@ class ModeObjective(Objective[Mode]):
         return F.cross_entropy(logits, prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The share of wrong answers."""
+        """The error rate."""
         return {MEMBER: error_rate(self._eval, states[MEMBER], batches)}
 
     def result(self, states: States) -> Mode:
@@ -80,7 +80,7 @@ class ModeObjective(Objective[Mode]):
 
 @torch.no_grad()
 def error_rate(net: nn.Module, state: State, batches: Batches) -> float:
-    """The share of images whose top class is not their label."""
+    """The share of images whose predicted class is not their label."""
     wrong, seen = 0, 0
     for images, labels in batches:
         logits = run(net, state.all_params, state.buffers, images)

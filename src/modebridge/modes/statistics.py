@@ -1,4 +1,4 @@
-"""Batch norm's running statistics, estimated again at given parameters."""
+"""Re-estimation of batch norm's running statistics for given parameters."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from modebridge.types import Batches, Params
 __all__ = ["Refresh", "check_statistics", "has_statistics", "refresh_statistics"]
 
 Refresh: TypeAlias = Callable[[nn.Module, Params, Params, Batches], dict[str, Tensor]]
-"""`refresh_statistics`, or the same shared out among processes."""
+"""`refresh_statistics`, or a version distributed over processes."""
 
 
 def has_statistics(net: nn.Module) -> bool:
-    """Whether the network holds running statistics, which are valid at one point of parameter space only.
+    """Whether the network has running statistics, which are valid only at one point of parameter space.
 
-    Batch norm does, and instance norm that tracks them; a frozen batch norm's are constants.
+    Batch norm has them, and instance norm that tracks them. Those of a frozen batch norm are constants.
     """
     return any(isinstance(m, _NormBase) and m.track_running_stats for m in net.modules())
 
 
 def check_statistics(net: nn.Module, start: Params, end: Params) -> None:
-    """Refuse a network whose buffers between two modes nobody can know, and say which layer it is and why.
+    """Raise an error that names the layer if a network has buffers whose values between two modes are unknown.
 
-    Batch norm's statistics are estimated again; buffers that both ends share are constants. What is left are buffers of
-    layers with rules of their own (spectral norm's vectors, other running statistics), and batch norm without any.
+    Batch norm's statistics are re-estimated, and buffers that both ends share are constants. What remains are buffers
+    of layers with their own rules (spectral norm's vectors, other running statistics), and batch norm without any.
 
     Args:
         net: the network.
-        start: the buffers of one end.
-        end: the buffers of the other.
+        start: buffers of one end.
+        end: buffers of the other end.
     """
     known: set[str] = set()
     for name, module in net.named_modules():
         if isinstance(module, _BatchNorm) and not module.track_running_stats:
             raise ModebridgeError(
                 f"Expected batch norm to keep running statistics, but '{name}' has track_running_stats=False: its "
-                "answer to an image depends on the others in the batch, and so would a bridge's target; turn it on."
+                "output for an image depends on the others in the batch, and so would a bridge's target; turn it on."
             )
         if isinstance(module, _NormBase):
             known |= {f"{name}.{buffer}" for buffer, _ in module.named_buffers(recurse=False)}
@@ -54,23 +54,23 @@ def check_statistics(net: nn.Module, start: Params, end: Params) -> None:
             owner = name.rpartition(".")[0]
             raise ModebridgeError(
                 f"Expected buffers to be batch norm's or equal at both ends, but '{name}' of "
-                f"{type(modules.get(owner, net)).__name__} differs, and how it follows the parameters is not known; "
-                "fold that layer into the weights, or use one that keeps no such buffer."
+                f"{type(modules.get(owner, net)).__name__} differs, and how it depends on the parameters is unknown; "
+                "fold that layer into the weights, or use one without such a buffer."
             )
 
 
 @torch.no_grad()
 def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches: Batches) -> dict[str, Tensor]:
-    """The buffers of `net` at `params`, with running statistics averaged over all of `batches`.
+    """The buffers of `net` at `params`, with running statistics averaged over all `batches`.
 
-    Every image counts the same: batch k of size n_k enters with momentum n_k / (n_1 + ... + n_k), so a smaller last
-    batch does not weigh more than it should. Each layer counts for itself, whatever its own momentum: one that runs
-    twice in a pass, or not in every pass, gets the average over what it saw.
+    Every image has the same weight: batch k of size n_k has momentum n_k / (n_1 + ... + n_k), so a smaller last batch
+    is not weighted too much. Each layer counts separately, whatever its own momentum: a layer that runs twice per pass,
+    or not in every pass, gets the average over its inputs.
 
     Args:
         net: the network; it is not changed.
-        params: where on the curve the statistics are wanted.
-        buffers: the other buffers to start from (of either end).
+        params: the parameters, usually a point on the curve.
+        buffers: initial buffers, from either end.
         batches: the training images; labels are not used.
     """
     fresh = {name: tensor.detach().clone() for name, tensor in buffers.items()}
@@ -78,7 +78,7 @@ def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches:
     norms = {name: m for name, m in copy.named_modules() if isinstance(m, _NormBase) and m.track_running_stats}
     if not norms:
         return fresh
-    # Only batch norm goes to training mode: dropout and its kin stay as they are in use.
+    # Only batch norm is in training mode: dropout and similar layers stay in evaluation mode.
     for name, module in norms.items():
         module.train()
         module.register_forward_pre_hook(_Average(), with_kwargs=True)
@@ -94,18 +94,18 @@ def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches:
             if "more than 1 value per channel" not in str(error):
                 raise
             raise ModebridgeError(
-                f"Expected batches to hold more than one value a channel for batch norm, but got one of {len(labels)} "
+                f"Expected batches to hold more than one value per channel for batch norm, but got {len(labels)} "
                 "image; drop the last batch (drop_last=True) or change the batch size."
             ) from error
     if seen == 0:
         raise ModebridgeError(
-            "Expected batches to re-estimate batch norm's statistics, but got none; give the training data."
+            "Expected batches to re-estimate batch norm's statistics, but got none; pass the training data."
         )
     return fresh
 
 
 class _Average:
-    """Sets a layer's momentum before each of its passes so that all images seen so far weigh the same."""
+    """Sets a layer's momentum before each pass so that all images so far have the same weight."""
 
     def __init__(self) -> None:
         self._seen = 0

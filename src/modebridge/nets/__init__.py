@@ -1,4 +1,4 @@
-"""The paper's networks, and running any network at any parameters. Knows nothing of curves."""
+"""The paper's networks, and functions to run any network with given parameters. Independent of curves."""
 
 from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, initialise
 from modebridge.nets.functional import Tapped, call, logits_of, run, skeleton

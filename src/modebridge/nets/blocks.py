@@ -1,4 +1,4 @@
-"""Residual blocks, shared by the paper's networks and by the bridges built like their last blocks."""
+"""Residual blocks, shared by the paper's networks and the bridges built like their last blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Padding: TypeAlias = Literal["same", "half"]
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution padded as TensorFlow's "SAME": at stride 2 the odd pixel goes to the right and bottom."""
+    """A convolution with TensorFlow's "SAME" padding: at stride 2 the odd pixel is added at the right and bottom."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve `x` (B, C, H, W) to (B, C', ceil(H / stride), ceil(W / stride))."""
@@ -36,9 +36,9 @@ def _same(length: int, kernel: int, stride: int) -> tuple[int, int]:
 def conv(
     inputs: int, outputs: int, kernel: int, stride: int, *, bias: bool, padding: Padding, axes: int = 2, groups: int = 1
 ) -> nn.Conv1d | nn.Conv2d:
-    """A convolution with the padding rule of the data set's network (facts differ between CIFAR and the rest).
+    """A convolution with the padding rule of the data set's network (CIFAR differs from the rest).
 
-    On sequences, `axes=1`, the padding is always "half".
+    For sequences (`axes=1`) the padding is always "half".
     """
     if axes == 1:
         return nn.Conv1d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=bias)
@@ -48,17 +48,17 @@ def conv(
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions: conv-norm-SiLU-conv-norm, add the shortcut, SiLU. The stride sits on the first.
+    """Two 3x3 convolutions: conv-norm-SiLU-conv-norm, add the shortcut, SiLU. The first has the stride.
 
     Args:
-        inputs: channels that come in.
+        inputs: input channels.
         planes: channels of both convolutions and of the output.
-        stride: of the first convolution and of the shortcut.
+        stride: stride of the first convolution and of the shortcut.
         norm: "frn" or "bn".
         bias: whether convolutions have a bias.
-        padding: "same" (TensorFlow's) or "half" (kernel // 2).
-        projection: whether a shortcut that must change shape is a 1x1 convolution with a norm; without one
-            such a block has no shortcut at all.
+        padding: "same" (as in TensorFlow) or "half" (kernel // 2).
+        projection: whether a shortcut that changes shape is a 1x1 convolution with a norm; if not, such a block
+            has no shortcut.
         axes: 2 for maps (B, C, H, W), 1 for sequences (B, C, L).
     """
 
@@ -95,9 +95,9 @@ class BasicBlock(nn.Module):
 
 
 class BottleneckBlock(nn.Module):
-    """1x1, 3x3, 1x1 convolutions with four times as many channels out as inside; the stride sits on the 3x3.
+    """1x1, 3x3 and 1x1 convolutions; the 3x3 has the stride, and the output has `4 * planes` channels.
 
-    The arguments are those of `BasicBlock`; the output has `4 * planes` channels.
+    The arguments are those of `BasicBlock`.
     """
 
     expansion = 4
@@ -139,7 +139,7 @@ class BottleneckBlock(nn.Module):
 Block: TypeAlias = BasicBlock | BottleneckBlock
 
 DRAWN = (nn.Conv1d, nn.Conv2d, nn.Linear)
-"""The layers that `initialise` draws."""
+"""Layers whose weights `initialise` draws."""
 
 
 def _shortcut(
@@ -156,10 +156,10 @@ def _shortcut(
 
 @torch.no_grad()
 def initialise(net: nn.Module, generator: torch.Generator | None = None) -> None:
-    """Draw fresh weights in place, as the authors do: Kaiming normal, fan_out, ReLU gain, the head included.
+    """Draw new weights in place, as the authors do: Kaiming normal, fan_out, ReLU gain, including the head.
 
-    So the head's standard deviation is sqrt(2 / classes), 0.447 for ten. Biases are uniform within
-    1 / sqrt(fan_in), torch's default; norms start at their neutral values.
+    The head's standard deviation is therefore sqrt(2 / classes), 0.447 for ten. Biases are uniform within
+    1 / sqrt(fan_in), torch's default. Norms start at their neutral values.
     """
     for module in net.modules():
         if isinstance(module, DRAWN):

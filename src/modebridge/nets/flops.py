@@ -1,4 +1,4 @@
-"""Counting without computing: a copy of a module without weights, and the multiply-adds of its forward pass."""
+"""Count the multiply-adds of a forward pass without computing it, on a copy of the module without weights."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from modebridge.types import Inputs
 __all__ = ["Shape", "counting", "examples", "feature_shapes", "invoke", "on_copy", "plain_attention", "zeros"]
 
 Shape: TypeAlias = tuple[int, ...]
-"""Of one image or feature, without the batch axis."""
+"""Shape of one image or feature, without the batch axis."""
 
 T = TypeVar("T")
 
 FAILED = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError)
-"""What modules raise at inputs that they cannot take."""
+"""Exceptions that modules raise for unsuitable inputs."""
 
 
 @contextmanager
 def counting() -> Iterator[Callable[[], float]]:
-    """Count the multiply-adds of convolutions and products of matrices and vectors while this is open.
+    """Count the multiply-adds of convolutions, matrix products and vector products inside the block.
 
-    The function it gives says how many there were so far.
+    Yields a function that returns the count so far.
 
     >>> with counting() as counted:
     ...     _ = nn.Linear(3, 5)(torch.zeros(1, 3))
@@ -48,12 +48,12 @@ def counting() -> Iterator[Callable[[], float]]:
 
 
 def _products(first: Shape, second: Shape, *_: object, **__: object) -> int:
-    """Of a matrix or vector with a vector: every number of the first once."""
+    """FLOPs of a matrix or vector times a vector: each element of the first is used once."""
     return 2 * math.prod(first)
 
 
 def _distances(first: Shape, second: Shape, *_: object, **__: object) -> int:
-    """Of all rows of two matrices, (..., P, M) and (..., R, M): P R M, whatever the norm and the way torch takes."""
+    """FLOPs of distances between all rows of (..., P, M) and (..., R, M): P R M, whatever the norm and algorithm."""
     return 2 * math.prod(_broadcast(first[:-2], second[:-2])) * first[-2] * second[-2] * first[-1]
 
 
@@ -66,7 +66,7 @@ def _own_distances(rows: Shape, *_: object, **__: object) -> int:
 
 
 def _added(_: Shape, first: Shape, second: Shape, *__: object, **___: object) -> int:
-    """Of a product that is added to something: its size without the axis of the sum, times that axis."""
+    """FLOPs of a product that is added to a tensor: the size of the first factor times the columns of the second."""
     return 2 * math.prod(first) * (second[-1] if len(second) > 1 else 1)
 
 
@@ -80,7 +80,7 @@ def _bilinear(
     *_: object,
     **__: object,
 ) -> int:
-    """Of nn.Bilinear: one for each weight and image. torch writes it as a sum over axes that are put in at places."""
+    """FLOPs of nn.Bilinear: one multiply-add per weight and image. torch runs it as a sum over inserted axes."""
     shapes = []
     for shape, places in ((x, in_x), (weight, in_weight), (y, in_y)):
         rest = iter(shape)
@@ -99,15 +99,15 @@ _UNCOUNTED: dict[Any, Callable[..., int]] = {
     torch.ops.aten._euclidean_dist: _distances,
     torch.ops.aten._pdist_forward: _own_distances,
 }
-"""Products that torch's own counter takes for nothing; in its units, two operations to a multiply-add."""
+"""Products that torch's counter ignores, in its units: two operations per multiply-add."""
 
 _ATTENTION = threading.RLock()
 
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """Without fused attention, which in evaluation mode or on a CPU hides its matrix products from the counter."""
-    # The switches are everybody's: of two threads that meet here, the last would put back what the first had set.
+    """Turn off fused attention, which hides matrix products from the counter in evaluation mode or on a CPU."""
+    # The switches are global: of two threads here, the last one would restore what the first one had set.
     with _ATTENTION:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
@@ -119,7 +119,7 @@ def plain_attention() -> Iterator[None]:
 
 
 def feature_shapes(net: nn.Module, image: Sequence[int] | Inputs, taps: Sequence[str]) -> dict[str, Shape]:
-    """The shape of one image's feature at each tap, without the batch axis; `image` as in `examples`.
+    """The shape of the feature at each tap, without the batch axis; `image` as in `examples`.
 
     >>> from modebridge.nets import resnet
     >>> feature_shapes(resnet("cifar10"), (3, 32, 32), ["layers.12"])
@@ -134,7 +134,7 @@ def feature_shapes(net: nn.Module, image: Sequence[int] | Inputs, taps: Sequence
 
 
 def examples(module: nn.Module, *given: Sequence[int] | Inputs) -> list[Inputs]:
-    """A batch of one of each input: given as a shape without the batch axis, or by a batch of any size."""
+    """A batch of one for each input, which is given as a shape without the batch axis or as a batch of any size."""
 
     def one(example: Sequence[int] | Inputs) -> Inputs:
         if isinstance(example, Tensor | Mapping):
@@ -145,14 +145,14 @@ def examples(module: nn.Module, *given: Sequence[int] | Inputs) -> list[Inputs]:
 
 
 def zeros(module: nn.Module, *shapes: Sequence[int]) -> list[Tensor]:
-    """A batch of one of each shape, of the module's own type, on torch's meta device."""
+    """A batch of one for each shape, in the module's dtype, on the meta device."""
     parameter = next(iter(module.parameters()), torch.zeros(()))
     dtype = parameter.dtype if parameter.is_floating_point() else torch.float32
     return [torch.empty(1, *shape, dtype=dtype, device="meta") for shape in shapes]
 
 
 def invoke(module: nn.Module, inputs: Sequence[Inputs]) -> object:
-    """What a module returns for tensors in order, and for dicts of them by name."""
+    """The output of a module for inputs that are tensors, passed in order, or dicts, passed by name."""
     plain = [given for given in inputs if isinstance(given, Tensor)]
     by_name = {name: tensor for given in inputs if not isinstance(given, Tensor) for name, tensor in given.items()}
     return module(*plain, **by_name)
@@ -165,38 +165,36 @@ def on_copy(
     *,
     weightless: bool = True,
 ) -> T:
-    """Do something with a weightless copy of a module, or with a real one where the former cannot run.
+    """Call a function on a weightless copy of a module, or on a real copy if a weightless one cannot run.
 
     Args:
-        module: never touched; neither are the inputs.
-        inputs: handed to `work` on the copy's device; where they have no values (`zeros`), a real copy gets zeros.
-        work: from the copy, in evaluation mode, and its inputs to anything; it may be called twice.
-        weightless: whether to try without weights first; for one small batch torch takes longer to get ready for that
-            than to compute it.
+        module: the module to copy; neither it nor the inputs are changed.
+        inputs: passed to `work` on the copy's device; if they have no values (`zeros`), a real copy gets zeros.
+        work: called with the copy, in evaluation mode, and its inputs; it may be called twice.
+        weightless: whether to try without weights first; for one small batch the setup takes longer than the
+            computation itself.
     """
-    where = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
     try:
         with torch.inference_mode(False), torch.no_grad(), plain_attention():
             try:
                 if weightless:
-                    nowhere = torch.device("meta")
-                    return work(_weightless(module), [each(partial(_moved, nowhere), given) for given in inputs])
+                    meta = torch.device("meta")
+                    return work(_weightless(module), [each(partial(_moved, meta), given) for given in inputs])
             except ModebridgeError:
                 raise
-            except FAILED:  # a module that looks at its values, or holds tensors that are no buffers
+            except FAILED:  # the module reads values, or holds tensors that are not buffers
                 pass
-            return work(copy.deepcopy(module).eval(), [each(partial(_moved, where), given) for given in inputs])
+            return work(copy.deepcopy(module).eval(), [each(partial(_moved, device), given) for given in inputs])
     except ModebridgeError:
         raise
     except FAILED as error:
         valued = any(tensor.device.type != "meta" for given in inputs for tensor in named(given).values())
         shapes = ", ".join(str(tuple(tensor.shape)) for given in inputs for tensor in named(given).values())
-        way_out = (
-            "check its shape and type" if valued else "give the shape of one image or feature without the batch axis"
-        )
+        fix = "check its shape and dtype" if valued else "give the shape of one image or feature without the batch axis"
         raise ModebridgeError(
             f"Expected {type(module).__name__} to run on {'an example' if valued else 'zeros'} of shape {shapes}, "
-            f"but got '{first_line(error)}'; {way_out}."
+            f"but got '{first_line(error)}'; {fix}."
         ) from error
 
 
@@ -208,7 +206,7 @@ def _moved(device: torch.device, tensor: Tensor) -> Tensor:
 
 
 def _weightless(module: nn.Module) -> nn.Module:
-    # deepcopy takes what its memo holds, so the weights are never copied, not even for a moment.
+    # deepcopy uses the objects in its memo, so the weights are never copied, not even temporarily.
     memo: dict[int, Any] = {
         id(p): nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=False) for p in module.parameters()
     }

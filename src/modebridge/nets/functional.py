@@ -1,4 +1,4 @@
-"""Run a module at parameters that are not its own, and read feature maps on the way (taps)."""
+"""Run a module with other parameters, and read feature maps in the forward pass (taps)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = [
     "skeleton",
 ]
 
-_TURNS: MutableMapping[nn.Module, AbstractContextManager[Any]] = WeakKeyDictionary()
-"""Whose turn it is to run a module at parameters that are not its own."""
+_LOCKS: MutableMapping[nn.Module, AbstractContextManager[Any]] = WeakKeyDictionary()
+"""One lock per module, held while it runs with other parameters."""
 
 
 def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
-    """A copy of `net` to run with other people's parameters; the caller's module is never touched.
+    """A copy of `net` to run with other parameters; the caller's module is never changed.
 
-    Its own parameters ask for no gradient: they are placeholders. Hooks of taps stay behind.
+    Its own parameters are placeholders and need no gradient. Hooks of taps are not copied.
     """
-    # A module has some ten containers for hooks, nearly all empty, and deepcopy takes most of its time for them.
+    # A module has about ten containers for hooks, nearly all empty, and deepcopy spends most of its time on them.
     empty = {
         id(value): type(value)()
         for module in net.modules()
@@ -51,20 +51,20 @@ def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
 
 
 def call(net: nn.Module, inputs: Inputs) -> Tensor:
-    """The logits of `net` at its own parameters; several inputs are passed by their names, and none is changed."""
+    """The logits of `net` with its own parameters; several inputs are passed by name, and none is changed."""
     return logits_of(untouched(net, lambda safe: net(safe) if isinstance(safe, Tensor) else net(**safe), inputs))
 
 
 def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Tensor:
-    """The logits of `net` at these parameters and buffers, by name.
+    """The logits of `net` with the given parameters and buffers.
 
-    In training mode batch norm updates the running statistics in `buffers` in place; the inputs are not changed.
+    In training mode batch norm updates the running statistics in `buffers` in place. The inputs are not changed.
 
     Args:
         net: the architecture.
-        params: by name.
-        buffers: by name.
-        inputs: tensors in order, or one dict of them by the names of the arguments.
+        params: parameters by name.
+        buffers: buffers by name.
+        inputs: tensors in order, or one dict of tensors by argument name.
     """
 
     def at(*safe: Inputs) -> object:
@@ -77,14 +77,14 @@ def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Ten
 
 
 def logits_of(output: object, *, training: bool = False) -> Tensor:
-    """The logits in what a network returned: a tensor, or an object or dict that holds `logits`.
+    """The logits from a network's output: a tensor, or an object or dict that holds `logits`.
 
-    Hugging Face's models return objects; torchvision's Inception returns one in training mode only, and others a tuple
-    then: the logits, and behind them those of auxiliary heads, which are left out.
+    Hugging Face models return objects. In training mode, torchvision's Inception returns one too, and other networks
+    a tuple: the logits, then those of auxiliary heads, which are ignored.
 
     Args:
-        output: what it returned.
-        training: whether it is in training mode; only there a tuple is understood.
+        output: the network's output.
+        training: whether the network is in training mode; tuples are accepted only then.
 
     >>> logits_of({"logits": torch.ones(1, 2), "hidden_states": None})
     tensor([[1., 1.]])
@@ -99,19 +99,19 @@ def logits_of(output: object, *, training: bool = False) -> Tensor:
     if not isinstance(logits, Tensor):
         raise ModebridgeError(
             f"Expected the network's output to be a tensor or to hold one as 'logits', but got "
-            f"{type(output).__name__}; wrap it in a module that returns its logits."
+            f"{type(output).__name__}; wrap the network in a module that returns its logits."
         )
     return logits
 
 
 class Tapped(nn.Module):
-    """A network that gives its logits and the features at fixed taps, at any weights; it can be compiled.
+    """A network that returns its logits and the features at fixed taps, with any weights; it can be compiled.
 
-    Several threads may run it: at its own weights side by side, at others one after another.
+    Several threads may run it: concurrently with its own weights, one after another with other weights.
 
     Args:
-        net: any module that maps images to logits; it is copied, and runs in evaluation mode.
-        taps: names of submodules as in `net.named_modules()`; the feature is what the submodule returns.
+        net: any module that maps images to logits; it is copied and runs in evaluation mode.
+        taps: names of submodules as in `net.named_modules()`; the feature is the submodule's output.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> logits, features = Tapped(net, ["1"])(torch.rand(5, 3))
@@ -129,24 +129,24 @@ class Tapped(nn.Module):
         return self._taps.read(lambda: call(self.net, images))
 
     def run(self, state: Params, images: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
-        """The same at a state from `state_of`."""
-        answer: tuple[Tensor, dict[str, Tensor]] = _at(self, state, (images,))
-        return answer
+        """Logits and features with a state from `state_of`."""
+        outputs: tuple[Tensor, dict[str, Tensor]] = _at(self, state, (images,))
+        return outputs
 
     def state_of(self, state: Params) -> dict[str, Tensor]:
-        """The parameters and buffers of the network under the names that `run` takes."""
+        """Rename the parameters and buffers of the network as `run` expects them."""
         placeholders = self.net.state_dict()
-        # In the memory order of our own: another order would be another program to a compiler.
+        # In the memory format of the placeholders: the compiler specialises on the memory format.
         return {f"net.{name}": torch.empty_like(placeholders[name]).copy_(tensor) for name, tensor in state.items()}
 
 
 def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping[str, Any] | None = None) -> Any:
-    """What a module says at other parameters and buffers; torch puts them into the module itself for that time."""
+    """The output of a module with other parameters and buffers, which torch swaps into the module during the call."""
     with _one_at_a_time(net), soundly(net, state):
         return functional_call(net, (dict(state),), inputs, dict(by_name or {}), strict=False)
 
 
 def _one_at_a_time(net: nn.Module) -> AbstractContextManager[Any]:
-    """Keeps other threads from changing a module that this one has changed for the length of a pass."""
-    # A compiled function has no such time: its parameters are arguments.
-    return nullcontext() if tracing() else _TURNS.setdefault(net, threading.RLock())
+    """Locks a module whose parameters are swapped during a pass against other threads."""
+    # A compiled function needs no lock: its parameters are arguments.
+    return nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())

@@ -1,4 +1,4 @@
-"""Filter response normalisation with its threshold, and the choice between it and batch norm."""
+"""Filter response normalisation with its threshold, and a factory for it and batch norm."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class FilterResponseNorm(nn.Module):
     .. math:: y = \max(\gamma\, x / \sqrt{\nu^2 + \epsilon} + \beta,\ \tau),
         \qquad \nu^2 = \operatorname{mean}_{H,W} x^2
 
-    It needs no batch, so a network with it has no running statistics to repair on a curve.
+    It does not depend on the batch, so a curve of such networks has no running statistics to re-estimate.
 
     Args:
         channels: C of the input, (B, C, H, W) or (B, C, L); gamma, beta and tau have one entry each.
-        eps: the fixed epsilon; the paper uses 1e-6 and does not learn it.
+        eps: the fixed epsilon; the paper uses 1e-6 and does not train it.
 
     >>> frn = FilterResponseNorm(2)
-    >>> frn(torch.full((1, 2, 3, 3), -5.0)).max()   # tau starts at 0: at first it is a ReLU
+    >>> frn(torch.full((1, 2, 3, 3), -5.0)).max()   # tau starts at 0, which is a ReLU
     tensor(0., grad_fn=<MaxBackward1>)
     """
 
@@ -41,19 +41,19 @@ class FilterResponseNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The neutral start: gamma 1, beta 0, tau 0."""
+        """Set the neutral values: gamma 1, beta 0, tau 0."""
         nn.init.ones_(self.gamma)
         nn.init.zeros_(self.beta)
         nn.init.zeros_(self.tau)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise each channel of each image by the root mean square of its own map."""
-        # In bf16 the sums and the factor stay fp32, the map goes out as it came; wider types are not converted.
+        """Normalise each channel of each image by the root mean square of its map."""
+        # For bf16 inputs the sums and the factor are fp32 and the output is bf16; wider dtypes are not converted.
         wide = trees.wide(x)
         places = tuple(range(2, x.dim()))
         by_channel = (-1, *[1] * len(places))
         nu2 = wide.square().mean(dim=places, keepdim=True)
-        # gamma joins the per-map factor first: (B, C, 1, 1) is far smaller than the map.
+        # Multiply by gamma before the map is scaled: (B, C, 1, 1) is far smaller than the map.
         scale = self.gamma.view(by_channel) * torch.rsqrt(nu2 + self.eps)
         # max(y, tau) as relu(y - tau) + tau: the backward of torch.maximum took a quarter of a step on CPUs.
         tau = self.tau.view(by_channel)
@@ -62,7 +62,7 @@ class FilterResponseNorm(nn.Module):
 
 
 def make_norm(norm: Norm, channels: int, axes: int = 2) -> nn.Module:
-    """The normalisation layer called `norm` for `channels` channels of maps, or of sequences where `axes` is 1."""
+    """The normalisation layer `norm` for `channels` channels of maps, or of sequences if `axes` is 1."""
     if norm == "frn":
         return FilterResponseNorm(channels)
     if norm == "bn":

@@ -1,4 +1,4 @@
-"""Trained networks that are only asked: nothing that is called on them, or around them, changes them."""
+"""Trained networks for prediction only: nothing that is called on them, or around them, changes them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Predictor"]
 
 
 class Predictor(nn.Module):
-    """A module whose parts stay in evaluation mode, as those of a frozen backbone do.
+    """A module whose submodules stay in evaluation mode, like a frozen backbone.
 
-    `train()` sets its own flag alone, so it may be part of a larger module that is trained: batch norm inside keeps its
-    running statistics, and dropout stays off. Gradients pass through as ever.
+    `train()` sets only its own flag, so it can be part of a larger module that is trained: batch norm inside keeps its
+    running statistics, and dropout stays off. Gradients pass through as usual.
 
     >>> part = Predictor()
     >>> part.inner = nn.BatchNorm1d(2)
@@ -26,31 +26,31 @@ class Predictor(nn.Module):
     """
 
     def train(self, mode: bool = True) -> Self:
-        """Set the flag `training`; the parts go to evaluation mode whatever it is."""
+        """Set the flag `training`; the submodules always go to evaluation mode."""
         super().train(False)
         self.training = mode
         return self
 
     def check_evaluating(self) -> None:
-        """Refuse a part that was put in training mode by itself and would change its buffers when it runs.
+        """Raise an error if a submodule was put in training mode separately and would change its buffers.
 
-        Layers without buffers may be in it: dropout that stays on is a way to draw from a network.
+        Layers without buffers may be in training mode: active dropout is a way to sample from a network.
         """
-        if tracing():  # the statistics are constants of the graph, or there is an error of the tracer's own
+        if tracing():  # the statistics are constants of the graph, or the tracer raises its own error
             return
-        for part in self._keepers:
-            if part.training:
-                name = next((name for name, module in self.named_modules() if module is part), type(part).__name__)
+        for layer in self._with_buffers:
+            if layer.training:
+                name = next((name for name, module in self.named_modules() if module is layer), type(layer).__name__)
                 raise ModebridgeError(
                     f"Expected the networks of {type(self).__name__} to be in evaluation mode, but '{name}' was put in "
-                    "training mode and would change its running statistics; call eval() on the whole."
+                    "training mode and would change its running statistics; call eval() on the whole module."
                 )
 
     @property
-    def _keepers(self) -> list[nn.Module]:
-        """The layers with buffers; looked for once, since big networks have hundreds of others."""
-        keepers: list[nn.Module] | None = self.__dict__.get("_kept")
-        if keepers is None:
-            keepers = [module for module in self.modules() if module is not self and module._buffers]
-            self.__dict__["_kept"] = keepers
-        return keepers
+    def _with_buffers(self) -> list[nn.Module]:
+        """The layers with buffers; found once, since big networks have hundreds of others."""
+        layers: list[nn.Module] | None = self.__dict__.get("_kept")
+        if layers is None:
+            layers = [module for module in self.modules() if module is not self and module._buffers]
+            self.__dict__["_kept"] = layers
+        return layers

@@ -1,4 +1,4 @@
-"""Class probabilities: of one network, and the mean over the members of an ensemble."""
+"""Class probabilities of one network, and their mean over the members of an ensemble."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from modebridge.trees import wide
 __all__ = ["MEANS", "Mean", "average", "check_mean", "logarithmic_mean", "mean_probability", "probabilities_of"]
 
 Mean: TypeAlias = Literal["probability", "logarithmic"]
-"""How members become one: the mean of their probabilities, the paper's, or that of their log probabilities."""
+"""How members are averaged: the mean of their probabilities, as in the paper, or of their log probabilities."""
 
 
 def probabilities_of(logits: Tensor) -> Tensor:
-    """The softmax of logits over classes, of half precision in float32: rows of bfloat16 do not sum to 1.
+    """The softmax of logits over classes; half precision is computed in float32, as bfloat16 rows do not sum to 1.
 
     >>> probabilities_of(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype
     torch.float32
@@ -27,12 +27,12 @@ def probabilities_of(logits: Tensor) -> Tensor:
 
 
 def mean_probability(tables: Tensor | Sequence[Tensor]) -> Tensor:
-    r"""The probability of an ensemble: the equal-weight mean of its members', before any temperature.
+    r"""The probability of an ensemble: the equal-weight mean of its members' probabilities, before any temperature.
 
     .. math:: p = \frac{1}{M} \sum_{m=1}^{M} p_m
 
     Args:
-        tables: (M, B, K), or M tables of (B, K); the mean is of their own type.
+        tables: probabilities (M, B, K), or M tables of (B, K); the mean has the same dtype.
 
     >>> mean_probability([torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5]])])
     tensor([[0.7500, 0.2500]])
@@ -45,10 +45,10 @@ def logarithmic_mean(tables: Tensor | Sequence[Tensor]) -> Tensor:
 
     .. math:: p = \mathrm{softmax}\Bigl(\frac{1}{M} \sum_{m=1}^{M} \log p_m\Bigr)
 
-    A probability below the smallest normal number of its type counts as that number.
+    Probabilities are clamped to the smallest normal number of their dtype.
 
     Args:
-        tables: (M, B, K) probabilities, or M tables of (B, K); the mean is of their own type.
+        tables: probabilities (M, B, K), or M tables of (B, K); the mean has the same dtype.
 
     >>> logarithmic_mean([torch.tensor([[0.9, 0.1]]), torch.tensor([[0.5, 0.5]])])
     tensor([[0.7500, 0.2500]])
@@ -61,16 +61,16 @@ MEANS: Mapping[Mean, Callable[[Tensor | Sequence[Tensor]], Tensor]] = {
     "probability": mean_probability,
     "logarithmic": logarithmic_mean,
 }
-"""From members' probabilities (M, B, K) to the ensemble's (B, K), by name."""
+"""By name, functions from members' probabilities (M, B, K) to the ensemble's (B, K)."""
 
 
 def average(tables: Tensor | Sequence[Tensor], mean: Mean) -> Tensor:
-    """The probability (B, K) of an ensemble by a named mean of its members' (M, B, K), before any temperature."""
+    """The probability (B, K) of an ensemble: the named mean of its members' (M, B, K), before any temperature."""
     return MEANS[check_mean(mean)](tables)
 
 
 def check_mean(mean: object) -> Mean:
-    """Refuse what is no name of a mean."""
+    """Return `mean` if it is a known name; raise an error otherwise."""
     for name in MEANS:
         if mean == name:
             return name

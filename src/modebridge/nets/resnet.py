@@ -15,16 +15,16 @@ from modebridge.nets.norms import Norm, make_norm
 __all__ = ["LAST_BLOCKS", "SPECS", "ResNet", "ResNetSpec", "last_blocks_tap", "resnet", "spec_of"]
 
 LAST_BLOCKS = 3
-"""How many blocks follow the tap of the paper's bridges."""
+"""Number of blocks after the tap of the paper's bridges."""
 
 
 @dataclass(frozen=True)
 class ResNetSpec:
-    """Everything that tells one of our residual networks from another.
+    """The configuration of a residual network.
 
     Args:
         image: (C, H, W) of the input, floats in [0, 1].
-        classes: K.
+        classes: number of classes K.
         stages: blocks per stage; the first stage has stride 1, every later one starts with stride 2.
         widths: planes per stage.
         stem: channels, kernel and stride of the first convolution.
@@ -32,8 +32,8 @@ class ResNetSpec:
         block: "basic" or "bottleneck".
         bias: whether convolutions have a bias.
         padding: "same" or "half", see `blocks.conv`.
-        mean: per channel, subtracted inside the network, so that mixup acts on pixels.
-        std: per channel, divided by inside the network.
+        mean: mean per channel, subtracted inside the network, so that mixup acts on pixels.
+        std: standard deviation per channel, divided by inside the network.
         norm: "frn" or "bn".
     """
 
@@ -59,12 +59,12 @@ class ResNetSpec:
         if not len(self.mean) == len(self.std) == self.image[0]:
             raise ModebridgeError(
                 f"Expected one mean and std per channel of {self.image[0]}, but got {len(self.mean)} and "
-                f"{len(self.std)}; give one number a channel."
+                f"{len(self.std)}; give one number per channel."
             )
 
     @property
     def depth(self) -> int:
-        """How many blocks there are; `layers.{depth}` is the last one."""
+        """Number of blocks; `layers.{depth}` is the last one."""
         return sum(self.stages)
 
     def block_type(self) -> type[Block]:
@@ -83,7 +83,7 @@ class ResNetSpec:
 class ResNet(nn.Module):
     """A post-activation residual network with SiLU.
 
-    `layers[0]` is the stem (after its pool), `layers[k]` is block k, so the paper's "layer 12" is the tap
+    `layers[0]` is the stem (with its pool) and `layers[k]` is block k, so the paper's "layer 12" is the tap
     "layers.12".
 
     >>> net = resnet("digits", seed=0)
@@ -97,7 +97,7 @@ class ResNet(nn.Module):
     def __init__(self, spec: ResNetSpec, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.spec = spec
-        # Not persistent: constants of the data set, not something a checkpoint has learned.
+        # Not persistent: constants of the data set, not trained values of a checkpoint.
         self.register_buffer("mean", torch.tensor(spec.mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(spec.std).view(-1, 1, 1), persistent=False)
         channels, kernel, stride = spec.stem
@@ -117,12 +117,12 @@ class ResNet(nn.Module):
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(channels, spec.classes)
         initialise(self, generator)
-        # Channels last is the faster memory order for convolutions, on CPUs and GPUs alike.
+        # Channels last is the faster memory format for convolutions, on CPUs and GPUs.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @property
     def paper_tap(self) -> str | None:
-        """The tap of the paper's bridges; None where there are fewer than the three blocks that follow it."""
+        """The tap of the paper's bridges; None if there are fewer than the three blocks that follow it."""
         return last_blocks_tap(self.spec) if self.spec.depth >= LAST_BLOCKS else None
 
     def forward(self, images: Tensor) -> Tensor:
@@ -196,24 +196,24 @@ SPECS: dict[str, ResNetSpec] = {
         std=(0.4,),
     ),
 }
-"""The spec of each data set's network: the paper's four, and a small one for 8x8 digits."""
+"""Network spec per data set: the paper's four, and a small one for 8x8 digits."""
 
 
 def last_blocks_tap(spec: ResNetSpec, blocks: int = LAST_BLOCKS) -> str:
-    """The tap that feeds a bridge of the last `blocks` blocks: the output of the block before them.
+    """The tap for a bridge built like the last `blocks` blocks: the output of the block before them.
 
     >>> last_blocks_tap(SPECS["cifar10"]), last_blocks_tap(SPECS["in1k"])
     ('layers.12', 'layers.13')
     """
     if not 1 <= blocks <= spec.depth:
         raise ModebridgeError(
-            f"Expected blocks to be between 1 and the network's {spec.depth}, but got {blocks}; 3 is the paper's."
+            f"Expected blocks to be between 1 and the network's {spec.depth}, but got {blocks}; the paper uses 3."
         )
     return f"layers.{spec.depth - blocks}"
 
 
 def spec_of(name: str, norm: Norm = "frn", classes: int | None = None) -> ResNetSpec:
-    """The spec called `name`, with another norm or number of classes where asked for."""
+    """The spec called `name`, optionally with another norm or number of classes."""
     if name not in SPECS:
         raise ModebridgeError(f"Expected the network to be a known name, but got '{name}'; {near(name, SPECS)}.")
     spec = SPECS[name]
@@ -221,13 +221,13 @@ def spec_of(name: str, norm: Norm = "frn", classes: int | None = None) -> ResNet
 
 
 def resnet(name: str, norm: Norm = "frn", classes: int | None = None, seed: int | None = None) -> ResNet:
-    """A freshly initialised network of the paper (or "digits").
+    """A newly initialised network of the paper (or "digits").
 
     Args:
         name: "cifar10" (ResNet-32x2), "cifar100" (32x4), "tin200" (34), "in1k" (50) or "digits".
         norm: "frn" or "bn".
-        classes: another number of classes than the data set's.
-        seed: of the weights; None draws from torch's global generator.
+        classes: number of classes; None for the data set's.
+        seed: seed of the weights; None draws from torch's global generator.
     """
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     return ResNet(spec_of(name, norm, classes), generator)

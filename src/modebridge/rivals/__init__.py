@@ -1,4 +1,4 @@
-"""Methods that bridges are compared with: ensembles inside one network, each a module of (M * B, K) logits."""
+"""Methods to compare bridges with: ensembles inside one network, each a module that returns logits (M * B, K)."""
 
 from modebridge.rivals.batch_ensemble import BatchEnsemble, RankOne
 from modebridge.rivals.mc_dropout import McDropout, with_dropout

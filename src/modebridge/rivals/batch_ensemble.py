@@ -1,4 +1,4 @@
-"""BatchEnsemble (Wen et al., 2020): members share all weights but two vectors for each layer."""
+"""BatchEnsemble (Wen et al., 2020): members share all weights except two vectors per layer."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from modebridge.types import Inputs
 __all__ = ["BatchEnsemble", "BatchEnsembleObjective", "RankOne"]
 
 SPREAD = 0.5
-"""The standard deviation that the vectors are drawn with, around 1."""
+"""Standard deviation of the initial vectors, around 1."""
 
 PACE = (0.5, 0.0)
-"""The shares of learning rate and weight decay that vectors get: the paper trains them at 0.05, the rest at 0.1."""
+"""Factors on learning rate and weight decay for vectors: the paper trains them at 0.05, the rest at 0.1."""
 
 WHAT = "a BatchEnsemble"
 
 
 class BatchEnsembleObjective(RivalObjective):
-    """The same, with vectors at half of the learning rate and without weight decay."""
+    """Train the vectors with half the learning rate and without weight decay."""
 
     def pace(self, member: str) -> Mapping[str, tuple[float, float]]:
-        """Of all vectors."""
+        """The factors of all vectors."""
         owners = {name for name, layer in self._train.named_modules() if isinstance(layer, RankOne)}
         return {f"{name}.{vector}": PACE for name in owners for vector in ("r", "s")}
 
 
 class BatchEnsemble(Rival):
-    r"""A network whose every convolution and linear layer has weights :math:`W \circ (s_m r_m^\top)` for member m.
+    r"""A network in which every convolution and linear layer has weights :math:`W \circ (s_m r_m^\top)` for member m.
 
-    Weights, norms and biases are shared, but the bias of the last linear layer is each member's own. The batch is
-    repeated M times, so that every member sees all images.
+    Weights, norms and biases are shared, except the bias of the last linear layer. The batch is repeated M times, so
+    that every member sees all images.
 
     Args:
-        net: any module of convolutions and linear layers that calls them; it is copied, and its weights are the shared
-            ones.
-        members: M.
-        example: a batch, to find the last layer with and to see that members stay apart.
-        generator: of the vectors; None draws from torch's global one.
+        net: any module that calls convolutions and linear layers; it is copied, and its weights become the shared
+            weights.
+        members: number of members M.
+        example: a batch, to find the last layer and to check that members are independent.
+        generator: random generator of the vectors; None uses torch's global one.
 
     >>> rival = BatchEnsemble(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), 4, example=torch.rand(1, 3))
     >>> rival(torch.rand(5, 3)).shape
@@ -64,7 +64,7 @@ class BatchEnsemble(Rival):
         if uncalled or not order:
             got = f"'{uncalled[0]}' of nn.MultiheadAttention" if uncalled else "none"
             raise ModebridgeError(
-                f"Expected {WHAT} to be made of convolutions and linear layers that are called, but got {got}; "
+                f"Expected {WHAT} to consist of convolutions and linear layers that are called, but got {got}; "
                 "use a network whose attention calls its layers, such as timm's."
             )
         head = next((name for name in reversed(order) if isinstance(net.get_submodule(name), nn.Linear)), None)
@@ -73,7 +73,7 @@ class BatchEnsemble(Rival):
         self._check_apart(example)
 
     def explicit(self, member: int) -> nn.Module:
-        """One member as a network of its own, of the architecture that this was made from."""
+        """One member as a separate network of the original architecture."""
         layers = {
             name: layer.explicit(member) for name, layer in self.net.named_modules() if isinstance(layer, RankOne)
         }
@@ -81,7 +81,7 @@ class BatchEnsemble(Rival):
 
     @torch.enable_grad()
     def _check_apart(self, example: Inputs) -> None:
-        """Refuse a network that mixes the images of a batch in a way that lets members see one another."""
+        """Raise an error if the network mixes images of a batch, so that members depend on each other."""
         if next(self.parameters()).device.type == "meta":
             return
         logits = tried(self, example, self.members, WHAT)
@@ -93,21 +93,21 @@ class BatchEnsemble(Rival):
             others = [k for k in range(self.members) if k != m]
             if any(bool(gradient[others].any()) for gradient in gradients):
                 raise ModebridgeError(
-                    f"Expected the members of {WHAT} to know nothing of one another, but this network mixes the images "
-                    "of a batch; use one that answers each image by itself."
+                    f"Expected the members of {WHAT} to be independent of each other, but this network mixes the "
+                    "images of a batch; use one that treats each image separately."
                 )
 
 
 class RankOne(nn.Module):
-    """A layer with the weights W * (s r^T) of each member, and a bias of all or of each.
+    """A layer with weights W * (s r^T) per member, and a shared bias or one per member.
 
-    Member m's rows of x become s_m * (W (r_m * x)) + b, which is what its own layer would give.
+    Member m's rows of x become s_m * (W (r_m * x)) + b, the output of its own layer.
 
     Args:
         layer: a convolution or linear layer; it is copied.
-        members: M; rows (M * B, ...) come one member after the other.
-        generator: of the vectors.
-        bias_each: whether each member has a bias of its own; all begin at the layer's.
+        members: number of members M; rows (M * B, ...) are ordered by member.
+        generator: random generator of the vectors.
+        bias_each: whether each member has its own bias; all start at the layer's.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class RankOne(nn.Module):
         self.axis = -1 if isinstance(layer, nn.Linear) else 1
         self.layer = copy.deepcopy(layer)
         bias = self.layer.bias
-        # Outside, for it is added after the multiplication with s.
+        # Stored outside the layer, since it is added after the multiplication with s.
         self.layer.bias = None
         inputs, outputs = channels_of(layer)
         like = layer.weight
@@ -157,7 +157,7 @@ class RankOne(nn.Module):
         return layer
 
     def _placed(self, vectors: Tensor, x: Tensor) -> Tensor:
-        """Vectors by member (M, C), or one of all (C,), to multiply (M, B, ...) with."""
+        """Reshape vectors per member (M, C), or a shared one (C,), to broadcast with (M, B, ...)."""
         shape = [1] * (x.dim() + 1)
         shape[-1 if self.axis == -1 else 2] = vectors.shape[-1]
         if vectors.dim() == 2:

@@ -1,8 +1,8 @@
-"""Monte-Carlo dropout (Gal and Ghahramani, 2016): a network that was trained with dropout, asked several times with it.
+"""Monte-Carlo dropout (Gal and Ghahramani, 2016): several passes of a network with dropout, which it was trained with.
 
-The masks of each pass are drawn once and serve all images ("consistent" Monte-Carlo dropout: Kirsch et al., 2019). For
-one image that is the same distribution as masks of its own; and its answer depends neither on the other images of its
-batch nor on who asked before, so it can be repeated, and exported.
+The masks of each pass are drawn once and used for all images ("consistent" Monte-Carlo dropout: Kirsch et al., 2019).
+For one image the distribution is the same as with its own masks. The prediction depends neither on the other images of
+the batch nor on earlier calls, so it is reproducible and can be exported.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ WHAT = "Monte-Carlo dropout"
 def with_dropout(net: nn.Module, rate: float = 0.1, *, example: Inputs) -> nn.Module:
     """A copy of a network with dropout before every convolution and linear layer but the first.
 
-    A network that has dropout layers already keeps them as they are, and gets no others.
+    A network that already has active dropout layers is copied unchanged.
 
     Args:
         net: any module; it is copied.
-        rate: p, the share of inputs that are dropped.
-        example: a batch, to see the order of layers with.
+        rate: dropout probability p.
+        example: a batch, to find the order of layers.
 
     >>> with_dropout(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)), 0.2, example=torch.rand(1, 2))[2]
     Sequential(
@@ -43,7 +43,7 @@ def with_dropout(net: nn.Module, rate: float = 0.1, *, example: Inputs) -> nn.Mo
     """
     if not 0 <= rate < 1:
         raise ModebridgeError(f"Expected the rate of dropout to be at least 0 and below 1, but got {rate}; change it.")
-    # A rate of 0 is how people turn dropout off.
+    # A rate of 0 means that dropout is turned off.
     if any(getattr(net.get_submodule(name), "p", 0.0) > 0 for name in _dropping(net, example)):
         return copy.deepcopy(net)
     later = list(called(net, example))[1:]
@@ -64,16 +64,16 @@ def with_dropout(net: nn.Module, rate: float = 0.1, *, example: Inputs) -> nn.Mo
 
 
 class McDropout(Rival):
-    """A trained network with dropout layers, asked T times: member t has the masks of pass t.
+    """A trained network with dropout layers, run T times: member t has the masks of pass t.
 
-    It is for prediction, and begins in evaluation mode: norms use their running statistics, and what is dropped is
+    It is for prediction and starts in evaluation mode: norms use their running statistics, and the dropout masks are
     fixed.
 
     Args:
-        net: with dropout layers that are called; it is copied.
-        passes: T.
-        example: a batch, to see what each layer drops from.
-        seed: of the masks.
+        net: a network that calls dropout layers; it is copied.
+        passes: number of passes T.
+        example: a batch, to find the input shape of each dropout layer.
+        seed: seed of the masks.
 
     >>> net = nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     >>> McDropout(net, 4, example=torch.rand(1, 2), seed=0)(torch.rand(5, 2)).shape
@@ -89,7 +89,7 @@ class McDropout(Rival):
             layers[name] = _FixedDropout(layer, shape[1:], passes, seeds.generator(seed, "mask", name))
         if not layers:
             raise ModebridgeError(
-                f"Expected a network with dropout for {WHAT}, but got none in {type(net).__name__}; give it some with "
+                f"Expected a network with dropout for {WHAT}, but got none in {type(net).__name__}; add some with "
                 "with_dropout."
             )
         super().__init__(replaced(net, layers), passes)
@@ -99,7 +99,7 @@ class McDropout(Rival):
 
 
 def _dropping(net: nn.Module, example: Inputs) -> dict[str, torch.Size]:
-    """The dropout layers that a pass calls, with the shapes of what they drop from."""
+    """The dropout layers that a pass calls, with the shapes of their inputs."""
     return called(net, example, DROPOUTS)
 
 
@@ -107,10 +107,10 @@ class _FixedDropout(nn.Module):
     """Dropout with the masks of T passes, each the same for all images: (T * B, ...) to (T * B, ...).
 
     Args:
-        dropout: the layer that it stands for; of `nn.Dropout2d` whole channels are dropped.
-        shape: of what one image gives.
-        passes: T.
-        generator: of the masks.
+        dropout: the layer to replace; `nn.Dropout2d` drops whole channels.
+        shape: input shape for one image.
+        passes: number of passes T.
+        generator: random generator of the masks.
     """
 
     mask: Tensor
@@ -122,7 +122,7 @@ class _FixedDropout(nn.Module):
         if not isinstance(dropout, nn.Dropout):
             shape = torch.Size([shape[0], *[1] * (len(shape) - 1)])
         mask = torch.rand(passes, 1, *shape, generator=generator) >= self.rate
-        # Not persistent: drawn again from the seed, it is no weight.
+        # Not persistent: masks are drawn again from the seed.
         self.register_buffer("mask", mask, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""MIMO (Havasi et al., 2021): one network, several images in, several answers out."""
+"""MIMO (Havasi et al., 2021): one network with several input images and several predictions."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from modebridge.types import Batch, Draw, Inputs, Prepared
 __all__ = ["REPEATS", "SAME", "Mimo", "MimoObjective"]
 
 REPEATS = 4
-"""How often every image of a batch is in it."""
+"""How often every image of a batch is repeated."""
 
 SAME = 0.6
-"""The share of rows whose inputs are all the same image, as they are in use."""
+"""Share of rows whose inputs are all the same image, as in prediction."""
 
 WHAT = "MIMO"
 
 
 class MimoObjective(RivalObjective):
-    """Each member learns the label of its own input; inputs are the same image in a share of the rows.
+    """Each member is trained on the label of its own input; in a share of the rows all inputs are the same image.
 
     Every batch is repeated `REPEATS` times. The first input of each row is its image; in 1 - `SAME` of the rows, drawn
     anew, the inputs of the other members are permuted among those rows.
     """
 
-    whole = True  # a row's further images may be anywhere in the batch
+    whole = True  # the other images of a row may be anywhere in the batch
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
-        """Which image each member is shown in each row: (M, REPEATS * size)."""
+        """The index of each member's image in each row: (M, REPEATS * size)."""
         rival = self._eval
         assert isinstance(rival, Mimo)
         images = torch.arange(size).repeat(REPEATS)
@@ -48,7 +48,7 @@ class MimoObjective(RivalObjective):
         return {"rows": rows}
 
     def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
-        """The whole batch, and a process's share of the rows to be made of it."""
+        """The whole batch, and a process's share of the rows to build from it."""
         return batch, {"rows": torch.unflatten(draw["rows"], 1, (REPEATS, -1))[:, :, rows].flatten(1)}
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
@@ -56,21 +56,21 @@ class MimoObjective(RivalObjective):
         images, labels = batch
         assert isinstance(images, Tensor)
         rows = draw["rows"].to(labels.device)
-        shown = {**named(images[rows.to(images.device)]), "labels": labels[rows].flatten()}
-        return dict.fromkeys(self.start(), shown)
+        prepared = {**named(images[rows.to(images.device)]), "labels": labels[rows].flatten()}
+        return dict.fromkeys(self.start(), prepared)
 
 
 class Mimo(Rival):
-    """A network whose first convolution reads M images at once, and whose last linear layer answers for each.
+    """A network whose first convolution reads M images at once, and whose last linear layer predicts for each.
 
-    Whatever stands before the first convolution (a normalisation) acts on each image, whatever stands behind the last
-    layer on each answer. In use the M images are one image.
+    Operations before the first convolution (such as normalisation) act on each image, and those after the last layer
+    on each prediction. In prediction the M images are the same.
 
     Args:
-        net: any module whose forward pass begins with a convolution and ends with a linear layer; it is copied.
-        members: M.
-        example: a batch, to find these layers with.
-        generator: of the two layers' fresh weights, normal with the standard deviation of the old ones.
+        net: any module whose forward pass starts with a convolution and ends with a linear layer; it is copied.
+        members: number of members M.
+        example: a batch, to find these layers.
+        generator: random generator of the two layers' new weights, normal with the standard deviation of the old ones.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
     >>> mimo = Mimo(net, 2, example=torch.rand(1, 3, 8, 8))
@@ -89,8 +89,8 @@ class Mimo(Rival):
         if not isinstance(example, Tensor) or isinstance(first, nn.Linear) or not isinstance(last, nn.Linear):
             got = f"{type(first).__name__} and {type(last).__name__}" if isinstance(example, Tensor) else "other inputs"
             raise ModebridgeError(
-                f"Expected {WHAT} of a network that takes images by a convolution first and ends with a linear layer, "
-                f"but got {got}; use another method."
+                f"Expected {WHAT} to get a network that starts with a convolution on images and ends with a linear "
+                f"layer, but got {got}; use another method."
             )
         layers: dict[str, nn.Module] = {
             order[0]: _FirstLayer(first, members, generator),
@@ -102,12 +102,12 @@ class Mimo(Rival):
             tried(self, example, members, WHAT)
 
     def arranged(self, inputs: Tensor) -> Tensor:
-        """Images (B, ...) M times; or the images of each member, (M, B, ...), one member after the other."""
+        """Images (B, ...) repeated M times, or separate images per member (M, B, ...), ordered by member."""
         return inputs.flatten(0, 1) if inputs.dim() == self._axes + 1 else super().arranged(inputs)
 
 
 class _FirstLayer(nn.Module):
-    """A convolution of M images side by side: (M * B, C, ...) to (B, C', ...)."""
+    """A convolution of M images stacked along channels: (M * B, C, ...) to (B, C', ...)."""
 
     def __init__(self, conv: nn.Module, members: int, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class _FirstLayer(nn.Module):
 
 
 class _LastLayer(nn.Module):
-    """A linear layer with an answer for each of M images: (B, ..., C) to (M * B, ..., K)."""
+    """A linear layer with an output for each of M images: (B, ..., C) to (M * B, ..., K)."""
 
     def __init__(self, linear: nn.Linear, members: int, generator: torch.Generator | None) -> None:
         super().__init__()

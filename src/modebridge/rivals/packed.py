@@ -1,4 +1,4 @@
-"""Packed ensembles (Laurent et al., 2023): narrow networks side by side, run as one by grouped convolutions."""
+"""Packed ensembles (Laurent et al., 2023): narrow networks in parallel, run as one with grouped convolutions."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ WHAT = "a packed ensemble"
 
 
 class Packed(Rival):
-    """M narrow networks in one: every convolution and linear layer but the first has M groups, norms act by channel.
+    """M narrow networks in one: every convolution and linear layer except the first has M groups.
 
-    The first layer reads the whole image, and the last linear layer answers for each member from its channels. A
-    network of the same widths has about an Mth of the multiply-adds and weights; one that is alpha times as wide has
+    The first layer reads the whole image, and the last linear layer predicts for each member from its channels. A
+    network of the same widths has about 1 / M of the multiply-adds and weights; one that is alpha times as wide has
     alpha^2 / M of them.
 
     Args:
-        net: any module whose channels stay in order from layer to layer and are normalised each by itself; it is
-            copied. Its weights are cut to the groups, and multiplied with sqrt(M) where a sum has M times fewer terms.
-        members: M; it must divide the channels of all layers.
-        example: a batch, to find first and last layer with and to see that members stay apart.
+        net: any module that keeps the order of channels from layer to layer and normalises them separately; it is
+            copied. Its weights are cut to the groups, and scaled by sqrt(M) where a sum has M times fewer terms.
+        members: number of members M; it must divide the channels of all layers.
+        example: a batch, to find the first and last layer and to check that members are independent.
 
     >>> net = nn.Sequential(nn.Conv1d(1, 8, 3), nn.ReLU(), nn.Conv1d(8, 8, 3), nn.Flatten(), nn.Linear(16, 5))
     >>> packed = Packed(net, 4, example=torch.rand(1, 1, 6))
@@ -43,7 +43,7 @@ class Packed(Rival):
         order = list(called(net, example))
         if len(order) < 2 or not isinstance(net.get_submodule(order[-1]), nn.Linear):
             raise ModebridgeError(
-                f"Expected {WHAT} to be made of a network of several layers that ends with a linear layer, but got "
+                f"Expected {WHAT} to get a network of several layers that ends with a linear layer, but got "
                 f"{type(net).__name__}; use another method."
             )
         layers: dict[str, nn.Module] = {}
@@ -59,12 +59,12 @@ class Packed(Rival):
         self._check_apart(example)
 
     def arranged(self, inputs: Tensor) -> Tensor:
-        """The images as they are: all members read them in the first layer."""
+        """The images unchanged: all members read them in the first layer."""
         return inputs
 
     @torch.no_grad()
     def fill(self, networks: Sequence[nn.Module]) -> None:
-        """Take the weights and statistics of M networks that are each an Mth as wide, in place."""
+        """Copy the weights and statistics of M networks of 1 / M of the width, in place."""
         states = [network.state_dict() for network in networks]
         for name, tensor in self.net.state_dict().items():
             parts = [state[name] for state in states]
@@ -72,13 +72,13 @@ class Packed(Rival):
 
     @torch.enable_grad()
     def _check_apart(self, example: Inputs) -> None:
-        """Refuse a network that mixes channels of different members: by a norm over channels, or by joining maps."""
+        """Raise an error if the network mixes channels of different members, by a norm or by concatenating maps."""
         if next(self.parameters()).device.type == "meta":
             return
         maps: list[Tensor] = []
 
         def keep(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
-            # An input of the rest, so that all of it is independent of the weights before.
+            # A leaf tensor as input of the rest, which is then independent of the weights before.
             maps.append(output.detach().requires_grad_())
             return maps[-1]
 
@@ -94,13 +94,13 @@ class Packed(Rival):
             parts = torch.unflatten(gradient.movedim(axis, 0), 0, (self.members, -1))
             if any(bool(parts[k].any()) for k in range(self.members) if k != m):
                 raise ModebridgeError(
-                    f"Expected the members of {WHAT} to know nothing of one another, but this network mixes all "
-                    "channels, by a norm over channels or by joining maps; use one with batch norm and plain sums."
+                    f"Expected the members of {WHAT} to be independent of each other, but this network mixes their "
+                    "channels, by a norm over channels or by concatenation; use one with batch norm and plain sums."
                 )
 
 
 def check_split(channels: int, members: int, what: str) -> None:
-    """Refuse channels that cannot be shared out evenly."""
+    """Raise an error if channels cannot be divided evenly among members."""
     if channels % members:
         raise ModebridgeError(
             f"Expected {what} to be a multiple of the {members} members of {WHAT}, but got {channels}; choose another "
@@ -109,7 +109,7 @@ def check_split(channels: int, members: int, what: str) -> None:
 
 
 def _grouped(conv: nn.Module, members: int, name: str) -> nn.Module:
-    """A convolution with M times as many groups; one whose groups lie within members already stays as it is."""
+    """A convolution with M groups; one whose groups are already within members is copied unchanged."""
     assert isinstance(conv, nn.Conv1d | nn.Conv2d | nn.Conv3d)
     for channels in channels_of(conv):
         check_split(channels, members, f"the channels of '{name}'")
@@ -129,19 +129,19 @@ def _grouped(conv: nn.Module, members: int, name: str) -> nn.Module:
 
 
 def _blocks(weight: Tensor, members: int) -> Tensor:
-    """The blocks on the diagonal of (O, I, ...), as (M, O / M, I / M, ...), as large as sums over I / M want them."""
+    """The diagonal blocks of (O, I, ...) as (M, O / M, I / M, ...), scaled for sums over I / M terms."""
     rows = torch.unflatten(torch.unflatten(weight, 1, (members, -1)), 0, (members, -1))
     return torch.stack([rows[m, :, m] for m in range(members)]) * math.sqrt(members)
 
 
 class _GroupedLinear(nn.Module):
-    """Linear layers side by side, (..., M * C) to (..., M * C'); the last one gives (M * B, ..., K) of (B, ..., M * C).
+    """Parallel linear layers, (..., M * C) to (..., M * C'); the last one maps (B, ..., M * C) to (M * B, ..., K).
 
     Args:
-        linear: the layer of all channels.
-        members: M.
-        name: of the layer, for errors.
-        last: whether it gives each member all K outputs.
+        linear: the layer over all channels.
+        members: number of members M.
+        name: name of the layer in errors.
+        last: whether each member gets all K outputs.
     """
 
     def __init__(self, linear: nn.Linear, members: int, name: str, *, last: bool) -> None:
@@ -151,7 +151,7 @@ class _GroupedLinear(nn.Module):
         weight: Tensor = linear.weight.detach()
         bias: Tensor | None = None if linear.bias is None else linear.bias.detach()
         if last:
-            # Each member's columns, (M, K, C).
+            # The columns of each member, (M, K, C).
             weight = torch.unflatten(weight, 1, (members, -1)).movedim(1, 0) * math.sqrt(members)
             bias = None if bias is None else bias.repeat(members, 1)
         else:

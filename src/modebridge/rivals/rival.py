@@ -1,4 +1,4 @@
-"""Several members in one network: what BatchEnsemble, MIMO, packed ensembles and Monte-Carlo dropout share."""
+"""Several members in one network: the base of BatchEnsemble, MIMO, packed ensembles and Monte-Carlo dropout."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from modebridge.types import Batches, Prepared, State, States
 __all__ = ["MeanOfMembers", "Rival", "RivalObjective", "mean_logits"]
 
 MOST = 64
-"""Members of one network: more share too little of it."""
+"""Maximum number of members of one network."""
 
 
 class RivalObjective(ModeObjective):
-    """Train all members of one network on labels: the mean cross entropy over members and images."""
+    """Train all members of one network on labels with the mean cross entropy over members and images."""
 
     def _loss(self, state: State, prepared: Prepared) -> Tensor:
         logits = run(self._train, state.all_params, state.buffers, inputs_in(prepared))
@@ -33,7 +33,7 @@ class RivalObjective(ModeObjective):
 
     @torch.no_grad()
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The share of wrong answers of the members' mean probability."""
+        """The error rate of the members' mean probability."""
         ((member, state),) = states.items()
         wrong, seen = 0, 0
         for images, labels in batches:
@@ -45,14 +45,14 @@ class RivalObjective(ModeObjective):
 
 
 class Rival(nn.Module):
-    """A network whose M members share weights or layers; it gives (M * B, K) logits, all images of a member together.
+    """A network whose M members share weights or layers; it returns logits (M * B, K), ordered by member.
 
-    That is torch-uncertainty's convention, as `BridgedEnsemble.stacked` has it. `fit_mode` trains one by its
+    This is torch-uncertainty's convention, as in `BridgedEnsemble.stacked`. `fit_mode` trains one with its
     `objective`.
 
     Args:
-        net: takes what `arranged` makes of the inputs, and gives (M * B, K) logits.
-        members: M.
+        net: maps the inputs from `arranged` to logits (M * B, K).
+        members: number of members M.
     """
 
     objective: ClassVar[type[ModeObjective]] = RivalObjective
@@ -63,7 +63,7 @@ class Rival(nn.Module):
         self.members = members
 
     def arranged(self, inputs: Tensor) -> Tensor:
-        """What the network takes of an input (B, ...): by default each member's copy of it, (M * B, ...)."""
+        """Convert an input (B, ...) for the network: by default one copy per member, (M * B, ...)."""
         return inputs.repeat(self.members, *[1] * (inputs.dim() - 1))
 
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
@@ -74,13 +74,13 @@ class Rival(nn.Module):
 
 
 class MeanOfMembers(nn.Module):
-    r"""A rival as a classifier like any other: logits (B, K) whose softmax is the members' mean probability.
+    r"""A rival as an ordinary classifier: logits (B, K) whose softmax is the members' mean probability.
 
     .. math:: z = \log \frac{1}{M} \sum_{m=1}^{M} \operatorname{softmax}(z_m)
 
     Args:
-        rival: it is copied.
-        mean: how members become one, see `mean_logits`.
+        rival: the rival; it is copied.
+        mean: how the members are averaged, see `mean_logits`.
 
     >>> from modebridge.rivals import BatchEnsemble
     >>> rival = BatchEnsemble(nn.Linear(3, 2), 4, example=torch.rand(1, 3))
@@ -104,8 +104,8 @@ def mean_logits(logits: Tensor, mean: Mean = "probability") -> Tensor:
     """Logits (B, K) whose softmax is the mean of the members' probabilities, or their logarithmic mean.
 
     Args:
-        logits: (M, B, K).
-        mean: which.
+        logits: logits (M, B, K).
+        mean: "probability" or "logarithmic".
 
     >>> mean_logits(torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]).log()).exp()
     tensor([[0.7000, 0.3000]])
@@ -115,8 +115,8 @@ def mean_logits(logits: Tensor, mean: Mean = "probability") -> Tensor:
 
 
 def check_members(members: int, what: str) -> None:
-    """Refuse a number of members that makes no ensemble."""
+    """Raise an error unless the number of members is valid."""
     if not (isinstance(members, int) and 2 <= members <= MOST):
         raise ModebridgeError(
-            f"Expected {what} to have 2 to {MOST} members, but got {members}; with one it would be the network itself."
+            f"Expected {what} to have 2 to {MOST} members, but got {members}; one member is the network itself."
         )
