@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from modebridge.evaluate import accuracy, r2
 from modebridge.members import BridgeMember, Member, ModeMember, PointMember
-from modebridge.report import Cell, Column, StudyPart, StudyTable, lines_figure
+from modebridge.report import Cell, Column, StudyPart, StudyTable, dots_figure, lines_figure
 from modebridge.runs import Run
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers, runs
 
@@ -100,7 +100,8 @@ def type2(run: Run) -> StudyPart:
             f"+ {what}": ([flops[n] for n in some], [rows[n] for n in some]) for what, some in names.items() if some
         }
         panels.append((column, lines))
-    figure = lines_figure("study-type2", "Accuracy and NLL against FLOPs", "FLOPs, in networks", panels)
+    described, points = "Accuracy and NLL against FLOPs", [f"+ {what}" for what in names]
+    figure = lines_figure("study-type2", described, "FLOPs, relative to one network", panels, unordered=points)
     return StudyPart("type2", type2.__doc__ or "", (table,), figure)
 
 
@@ -142,7 +143,9 @@ def _against_flops(table: StudyTable, name: str) -> str:
         )
         for column in ("ACC", "NLL")
     ]
-    return lines_figure(f"study-{name}", "Accuracy and NLL against FLOPs", "FLOPs, in networks", panels)
+    described = "Accuracy and NLL against FLOPs"
+    along = "FLOPs, relative to one network"
+    return lines_figure(f"study-{name}", described, along, panels, unordered=["with bridges"])
 
 
 def bridge_size(run: Run) -> StudyPart:
@@ -174,7 +177,7 @@ def bridge_size(run: Run) -> StudyPart:
     panels = [
         (column, {"bridge alone": (xs, [row.cells[column].mean for row in table.rows])}) for column in ("R2", "NLL")
     ]
-    figure = lines_figure("study-size", "R2 and NLL by size", "FLOPs of the bridge, in networks", panels)
+    figure = lines_figure("study-size", "R2 and NLL by size", "FLOPs of the bridge, relative to one network", panels)
     return StudyPart("bridge-size", bridge_size.__doc__ or "", (table,), figure)
 
 
@@ -210,14 +213,15 @@ def mode_choice(run: Run) -> StudyPart:
         (
             column,
             {
-                label: (
-                    list(map(float, range(count))),
-                    [row.cells[column].mean for row in table.rows if ("+" in row.name) == bridged],
-                )
+                label: {
+                    row.name.partition(" + ")[0]: row.cells[column]
+                    for row in table.rows
+                    if ("+" in row.name) == bridged
+                }
                 for label, bridged in (("alone", False), ("with bridges", True))
             },
         )
         for column in ("ACC", "NLL")
     ]
-    figure = lines_figure("study-mode", "Scores by rank of the mode", "rank on validation, 0 the best", panels)
+    figure = dots_figure("study-mode", "Accuracy and NLL by rank of the mode on the validation split", panels)
     return StudyPart("mode-choice", mode_choice.__doc__ or "", (table,), figure)
