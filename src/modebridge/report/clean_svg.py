@@ -31,7 +31,7 @@ PROPERTIES = frozenset(
             "font-style",
         ),
         *("font-weight", "text-anchor", "stroke", "stroke-width", "stroke-opacity", "stroke-linecap"),
-        *("stroke-linejoin", "stroke-dasharray", "stroke-dashoffset", "stroke-miterlimit"),
+        *("stroke-linejoin", "stroke-dasharray", "stroke-dashoffset", "stroke-miterlimit", "paint-order"),
     }
 )
 _NUMBERS = re.compile(r"[\w\s.,()+%-]*")

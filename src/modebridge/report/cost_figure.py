@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from modebridge.deploy import TradeOff
-from modebridge.report.drawing import GREY, INK, Canvas, colours
+from modebridge.report.drawing import GREY, Canvas, colours
 from modebridge.report.rows import Row
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ def cost_figure(
             tips = [_tip(row, costs[row.name], score, "time" if times else "FLOPs") for row in chosen]
             canvas.points(axis, xs, ys, tips, color=colour, marker=marker, markersize=5.5, label=family, zorder=3)
         for row, place in zip(ensembles, places, strict=True):
-            _name(axis, row.name, place, above=score == "accuracy")
+            # Left of the point, on the side that the line bends away from.
+            side = {"xytext": (-4, 3), "va": "bottom"} if score == "accuracy" else {"xytext": (-4, -3), "va": "top"}
+            canvas.name(axis, row.name, place, ha="right", **side)
         missing = ", ".join(f"{row.name} ({scale * getattr(row, score):.3g})" for row in far)
         below = f"\nnot shown, far worse: {missing}" if missing else ""
         axis.set_xlabel(f"{'measured time' if times else 'FLOPs'}, relative to one network{below}", wrap=True)
@@ -88,12 +90,6 @@ def _tip(row: Row, cost: float, score: str, unit: str) -> str:
     return (
         f"{row.name}: {label.removesuffix(', %')} {scale * getattr(row, score):.{digits}f}{between}, {unit} x{cost:.2f}"
     )
-
-
-def _name(axis: Axes, text: str, place: tuple[float, float], *, above: bool) -> None:
-    """Left of a point of the deep ensembles, on the side their line bends away from."""
-    offset, side = ((-4, 3), "bottom") if above else ((-4, -3), "top")
-    axis.annotate(text, place, offset, textcoords="offset points", ha="right", va=side, fontsize=8, color=INK)
 
 
 def _far_worse(rows: Sequence[Row], ensembles: Sequence[Row], score: str) -> list[Row]:

@@ -7,7 +7,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from typing import TYPE_CHECKING, Any
 
 from modebridge.errors import ModebridgeError
@@ -31,11 +31,13 @@ CROWD = 8
 """Axes with more lines than this have their legend across the whole figure."""
 HOVER = "stroke: #000; stroke-opacity: 0; stroke-width: 9"
 """An invisible rim around points, so that small ones are easy to hover over."""
+RIM = "stroke: var(--paper); stroke-width: 3; stroke-linejoin: round; paint-order: stroke"
+"""A rim in the page's color around names; none where a figure stands alone."""
 
 
-def colours(count: int) -> list[str]:
-    """The first colors of the palette, repeated when there are more lines than colors."""
-    return list(islice(cycle(COLOURS), count))
+def colours(lines: int) -> list[str]:
+    """One color per line, repeated when there are more lines than colors."""
+    return list(islice(cycle(COLOURS), lines))
 
 
 class Canvas:
@@ -61,6 +63,7 @@ class Canvas:
             grid = self.figure.subplots(rows, columns, squeeze=False, **options)
         self.axes: list[Axes] = list(grid.flat)
         self._tips: dict[str, list[str]] = {}
+        self._names = count()
         for axis in self.axes:
             _plain(axis)
 
@@ -93,6 +96,11 @@ class Canvas:
     def tip(self, artist: Artist, text: str) -> None:
         """Give one hover label to a whole artist."""
         self._label(artist, [text])
+
+    def name(self, axis: Axes, text: str, place: tuple[float, float], **style: Any) -> None:
+        """Write a text beside a point, with a rim in the color of the page where lines pass behind it."""
+        style = {"textcoords": "offset points", "fontsize": 8, "color": INK, "zorder": 2.5} | style
+        axis.annotate(text, place, **style).set_gid(f"name{next(self._names)}")
 
     def _label(self, artist: Artist, tips: list[str]) -> None:
         name = f"tips{len(self._tips)}"
@@ -154,6 +162,11 @@ class Canvas:
         # The page sets the size; the figure keeps its aspect ratio.
         text = re.sub(r'width="[\d.]+pt" ', "", re.sub(r'height="[\d.]+pt" ', "", text, count=1), count=1)
         text = re.sub(r"font: ([\d.]+)px '[^']*'(, [^;\"]*)?", r"font: \1px system-ui, sans-serif", text)
+        # 0.01 pt is less than a screen shows.
+        text = re.sub(
+            r' (d|x|y|width|height|transform)="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match[0]), text
+        )
+        text = re.sub(r'<g id="name\d+"', rf'\g<0> style="{RIM}"', text)
         for group, tips in self._tips.items():
             text = _with_tips(text, group, tips)
         text = _renumbered(text, name)

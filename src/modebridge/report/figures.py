@@ -71,22 +71,33 @@ def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]])
 def correspondence_figure(
     bridges: Sequence[str], targets: Sequence[str], r2: Sequence[Sequence[float]], kl: Sequence[Sequence[float]]
 ) -> str:
-    """R2 and KL of every bridge against every curve's midpoint."""
+    """R2 and KL of every bridge against every curve's midpoint; the better, the stronger the color."""
     canvas = Canvas(1, 2, 0.9 + 0.26 * len(bridges))
-    for axis, values, title, palette in zip(
-        canvas.axes, (r2, kl), ("R2", "KL, nats"), ("Greens", "Oranges_r"), strict=True
+    for axis, values, title, colour in zip(
+        canvas.axes, (r2, kl), ("R2", "KL, nats"), (COLOURS[2], COLOURS[0]), strict=True
     ):
         table = np.array(values)
         axis.grid(False)
-        axis.pcolormesh(table, cmap=palette, alpha=0.55)
+        # Opacity instead of a color scale: the numbers stay readable on light and dark pages.
+        opacity = _opacity(table if title == "R2" else -table)
         for y, x in product(range(len(bridges)), range(len(targets))):
-            text = axis.text(x + 0.5, y + 0.5, f"{table[y, x]:.3f}", ha="center", va="center", fontsize=8, color=INK)
-            canvas.tip(text, f"{bridges[y]} against {targets[x]}: {title.removesuffix(', nats')} {table[y, x]:.4f}")
+            (cell,) = axis.bar(x + 0.5, 1, 1, bottom=y, color=(colour, opacity[y, x]))
+            canvas.tip(cell, f"{bridges[y]} against {targets[x]}: {title.removesuffix(', nats')} {table[y, x]:.4f}")
+            axis.text(x + 0.5, y + 0.5, f"{table[y, x]:.3f}", ha="center", va="center", fontsize=8, color=INK)
         axis.set_xticks(np.arange(len(targets)) + 0.5, targets)
         axis.set_yticks(np.arange(len(bridges)) + 0.5, bridges if axis is canvas.axes[0] else [""] * len(bridges))
-        axis.invert_yaxis()
+        axis.set_xlim(0, len(targets))
+        axis.set_ylim(len(bridges), 0)
         axis.set_title(title, fontsize=9, color=INK)
     return canvas.svg("correspondence", "R2 and KL of bridges against the midpoints of curves")
+
+
+def _opacity(scores: np.ndarray) -> np.ndarray:
+    """From hardly visible for the worst score to 0.6 for the best."""
+    known = scores[np.isfinite(scores)]
+    low, span = (known.min(), np.ptp(known)) if known.size else (0.0, 0.0)
+    shares = (scores - low) / (span or 1.0)
+    return 0.05 + 0.55 * np.clip(np.nan_to_num(shares, nan=0.0, posinf=1.0, neginf=0.0), 0, 1)
 
 
 def bars_figure(

@@ -36,8 +36,8 @@ def lines_figure(
     for axis, along, (label, lines) in zip(canvas.axes, xlabels, panels, strict=True):
         for colour, (line, (xs, ys)) in zip(colours(len(lines)), lines.items(), strict=True):
             tips = [f"{line}: {along} {x:.4g}, {label} {y:.4g}" for x, y in zip(xs, ys, strict=True)]
-            joined = "none" if line in unordered else "-"
-            canvas.points(axis, xs, ys, tips, joined, color=colour, label=line if len(lines) > 1 else None)
+            style = {"line": "none", "markersize": 6} if line in unordered else {"line": "-"}
+            canvas.points(axis, xs, ys, tips, color=colour, label=line if len(lines) > 1 else None, **style)
         for line, level in (levels or {}).get(label, {}).items():
             axis.axhline(level, color=GREY, linestyle="--", linewidth=1)
             # Beside the axes, where no line crosses it.

@@ -51,10 +51,12 @@ def correspondence_study(run: Run) -> StudyPart:
     columns = (Column("R2", 3, "up"), Column("R2 per class", 3, "up"), Column("KL", 3, "down"))
     note = "R2 weighs classes by their variance in the target; the paper does not say how it does (docs/scores.md)."
     table = StudyTable(f"Bridges against midpoints, {recipe.name}", columns, tuple(rows), (note,))
-    panels = [(column, {column: {row.name: row.cells[column] for row in rows}}) for column in ("R2", "KL")]
-    described = "R2 and KL of: " + ", ".join(row.name for row in rows)
-    figure = dots_figure("study-correspondence", described, panels)
-    return StudyPart("correspondence", correspondence_study.__doc__ or "", (table,), figure)
+    return StudyPart("correspondence", correspondence_study.__doc__ or "", (table,), _closeness(table))
+
+
+def _closeness(table: StudyTable) -> str:
+    panels = [(column, {column: {row.name: row.cells[column] for row in table.rows}}) for column in ("R2", "KL")]
+    return dots_figure("study-correspondence", "R2 and KL of: " + ", ".join(row.name for row in table.rows), panels)
 
 
 def r_position(run: Run) -> StudyPart:
