@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from modebridge.deploy import TradeOff
 from modebridge.report.drawing import GREY, Canvas, colours
@@ -61,7 +61,9 @@ def cost_figure(
             canvas.points(axis, xs, ys, tips, color=colour, marker=marker, markersize=5.5, label=family, zorder=3)
         for row, place in zip(ensembles, places, strict=True):
             # Left of the point, on the side that the line bends away from.
-            side = {"xytext": (-4, 3), "va": "bottom"} if score == "accuracy" else {"xytext": (-4, -3), "va": "top"}
+            side: dict[str, Any] = (
+                {"xytext": (-4, 3), "va": "bottom"} if score == "accuracy" else {"xytext": (-4, -3), "va": "top"}
+            )
             canvas.name(axis, row.name, place, ha="right", **side)
         missing = ", ".join(f"{row.name} ({scale * getattr(row, score):.3g})" for row in far)
         below = f"\nnot shown, far worse: {missing}" if missing else ""
@@ -78,9 +80,8 @@ def _intervals(axis: Axes, rows: Sequence[Row], costs: Mapping[str, float], scor
     scale = SCORES[score][1]
     known = [(costs[row.name], *interval) for row in rows if (interval := getattr(row, f"{score}_interval"))]
     if known:
-        xs, lows, highs = zip(*known, strict=True)
-        lows, highs = [scale * low for low in lows], [scale * high for high in highs]
-        axis.vlines(list(xs), lows, highs, color=colour, alpha=0.4, linewidth=1.1, zorder=2)
+        lows, highs = [scale * low for _, low, _ in known], [scale * high for _, _, high in known]
+        axis.vlines([x for x, _, _ in known], lows, highs, color=colour, alpha=0.4, linewidth=1.1, zorder=2)
 
 
 def _tip(row: Row, cost: float, score: str, unit: str) -> str:

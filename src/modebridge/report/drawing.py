@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "GREY", "INK", "LEGEND", "WIDTH", "Canvas", "colours"]
+__all__ = ["COLOURS", "GREY", "INK", "LEGEND", "WIDTH", "Canvas", "colours", "whole_ticks"]
 
 INK = "#010203"
 """Placeholder for the text color, which the page sets."""
@@ -38,6 +38,13 @@ RIM = "stroke: var(--paper); stroke-width: 3; stroke-linejoin: round; paint-orde
 def colours(lines: int) -> list[str]:
     """One color per line, repeated when there are more lines than colors."""
     return list(islice(cycle(COLOURS), lines))
+
+
+def whole_ticks(axis: Axes) -> None:
+    """Ticks at whole numbers only, for an x axis that counts."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
 
 
 class Canvas:
@@ -89,8 +96,8 @@ class Canvas:
         shown = [
             point for point in zip(xs, ys, tips, strict=True) if math.isfinite(point[0]) and math.isfinite(point[1])
         ]
-        style = {"marker": "o", "markersize": 4, "linewidth": 1.4, "linestyle": line} | style
-        (drawn,) = axis.plot([x for x, _, _ in shown], [y for _, y, _ in shown], markeredgewidth=0, **style)
+        look: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4, "linestyle": line, **style}
+        (drawn,) = axis.plot([x for x, _, _ in shown], [y for _, y, _ in shown], markeredgewidth=0, **look)
         self._label(drawn, [tip for _, _, tip in shown])
 
     def tip(self, artist: Artist, text: str) -> None:
@@ -99,8 +106,8 @@ class Canvas:
 
     def name(self, axis: Axes, text: str, place: tuple[float, float], **style: Any) -> None:
         """Write a text beside a point, with a rim in the color of the page where lines pass behind it."""
-        style = {"textcoords": "offset points", "fontsize": 8, "color": INK, "zorder": 2.5} | style
-        axis.annotate(text, place, **style).set_gid(f"name{next(self._names)}")
+        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": INK, "zorder": 2.5, **style}
+        axis.annotate(text, place, **look).set_gid(f"name{next(self._names)}")
 
     def _label(self, artist: Artist, tips: list[str]) -> None:
         name = f"tips{len(self._tips)}"
@@ -126,7 +133,7 @@ class Canvas:
             elif labels:
                 columns = _legend_columns(labels, WIDTH / len(self.axes))
                 # The padding, in units of the font size, leaves room for the ticks and the label of the x axis.
-                place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5}
+                place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5}
                 axis.legend(ncols=columns, columnspacing=1, **place, **LEGEND)
                 rows = max(rows, math.ceil(len(labels) / columns))
         self._grow(rows)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from modebridge.evaluate import CurvePoint, Reliability
-from modebridge.report.drawing import COLOURS, GREY, INK, LEGEND, Canvas, colours
+from modebridge.report.drawing import COLOURS, GREY, INK, LEGEND, Canvas, colours, whole_ticks
 from modebridge.training import Epoch
 
 if TYPE_CHECKING:
@@ -97,7 +97,8 @@ def _opacity(scores: np.ndarray) -> np.ndarray:
     known = scores[np.isfinite(scores)]
     low, span = (known.min(), np.ptp(known)) if known.size else (0.0, 0.0)
     shares = (scores - low) / (span or 1.0)
-    return 0.05 + 0.55 * np.clip(np.nan_to_num(shares, nan=0.0, posinf=1.0, neginf=0.0), 0, 1)
+    opacity: np.ndarray = 0.05 + 0.55 * np.clip(np.nan_to_num(shares, nan=0.0, posinf=1.0, neginf=0.0), 0, 1)
+    return opacity
 
 
 def bars_figure(
@@ -135,7 +136,7 @@ def bars_figure(
             axis.set_ylim(0, 1)
             axis.set_yticks([0, 0.5, 1])
             if row == 0:
-                place = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.45)}
+                place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.45)}
                 axis.legend(ncols=2, **place, **LEGEND)
     return canvas.svg(name, "Sample images with the class probabilities of both ends, the midpoint and the bridge")
 
@@ -167,7 +168,7 @@ def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str
             canvas.tip(line, f"{folder} {name}: loss {losses[-1]:.4g} after epoch {numbers[-1]}")
         axis.set_title(folder, fontsize=9, color=INK)
         axis.set_xlabel("epoch")
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        whole_ticks(axis)
     canvas.axes[0].set_ylabel("training loss")
     canvas.legends()
     return canvas.svg("training", "Training losses by epoch of " + ", ".join(metrics))

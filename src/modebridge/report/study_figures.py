@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from modebridge.report.drawing import GREY, INK, Canvas, colours
+from modebridge.report.drawing import GREY, INK, Canvas, colours, whole_ticks
 from modebridge.report.tables import Cell
 
 __all__ = ["dots_figure", "lines_figure"]
@@ -36,15 +37,15 @@ def lines_figure(
     for axis, along, (label, lines) in zip(canvas.axes, xlabels, panels, strict=True):
         for colour, (line, (xs, ys)) in zip(colours(len(lines)), lines.items(), strict=True):
             tips = [f"{line}: {along} {x:.4g}, {label} {y:.4g}" for x, y in zip(xs, ys, strict=True)]
-            style = {"line": "none", "markersize": 6} if line in unordered else {"line": "-"}
+            style: dict[str, Any] = {"line": "none", "markersize": 6} if line in unordered else {"line": "-"}
             canvas.points(axis, xs, ys, tips, color=colour, label=line if len(lines) > 1 else None, **style)
         for line, level in (levels or {}).get(label, {}).items():
             axis.axhline(level, color=GREY, linestyle="--", linewidth=1)
             # Beside the axes, where no line crosses it.
-            place = {"xycoords": ("axes fraction", "data"), "ha": "left", "va": "center"}
+            place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "ha": "left", "va": "center"}
             axis.annotate(line, (1.01, level), fontsize=7, color=INK, annotation_clip=False, **place)
         if all(float(x).is_integer() for xs, _ in lines.values() for x in xs):
-            axis.xaxis.get_major_locator().set_params(integer=True)
+            whole_ticks(axis)
         axis.set_xlabel(along)
         axis.set_title(label, fontsize=9, color=INK)
     canvas.legend()
@@ -78,7 +79,7 @@ def dots_figure(name: str, described: str, panels: Sequence[tuple[str, Mapping[s
                 f"{category}, {line}: {_number(label, cell)}" if most > 1 else f"{category}: {_number(label, cell)}"
                 for category, cell in cells.items()
             ]
-            style = {"color": colour, "markersize": 6, "label": line if most > 1 else None}
+            style: dict[str, Any] = {"color": colour, "markersize": 6, "label": line if most > 1 else None}
             canvas.points(axis, [cell.mean for cell in cells.values()], ys, tips, **style)
         axis.set_title(label, fontsize=9, color=INK)
         axis.margins(x=0.08)
