@@ -32,7 +32,9 @@ def test_the_dozen_lines_work_on_three_timm_checkpoints(tmp_path, monkeypatch, c
     # What it was trained on it knows by heart, which says nothing about its temperature.
     space = {"train": data, "valid": [(images, torch.tensor([0, 1, 3, 2]))], "test": data, "images": images}
     exec(block, space)
-    assert "Scores(n=4" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "score     calibrated  uncalibrated" in printed
+    assert "4 images; temperature " in printed
     assert space["bridge"].share <= 0.05
     assert space["bridge"].heads == 2
     said = Deployed.load("fast.onnx")(images).probabilities

@@ -9,7 +9,20 @@ from torch import nn
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.ensembles import BridgedEnsemble, scale
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import accuracy, bootstrap_mean, brier, cost, ece, evaluate, hits, nll, predict, surprisals
+from modebridge.evaluate import (
+    Cost,
+    Scores,
+    accuracy,
+    bootstrap_mean,
+    brier,
+    cost,
+    ece,
+    evaluate,
+    hits,
+    nll,
+    predict,
+    surprisals,
+)
 from tests.scenarios import EXACT, TINY, modes, tiny_net
 
 
@@ -133,3 +146,16 @@ def test_logits_are_noticed_when_scored():
     net = tiny_net(dtype=EXACT)
     with pytest.raises(ModebridgeError, match="not logits"):
         nll(*predict(net, batches()))
+
+
+def test_scores_print_as_a_table():
+    price = Cost(1e6, 10, 1.05, 1.08)
+    scores = Scores(1900, 0.5, 0.7, 0.1, 0.4, 0.7, 0.1, 0.4, None, price, (0.45, 0.55), (0.68, 0.72))
+    assert str(scores).splitlines() == [
+        "score     uncalibrated      95% interval",
+        "accuracy        50.00%  45.00% to 55.00%",
+        "NLL             0.7000  0.6800 to 0.7200",
+        "ECE             0.1000",
+        "Brier           0.4000",
+        "1,900 images; FLOPs x1.05 and parameters x1.08 of one network",
+    ]

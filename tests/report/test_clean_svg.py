@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from modebridge.report import lines_figure
 from modebridge.report.clean_svg import clean_svg
-from modebridge.report.figures import lines_figure
 
 KEPT = sorted((Path(__file__).parents[2] / "results").rglob("figure.svg"))
 HEAD = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
@@ -52,6 +52,8 @@ def test_our_own_figures_are_unchanged():
         '<animate attributeName="href" values="javascript:alert(1)"/>',
         "<script xmlns='http://www.w3.org/1999/xhtml'>alert(1)</script>",
         '<g id="results">alert</g>',
+        '<title><a xlink:href="javascript:alert(1)">x</a></title>',
+        "<title><style>* {background: url(https://example.org/alert)}</style></title>",
     ],
 )
 def test_nothing_but_a_picture_comes_through(inside):
@@ -59,8 +61,9 @@ def test_nothing_but_a_picture_comes_through(inside):
     assert '<path d="M 0 0" />' in clean
     for word in ("javascript", "script", "example", "onload", "onclick", "url", "URL", "svg+xml", "results"):
         assert word not in clean
-    # Words stay words.
-    assert "<script" not in clean_svg(f"{HEAD}><text>&lt;script&gt;</text></svg>")
+    # Text stays text.
+    for element in ("text", "title"):
+        assert "<script" not in clean_svg(f"{HEAD}><{element}>&lt;script&gt;</{element}></svg>")
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ class _Checker(HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.ids: list[str] = []
+        self.anchors: list[str] = []
         self.outside: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -54,6 +55,8 @@ class _Checker(HTMLParser):
         for key, value in attrs:
             if key == "id" and value:
                 self.ids.append(value)
+            if tag == "a" and key == "href" and value:
+                self.anchors.append(value.removeprefix("#"))
             if key in ("src", "href", "xlink:href") and value and not value.startswith(("#", "data:")):
                 self.outside.append(value)
 
@@ -72,18 +75,28 @@ def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
     checker.feed(text)
     assert checker.open == []
     assert checker.outside == []
+    assert len(set(checker.ids)) == len(checker.ids)
+    # Twice each: in the contents and as the heading's link to itself.
+    assert set(checker.anchors) <= set(checker.ids)
+    assert all(checker.anchors.count(anchor) == 2 for anchor in checker.anchors)
     assert not re.search(r"https?://(?!www\.w3\.org)", text), "the page must not need the network"
     for part in (
         "Results",
         "Cost and performance",
-        "Elastic answers",
+        "Elastic inference",
         "Along the curves",
         "A few images",
         "Calibration",
         "Training",
     ):
-        assert f"<h2>{part}</h2>" in text
-    assert "Study: correspondence" in text
+        assert re.search(rf'<h2 id="[a-z]+"><a href="#[a-z]+">{part}</a></h2>', text)
+    assert '<h2 id="correspondence-study"><a href="#correspondence-study">Study: correspondence</a></h2>' in text
+    # Abbreviations are explained where they are used, figures have a text alternative and points their numbers.
+    assert "<dt>DEE</dt><dd>deep ensemble equivalent" in text
+    assert "<dt>T</dt><dd>temperature fitted on the validation split" in text
+    assert "<b>KL</b>: Kullback-Leibler divergence" in text
+    assert text.count("<svg") == len(re.findall('<svg[^>]* role="img" aria-label="[^"]+"', text)) + 1  # the hostile one
+    assert "<title>DE-1: calibrated NLL " in text
     assert text.count("<svg") == 9
     assert "Study: &lt;script&gt;evil()" in text
     assert '<path d="M 0 0" />' in text
@@ -116,6 +129,15 @@ def test_a_browser_loads_it_without_an_error(page: Path, tmp_path: Path, size: s
     broken = tmp_path / "broken.html"
     broken.write_text(page.read_text().replace("<script>", "<script>nowhere();"))
     assert "nowhere is not defined" in loaded(broken, tmp_path, size)[1]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.slow
+def test_tables_fit_a_wide_page_and_say_that_they_scroll_on_a_phone(page: Path, tmp_path: Path) -> None:
+    """The script marks boxes whose content is wider than they are."""
+    marked = [loaded(page, tmp_path, size)[0].count('<div class="box scrolls">') for size in ("1400,900", "500,800")]
+    assert marked[0] == 0
+    assert marked[1] >= 9
 
 
 def test_rows_of_the_page_are_those_of_the_run(page: Path) -> None:

@@ -143,7 +143,7 @@ def test_the_lines_of_the_report_end_at_the_rows_of_its_table(run):
         assert (points[0].cost, points[0].nll) == pytest.approx((1.0, rows["DE-1"].nll))
         assert (points[-1].cost, points[-1].nll) == pytest.approx((rows[name].relative_flops, rows[name].nll))
     place = write_page(folder, gather(folder, main_rows(small(), result.answers)))
-    assert "Elastic answers" in place.read_text()
+    assert "Elastic inference" in place.read_text()
     kept = json.loads((folder.path / "elastic.json").read_text())
     assert kept["DE-2"][-1]["cost"] == lines["DE-2"][-1].cost
     assert gather(folder).elastic == lines

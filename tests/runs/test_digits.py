@@ -151,10 +151,10 @@ def row(name, nll, dee=1.0, **more):
     ("two", "bridged", "message"),
     [
         (0.3, 0.35, "went 50% of the way"),
-        (0.3, 0.45, "one bridge brought nothing"),
-        (0.4, 0.35, "a second network brought nothing"),
+        (0.3, 0.45, "one bridge did not help"),
+        (0.4, 0.35, "a second network did not help"),
         # Two networks hardly better than one, and a bridge far beyond them: no "366% of the way" out of that.
-        (0.37, 0.29, "further than a whole second network did (0.370); modes that are not trained to the end"),
+        (0.37, 0.29, "further than a whole second network did (0.370). Modes that are not fully trained"),
     ],
 )
 def test_the_sentence_says_what_happened(two, bridged, message):
@@ -171,7 +171,7 @@ def test_the_sentence_gives_no_figure_where_there_is_none():
     assert "2.300" in untrained
     two = row("DE-2", 0.38, gain_interval=(-0.01, 0.05))
     unsure = summary([row("DE-1", 0.4), row("DE-1 + 1 bridge I", 0.39), two])
-    assert "cannot tell from none (95 % interval -0.010 to 0.050), so there is no gap" in unsure
+    assert "cannot tell from zero (95 % interval -0.010 to 0.050), so there is no gap" in unsure
     for said in (untrained, unsure):
         assert "of the way" not in said
         assert "worth" not in said

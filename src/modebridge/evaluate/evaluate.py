@@ -106,6 +106,38 @@ class Scores:
     accuracy_interval: Interval | None = None
     nll_interval: Interval | None = None
 
+    def __str__(self) -> str:
+        """The scores as a small table.
+
+        >>> print(Scores(900, 0.88, 0.395, 0.021, 0.17, 0.41, 0.034, 0.175, 1.3, Cost(1e6, 10, 1.05, 1.08)))
+        score     calibrated  uncalibrated
+        accuracy      88.00%        88.00%
+        NLL           0.3950        0.4100
+        ECE           0.0210        0.0340
+        Brier         0.1700        0.1750
+        900 images; temperature 1.30; FLOPs x1.05 and parameters x1.08 of one network
+        """
+        columns = [["uncalibrated", *_texts(self.accuracy, self.raw_nll, self.raw_ece, self.raw_brier)]]
+        facts = [f"{self.n:,} images", f"FLOPs x{self.cost.relative_flops:.2f}"]
+        if self.temperature is not None:
+            columns.insert(0, ["calibrated", *_texts(self.accuracy, self.nll, self.ece, self.brier)])
+            facts.insert(1, f"temperature {self.temperature:.2f}")
+        if self.accuracy_interval is not None and self.nll_interval is not None:
+            (low, high), (least, most) = self.accuracy_interval, self.nll_interval
+            columns.append(["95% interval", f"{low:.2%} to {high:.2%}", f"{least:.4f} to {most:.4f}", "", ""])
+        widths = [max(map(len, column)) for column in columns]
+        names = ("score", "accuracy", "NLL", "ECE", "Brier")
+        lines = [
+            "  ".join([f"{name:8}", *(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))]).rstrip()
+            for name, *row in zip(names, *columns, strict=True)
+        ]
+        last = f"{'; '.join(facts)} and parameters x{self.cost.relative_params:.2f} of one network"
+        return "\n".join([*lines, last])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Show the table in notebooks too."""
+        printer.text(str(self))
+
     @property
     def cnll(self) -> float | None:
         """The calibrated NLL: `nll`, or None if no temperature was fitted."""
@@ -115,6 +147,10 @@ class Scores:
     def cece(self) -> float | None:
         """The calibrated ECE: `ece`, or None if no temperature was fitted."""
         return None if self.temperature is None else self.ece
+
+
+def _texts(accuracy: float, *others: float) -> list[str]:
+    return [f"{accuracy:.2%}", *(f"{score:.4f}" for score in others)]
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
-"""Figures that come from files: what a picture needs goes into the page, and nothing else.
+"""Removes everything but shapes, text and pixels from figures that come from files.
 
-A run folder may come from anybody, and the page puts figures into its own text, so that they follow its colours; a
-script in one would be a script of the page. So only what our own figures are made of is let through.
+A run folder may come from anyone, and the page inlines its figures to give them the colors of the page, so a script in
+a figure would be a script of the page. Only the elements and attributes that our own figures use are kept.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import xml.etree.ElementTree as ET
 __all__ = ["clean_svg"]
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-ELEMENTS = frozenset({"svg", "g", "defs", "clipPath", "path", "rect", "use", "text", "tspan", "image", "style"})
+ELEMENTS = frozenset(
+    {"svg", "g", "defs", "clipPath", "path", "rect", "use", "text", "tspan", "image", "style", "title"}
+)
 STYLES = frozenset({"*{stroke-linejoin: round; stroke-linecap: butt}"})
-"""Matplotlib's own; a style sheet inside a figure holds for the whole page."""
+"""The one that matplotlib writes; a style sheet inside a figure would apply to the whole page."""
 PROPERTIES = frozenset(
     {
         *(
@@ -29,7 +31,7 @@ PROPERTIES = frozenset(
             "font-style",
         ),
         *("font-weight", "text-anchor", "stroke", "stroke-width", "stroke-opacity", "stroke-linecap"),
-        *("stroke-linejoin", "stroke-dasharray", "stroke-dashoffset", "stroke-miterlimit"),
+        *("stroke-linejoin", "stroke-dasharray", "stroke-dashoffset", "stroke-miterlimit", "paint-order"),
     }
 )
 _NUMBERS = re.compile(r"[\w\s.,()+%-]*")
@@ -46,7 +48,7 @@ _ATTRIBUTES = {
 
 
 def clean_svg(text: str) -> str:
-    """A figure without anything but shapes, words and pixels; empty where the text is no figure.
+    """The figure with only its shapes, text and pixels; empty if the text is not a figure.
 
     >>> clean_svg('<svg xmlns="http://www.w3.org/2000/svg" onload="f()"><script>f()</script><g id="a-1"/></svg>')
     '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"><g id="a-1" /></svg>'
@@ -72,6 +74,8 @@ def _clean(element: ET.Element) -> ET.Element:
             clean.set(name, _declarations(value))
         elif name in _ATTRIBUTES and _ATTRIBUTES[name].fullmatch(value):
             clean.set(name.replace(f"{{{XLINK}}}", "xlink:"), value)
+    if clean.tag == "title":  # HTML to the parser of the page: plain text only
+        return clean
     for child in element:
         known = child.tag.startswith(f"{{{SVG}}}") and child.tag.removeprefix(f"{{{SVG}}}") in ELEMENTS
         if known and (not child.tag.endswith("}style") or child.text in STYLES):

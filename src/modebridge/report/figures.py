@@ -1,18 +1,16 @@
-"""The figures of the page, each one function from plain data to SVG."""
+"""The figures of a run, each one a function from plain data to SVG."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from modebridge.deploy import TradeOff
 from modebridge.evaluate import CurvePoint, Reliability
-from modebridge.report.drawing import COLOURS, GREY, INK, canvas, legend, svg
-from modebridge.report.rows import Row
+from modebridge.report.drawing import COLOURS, GREY, INK, LEGEND, Canvas, colours, whole_ticks
 from modebridge.training import Epoch
 
 if TYPE_CHECKING:
@@ -21,188 +19,130 @@ if TYPE_CHECKING:
 __all__ = [
     "bars_figure",
     "correspondence_figure",
-    "cost_figure",
-    "lines_figure",
     "profile_figure",
     "reliability_figure",
     "training_figure",
 ]
 
-MARKERS = "osDX^vP"
-CROWD = 7
-"""More families than this have their legend below the figure."""
-
-
-def cost_figure(
-    rows: Sequence[Row],
-    times: Mapping[str, float] | None = None,
-    cascades: Mapping[str, Sequence[TradeOff]] | None = None,
-    name: str = "cost",
-) -> str:
-    """Accuracy and calibrated NLL against relative cost, the deep ensembles' line dashed.
-
-    Rows that are far worse than one network are named below an axis instead of drawn: they would flatten all others.
-
-    Args:
-        rows: of the results table.
-        times: measured time by row, in networks; None takes counted FLOPs.
-        cascades: by row, what asking its further members only about unsure images buys; those of deep ensembles are
-            dotted lines.
-        name: of the figure, which no other on its page may have.
-    """
-    along = {row.name: times[row.name] if times else row.relative_flops for row in rows}
-    plain = [row for row in rows if row.family == rows[0].family]
-    families = dict.fromkeys(row.family for row in rows)
-    crowded = len(families) > CROWD
-    figure, (left, right) = canvas(1, 2, 8.4, 4.6 if crowded else 3.4)
-    others = zip(_cycle(), cycle(MARKERS), list(families)[1:], strict=False)
-    styles = {rows[0].family: (GREY, "o"), **{family: (colour, marker) for colour, marker, family in others}}
-    for axis, what, label in ((left, "accuracy", "accuracy, %"), (right, "nll", "calibrated NLL")):
-        scale = 100 if what == "accuracy" else 1
-        far = _far_worse(rows, plain, what)
-        axis.plot(
-            [along[row.name] for row in plain],
-            [scale * getattr(row, what) for row in plain],
-            "--",
-            color=GREY,
-            linewidth=1.2,
-            zorder=1,
-        )
-        for row in plain:
-            points = (cascades or {}).get(row.name, ())
-            axis.plot(
-                [point.cost for point in points],
-                [scale * getattr(point, what) for point in points],
-                ":",
-                color=next((styles[other.family][0] for other in rows if other.threshold is not None), GREY),
-                linewidth=1.2,
-                zorder=1,
-            )
-        for family, (colour, marker) in styles.items():
-            chosen = [row for row in rows if row.family == family and row not in far]
-            axis.scatter(
-                [along[row.name] for row in chosen],
-                [scale * getattr(row, what) for row in chosen],
-                color=colour,
-                marker=marker,
-                s=28,
-                label=family,
-                zorder=3,
-            )
-        for row in plain:
-            place = (along[row.name], scale * getattr(row, what))
-            axis.annotate(row.name, place, (5, -10), textcoords="offset points", fontsize=8, color=INK)
-        missing = ", ".join(f"{row.name} ({scale * getattr(row, what):.3g})" for row in far)
-        below = f"\nnot shown, far worse: {missing}" if missing else ""
-        axis.set_xlabel(("measured time, in networks" if times else "FLOPs, in networks") + below, wrap=True)
-        axis.set_ylabel(label)
-        axis.margins(x=0.1, y=0.14)
-    if crowded:
-        handles, labels = right.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8, labelcolor=INK)
-    else:
-        legend(right)
-    what = "measured time" if times else "relative FLOPs"
-    return svg(
-        figure, "time" if times else name, f"Accuracy and calibrated NLL of every row of the table against its {what}"
-    )
-
-
-def _far_worse(rows: Sequence[Row], plain: Sequence[Row], what: str) -> list[Row]:
-    """Rows below one network by more than the way from there to the best deep ensemble."""
-    sign = 1 if what == "accuracy" else -1
-    levels = [sign * getattr(row, what) for row in plain]
-    least = levels[0] - max(max(levels) - levels[0], 0.02 * abs(levels[0]))
-    return [row for row in rows if sign * getattr(row, what) < least and row not in plain]
+DASHES = ("-", "--", ":", "-.")
+"""Line styles: one per round through the colors."""
 
 
 def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
     """NLL and accuracy along each curve."""
-    figure, (left, right) = canvas(1, 2, 8.4, 3.0)
-    for colour, (name, points) in zip(_cycle(), profiles.items(), strict=False):
+    canvas = Canvas(1, 2, 3.0)
+    for colour, (name, points) in zip(colours(len(profiles)), profiles.items(), strict=True):
         rs = [point.r for point in points]
-        left.plot(rs, [point.nll for point in points], ".-", color=colour, label=f"curve {name}")
-        right.plot(rs, [100 * point.accuracy for point in points], ".-", color=colour)
-    left.set_ylabel("validation NLL")
-    right.set_ylabel("validation accuracy, %")
-    for axis in (left, right):
-        axis.set_xlabel("r, the position on the curve")
-    legend(left, ncols=2 if len(profiles) > 4 else 1)
-    return svg(figure, "profile", "Validation NLL and accuracy of the networks along each curve")
+        for axis, label, values in (
+            (canvas.axes[0], "NLL", [point.nll for point in points]),
+            (canvas.axes[1], "accuracy, %", [100 * point.accuracy for point in points]),
+        ):
+            tips = [f"curve {name}, r = {r:.2g}: {label} {value:.4g}" for r, value in zip(rs, values, strict=True)]
+            canvas.points(axis, rs, values, tips, "-", color=colour, label=f"curve {name}")
+            axis.set_ylabel(f"validation {label}")
+            axis.set_xlabel("r, the position on the curve")
+    canvas.legend()
+    return canvas.svg("profile", "Validation NLL and accuracy of the networks along each curve")
 
 
 def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]]) -> str:
-    """Accuracy against confidence before (grey) and after calibration, one panel a combination."""
-    figure, axes = canvas(1, len(diagrams), 2.8 * len(diagrams), 2.9, sharey=True)
-    for axis, (name, before, after) in zip(axes, diagrams, strict=True):
+    """Accuracy against confidence before (gray) and after calibration, one panel per combination."""
+    canvas = Canvas(1, len(diagrams), 2.9, sharey=True)
+    for axis, (name, before, after) in zip(canvas.axes, diagrams, strict=True):
         axis.plot([0, 1], [0, 1], ":", color=GREY, linewidth=1)
         for table, colour, label in ((before, GREY, "before"), (after, COLOURS[0], "after")):
             seen = table.count > 0
-            axis.plot(table.confidence[seen].tolist(), table.accuracy[seen].tolist(), ".-", color=colour, label=label)
+            bins = [tensor[seen].tolist() for tensor in (table.confidence, table.accuracy, table.count)]
+            tips = [
+                f"{label}: confidence {confidence:.3f}, accuracy {accuracy:.3f}, {count:,} images"
+                for confidence, accuracy, count in zip(*bins, strict=True)
+            ]
+            canvas.points(axis, bins[0], bins[1], tips, "-", color=colour, label=f"{label} temperature scaling")
         axis.set_title(name, fontsize=9, color=INK)
         axis.set_xlabel("confidence")
         axis.set_xlim(0, 1)
         axis.set_ylim(0, 1)
-    axes[0].set_ylabel("accuracy")
-    legend(axes[0], loc="upper left")
-    return svg(figure, "reliability", "Reliability diagrams before and after temperature scaling")
+        axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
+    canvas.axes[0].set_ylabel("accuracy")
+    canvas.legend()
+    return canvas.svg("reliability", "Reliability diagrams before and after temperature scaling")
 
 
 def correspondence_figure(
     bridges: Sequence[str], targets: Sequence[str], r2: Sequence[Sequence[float]], kl: Sequence[Sequence[float]]
 ) -> str:
-    """R2 and KL of every bridge against every curve's midpoint."""
-    figure, axes = canvas(1, 2, 8.4, 0.9 + 0.26 * len(bridges))
-    for axis, values, title, colours in ((axes[0], r2, "R2", "Greens"), (axes[1], kl, "KL, nats", "Oranges_r")):
+    """R2 and KL of every bridge against every curve's midpoint; the better, the stronger the color."""
+    canvas = Canvas(1, 2, 0.9 + 0.26 * len(bridges))
+    for axis, values, title, colour in zip(
+        canvas.axes, (r2, kl), ("R2", "KL, nats"), (COLOURS[2], COLOURS[0]), strict=True
+    ):
         table = np.array(values)
         axis.grid(False)
-        axis.pcolormesh(table, cmap=colours, alpha=0.55)
-        for y, row in enumerate(table):
-            for x, value in enumerate(row):
-                axis.text(x + 0.5, y + 0.5, f"{value:.3f}", ha="center", va="center", fontsize=8, color=INK)
+        # Opacity instead of a color scale: the numbers stay readable on light and dark pages.
+        opacity = _opacity(table if title == "R2" else -table)
+        for y, x in product(range(len(bridges)), range(len(targets))):
+            (cell,) = axis.bar(x + 0.5, 1, 1, bottom=y, color=(colour, opacity[y, x]))
+            canvas.tip(cell, f"{bridges[y]} against {targets[x]}: {title.removesuffix(', nats')} {table[y, x]:.4f}")
+            axis.text(x + 0.5, y + 0.5, f"{table[y, x]:.3f}", ha="center", va="center", fontsize=8, color=INK)
         axis.set_xticks(np.arange(len(targets)) + 0.5, targets)
-        axis.set_yticks(np.arange(len(bridges)) + 0.5, bridges if axis is axes[0] else [""] * len(bridges))
-        axis.invert_yaxis()
+        axis.set_yticks(np.arange(len(bridges)) + 0.5, bridges if axis is canvas.axes[0] else [""] * len(bridges))
+        axis.set_xlim(0, len(targets))
+        axis.set_ylim(len(bridges), 0)
         axis.set_title(title, fontsize=9, color=INK)
-    return svg(figure, "correspondence", "R2 and KL of bridges against the midpoints of curves")
+    return canvas.svg("correspondence", "R2 and KL of bridges against the midpoints of curves")
+
+
+def _opacity(scores: np.ndarray) -> np.ndarray:
+    """From hardly visible for the worst score to 0.6 for the best."""
+    known = scores[np.isfinite(scores)]
+    low, span = (known.min(), np.ptp(known)) if known.size else (0.0, 0.0)
+    shares = (scores - low) / (span or 1.0)
+    opacity: np.ndarray = 0.05 + 0.55 * np.clip(np.nan_to_num(shares, nan=0.0, posinf=1.0, neginf=0.0), 0, 1)
+    return opacity
 
 
 def bars_figure(
     images: Tensor, truth: Sequence[str], classes: Sequence[str], probabilities: Mapping[str, Tensor], name: str
 ) -> str:
-    """The paper's bar charts: an image, what both ends say, and what the midpoint and the bridge say.
+    """The paper's bar charts: an image, the predictions of both ends, and those of the midpoint and the bridge.
 
     Args:
         images: (N, C, H, W) floats in [0, 1].
-        truth: the right class of each image.
-        classes: the names of the classes.
+        truth: true class per image.
+        classes: class names.
         probabilities: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
-        name: of the bridge.
+        name: name of the figure.
     """
     count = len(images)
-    figure, axes = canvas(count, 3, 8.4, 1.25 * count, width_ratios=[1, 3.4, 3.4])
+    canvas = Canvas(count, 3, 1.25 * count, width_ratios=[1, 3.4, 3.4])
     labels = list(probabilities)
-    colours = (GREY, COLOURS[3], COLOURS[1], COLOURS[0])
+    palette = (GREY, COLOURS[3], COLOURS[1], COLOURS[0])
     for row in range(count):
-        picture, ends, middle = axes[3 * row : 3 * row + 3]
+        picture, ends, middle = canvas.axes[3 * row : 3 * row + 3]
         _picture(picture, images[row], truth[row])
+        kept = _likely([probabilities[label][row] for label in labels], 10)
+        places = np.arange(len(kept))
         for axis, pair in ((ends, (0, 1)), (middle, (2, 3))):
-            kept = _tallest([probabilities[label][row] for label in labels], 10)
-            places = np.arange(len(kept))
             for offset, k in zip((-0.2, 0.2), pair, strict=True):
                 heights = [float(probabilities[labels[k]][row][c]) for c in kept]
-                axis.bar(places + offset, heights, 0.38, color=colours[k], label=labels[k])
+                bars = axis.bar(places + offset, heights, 0.38, color=palette[k], label=labels[k])
+                for bar, c, height in zip(bars, kept, heights, strict=True):
+                    canvas.tip(bar, f"{labels[k]}: {classes[c]} {height:.3f}")
             axis.set_xticks(places, [classes[c] for c in kept] if row == count - 1 or len(classes) > 10 else [])
-            axis.tick_params(axis="x", labelrotation=45 if max(map(len, classes)) > 3 else 0, labelsize=7)
+            axis.tick_params(axis="x", labelsize=7)
+            if max(map(len, classes)) > 3:
+                for text in axis.get_xticklabels():
+                    text.set(rotation=45, ha="right", rotation_mode="anchor")
             axis.set_ylim(0, 1)
             axis.set_yticks([0, 0.5, 1])
             if row == 0:
-                legend(axis, loc="upper center", bbox_to_anchor=(0.5, 1.45), ncols=2)
-    return svg(figure, name, "Sample images with the class probabilities of both ends, the midpoint and the bridge")
+                place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.45)}
+                axis.legend(ncols=2, **place, **LEGEND)
+    return canvas.svg(name, "Sample images with the class probabilities of both ends, the midpoint and the bridge")
 
 
-def _tallest(tables: Sequence[Tensor], most: int) -> list[int]:
-    """All classes where they are few, else those that somebody thinks likely."""
+def _likely(tables: Sequence[Tensor], most: int) -> list[int]:
+    """All classes if there are few, otherwise those with the highest probability in any table."""
     if len(tables[0]) <= most:
         return list(range(len(tables[0])))
     peak = np.max([table.numpy() for table in tables], axis=0)
@@ -217,51 +157,18 @@ def _picture(axis: Axes, image: Tensor, truth: str) -> None:
 
 
 def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
-    """Training losses by epoch, a panel for each folder of artefacts: modes, curves, bridges."""
-    figure, axes = canvas(1, max(1, len(metrics)), 8.4, 2.7)
-    for axis, (folder, series) in zip(axes, metrics.items(), strict=False):
-        for colour, (name, epochs) in zip(_cycle(), series.items(), strict=False):
-            numbers = [epoch.number for epoch in epochs]
-            label = name if len(series) <= 6 else None
-            axis.plot(numbers, [epoch.losses["train"] for epoch in epochs], color=colour, linewidth=1.1, label=label)
+    """Training losses by epoch, one panel per folder of artefacts: modes, curves, bridges."""
+    canvas = Canvas(1, max(1, len(metrics)), 2.6)
+    for axis, (folder, series) in zip(canvas.axes, metrics.items(), strict=False):
+        styles = [(colour, dash) for dash in DASHES for colour in COLOURS]
+        for k, (name, epochs) in enumerate(series.items()):
+            colour, dash = styles[k % len(styles)]
+            numbers, losses = [epoch.number for epoch in epochs], [epoch.losses["train"] for epoch in epochs]
+            (line,) = axis.plot(numbers, losses, dash, color=colour, linewidth=1.2, label=name)
+            canvas.tip(line, f"{folder} {name}: loss {losses[-1]:.4g} after epoch {numbers[-1]}")
         axis.set_title(folder, fontsize=9, color=INK)
         axis.set_xlabel("epoch")
-        if len(series) <= 6:
-            legend(axis)
-    axes[0].set_ylabel("training loss")
-    return svg(figure, "training", "Training losses of modes, curves and bridges by epoch")
-
-
-def lines_figure(
-    name: str,
-    described: str,
-    xlabel: str,
-    panels: Sequence[tuple[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]],
-    levels: Mapping[str, Mapping[str, float]] | None = None,
-) -> str:
-    """Lines over one axis, a panel a score: what most studies draw.
-
-    Args:
-        name: of the figure.
-        described: what it shows, for those who do not see it.
-        xlabel: what goes along.
-        panels: the label of each, and its lines by name, each as x and y.
-        levels: dashed horizontal lines by panel and name, for example a deep ensemble's score.
-    """
-    figure, axes = canvas(1, len(panels), 2.9 * max(2, len(panels)), 2.9)
-    for k, (axis, (label, lines)) in enumerate(zip(axes, panels, strict=True)):
-        for colour, (line, (xs, ys)) in zip(_cycle(), lines.items(), strict=False):
-            axis.plot(xs, ys, ".-", color=colour, label=line)
-        for line, level in (levels or {}).get(label, {}).items():
-            axis.axhline(level, color=GREY, linestyle="--", linewidth=1)
-            axis.annotate(line, (0.99, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7)
-            axis.texts[-1].set_color(INK)
-        axis.set_xlabel(xlabel)
-        axis.set_title(label, fontsize=9, color=INK)
-        if k == 0 and len(lines) > 1:
-            legend(axis)
-    return svg(figure, name, described)
-
-
-def _cycle() -> list[str]:
-    return [*COLOURS] * 12
+        whole_ticks(axis)
+    canvas.axes[0].set_ylabel("training loss")
+    canvas.legends()
+    return canvas.svg("training", "Training losses by epoch of " + ", ".join(metrics))

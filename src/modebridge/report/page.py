@@ -1,10 +1,10 @@
-"""The report: one HTML page that needs nothing else, from plain data."""
+"""The report: one self-contained HTML page, from plain data."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 
 import torch
 from torch import Tensor
@@ -12,17 +12,18 @@ from torch import Tensor
 from modebridge.deploy import TradeOff
 from modebridge.evaluate import Answers, CurvePoint, correspondence, reliability
 from modebridge.report.clean_svg import clean_svg
+from modebridge.report.cost_figure import cost_figure
 from modebridge.report.figures import (
     bars_figure,
     correspondence_figure,
-    cost_figure,
-    lines_figure,
     profile_figure,
     reliability_figure,
     training_figure,
 )
 from modebridge.report.rows import Row
+from modebridge.report.study_figures import lines_figure
 from modebridge.report.tables import StudyTable
+from modebridge.report.terms import TERMS, abbreviations
 from modebridge.training import Epoch
 
 __all__ = ["PageData", "Samples", "StudyPart", "best_for_cost", "page"]
@@ -34,10 +35,10 @@ class Samples:
 
     Args:
         images: (N, C, H, W) floats in [0, 1].
-        numbers: (N,), their places in the test split.
-        ends: the names of the two modes.
-        midpoint: the name of the network between them.
-        bridge: the name of the bridge.
+        numbers: (N,) positions in the test split.
+        ends: names of the two modes.
+        midpoint: name of the network between them.
+        bridge: name of the bridge.
     """
 
     images: Tensor
@@ -49,7 +50,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class StudyPart:
-    """A study that was run in the same folder."""
+    """A study that was run in the same folder: its name, description, tables and SVG figure."""
 
     name: str
     about: str
@@ -59,7 +60,27 @@ class StudyPart:
 
 @dataclass(frozen=True)
 class PageData:
-    """Everything that the page shows."""
+    """Everything that the page shows.
+
+    Args:
+        title: heading of the page.
+        about: description of the recipe.
+        summary: the result in a sentence.
+        rows: rows of the results table.
+        warnings: sentences to show below the summary.
+        answers: logits of every member.
+        classes: class names.
+        profiles: points along each curve.
+        samples: images for the bar charts.
+        metrics: epochs by folder and artefact.
+        studies: studies of the run.
+        provenance: facts about the run.
+        recipe: the recipe as TOML.
+        times: measured time per member, relative to one network, if measured.
+        imitators: members trained to imitate another, the rows of the correspondence figure.
+        targets: members they imitate, its columns.
+        elastic: average cost against scores, one line per combination whose further members run only on unsure images.
+    """
 
     title: str
     about: str
@@ -75,17 +96,25 @@ class PageData:
     provenance: Mapping[str, str] = field(default_factory=dict)
     recipe: str = ""
     times: Mapping[str, float] = field(default_factory=dict)
-    """The measured time of each member, in networks, where somebody has measured it."""
     imitators: Sequence[str] = ()
-    """Members that were trained to say what another says, the rows of the table of correspondence."""
     targets: Sequence[str] = ()
-    """What they imitate, its columns."""
     elastic: Mapping[str, Sequence[TradeOff]] = field(default_factory=dict)
-    """Average cost against scores, a line a combination that is asked only about unsure images."""
+
+
+SECTIONS = {
+    "cost": "Cost and performance",
+    "elastic": "Elastic inference",
+    "profile": "Along the curves",
+    "correspondence": "Agreement between bridges and curves",
+    "bars": "A few images",
+    "reliability": "Calibration",
+    "training": "Training",
+}
+"""Titles of the sections with figures, by name, which is also their anchor."""
 
 
 def best_for_cost(rows: Sequence[Row]) -> set[str]:
-    """The rows that no row of the same or lower FLOPs beats in calibrated NLL."""
+    """Rows whose calibrated NLL no other row beats at the same or fewer FLOPs."""
     return {
         row.name
         for row in rows
@@ -97,8 +126,9 @@ def page(data: PageData) -> str:
     """The page as HTML."""
     import jinja2
 
-    text = resources.files("modebridge.report").joinpath("templates/page.html.j2").read_text(encoding="utf-8")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("modebridge.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters["clean_svg"] = clean_svg
     figures = {
         "cost": cost_figure(data.rows, cascades=data.elastic),
@@ -110,9 +140,38 @@ def page(data: PageData) -> str:
         "bars": _bars(data),
         "training": training_figure(data.metrics) if any(data.metrics.values()) else "",
     }
-    return environment.from_string(text).render(
-        data=data, figures=figures, best=best_for_cost(data.rows), count=len(data.answers.test_labels)
+    anchors = study_anchors([study.name for study in data.studies])
+    contents = {
+        "results": "Results",
+        **{name: title for name, title in SECTIONS.items() if figures[name]},
+        **{anchor: f"Study: {study.name}" for anchor, study in zip(anchors, data.studies, strict=True)},
+        "provenance": "About this run",
+    }
+    return environment.get_template("page.html.j2").render(
+        data=data,
+        figures=figures,
+        best=best_for_cost(data.rows),
+        count=len(data.answers.test_labels),
+        contents=contents,
+        anchors=anchors,
+        terms=TERMS,
+        abbreviations=abbreviations,
     )
+
+
+def study_anchors(names: Sequence[str]) -> list[str]:
+    """One anchor per study, unique on the page; ids inside figures end in a number, so these do not.
+
+    >>> study_anchors(["type1", "r-position", "Type1!"])
+    ['type1-study', 'r-position-study', 'type1-other-study']
+    """
+    anchors: list[str] = []
+    for name in names:
+        slug = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+        while f"{slug}-study" in anchors:
+            slug += "-other"
+        anchors.append(f"{slug}-study")
+    return anchors
 
 
 def _row_times(data: PageData) -> dict[str, float]:
@@ -139,8 +198,8 @@ def _elastic(lines: Mapping[str, Sequence[TradeOff]]) -> str:
 
     return lines_figure(
         "elastic",
-        "Accuracy and NLL against the average cost of asking further members only about unsure images",
-        "average FLOPs, in networks",
+        "Accuracy and NLL against the average cost when further members run only on unsure images",
+        "average FLOPs, relative to one network",
         [("accuracy, %", panel(100, "accuracy")), ("calibrated NLL", panel(1, "nll"))],
     )
 

@@ -1,4 +1,4 @@
-"""One sentence that says what a run has shown, whatever it has shown."""
+"""The result of a run in one sentence, whatever it is."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from modebridge.report.rows import Row
 __all__ = ["closed_gap", "summary"]
 
 SKILL = 0.1
-"""The share of what there is to know about the labels that one network must know before anything can be compared."""
+"""The share of the guessing NLL that one network must remove before anything can be compared."""
 TOO_GOOD = 1.5
-"""A small bridge that goes this much of the way to two networks tells of the networks, not of itself."""
+"""A small bridge that closes this much of the gap is a sign of poorly trained networks, not of a good bridge."""
 
 
 def closed_gap(one: float, bridged: float, two: float) -> float:
-    """The share of the way from one network's NLL to two networks' that a bridged ensemble goes.
+    """The share of the gap between one network's NLL and two networks' that a bridged ensemble closes.
 
     >>> round(closed_gap(0.44, 0.40, 0.36), 2)
     0.5
@@ -24,38 +24,38 @@ def closed_gap(one: float, bridged: float, two: float) -> float:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """What the user just saw, with the figures of this very run; no figure where there is nothing to measure."""
+    """The summary of a run with its own numbers; without a percentage if there is no gap to measure."""
     by_role = {row.role: row for row in rows}
     one, two, bridged = by_role["one"], by_role["two"], by_role["bridge"]
     share = closed_gap(one.nll, bridged.nll, two.nll)
     if one.nll > (1 - SKILL) * one.guess_nll:
         return (
-            f"What you just saw is no result yet: one network's NLL is {one.nll:.3f}, and guessing by how often each "
-            f"class occurs has {one.guess_nll:.3f}; the modes are not trained well enough to compare anything, so "
+            f"What you just saw is not a result yet: one network's NLL is {one.nll:.3f}, and predicting the class "
+            f"frequencies gives {one.guess_nll:.3f}. The modes are not trained well enough to compare anything: "
             "train them longer."
         )
     if two.nll >= one.nll:
         return (
-            f"What you just saw: on this seed a second network brought nothing (NLL {one.nll:.3f} to {two.nll:.3f}), "
-            "so there was no gap for bridges to close; try another seed."
+            f"What you just saw: on this seed a second network did not help (NLL {one.nll:.3f} to {two.nll:.3f}), "
+            "so there is no gap for bridges to close; try another seed."
         )
     if two.gain_interval is not None and two.gain_interval[0] <= 0:
         low, high = two.gain_interval
         return (
-            f"What you just saw: a second network brought NLL from {one.nll:.3f} to {two.nll:.3f}, a gain that these "
-            f"test images cannot tell from none (95 % interval {low:.3f} to {high:.3f}), so there is no gap to measure "
-            f"bridges by; one bridge has {bridged.nll:.3f}. More test images or modes trained longer would tell."
+            f"What you just saw: a second network took the NLL from {one.nll:.3f} to {two.nll:.3f}, a gain that these "
+            f"test images cannot tell from zero (95 % interval {low:.3f} to {high:.3f}), so there is no gap to compare "
+            f"bridges with; one bridge has {bridged.nll:.3f}. Use more test images, or train the modes longer."
         )
     if share <= 0:
         return (
-            f"What you just saw: a second network brought NLL from {one.nll:.3f} to {two.nll:.3f}, but on this seed "
-            f"one bridge brought nothing ({bridged.nll:.3f}); try another seed, or train curves and bridges longer."
+            f"What you just saw: a second network took the NLL from {one.nll:.3f} to {two.nll:.3f}, but on this seed "
+            f"one bridge did not help ({bridged.nll:.3f}); try another seed, or train curves and bridges longer."
         )
     if share > TOO_GOOD or (bridged.closed_interval is not None and bridged.closed_interval[0] > 1):
         return (
-            f"What you just saw: one small bridge brought NLL from {one.nll:.3f} to {bridged.nll:.3f}, further than a "
-            f"whole second network did ({two.nll:.3f}); modes that are not trained to the end look like that, so "
-            "train them longer before you believe it."
+            f"What you just saw: one small bridge took the NLL from {one.nll:.3f} to {bridged.nll:.3f}, further than a "
+            f"whole second network did ({two.nll:.3f}). Modes that are not fully trained look like that: train them "
+            "longer before you believe it."
         )
     best = min((row for row in rows if row.family == bridged.family), key=lambda row: row.nll)
     control = by_role.get("control")
@@ -81,6 +81,6 @@ def _share(one: Row, bridged: Row, two: Row) -> str:
 
 
 def _worth(best: Row, rows: Sequence[Row]) -> str:
-    """A DEE within the deep ensembles that were measured: beyond the largest it would be a line drawn into the blue."""
+    """The DEE, capped at the largest deep ensemble that was measured: beyond it there is only extrapolation."""
     most = max(len(row.members) for row in rows if row.family == rows[0].family)
     return f"{best.dee:.1f} networks" if best.dee <= most else f"more than {most} networks"

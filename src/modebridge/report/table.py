@@ -30,8 +30,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def terminal_table(rows: Sequence[Row], title: str) -> Table:
-    """A table for rich to print; rows that are more than a plain ensemble of networks stand out."""
-    # No rules between columns: so it fits the 80 columns of a plain terminal.
+    """A rich table; rows other than deep ensembles are bold."""
+    # No rules between columns, to fit the 80 columns of a plain terminal.
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for k, column in enumerate(COLUMNS):
         table.add_column(column, justify="left" if k == 0 else "right", no_wrap=True)
@@ -41,7 +41,7 @@ def terminal_table(rows: Sequence[Row], title: str) -> Table:
 
 
 def study_table(table: StudyTable, *, spread: bool = True) -> Table:
-    """A study's table for rich to print; on a narrow terminal without the spread."""
+    """A study's table as a rich table, with or without the spread."""
     drawn = Table(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     drawn.add_column("", no_wrap=True)
     for column in table.columns:

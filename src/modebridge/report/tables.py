@@ -15,7 +15,7 @@ __all__ = ["Cell", "Column", "StudyTable", "TableRow", "cell_of"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name, the digits behind the point, and which way is better."""
+    """A column: its name, number of decimals, and which direction is better."""
 
     name: str
     digits: int = 3
@@ -24,7 +24,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number: its mean, the population standard deviation over groups where there are several, the paper's own."""
+    """A mean, its population standard deviation over several groups, and the number that the paper prints."""
 
     mean: float
     std: float | None = None
@@ -45,7 +45,7 @@ def cell_of(values: Sequence[float], paper: str = "") -> Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row by the names of its columns; some may be missing."""
+    """A row: its cells by column name; some may be missing."""
 
     name: str
     cells: Mapping[str, Cell]
@@ -56,10 +56,10 @@ class StudyTable:
     """A table of a study.
 
     Args:
-        title: what it shows.
-        columns: in order.
-        rows: in order.
-        notes: what a reader must know, a sentence each.
+        title: title of the table.
+        columns: columns in order.
+        rows: rows in order.
+        notes: sentences below the table.
     """
 
     title: str
@@ -69,11 +69,11 @@ class StudyTable:
 
     @property
     def has_paper(self) -> bool:
-        """Whether any of the paper's numbers stands beside ours."""
+        """Whether any cell has a number of the paper."""
         return any(cell.paper for row in self.rows for cell in row.cells.values())
 
     def best(self, column: Column) -> float | None:
-        """The best mean of a column; None where no way is better."""
+        """The best mean of a column; None if no direction is better."""
         values = [row.cells[column.name].mean for row in self.rows if column.name in row.cells]
         values = [value for value in values if math.isfinite(value)]
         if not values or not column.better:
@@ -81,7 +81,7 @@ class StudyTable:
         return max(values) if column.better == "up" else min(values)
 
     def markdown(self) -> str:
-        """As Markdown, the best of each column in bold, the paper's numbers in brackets."""
+        """The table as Markdown: the best of each column in bold, the paper's numbers in brackets."""
         lines = [
             f"**{self.title}**",
             "",
@@ -91,11 +91,11 @@ class StudyTable:
         for row in self.rows:
             cells = [self.text(row, column, "**{}**", " ± ", " [{}]") for column in self.columns]
             lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
-        notes = [*self.notes, *(["In brackets: the number that the paper prints."] if self.has_paper else [])]
+        notes = [*self.notes, *(["In brackets: the paper's number."] if self.has_paper else [])]
         return "\n".join([*lines, "", *notes]) + "\n"
 
     def latex(self) -> str:
-        r"""As a LaTeX tabular (booktabs)."""
+        """The table as a LaTeX tabular (booktabs)."""
 
         def safe(text: str) -> str:
             for sign in "&%#_":
@@ -111,7 +111,7 @@ class StudyTable:
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data; numbers that JSON does not know are None."""
+        """The table as plain data for JSON; values that are not finite become None."""
 
         def plain(value: Any) -> Any:
             if isinstance(value, dict):
@@ -125,7 +125,7 @@ class StudyTable:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StudyTable:
-        """From what `as_dict` gave; anything else is refused."""
+        """The table from the output of `as_dict`; anything else raises an error."""
 
         def number(value: Any) -> float:
             return math.nan if value is None else float(value)
@@ -151,7 +151,7 @@ class StudyTable:
             )
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ModebridgeError(
-                f"Expected the table of a study, but got '{type(error).__name__}: {error}'; make the study again."
+                f"Expected the table of a study, but got '{type(error).__name__}: {error}'; run the study again."
             ) from error
 
     def text(
@@ -164,7 +164,7 @@ class StudyTable:
         *,
         spread: bool = True,
     ) -> str:
-        """One cell as text; empty where the row has none."""
+        """One cell as text; empty if the row has none."""
         cell = row.cells.get(column.name)
         if cell is None:
             return ""

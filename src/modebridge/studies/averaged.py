@@ -77,4 +77,4 @@ def _figure(table: StudyTable) -> str:
         )
         for column in ("ACC", "NLL")
     ]
-    return lines_figure("study-swa", "Accuracy and NLL against FLOPs", "FLOPs, in networks", panels)
+    return lines_figure("study-swa", "Accuracy and NLL against FLOPs", "FLOPs, relative to one network", panels)

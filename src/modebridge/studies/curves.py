@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from modebridge.evaluate import correspondence
 from modebridge.members import BridgeMember, Member, ModeMember, PointMember
-from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, cell_of, lines_figure
+from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, cell_of, dots_figure, lines_figure
 from modebridge.runs import Run
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers
 
@@ -51,11 +51,12 @@ def correspondence_study(run: Run) -> StudyPart:
     columns = (Column("R2", 3, "up"), Column("R2 per class", 3, "up"), Column("KL", 3, "down"))
     note = "R2 weighs classes by their variance in the target; the paper does not say how it does (docs/scores.md)."
     table = StudyTable(f"Bridges against midpoints, {recipe.name}", columns, tuple(rows), (note,))
-    xs = [float(k) for k in range(len(rows))]
-    panels = [(column, {column: (xs, [row.cells[column].mean for row in rows])}) for column in ("R2", "KL")]
-    described = "R2 and KL of: " + ", ".join(row.name for row in rows)
-    figure = lines_figure("study-correspondence", described, "row of the table, from 0", panels)
-    return StudyPart("correspondence", correspondence_study.__doc__ or "", (table,), figure)
+    return StudyPart("correspondence", correspondence_study.__doc__ or "", (table,), _closeness(table))
+
+
+def _closeness(table: StudyTable) -> str:
+    panels = [(column, {column: {row.name: row.cells[column] for row in table.rows}}) for column in ("R2", "KL")]
+    return dots_figure("study-correspondence", "R2 and KL of: " + ", ".join(row.name for row in table.rows), panels)
 
 
 def r_position(run: Run) -> StudyPart:
@@ -86,7 +87,8 @@ def r_position(run: Run) -> StudyPart:
         for column in ("ACC", "NLL")
     ]
     levels = {f"{column}, one at r": {"DE-2": one.rows[0].cells[column].mean} for column in ("ACC", "NLL")}
-    figure = lines_figure("study-r-position", "Scores by position", "r, or members added", panels, levels)
+    along = ["r", "r", "members added", "members added"]
+    figure = lines_figure("study-r-position", "Scores by position", along, panels, levels)
     return StudyPart("r-position", r_position.__doc__ or "", (one, many), figure)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from modebridge.evaluate import accuracy, r2
 from modebridge.members import BridgeMember, Member, ModeMember, PointMember
-from modebridge.report import Cell, Column, StudyPart, StudyTable, lines_figure
+from modebridge.report import Cell, Column, StudyPart, StudyTable, dots_figure, lines_figure
 from modebridge.runs import Run
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers, runs
 
@@ -89,18 +91,8 @@ def type2(run: Run) -> StudyPart:
         paper=paper_numbers("type2", recipe),
         notes=("Bridges in the order 0-a, 0-b, 0-c, a-b, a-c, b-c.",),
     )
-    panels = []
-    for column in ("ACC", "NLL"):
-        rows = {row.name: row.cells[column].mean for row in table.rows}
-        names = {what: [n for n in rows if n.endswith(what)] for what in ("II small", "II medium", "Bezier")}
-        flops = {row.name: row.cells["FLOPs"].mean for row in table.rows}
-        plain = [n for n in rows if "+" not in n]
-        lines = {"deep ensembles": ([flops[n] for n in plain], [rows[n] for n in plain])}
-        lines |= {
-            f"+ {what}": ([flops[n] for n in some], [rows[n] for n in some]) for what, some in names.items() if some
-        }
-        panels.append((column, lines))
-    figure = lines_figure("study-type2", "Accuracy and NLL against FLOPs", "FLOPs, in networks", panels)
+    endings = {"+ bridges II small": "II small", "+ bridges II medium": "II medium", "+ Bezier": "Bezier"}
+    figure = _against_flops(table, "type2", endings)
     return StudyPart("type2", type2.__doc__ or "", (table,), figure)
 
 
@@ -125,24 +117,27 @@ def type_mix(run: Run) -> StudyPart:
     if last > 3:
         sheet.add("DE-4", [sheet.deep_ensemble(4, number) for number in range(len(sheet.orders))], "DE-4")
     table = sheet.table(f"Both types of bridges, {recipe.name}", paper=paper_numbers("type_mix", recipe))
-    return StudyPart("type-mix", type_mix.__doc__ or "", (table,), _against_flops(table, "type-mix"))
+    figure = _against_flops(table, "type-mix", {"+ bridges II": " II", "+ bridges II and I": " I"})
+    return StudyPart("type-mix", type_mix.__doc__ or "", (table,), figure)
 
 
-def _against_flops(table: StudyTable, name: str) -> str:
-    rows = table.rows
-    plain = [row for row in rows if "+" not in row.name]
-    bridged = [row for row in rows if "+" in row.name]
+def _against_flops(table: StudyTable, name: str, endings: Mapping[str, str]) -> str:
+    """Deep ensembles as a line, other rows as points, grouped by how their names end."""
+    groups = {"deep ensembles": [row for row in table.rows if "+" not in row.name]}
+    groups |= {label: [row for row in table.rows if row.name.endswith(ending)] for label, ending in endings.items()}
     panels = [
         (
             column,
             {
-                label: ([row.cells["FLOPs"].mean for row in some], [row.cells[column].mean for row in some])
-                for label, some in (("deep ensembles", plain), ("with bridges", bridged))
+                label: ([row.cells["FLOPs"].mean for row in rows], [row.cells[column].mean for row in rows])
+                for label, rows in groups.items()
+                if rows
             },
         )
         for column in ("ACC", "NLL")
     ]
-    return lines_figure(f"study-{name}", "Accuracy and NLL against FLOPs", "FLOPs, in networks", panels)
+    described, along = "Accuracy and NLL against FLOPs", "FLOPs, relative to one network"
+    return lines_figure(f"study-{name}", described, along, panels, unordered=endings)
 
 
 def bridge_size(run: Run) -> StudyPart:
@@ -174,7 +169,7 @@ def bridge_size(run: Run) -> StudyPart:
     panels = [
         (column, {"bridge alone": (xs, [row.cells[column].mean for row in table.rows])}) for column in ("R2", "NLL")
     ]
-    figure = lines_figure("study-size", "R2 and NLL by size", "FLOPs of the bridge, in networks", panels)
+    figure = lines_figure("study-size", "R2 and NLL by size", "FLOPs of the bridge, relative to one network", panels)
     return StudyPart("bridge-size", bridge_size.__doc__ or "", (table,), figure)
 
 
@@ -206,18 +201,16 @@ def mode_choice(run: Run) -> StudyPart:
         ("Modes are ranked by their accuracy on the validation split.",),
         extra,
     )
+    return StudyPart("mode-choice", mode_choice.__doc__ or "", (table,), _by_mode(table))
+
+
+def _by_mode(table: StudyTable) -> str:
+    groups = {
+        "alone": {row.name: row.cells for row in table.rows if "+" not in row.name},
+        "with bridges": {row.name.partition(" + ")[0]: row.cells for row in table.rows if "+" in row.name},
+    }
     panels = [
-        (
-            column,
-            {
-                label: (
-                    list(map(float, range(count))),
-                    [row.cells[column].mean for row in table.rows if ("+" in row.name) == bridged],
-                )
-                for label, bridged in (("alone", False), ("with bridges", True))
-            },
-        )
+        (column, {label: {mode: cells[column] for mode, cells in rows.items()} for label, rows in groups.items()})
         for column in ("ACC", "NLL")
     ]
-    figure = lines_figure("study-mode", "Scores by rank of the mode", "rank on validation, 0 the best", panels)
-    return StudyPart("mode-choice", mode_choice.__doc__ or "", (table,), figure)
+    return dots_figure("study-mode", "Accuracy and NLL by rank of the mode on the validation split", panels)
