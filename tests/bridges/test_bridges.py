@@ -334,7 +334,7 @@ def test_bad_bridges():
     ]:
         with pytest.raises(ModebridgeError, match=message):
             plan_bridge(net, curve, images, **kwargs)
-    with pytest.raises(ModebridgeError, match="more modes than the 1 that it reads, or its target"):
+    with pytest.raises(ModebridgeError, match="have a target, or more modes than the 1 that it reads"):
         plan_bridge(net, ends[0], images)
     with pytest.raises(ModebridgeError, match="at least one bridge"):
         fit_bridges(net, {}, loader())

@@ -218,9 +218,9 @@ def test_refusals():
         heads_target([complement_target(mode_target(ends[0]))])
     with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
         plan_bridge(net, ends[0], images, kind="II", target="labels")
-    with pytest.raises(ModebridgeError, match="more modes than the 2 that it reads, or its target"):
+    with pytest.raises(ModebridgeError, match="have a target, or more modes than the 2 that it reads"):
         plan_bridge(net, ends[:2], images, kind="II")
-    with pytest.raises(ModebridgeError, match="'curve' \\(of a bridge with a curve\\)"):
+    with pytest.raises(ModebridgeError, match="'curve' \\(for a bridge with a curve\\)"):
         plan_bridge(net, ends, images, target=["curve", "labels"])
     with pytest.raises(ModebridgeError, match="at least 1 mode"):
         plan_bridge(net, [], images)
@@ -236,10 +236,10 @@ def test_modes_and_taps_that_make_no_bridge():
     wrong = [
         (([a, b, b],), {}, "to differ, but got one of them twice"),
         (([a, a],), {}, "to differ"),
-        (([a, b],), {"source": "end"}, "put the mode that is to be read first"),
+        (([a, b],), {"source": "end"}, "put the mode to read first"),
         (([a, b],), {"kind": "II"}, "more modes than the 2 that it reads"),
         ((a,), {}, "more modes than the 1 that it reads"),
-        (((mode for mode in (a, b)),), {}, "or give a list of modes"),
+        (((mode for mode in (a, b)),), {}, "or pass a list of modes"),
         (([a, b],), {"tap": ["layers.0", "layers.0"]}, "a list of different names"),
         (([a, b],), {"tap": (name for name in ["layers.0"])}, "a list of different names"),
         (([a, b],), {"tap": 2}, "a list of different names"),

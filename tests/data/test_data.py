@@ -22,7 +22,7 @@ def test_digits_are_those_of_scikit_learn():
 
 def test_a_changed_file_is_noticed(monkeypatch):
     monkeypatch.setattr(digits_module, "SHA256", "0" * 64)
-    with pytest.raises(ModebridgeError, match="check sum differs"):
+    with pytest.raises(ModebridgeError, match="checksum differs"):
         load_digits()
 
 
@@ -109,7 +109,7 @@ def test_cifar_in_its_binary_layout(tmp_path, monkeypatch, classes, before):
     with pytest.raises(ModebridgeError, match="damaged"):
         read_cifar(tmp_path, classes)
     (folder / names[0]).unlink()
-    with pytest.raises(ModebridgeError, match=r"but there is none"):
+    with pytest.raises(ModebridgeError, match=r"to exist, but it does not"):
         read_cifar(tmp_path, classes)
     with pytest.raises(ModebridgeError, match="10 or 100"):
         read_cifar(tmp_path, 20)

@@ -66,7 +66,7 @@ def test_cifar_in_its_python_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         }
         # Protocol 2 is what the official files have.
         (folder / name).write_bytes(pickle.dumps(kept[name], protocol=2))
-    with pytest.raises(ModebridgeError, match="its check sum differs"):
+    with pytest.raises(ModebridgeError, match="its checksum differs"):
         read_cifar(tmp_path, classes)
     as_official(monkeypatch, folder, 6)
     train, test = read_cifar(tmp_path, classes)
@@ -100,7 +100,7 @@ def test_a_pickle_that_runs_code_does_not(tmp_path: Path, monkeypatch: pytest.Mo
     for name in ["train", "test"]:
         (tmp_path / name).write_bytes(pickle.dumps({b"data": Harmful(), b"fine_labels": []}))
     as_official(monkeypatch, tmp_path, 6)
-    with pytest.raises(ModebridgeError, match="mkdir, which is no data"):
+    with pytest.raises(ModebridgeError, match="mkdir, which is not plain data"):
         read_cifar(tmp_path, 100)
     assert not Harmful.place.exists()
 
@@ -151,9 +151,9 @@ def test_mistakes_with_folders(tmp_path: Path) -> None:
         load_set("cifar1", tmp_path)
     with pytest.raises(ModebridgeError, match=r"neither 'test.bin' nor 'test'"):
         load_set("cifar100", tmp_path)
-    with pytest.raises(ModebridgeError, match="but there is none"):
+    with pytest.raises(ModebridgeError, match="but it does not exist"):
         find_images(tmp_path / "none")
-    with pytest.raises(ModebridgeError, match="holds none"):
+    with pytest.raises(ModebridgeError, match="it has none"):
         find_images(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModebridgeError, match="images of class 'empty'"):
@@ -162,7 +162,7 @@ def test_mistakes_with_folders(tmp_path: Path) -> None:
     with pytest.raises(ModebridgeError, match=r"bad.png' to be an image"):
         read_images(find_images(tmp_path))
     mixed = find_images(folder_of_classes(tmp_path / "mixed"))
-    with pytest.raises(ModebridgeError, match="stream sets of mixed sizes"):
+    with pytest.raises(ModebridgeError, match="stream data sets of mixed sizes"):
         read_images(mixed)
     with pytest.raises(ModebridgeError, match="resize to be at least size 32"):
         Stream(mixed, 2, size=32, resize=16)

@@ -169,7 +169,7 @@ def test_several_networks(tmp_path):
     for file in tmp_path.iterdir():
         assert [mode.id for mode in load_modes(NET, file)] == ids
     file = tmp_path / "modules.pt"
-    with pytest.raises(ModebridgeError, match=r"to hold one ResNet, but got 2, '0', '1'; name one with prefix="):
+    with pytest.raises(ModebridgeError, match=r"to hold one ResNet, but got 2, '0', '1'; choose one with prefix="):
         load_mode(NET, file)
     assert [load_mode(NET, file, prefix=prefix).id for prefix in ("0", "1.")] == ids
     with pytest.raises(ModebridgeError, match=r"prefix to be a place in .*, but got '2'; near ones: 0, 1"):

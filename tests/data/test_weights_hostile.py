@@ -114,7 +114,7 @@ def test_headers_that_promise_too_much(tmp_path, header, length):
     text = json.dumps(header).encode()
     file = tmp_path / "x.safetensors"
     file.write_bytes((length or len(text)).to_bytes(8, "little") + text + b"1234")
-    with pytest.raises(ModebridgeError, match="but got one that is damaged or ends too early"):
+    with pytest.raises(ModebridgeError, match="but got one that is damaged or truncated"):
         load_mode(net(), file)
 
 

@@ -68,9 +68,9 @@ def test_names_of_older_and_newer_releases(tmp_path, numpy, paths):
 @pytest.mark.parametrize(
     ("beside", "words"),
     [
-        (np.array([{"a": 1}], dtype=object), "data of NumPy's type object; save the state dict alone"),
-        (np.datetime64("2020-01-01"), "data of NumPy's type datetime64"),
-        (slice(1), "the class (builtins.)?slice, which is not read"),
+        (np.array([{"a": 1}], dtype=object), "data of NumPy type object; save only the state dict"),
+        (np.datetime64("2020-01-01"), "data of NumPy type datetime64"),
+        (slice(1), "the class (builtins.)?slice, which is not loaded"),
     ],
 )
 def test_other_things_are_not(tmp_path, beside, words):
@@ -114,7 +114,7 @@ def test_truncated_files(tmp_path, form):
         with pytest.raises(ModebridgeError) as caught:
             load_mode(NET, file)
         check_sentence(caught)
-        said.add("ends too early; copy or download it again" in str(caught.value))
+        said.add("damaged or truncated; copy or download it again" in str(caught.value))
     # A legacy file may be cut off in the middle of a name, which then is one that nobody knows.
     assert said == {True} or form == "legacy"
 
@@ -128,10 +128,10 @@ def test_archives_that_are_no_checkpoints(tmp_path):
         torch.jit.save(torch.jit.trace(NET, torch.rand(2, 3)), str(file))
     torch.save(STATE, tmp_path / "x.ckpt", pickle_protocol=4)
     for name, words in (
-        ("x.pt", r"got a TorchScript archive, whose code is not run; save its weights alone, .*state_dict\(\)"),
+        ("x.pt", r"got a TorchScript archive, whose code is not run; save only its weights, .*state_dict\(\)"),
         ("x.pt2", "got an archive of torch.export"),
         ("x.npz", "got another zip archive"),
-        ("x.ckpt", "a pickle of another protocol than torch's; save it without pickle_protocol"),
+        ("x.ckpt", "a pickle with a protocol other than torch's; save it without pickle_protocol"),
     ):
         with pytest.raises(ModebridgeError, match=words) as caught:
             load_mode(NET, tmp_path / name)

@@ -24,7 +24,7 @@ def mlp(*sizes):
 
 
 DIFFERENT = {
-    "classes": (mlp(4, 5, 9), "'1.weight' is (9, 5) in the file and (3, 5) in the network: another number of classes"),
+    "classes": (mlp(4, 5, 9), "'1.weight' is (9, 5) in the file and (3, 5) in the network: the number of classes"),
     "width": (mlp(4, 6, 3), "'0.weight' is (6, 4) in the file and (5, 4) in the network (and 2 more differ)"),
     "deeper": (mlp(4, 5, 3, 3), "but got '2.weight', '2.bias' extra"),
     "shallower": (mlp(4, 5), "but got '1.weight', '1.bias' missing"),
@@ -34,7 +34,7 @@ DIFFERENT = {
     ),
     "other names": (
         nn.ModuleDict({"a": nn.ParameterList([torch.ones(1)])}),
-        "weights named as Sequential's, '0.weight', '0.bias', '1.weight' and 1 more, but got 'a.0'",
+        "the weights of Sequential, '0.weight', '0.bias', '1.weight' and 1 more, but got 'a.0'",
     ),
 }
 
@@ -72,9 +72,9 @@ def test_a_fitting_network_wins_over_one_of_another_shape():
     [
         (b"", "but got an empty file"),
         (b"these are no weights at all", "torch.save or safetensors, but got neither"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "but got a pointer of Git LFS"),
-        (b"PK\x03\x04 and no more", "to be a whole file, but got one that is damaged or ends too early"),
-        (b"\x80\x02junk", "plain tensors, but got one that is damaged or ends too early"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "but got a Git LFS pointer"),
+        (b"PK\x03\x04 and no more", "to be a complete file, but got one that is damaged or truncated"),
+        (b"\x80\x02junk", "plain tensors, but got one that is damaged or truncated"),
         ((20).to_bytes(8, "little") + b"{ this is not json!!", "plain tensors, but got one that is damaged"),
     ],
 )
@@ -89,16 +89,16 @@ def test_files_that_are_no_weights(tmp_path, content, words):
 
 def test_paths_that_are_no_weights(tmp_path):
     for load in (load_mode, load_modes):
-        with pytest.raises(ModebridgeError, match="to be a file of weights, but there is none"):
+        with pytest.raises(ModebridgeError, match="to be a weight file, but it does not exist"):
             load(NET, tmp_path / "none.pt")
     with pytest.raises(ModebridgeError, match="it is a folder; use load_modes"):
         load_mode(NET, tmp_path)
-    with pytest.raises(ModebridgeError, match=r"to hold files of weights \(\.safetensors, .*\), but got none"):
+    with pytest.raises(ModebridgeError, match=r"to contain weight files \(\.safetensors, .*\), but got none"):
         load_modes(NET, tmp_path)
     with pytest.raises(ModebridgeError, match="to be a folder"):
         weight_files(tmp_path / "none")
     index = tmp_path / "m.index.json"
-    for text, words in [("[]", "weight_map, but got TypeError"), ('{"weight_map": {"a": "b.pt"}}', "there is none")]:
+    for text, words in [("[]", "weight_map, but got TypeError"), ('{"weight_map": {"a": "b.pt"}}', "does not exist")]:
         index.write_text(text)
         with pytest.raises(ModebridgeError, match=words):
             load_mode(NET, index)
@@ -137,7 +137,7 @@ class Trap:
 def test_no_code_is_run(tmp_path, zipped):
     file, trace = tmp_path / "x.pt", tmp_path / "trace"
     torch.save({"state_dict": STATE, "trap": Trap(trace)}, file, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(ModebridgeError, match=r"got the class posix\.mkdir, which is not read since"):
+    with pytest.raises(ModebridgeError, match=r"got the class posix\.mkdir, which is not loaded because"):
         read_state(file)
     assert not trace.exists()
     file.write_bytes(pickle.dumps(Trap(trace)))
@@ -147,5 +147,5 @@ def test_no_code_is_run(tmp_path, zipped):
     pickle.loads(file.read_bytes())
     assert trace.exists()  # the trap works
     torch.save(tiny_net(1), file, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(ModebridgeError, match=r"the class modebridge\.nets\.resnet\.ResNet.*state dict alone"):
+    with pytest.raises(ModebridgeError, match=r"the class modebridge\.nets\.resnet\.ResNet.*only the state dict"):
         load_mode(NET, file)

@@ -158,7 +158,7 @@ def test_new_weights_are_new_and_no_epoch_changes_nothing():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda net: mb.distill(net, [], loader()), "Expected teachers to distil, but got none"),
+        (lambda net: mb.distill(net, [], loader()), "Expected teachers to distill, but got none"),
         (lambda net: mb.fit_students(net, {}, loader()), "Expected at least one student"),
         (lambda net: mb.distill(net, [tiny_net(1)], loader()), "to be modes or bridged ensembles, but got ResNet"),
         (lambda net: mb.distill(net, modes(1), loader(), mixup=-1.0), "mixup to be at least 0"),

@@ -16,7 +16,7 @@ from modebridge.members.curve_member import PointMember
 from modebridge.members.small_network import BridgeWeights
 from modebridge.recipes import Recipe
 from modebridge.runs import Run
-from modebridge.runs.read_answers import _belongs, _Kept
+from modebridge.runs.read_answers import _belongs, _MemberLogits
 from tests.runs.damaging import tiny
 
 NAMES = ("heads-0-others-small", "heads-0-midpoints+labels-small", "heads-1-mean-small")
@@ -89,7 +89,7 @@ def test_they_count_as_their_heads_and_cost_as_one_bridge(run: Run, answers) -> 
 def test_answers_of_heads_that_learned_other_modes_are_left_out() -> None:
     """As in a folder that goes on with another number of modes, and without the heads."""
     answers, cost = torch.zeros(2, 1, 10), MemberCost(1, 1, ("mode-0",))
-    kept = _Kept(HeadsMember(0), answers, answers, cost, "", {f"mode-{k}": "" for k in range(3)})
+    kept = _MemberLogits(HeadsMember(0), answers, answers, cost, "", {f"mode-{k}": "" for k in range(3)})
     assert _belongs(kept, recipe())
     for other in (2, 4):
         assert not _belongs(kept, replace(recipe(), modes=other))

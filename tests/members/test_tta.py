@@ -97,5 +97,5 @@ def test_it_mirrors_where_training_does_and_refuses_what_is_no_image() -> None:
     blueprint = Blueprint(recipe, network_of(recipe, facts))
     assert TtaMember(2)._views(blueprint) == (View(), View(mirrored=True))
     blueprint.network = replace(blueprint.network, image=None)
-    with pytest.raises(ModebridgeError, match=r"to be images of .*, but got several inputs by name; leave tta out"):
+    with pytest.raises(ModebridgeError, match=r"to be images of .*, but got several inputs by name; remove tta"):
         TtaMember(2).cost(blueprint)

@@ -148,14 +148,14 @@ def test_references_survive_text_and_folders(mine: Path, monkeypatch: pytest.Mon
     ("net", "message"),
     [
         ("resnet", "known network, timm:MODEL, torchvision:MODEL or FILE.py:FUNCTION, but got 'resnet'"),
-        ("timm:resnet10x", "Expected a network of timm, but got 'resnet10x'; near ones: resnet10t"),
-        ("torchvision:resnet19", "Expected a network of torchvision, but got 'resnet19'; near ones: resnet18"),
+        ("timm:resnet10x", "Expected a model of timm, but got 'resnet10x'; near ones: resnet10t"),
+        ("torchvision:resnet19", "Expected a model of torchvision, but got 'resnet19'; near ones: resnet18"),
         ("timm:resnet10t(7)", "options of net to be keywords with plain values"),
         ("timm:resnet10t(a=print(1))", "keywords with plain values"),
         ("timm:resnet10t(**{'a': 1})", "keywords with plain values"),
         ("timm:resnet10t(a=1)(b=2)", "keywords with plain values"),
         ("timm:resnet10t(a=" + "(" * 900 + ")" * 50, "keywords with plain values"),
-        ("timm:resnet10t(no_such=1)", "to be built, but got TypeError: .*no_such.*; check its options"),
+        ("timm:resnet10t(no_such=1)", "to build, but got TypeError: .*no_such.*; check its options"),
         ("timm:vit_tiny_patch16_224(depth=1)", r"to run on the data's images, \(1, 8, 8\) of torch.float32, but got"),
         (
             SMALL.replace("stem_width", "num_classes=5, stem_width"),
@@ -163,10 +163,10 @@ def test_references_survive_text_and_folders(mine: Path, monkeypatch: pytest.Mon
         ),
         ("MINE:none", "to be a function in '.*mine.py', but it has no 'none'; near ones:"),
         ("MINE:five", r"logits of \(batch, 10\), one per class of the data, but got \(2, 5\)"),
-        ("MINE:raises", r"raises\(\) in '.*' to run, but got ZeroDivisionError: 'division by zero'; mend it"),
+        ("MINE:raises", r"raises\(\) in '.*' to run, but got ZeroDivisionError: 'division by zero'; fix it"),
         ("MINE:number", "to return a torch.nn.Module, but got int"),
-        ("MINE:asks", "to take no argument but classes or channels, but it asks for 'width'"),
-        ("/no/such/file.py:net", "Expected a Python file in '/no/such/file.py', but there is no such file"),
+        ("MINE:asks", "to take no argument but classes or channels, but it requires 'width'"),
+        ("/no/such/file.py:net", "Expected '/no/such/file.py' to be a Python file, but it does not exist"),
     ],
 )
 def test_a_network_that_does_not_fit_is_a_sentence(net: str, message: str, mine: Path) -> None:

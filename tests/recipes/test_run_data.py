@@ -206,15 +206,15 @@ def test_a_run_on_inputs_by_name_and_a_users_network(mine: Path) -> None:
     ("function", "settings", "message"),
     [
         ("mixed", {}, "test to yield the same batches every time, .* with shuffle=False"),
-        ("two_loaders", {}, "to return three loaders, but got two, and a loader cannot be cut"),
+        ("two_loaders", {}, "to return three loaders, but got two, and a loader cannot be split"),
         ("one", {}, r"to return \(train, valid, test\) or \(train, test\), .* but got tuple of 2"),
         ("nothing", {}, "but got NoneType; return two or three parts"),
         ("numbers", {}, "train to be a pair of tensors .* or a loader of such pairs, but got int"),
         ("generators", {}, "to be iterable more than once"),
-        ("floats", {}, r"labels of train to be whole numbers of shape \(N,\), but got torch.float32"),
-        ("loaders", {"train": 10}, "data.train to be 0 for a loader, which is taken whole, but got 10"),
+        ("floats", {}, r"labels of train to be integers of shape \(N,\), but got torch.float32"),
+        ("loaders", {"train": 10}, "data.train to be 0 for a loader, which is used as a whole, but got 10"),
         ("loaders", {"pad": 1}, "images in one tensor for data.pad and data.flip, but .* returns a loader"),
-        ("pairs", {"size": 16}, "data.size to be 0 for .*, whose images have a size already"),
+        ("pairs", {"size": 16}, "data.size to be 0 for .*, whose images already have a size"),
         ("none", {}, "to be a function in .*mine.py', but it has no 'none'"),
     ],
 )
@@ -228,13 +228,13 @@ def test_a_function_whose_data_does_not_fit_is_a_sentence(
 def test_networks_of_the_paper_on_a_users_images(mine: Path) -> None:
     recipe = recipe_on(f"{mine}:pairs")
     check_recipe(recipe)  # as far as that goes without the data
-    with pytest.raises(ModebridgeError, match="net to take images of 3 channels, as the data has, but digits takes 1"):
+    with pytest.raises(ModebridgeError, match=r"net to take images with the data's 3 channel\(s\), but digits takes 1"):
         check_recipe(recipe, RunData(recipe))
     fitting = replace(recipe, net="cifar10")
     check_recipe(fitting, RunData(fitting))
     wide = replace(fitting, data=replace(fitting.data, pad=9))
     data = RunData(wide)
-    with pytest.raises(ModebridgeError, match="at most the 8 pixels of an image's side, but got 9"):
+    with pytest.raises(ModebridgeError, match="at most the image side of 8 pixels, but got 9"):
         check_recipe(wide, data)
     several = replace(recipe, data=replace(recipe.data, name=f"{mine}:dicts"))
     with pytest.raises(ModebridgeError, match="for net digits, but the data has several inputs"):
@@ -282,9 +282,9 @@ def test_a_folder_of_images_in_classes(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_mistakes_with_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModebridgeError, match=r"data.size to be the pixels of a side"):
+    with pytest.raises(ModebridgeError, match=r"data.size to be the side in pixels"):
         recipe_on(f"folder:{tmp_path}")
-    with pytest.raises(ModebridgeError, match="train' to be a folder with one folder a class"):
+    with pytest.raises(ModebridgeError, match="train' to be a folder with one folder per class"):
         RunData(recipe_on(f"folder:{tmp_path}", size=8))
     pictures(tmp_path / "train", "cat", count=2)
     with pytest.raises(ModebridgeError, match="enough training images to cut off 2 held-out splits, but got 2"):

@@ -116,7 +116,7 @@ def test_shapes_are_fitted() -> None:
 
 
 def test_svhn_is_read_from_its_own_file(tmp_path: Path) -> None:
-    with pytest.raises(ModebridgeError, match=r"no 'test_32x32\.mat'; give the folder"):
+    with pytest.raises(ModebridgeError, match=r"no 'test_32x32\.mat'; pass its folder"):
         read_svhn(tmp_path)
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3, 4), dtype=np.uint8)
     savemat(tmp_path / "test_32x32.mat", {"X": pixels, "y": np.ones((4, 1))})
@@ -141,7 +141,7 @@ def test_names_of_other_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert names == ["letters", f"cifar10={tmp_path / 'sets'}", f"folder:{tmp_path / 'cats'}"]
     with pytest.raises(ModebridgeError, match=r"but got 'leters'; near ones: letters"):
         known_others(["leters"], recipe)
-    with pytest.raises(ModebridgeError, match="another set than the run's own"):
+    with pytest.raises(ModebridgeError, match="a set other than the run's own"):
         known_others(["digits"], recipe)
     shifted = ShiftedData(recipe, RunData(recipe))
     with pytest.raises(ModebridgeError, match="Expected images below"):
@@ -154,5 +154,5 @@ def test_what_is_no_image_is_refused(tmp_path: Path) -> None:
     recipe = own(tmp_path, "texts")
     shifted = ShiftedData(recipe, RunData(recipe))
     for look in (lambda: shifted.other("scrambled"), lambda: shifted.key):
-        with pytest.raises(ModebridgeError, match=r"Expected images of 1 or 3 channels to corrupt, but the inputs are"):
+        with pytest.raises(ModebridgeError, match="Expected images with 1 or 3 channels to corrupt, but the inputs"):
             look()

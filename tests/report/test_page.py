@@ -89,7 +89,7 @@ def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
     assert '<path d="M 0 0" />' in text
     assert text.count("<script>") == 1
     assert "onload" not in text
-    assert "studies/broken/table.json is damaged (it does not fit its hash) and is left out" in text
+    assert "studies/broken/table.json is damaged (it does not match its hash) and is left out" in text
     assert "#010203" not in text, "ink must follow the page"
     assert "prefers-color-scheme: dark" in text
     assert len(text) < 1_500_000

@@ -126,7 +126,7 @@ def test_every_note_is_sealed(copy: Path) -> None:
             file.write_text(json.dumps(change))
             folder = RunFolder(copy)
             assert folder.meta("logits/I-0-1-small") == {}
-            assert folder.damage == {"logits/I-0-1-small": "meta.json does not fit its seal"}
+            assert folder.damage == {"logits/I-0-1-small": "meta.json does not match its seal"}
     file.write_text(json.dumps(meta, separators=(",", ":")))  # another layout says the same
     assert RunFolder(copy).meta("logits/I-0-1-small") == meta
 
@@ -145,7 +145,7 @@ def test_labels_are_verified(copy: Path) -> None:
     chance = random.Random(0)
     for _ in range(20):
         flip(file, chance.randrange(len(data)), chance.randrange(8))
-        with pytest.raises(ModebridgeError, match=r"logits/labels' to be whole, but it is damaged \(weights"):
+        with pytest.raises(ModebridgeError, match=r"logits/labels' to be intact, but it is damaged \(weights"):
             read_answers(RunFolder(copy))
         file.write_bytes(data)
     assert len(read_answers(RunFolder(copy)).test_labels) == 60
@@ -155,12 +155,12 @@ def test_labels_are_verified(copy: Path) -> None:
     ("name", "tensors", "notes", "message"),
     [
         ("mode-0", {"valid": torch.zeros(30, 10), "test": torch.zeros(59, 10)}, {}, r"60 rows .*\(59, 10\)"),
-        ("mode-0", {"valid": torch.zeros(30, 10)}, {}, "60 rows of test logits, one a label, but got none"),
-        ("mode-0", {"valid": torch.zeros(30, 9), "test": torch.zeros(60, 10)}, {}, "10 classes, as mode-0, but got 9"),
+        ("mode-0", {"valid": torch.zeros(30, 10)}, {}, "60 rows of test logits, one per label, but got none"),
+        ("mode-0", {"valid": torch.zeros(30, 9), "test": torch.zeros(60, 10)}, {}, "classes, like mode-0, but got 9"),
         ("mode-0", {}, {"flops": "many"}, "lacks its cost"),
         ("mode-0", {}, {"reads": None}, "lacks what it reads"),
-        ("labels", {"valid": torch.zeros(30), "test": torch.zeros(60)}, {}, "whole numbers for valid labels"),
-        ("labels", {"valid": torch.arange(30), "test": torch.arange(60)}, {}, "a label 59, .* classes to 9"),
+        ("labels", {"valid": torch.zeros(30), "test": torch.zeros(60)}, {}, "integers for valid labels"),
+        ("labels", {"valid": torch.arange(30), "test": torch.arange(60)}, {}, "a label 59, .* classes up to 9"),
     ],
 )
 def test_answers_that_do_not_fit_each_other(copy, name, tensors, notes, message) -> None:

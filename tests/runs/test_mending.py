@@ -49,7 +49,7 @@ def test_a_recipe_changed_by_hand_is_said_before_anything_trains(copy: Path) -> 
     file.write_text(text.replace('align = "none"', 'align = "weights"'))
     for verb in ("report", "advise"):
         assert (
-            "recipe.toml' to say what the run was made with, but it was changed since the run (align none -> weights)"
+            "recipe.toml' to hold the settings of the run, but it was changed since the run (align none -> weights)"
             in (hear(verb, copy).said)
         )
     recipe, seed, where = recipe_to_go_on_with(copy) or pytest.fail("it is there")
@@ -62,9 +62,9 @@ def test_a_recipe_changed_by_hand_is_said_before_anything_trains(copy: Path) -> 
     with pytest.raises(ModebridgeError, match=r"to be TOML.*Or delete it: manifest\.json has the settings"):
         recipe_to_go_on_with(copy)
     file.unlink()
-    assert "recipe.toml' to say what the run was made with, but it is missing" in hear("report", copy).said
+    assert "recipe.toml' to hold the settings of the run, but it is missing" in hear("report", copy).said
     assert (recipe_to_go_on_with(copy) or pytest.fail("it is there"))[0].align == "weights"
-    assert begin(RunFolder(copy), recipe, 0) == ["recipe.toml is missing; it will say what this run is made with."]
+    assert begin(RunFolder(copy), recipe, 0) == ["recipe.toml is missing; it will hold the settings of this run."]
     assert RunFolder(copy).mend() == []
     file.unlink()
     (copy / "manifest.json").unlink()
@@ -74,16 +74,16 @@ def test_a_recipe_changed_by_hand_is_said_before_anything_trains(copy: Path) -> 
 
 def test_a_lost_manifest_is_said_and_written_again(copy: Path) -> None:
     flip(copy / "manifest.json", 900, 1)
-    assert "manifest.json is damaged (manifest.json does not fit its seal" in hear("report", copy).said
+    assert "manifest.json is damaged (manifest.json does not match its seal" in hear("report", copy).said
     (copy / "manifest.json").unlink()
     assert "manifest.json is damaged (manifest.json is missing" in hear("report", copy).said
     (said,) = begin(RunFolder(copy), tiny(), 0)
-    assert said.startswith("manifest.json is damaged (manifest.json is missing; the files it answers for")
-    assert begin(RunFolder(copy), tiny(), 0)[0].startswith("results.json is damaged (manifest.json does not know it)")
+    assert said.startswith("manifest.json is damaged (manifest.json is missing; the files it lists")
+    assert begin(RunFolder(copy), tiny(), 0)[0].startswith("results.json is damaged (it is not listed in")
     # What nothing else answers for is left out until it is written again.
     heard = hear("report", copy)
     assert heard.shown["studies"] == []
-    assert "make it again: modebridge study type1" in heard.said
+    assert "to recreate it: modebridge study type1" in heard.said
     assert find_recipe_of(RunFolder(copy)) == (tiny(), 0)
 
 
@@ -132,16 +132,16 @@ def test_a_given_mode_is_never_trained_again(whole: Path, tmp_path: Path, where:
     elif where != "gone":
         shutil.copytree(kept, place)
         flip(place / where, 300, 2)
-    with pytest.raises(ModebridgeError, match=r"modes/1' to be the mode that the run was given.*again with --modes"):
+    with pytest.raises(ModebridgeError, match=r"modes/1' to be the mode that was passed to.*again with --modes"):
         Run(recipe, folder=RunFolder(folder.path)).mode(1)
-    assert "made again" not in " ".join(begin(RunFolder(folder.path), recipe, 0))
+    assert "recreated" not in " ".join(begin(RunFolder(folder.path), recipe, 0))
     # Given again it is taken; and its own notes are enough where the manifest is damaged.
     Run(recipe, folder=RunFolder(folder.path), given=given).mode(1)
     flip(folder.path / "manifest.json", 100, 1)
     assert Run(recipe, folder=RunFolder(folder.path)).mode(1).id == given[1].id
     if where == "weights.safetensors":
         flip(place / where, 300, 2)
-        with pytest.raises(ModebridgeError, match=r"does not fit its hash|cannot be read"):
+        with pytest.raises(ModebridgeError, match=r"does not match its hash|cannot be read"):
             Run(recipe, folder=RunFolder(folder.path)).mode(1)
         with pytest.raises(ModebridgeError, match=r"modes/1' to be a mode of a run, but it is damaged"):
             find_modes(net, folder.path / "modes")
@@ -154,7 +154,7 @@ def test_another_alignment_in_the_same_folder(copy: Path) -> None:
     assert set(meta["parents"]) == {"mode-0"}
     recipe = replace(tiny(), align="weights")
     said = begin(folder := RunFolder(copy), recipe, 0)
-    assert "align none -> weights. What depends on that is made again" in said[0]
+    assert "align none -> weights. What depends on this is made again" in said[0]
     run = Run(recipe, folder=folder)
     asked = run.answers([ModeMember(1), parse_member(name)])
     assert run.trained == ["aligned 1"]
@@ -169,7 +169,7 @@ def test_rows_without_their_members_are_left_out_and_named(copy: Path) -> None:
     assert [row.name for row in rows if row not in data.rows] == ["DE-1 + 1 label control"]
     assert "The row DE-1 + 1 label control is left out" in " ".join(data.warnings)
     shutil.rmtree(copy / "logits" / "labels-0-1-small")
-    assert "for want of answers that belong to this run: labels-0-1-small" in hear("advise", copy).said
+    assert "because they have no predictions for this run: labels-0-1-small" in hear("advise", copy).said
 
 
 def as_version_01(path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_finished_folder_that_is_read_only(whole: Path) -> None:
             assert "read-only: results and report are left as they are" in heard.said
             assert hear("advise", copy).shown is not None
             assert "choose a place with --out FILE" in hear("report", copy).said
-            with pytest.raises(ModebridgeError, match=r"because times\.json is to be written, but it is read"):
+            with pytest.raises(ModebridgeError, match=r"because times\.json must be written, but it is read"):
                 RunFolder(copy).files.write({"times.json": "{}"})
             with pytest.raises(ModebridgeError, match=r"settings change .*it is read-only; choose another"):
                 begin(RunFolder(copy), replace(tiny(), align="weights"), 0)
@@ -246,4 +246,4 @@ def test_a_finished_folder_that_is_read_only(whole: Path) -> None:
         flip(copy / "modes" / "0" / "weights.safetensors", 300, 0)
         with read_only(copy):
             said = hear("run", copy).said
-        assert "to be writable, because modes 0 is not there and is to be made, but it is read-only" in said
+        assert "to be writable, because modes 0 is missing, but it is read-only" in said

@@ -94,7 +94,7 @@ def test_half_a_gpu_packs_two_stages_on_a_card(no_ray: None) -> None:
     with pytest.raises(ModebridgeError, match="above 0 and at most 1, but got 1"):
         OnRay(recipe=tiny(), gpus=1.5)
     ray.shutdown()
-    with pytest.raises(ModebridgeError, match="to have 1 GPUs, but got at most 0"), OnRay(recipe=tiny(), device="cuda"):
+    with pytest.raises(ModebridgeError, match="to have 1 GPU, but got at most 0"), OnRay(recipe=tiny(), device="cuda"):
         pass
 
 
@@ -237,7 +237,7 @@ def test_the_head_is_lost(here: Path, tmp_path: Path) -> None:
         said = first.communicate(timeout=120)[0]
         assert first.returncode == 3
         assert "Expected the head of the Ray cluster at" in said
-        assert "what was finished is kept" in said
+        assert "finished work is kept" in said
     finally:
         for process in psutil.Process(head.pid).children(recursive=True):
             process.kill()

@@ -72,7 +72,9 @@ def test_a_last_batch_of_one_image_is_left_out():
 
 
 def test_batches_of_one_image_are_refused_where_there_are_no_others():
-    with pytest.raises(ModebridgeError, match=r"at least 2 images for batch norm to learn from, but got 1; raise the"):
+    with pytest.raises(
+        ModebridgeError, match=r"at least 2 images for batch norm to learn from, but got 1; increase the"
+    ):
         fit_mode(Normed(), DataLoader(vectors(5), 1), config=quick(1))
 
 
@@ -191,7 +193,7 @@ def test_training_that_runs_away_and_stays_finite_is_said(fit):
         "curve": lambda config: fit_curve(net, a, b, listed(8), config=config),
         "bridge": lambda config: fit_bridge(net, start_curve(net, a, b), listed(8), tap="1", config=config),
     }
-    with pytest.warns(UserWarning, match=rf"of '{fit}' rose from .* ran away; lower the learning rate \(lr=1e\+06\)"):
+    with pytest.warns(UserWarning, match=rf"of '{fit}' rose from .* diverged; lower the learning rate \(lr=1e\+06\)"):
         fits[fit](wild)
     fits[fit](quick(3))  # a warning would be an error here
 
@@ -201,13 +203,13 @@ def test_a_loss_that_rises_above_a_guess_is_said():
     blind = [(torch.zeros(6, 4), torch.arange(6) % 3)]
     torch.manual_seed(0)
     fit_mode(nn.Linear(4, 3), blind, config=quick(3))
-    with pytest.warns(UserWarning, match=r"rose from .*, where a uniform guess has 1\.1: training ran away"):
+    with pytest.warns(UserWarning, match=r"rose from .*, where a uniform guess has 1\.1: training diverged"):
         fit_mode(nn.Linear(4, 3), listed(8), config=TrainConfig(epochs=30, lr=1e6))
     # Weights in front of batch norm can be of any length, and the loss does not show it.
     net = Normed()
     for frozen in (net.head, net.hidden[1]):
         frozen.requires_grad_(False)
-    with pytest.warns(UserWarning, match=r"The weights of 'mode' became .* times as long, from .* ran away"):
+    with pytest.warns(UserWarning, match=r"The norm of the weights of 'mode' grew .* times, from .* diverged"):
         fit_mode(net, listed(8), config=TrainConfig(epochs=2, lr=1e6))
 
 

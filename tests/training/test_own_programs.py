@@ -138,11 +138,11 @@ def test_a_bridge_leaves_frozen_layers_of_its_body_alone():
         assert torch.equal(tensor, before[name]) == name.startswith("stem."), name
     assert {name for name, p in trained.named_parameters() if p.requires_grad} == {"head.weight", "head.bias"}
     body.requires_grad_(False)
-    with pytest.raises(ModebridgeError, match="Expected Scaled to have parameters that learn, but got requires_grad="):
+    with pytest.raises(ModebridgeError, match="Expected Scaled to have trainable parameters, but got requires_grad="):
         fit_bridges(net, plans, batches(), config=quick(2))
     net.requires_grad_(False)
     for fit in (lambda: fit_mode(net, batches()), lambda: fit_curve(net, curve.start, curve.end, batches())):
-        with pytest.raises(ModebridgeError, match="Expected Scaled to have parameters that learn"):
+        with pytest.raises(ModebridgeError, match="Expected Scaled to have trainable parameters"):
             fit()
 
 

@@ -133,7 +133,7 @@ def test_another_run_is_refused(tmp_path):
         fit_all_modes(8, Checkpoints(tmp_path / "c", every=0.0))
     nets, loaders = [tiny_net(s, "bn") for s in range(2)], [loader(seed=s) for s in range(2)]
     for config in (quick(5), quick(4, seed=1)):
-        with pytest.raises(ModebridgeError, match="of this very run, but it is of another recipe"):
+        with pytest.raises(ModebridgeError, match="from this run, but its recipe"):
             fit_modes(nets, loaders, config=config, checkpoints=Checkpoints(tmp_path / "c"))
 
 

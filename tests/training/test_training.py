@@ -348,7 +348,7 @@ def test_r_and_modes_are_checked_before_training():
     ],
 )
 def test_bad_configs(field, value):
-    with pytest.raises(ModebridgeError, match=f"Expected {field} to be a (whole )?number of at least"):
+    with pytest.raises(ModebridgeError, match=f"Expected {field} to be (a number|an integer) of at least"):
         replace(TrainConfig(epochs=1), **{field: value})
     with pytest.raises(ModebridgeError, match="'best' or 'last'"):
         TrainConfig(epochs=1, keep="all")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Augmentation of a whole batch at once, on whatever device it is."""
+"""Augmentation of a whole batch at once, on any device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["crop_and_flip"]
 
 
 def crop_and_flip(images: Tensor, down: Tensor, across: Tensor, mirrored: Tensor, pad: int) -> Tensor:
-    """Zero-pad, crop to the old size at given places, and mirror the images that are to be mirrored.
+    """Zero-pad, crop to the original size at given positions, and mirror some of the images.
 
     Args:
         images: (B, C, H, W).
-        down: (B,), how many of the padded rows are above the crop, 0 to 2 * pad.
+        down: (B,), number of padded rows above the crop, 0 to 2 * pad.
         across: (B,), the same for columns.
         mirrored: (B,) booleans.
         pad: pixels on each side.

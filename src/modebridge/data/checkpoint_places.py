@@ -1,4 +1,4 @@
-"""A place in a checkpoint where a network's names were found, and the sentence for a checkpoint that fits nowhere."""
+"""A place in a checkpoint where a network's names were found, and the error for a checkpoint that fits nowhere."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Place", "difference", "join", "some"]
 
 @dataclass
 class Place:
-    """A point in a checkpoint below which names of the network were found.
+    """A place in a checkpoint below which names of the network were found.
 
     Args:
-        container: the keys down to the flat dict of tensors, with dots.
-        head: what all names in it begin with.
+        container: the path to the flat dict of tensors, as dotted keys.
+        head: the prefix of all names in it.
         averaged: whether it looks like EMA or SWA weights.
-        tensors: what was found, by the network's own names.
-        extra: names below it that are not the network's.
+        tensors: the tensors found, by the network's own names.
+        extra: names below it that the network does not have.
     """
 
     container: str
@@ -34,63 +34,63 @@ class Place:
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The path to this place."""
         return join(self.container, self.head)
 
     def missing(self, wanted: Params) -> list[str]:
-        """The network's names that are not here."""
+        """The network's names that are missing here."""
         return [name for name in wanted if name not in self.tensors]
 
     def misshapen(self, wanted: Params) -> list[str]:
-        """The names whose tensors have another shape here."""
+        """The names whose tensors have a different shape here."""
         return [
             name for name, tensor in self.tensors.items() if not unusual(tensor) and tensor.shape != wanted[name].shape
         ]
 
     def unusual(self) -> list[str]:
-        """The names whose tensors are no plain ones."""
+        """The names whose tensors are not plain dense tensors."""
         return [name for name, tensor in self.tensors.items() if unusual(tensor)]
 
     def fits(self, wanted: Params) -> bool:
-        """Whether it is the network, and nothing else."""
+        """Whether it holds the network and nothing else."""
         return not self.extra and not self.missing(wanted) and not self.unusual() and not self.misshapen(wanted)
 
 
 def difference(places: Sequence[Place], wanted: Params, containers: Mapping[str, Params], net: str, what: str) -> str:
-    """The sentence for a checkpoint that fits nowhere, about the place that comes nearest."""
+    """The error message for a checkpoint that fits nowhere, about the closest place."""
     if not places:
-        every = [join(path, name) for path, tensors in containers.items() for name in tensors]
-        got = f"got {some(every)}" if every else "it holds no tensor"
-        return f"Expected {what} to hold weights named as {net}'s, {some(list(wanted))}, but {got}; check the network."
+        all_names = [join(path, name) for path, tensors in containers.items() for name in tensors]
+        got = f"got {some(all_names)}" if all_names else "it holds no tensor"
+        return f"Expected {what} to hold the weights of {net}, {some(list(wanted))}, but {got}; check the architecture."
     best = max(places, key=lambda place: (len(place.tensors), -len(place.path)))
     missing, shapes, odd = best.missing(wanted), best.misshapen(wanted), best.unusual()
-    begin = f"Expected {what} to fit {net}" + (f" below '{best.path}'" if best.path else "")
+    start = f"Expected {what} to fit {net}" + (f" below '{best.path}'" if best.path else "")
     if missing or best.extra:
         parts = [f"{some(missing)} missing"] if missing else []
         if missing and best.extra:
             parts[0] += f" ({near(missing[0], best.extra, 3)})"
         parts += [f"{some(best.extra)} extra"] if best.extra else []
-        way_out = "" if missing or shapes else ", or leave them out by name with ignore="
-        return f"{begin}, but got {' and '.join(parts)}; use a network of the file's architecture{way_out}."
+        fix = "" if missing or shapes else ", or leave them out by name with ignore="
+        return f"{start}, but got {' and '.join(parts)}; use a network of the file's architecture{fix}."
     if odd:
-        return f"{begin}, but '{odd[0]}' is {unusual(best.tensors[odd[0]])}; save plain dense tensors of numbers."
+        return f"{start}, but '{odd[0]}' is {unusual(best.tensors[odd[0]])}; save plain dense tensors of numbers."
     name = shapes[0]
     first = f"'{name}' is {tuple(best.tensors[name].shape)} in the file and {tuple(wanted[name].shape)} in the network"
     sizes = {(tuple(best.tensors[name].shape)[:1], tuple(wanted[name].shape)[:1]) for name in shapes}
     if len(sizes) == 1 and all(best.tensors[name].shape[1:] == wanted[name].shape[1:] for name in shapes):
         in_file, in_net = (size[0] if size else 0 for size in next(iter(sizes)))
-        way_out = f"build the network with {in_file} classes, or give a file of {in_net}"
-        return f"{begin}, but {first}: another number of classes; {way_out}."
+        fix = f"build the network with {in_file} classes, or use a file with {in_net}"
+        return f"{start}, but {first}: the number of classes differs; {fix}."
     more = f" (and {len(shapes) - 1} more differ)" if len(shapes) > 1 else ""
-    return f"{begin}, but {first}{more}; use a network of the file's architecture."
+    return f"{start}, but {first}{more}; use a network of the file's architecture."
 
 
 def join(*parts: str) -> str:
-    """Keys as one path."""
+    """Join keys into one dotted path."""
     return ".".join(part for part in parts if part)
 
 
 def some(names: Sequence[str], most: int = 3) -> str:
-    """A few names for a sentence."""
+    """A few names, formatted for a message."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(f"'{name}'" if name else "the top" for name in names[:most]) + more

@@ -1,4 +1,4 @@
-"""Which tensors of a checkpoint are a network's: found by their names, wherever in it they lie."""
+"""Find a network's tensors in a checkpoint by their names, wherever they are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from modebridge.types import Params
 __all__ = ["choose_state", "choose_states"]
 
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-"""Parts that torch.compile, FSDP and activation checkpointing put anywhere into a name."""
+"""Name parts that torch.compile, FSDP and activation checkpointing insert anywhere in a name."""
 
 _AVERAGED = {"ema", "swa", "averaged", "shadow"}
 """Words that mark averaged weights: state_dict_ema, model_ema, ema, ema_state_dict, params_ema, swa_model."""
@@ -27,7 +27,7 @@ _AVERAGED = {"ema", "swa", "averaged", "shadow"}
 _DEPTH = 6
 
 _MOST = 200_000
-"""Containers that are looked into: a few kilobytes can name one list a million million times over."""
+"""The maximum number of containers to search: a few kilobytes can refer to one list a trillion times."""
 
 
 def choose_state(
@@ -39,19 +39,19 @@ def choose_state(
     ignore: str | Sequence[str] = (),
     what: str = "the checkpoint",
 ) -> dict[str, Tensor]:
-    """The one state dict of `net` in a checkpoint, by the network's own names.
+    """The only state dict of `net` in a checkpoint, by the network's own names.
 
     Containers (state_dict, model, ...) and prefixes (`module.`, `_orig_mod.`, `model.`, any other) need no list: a
-    place in the checkpoint is the network's if all of its names are there, in its shapes, and nothing else.
+    place in the checkpoint is the network's if it has all of its names, with the right shapes, and nothing else.
 
     Args:
-        raw: what the file holds, as `read_state` gives it.
-        net: the network; only its names and shapes are looked at.
-        ema: None takes averaged weights (EMA, SWA) where there are some, as timm's evaluation does; True demands
-            them; False leaves them out.
-        prefix: where the network lies, for example "model" or "state_dict.model"; "" for names as they are.
-        ignore: names beside the network's own that do not count: exact, of submodules, or patterns with `*`.
-        what: how errors call the checkpoint.
+        raw: the content of the file, from `read_state`.
+        net: the network; only its names and shapes are used.
+        ema: None prefers averaged weights (EMA, SWA) if there are any, as timm's evaluation does; True requires them;
+            False ignores them.
+        prefix: where the network is, for example "model" or "state_dict.model"; "" for names without a prefix.
+        ignore: further names in the file to skip: exact names, names of submodules, or patterns with `*`.
+        what: the name of the checkpoint in errors.
 
     >>> net = nn.Linear(2, 3)
     >>> raw = {"epoch": 7, "model": {f"module.{name}": t for name, t in net.state_dict().items()}}
@@ -63,7 +63,7 @@ def choose_state(
         places = some([place.path for place in fitting])
         raise ModebridgeError(
             f"Expected {what} to hold one {type(net).__name__}, but got {len(fitting)}, {places}; "
-            "name one with prefix=, or take all with load_modes."
+            "choose one with prefix=, or load all with load_modes."
         )
     return fitting[0].tensors
 
@@ -76,9 +76,9 @@ def choose_states(
     ignore: str | Sequence[str] = (),
     what: str = "the checkpoint",
 ) -> list[dict[str, Tensor]]:
-    """Every state dict of `net` in a checkpoint, at least one, in the order of their places (2 before 10).
+    """Every state dict of `net` in a checkpoint, at least one, sorted by place (2 before 10).
 
-    Places with the same numbers are one network. The arguments are those of `choose_state`.
+    Places with identical weights count once. The arguments are those of `choose_state`.
     """
     return [place.tensors for place in _choose(raw, net, ema, None, ignore, what)]
 
@@ -94,16 +94,16 @@ def _choose(
     params, buffers, _ = tensors_of(net)
     wanted = {**params, **buffers}
     if not wanted:
-        raise ModebridgeError(f"Expected {type(net).__name__} to have weights to load, but it has none; give another.")
+        raise ModebridgeError(f"Expected {type(net).__name__} to have weights to load, but it has none; use another.")
     containers = dict(_containers(raw, what))
     places = _places(containers, raw, _names(net))
     if prefix is not None:
         allowed = {join(container, _bare(prefix.rstrip("."))) for container in ("", *containers)}
         inside = [place for place in places if place.path in allowed]
         if places and not inside:
-            known = [place.path for place in sorted(places, key=lambda place: -len(place.tensors))]
+            paths = [place.path for place in sorted(places, key=lambda place: -len(place.tensors))]
             raise ModebridgeError(
-                f"Expected prefix to be a place in {what}, but got '{prefix}'; {near(prefix, known)}."
+                f"Expected prefix to be a place in {what}, but got '{prefix}'; {near(prefix, paths)}."
             )
         places = inside
     for place in places:
@@ -117,29 +117,29 @@ def _choose(
         kind, other = ("averaged (EMA)", "others") if ema else ("other than averaged (EMA)", "averaged ones")
         raise ModebridgeError(
             f"Expected {what} to hold {kind} weights of {type(net).__name__}, but got only {other}, "
-            f"{some([p.path for p in fitting])}; ema=None takes what there is."
+            f"{some([p.path for p in fitting])}; use ema=None for either kind."
         )
     return _distinct(plain if ema is False else averaged or plain)
 
 
 def _ignored(name: str, path: str, ignore: str | Sequence[str]) -> bool:
-    """Whether a name below a place, alone or with the way to it, is one of the patterns or lies below one."""
+    """Whether a name below a place, with or without the place's path, matches a pattern or is below one that does."""
     patterns = [pattern.rstrip(".") for pattern in ([ignore] if isinstance(ignore, str) else ignore)]
     names = (name, join(path, name))
     return any(fnmatchcase(candidate, p) or fnmatchcase(candidate, f"{p}.*") for candidate in names for p in patterns)
 
 
 def _names(net: nn.Module) -> dict[str, str | None]:
-    """What a checkpoint may call each tensor of the network, and the network's own name; None for what is not kept."""
+    """Names that a checkpoint may use for each tensor, and the network's own name; None if the tensor is not kept."""
     params, buffers, aliases = tensors_of(net)
-    # Further names first, so that the first name of a tied tensor wins where a net has both.
+    # Aliases first, so that the first name of a tied tensor wins if the network has both.
     names: dict[str, str | None] = {_bare(name): None for name, _ in net.named_buffers(remove_duplicate=False)}
     names |= {_bare(alias): name for alias, name in aliases.items() if name in params or name in buffers}
     return names | {_bare(name): name for name in (*params, *buffers)}
 
 
 def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Every dict with tensors in it, with the keys that lead to it."""
+    """Every dict that holds tensors, with the path of keys to it."""
     waiting: list[tuple[Mapping[Any, object] | Sequence[object], str, int]] = [(raw, "", 0)]
     seen = 1
     while waiting:
@@ -153,7 +153,7 @@ def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dic
         if seen > _MOST:
             raise ModebridgeError(
                 f"Expected {what} to be a checkpoint, but got more than {_MOST:,} dicts and lists in it; "
-                "save the state dict alone, torch.save(net.state_dict(), file)."
+                "save only the state dict, torch.save(net.state_dict(), file)."
             )
         if depth < _DEPTH:
             waiting += [(value, join(path, str(key)), depth + 1) for key, value in reversed(inside)]
@@ -167,7 +167,7 @@ def _places(
     shared = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, columns)))
     if places or not shared:
         return places
-    # The network is the one that is wrapped here (`Logits(net)`), and the file's is bare.
+    # Here the network is wrapped (`Logits(net)`), and in the file it is not.
     bare = {".".join(name.split(".")[shared:]): full for name, full in names.items()}
     return _places_of(containers, raw, bare)
 
@@ -200,29 +200,29 @@ def _places_of(
 def _is_averaged(container: str, head: str, tensors: Params, raw: Mapping[str, object]) -> bool:
     if set(re.split("[^a-z]+", join(container, head).lower())) & _AVERAGED:
         return True
-    # torch's AveragedModel, for EMA and SWA alike: a count beside the network.
+    # torch's AveragedModel, for both EMA and SWA, has a counter next to the network.
     parent, _, last = head.rpartition(".")
     if last == "module" and join(parent, "n_averaged") in {_bare(key) for key in tensors}:
         return True
-    # Lightning's WeightAveraging puts the average where the weights were, and these beside it.
+    # Lightning's WeightAveraging replaces the weights with the average, and adds these two entries.
     return container == "state_dict" and {"averaging_state", "current_model_state"} <= raw.keys()
 
 
 def _complete(places: Sequence[Place], wanted: Params, buffers: set[str]) -> None:
-    """Add buffers that some formats leave out: counts of batches, and all of them in averages of parameters."""
+    """Add buffers that some formats omit: batch counts, and in averages of parameters all buffers."""
     plain: list[Place] = []
     for place in sorted(places, key=lambda place: place.averaged):
         if place.averaged and len(plain) == 1 and buffers.issuperset(place.missing(wanted)):
             place.tensors |= {name: plain[0].tensors[name] for name in place.missing(wanted)}
         for name in place.missing(wanted):
-            if name.endswith("num_batches_tracked"):  # as torch loads files from before there was one
+            if name.endswith("num_batches_tracked"):  # as torch does for files older than this buffer
                 place.tensors[name] = wanted[name].detach()
         if not place.averaged and place.fits(wanted):
             plain = _distinct([*plain, place])
 
 
 def _distinct(places: Sequence[Place]) -> list[Place]:
-    """One place for each network: a loss or a wrapper may name the same one again."""
+    """One place per network: a loss or a wrapper may contain the same one again."""
     kept: list[Place] = []
     for place in places:
         if not any(all(_equal(t, other.tensors[name]) for name, t in place.tensors.items()) for other in kept):

@@ -21,7 +21,7 @@ _PIXELS = 3 * 32 * 32
 _TRAIN = {10: [f"data_batch_{k}" for k in range(1, 6)], 100: ["train"]}
 _TEST = {10: ["test_batch"], 100: ["test"]}
 _RECORDS = {10: (10_000, 10_000), 100: (50_000, 10_000)}
-"""How many images a file of the training and of the test set holds."""
+"""Number of images in each file of the training and of the test set."""
 _MD5 = {
     "data_batch_1": "c99cafc152244af753f735de768cd75f",
     "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -32,7 +32,7 @@ _MD5 = {
     "train": "16019d7e3df5f24257cddd939b257f8d",
     "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
 }
-"""Of the official python files, published with them; looked at before anything is unpickled."""
+"""Checksums published with the official python files; verified before anything is unpickled."""
 _FOLDERS = {
     10: ("cifar-10-batches-bin", "cifar-10-batches-py"),
     100: ("cifar-100-binary", "cifar-100-python"),
@@ -40,13 +40,13 @@ _FOLDERS = {
 
 
 def read_cifar(folder: Path | str, classes: int = 10) -> tuple[ImageSet, ImageSet]:
-    """The training and the test images as uint8 (N, 3, 32, 32), in their stored order, which is already mixed.
+    """The training and test images as uint8 (N, 3, 32, 32), in their stored order, which is already shuffled.
 
     Args:
-        folder: holds the official files, or the folder that their archive unpacks to; the binary layout is preferred
-            where both are there. A file of the python layout is unpickled only if it is the official one by its check
-            sum, and even then nothing but numbers, text and plain arrays.
-        classes: 10 or 100; for 100 the fine labels.
+        folder: the folder with the official files, or with the folder that their archive unpacks to. If both layouts
+            exist, the binary one is used. A file of the python layout is unpickled only if its checksum is the official
+            one, and even then only numbers, text and plain arrays are allowed.
+        classes: 10 or 100; for 100 the fine labels are used.
     """
     if classes not in _TRAIN:
         raise ModebridgeError(f"Expected CIFAR to have 10 or 100 classes, but got {classes}; choose one of the two.")
@@ -58,7 +58,7 @@ def read_cifar(folder: Path | str, classes: int = 10) -> tuple[ImageSet, ImageSe
             return _both(where, classes, _python)
     raise ModebridgeError(
         f"Expected CIFAR-{classes} in '{folder}', but got neither '{last}.bin' nor '{last}'; "
-        f"give the folder that holds {' or '.join(_FOLDERS[classes])}."
+        f"pass the folder that contains {' or '.join(_FOLDERS[classes])}."
     )
 
 
@@ -73,7 +73,7 @@ def _set(folder: Path, names: list[str], classes: int, read: Any, records: int) 
         images, labels = read(folder / name, classes)
         if len(images) != records:
             raise ModebridgeError(
-                f"Expected '{folder / name}' to hold {records:,} images, but got {len(images):,}; get it again."
+                f"Expected '{folder / name}' to hold {records:,} images, but got {len(images):,}; download it again."
             )
         parts.append((images, labels))
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
@@ -85,24 +85,24 @@ Part = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
 def _binary(path: Path, classes: int) -> Part:
     # A record is its label (for CIFAR-100 the coarse one, then the fine one) and the red, green and blue planes.
-    before, file = 1 if classes == 10 else 2, path.with_name(path.name + ".bin")
-    _check_there(file)
+    label_bytes, file = 1 if classes == 10 else 2, path.with_name(path.name + ".bin")
+    _check_exists(file)
     raw = np.fromfile(file, dtype=np.uint8)
-    if len(raw) == 0 or len(raw) % (before + _PIXELS):
+    if len(raw) == 0 or len(raw) % (label_bytes + _PIXELS):
         raise ModebridgeError(
-            f"Expected '{file}' to hold records of {before + _PIXELS} bytes, but got {len(raw)} bytes; "
-            "it is damaged, get it again."
+            f"Expected '{file}' to hold records of {label_bytes + _PIXELS} bytes, but got {len(raw)} bytes; "
+            "it is damaged, download it again."
         )
-    records = raw.reshape(-1, before + _PIXELS)
-    return records[:, before:], records[:, before - 1].astype(np.int64)
+    records = raw.reshape(-1, label_bytes + _PIXELS)
+    return records[:, label_bytes:], records[:, label_bytes - 1].astype(np.int64)
 
 
 def _python(file: Path, classes: int) -> Part:
-    _check_there(file)
+    _check_exists(file)
     raw = file.read_bytes()
     if hashlib.md5(raw, usedforsecurity=False).hexdigest() != _MD5[file.name]:
         raise ModebridgeError(
-            f"Expected '{file}' to be the official file, but its check sum differs; it is damaged, get it again."
+            f"Expected '{file}' to be the official file, but its checksum differs; download it again."
         )
     try:
         batch = _Plain(io.BytesIO(raw), encoding="bytes").load()
@@ -110,15 +110,15 @@ def _python(file: Path, classes: int) -> Part:
         images, labels = np.asarray(named["data"]), np.asarray(named["labels" if classes == 10 else "fine_labels"])
         if images.dtype != np.uint8 or images.shape != (len(labels), _PIXELS):
             raise ValueError(f"data of {images.dtype} {images.shape} for {len(labels)} labels")
-    except Exception as error:  # a pickle can fail in any way it likes
+    except Exception as error:  # a bad pickle can raise anything
         raise ModebridgeError(
-            f"Expected '{file}' to be a batch of CIFAR-{classes}, but got '{error}'; it is damaged, get it again."
+            f"Expected '{file}' to be a batch of CIFAR-{classes}, but got '{error}'; download it again."
         ) from error
     return images, labels.astype(np.int64)
 
 
 class _Plain(pickle.Unpickler):
-    """Unpickles dictionaries, lists, numbers, text and numeric arrays; anything that could run code is refused."""
+    """Unpickles dictionaries, lists, numbers, text and numeric arrays; refuses anything that could run code."""
 
     _ALLOWED = frozenset(
         {
@@ -132,10 +132,10 @@ class _Plain(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in self._ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which is no data")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not plain data")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
 
 
-def _check_there(file: Path) -> None:
+def _check_exists(file: Path) -> None:
     if not file.is_file():
-        raise ModebridgeError(f"Expected '{file}', but there is none; get the whole archive again.")
+        raise ModebridgeError(f"Expected '{file}' to exist, but it does not; download the whole archive again.")

@@ -1,9 +1,9 @@
-"""Corruptions of images, made on the fly: noise, blur, contrast, pixelate and JPEG, each at five severities.
+"""Corruptions of images, computed on the fly: noise, blur, contrast, pixelate and JPEG, each at five severities.
 
 The definitions and parameters are those of D. Hendrycks and T. Dietterich, "Benchmarking Neural Network Robustness to
 Common Corruptions and Perturbations" (ICLR 2019), who give three sets of parameters: CIFAR-10-C (32 pixels), Tiny
-ImageNet-C (64) and ImageNet-C (224). Images of another size take those of the next smaller set (below 32 pixels those
-of CIFAR-10-C). Unlike theirs, the result is not rounded to eight bits unless the images are bytes.
+ImageNet-C (64) and ImageNet-C (224). Images of other sizes use those of the next smaller set (below 32 pixels those
+of CIFAR-10-C). Unlike in the originals, the result is rounded to eight bits only if the images are bytes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PARAMETERS: dict[int, dict[str, tuple[float, ...]]] = {
         "jpeg": (25, 18, 15, 10, 7),
     },
 }
-"""By the side of the images that they were chosen for."""
+"""Parameters by the image size (side in pixels) that they were chosen for."""
 
 
 def corrupt(
@@ -59,15 +59,15 @@ def corrupt(
     seed: int = 0,
     span: Span = (0.0, 1.0),
 ) -> Tensor:
-    """A batch of images, corrupted; each image by itself, whatever else is in the batch.
+    """Corrupt a batch of images; the result for an image does not depend on the rest of the batch.
 
     Args:
         images: (N, C, H, W), uint8 or floats.
         corruption: one of `CORRUPTIONS`.
         severity: 1 to 5.
-        numbers: what tells images apart, (N,): an image draws its noise by its number; None for 0 to N - 1.
-        seed: of the noise.
-        span: the values of black and white, for floats.
+        numbers: (N,), the number of each image, which determines its noise; None for 0 to N - 1.
+        seed: seed of the noise.
+        span: the values of black and white, for float images.
 
     Returns:
         Images of the same shape and type.
@@ -89,31 +89,33 @@ def corrupt(
         raise ModebridgeError(f"Expected images to be uint8 or floats, but got {images.dtype}; convert them.")
     numbers = range(len(images)) if numbers is None else numbers
     if len(numbers) != len(images):
-        raise ModebridgeError(f"Expected one number per image, but got {len(numbers)} for {len(images)}; give as many.")
+        raise ModebridgeError(
+            f"Expected one number per image, but got {len(numbers)} for {len(images)}; pass one each."
+        )
     value = parameter(corruption, severity, min(images.shape[2:]))
     if not len(images):
         return images.clone()
     span = (0.0, 255.0) if as_bytes else span
-    # In float64: sums over pixels then round to the same bits however many images there are.
+    # In float64, so that sums over pixels round to the same bits whatever the batch size.
     result = CORRUPTIONS[corruption](images.double(), value, span, numbers, seed)
     return (result.round().clamp(*span) if as_bytes else result).to(images.dtype)
 
 
 def parameter(corruption: str, severity: int, side: int) -> float:
-    """The parameter of a corruption for images whose shorter side has so many pixels.
+    """The parameter of a corruption for images whose shorter side has `side` pixels.
 
-    That of the largest of the sides 32, 64 and 224 that is not above it (32 for smaller images). Shares (noise,
-    contrast, pixelate) and the quality of JPEG are taken as they are. The blur's sigma is in pixels, so it grows with
-    the side above the reference: sigma * side / reference; below 32 pixels it does not shrink, because a sigma of less
-    than 0.4 pixels changes nothing. Pixelate leaves at most side - severity pixels, so that severities also differ on
-    the smallest images: 8 pixels become 7, 6, 5, 4 and 3.
+    Taken from the largest reference size of 32, 64 and 224 that is not above `side` (32 for smaller images). Relative
+    parameters (noise, contrast, pixelate) and the JPEG quality are used as they are. The blur's sigma is in pixels, so
+    it grows with the side above the reference: sigma * side / reference; below 32 pixels it does not shrink, because a
+    sigma of less than 0.4 pixels changes nothing. Pixelate leaves at most side - severity pixels, so that severities
+    also differ on the smallest images: 8 pixels become 7, 6, 5, 4 and 3.
 
     >>> parameter("blur", 5, 32), parameter("blur", 5, 448), parameter("blur", 5, 8)
     (1.0, 12.0, 1.0)
     """
     if type(severity) is not int or severity not in SEVERITIES:
         raise ModebridgeError(f"Expected severity to be 1, 2, 3, 4 or 5, but got {severity}; 5 is the strongest.")
-    reference = max((known for known in _PARAMETERS if known <= side), default=min(_PARAMETERS))
+    reference = max((size for size in _PARAMETERS if size <= side), default=min(_PARAMETERS))
     value = _PARAMETERS[reference][corruption][severity - 1]
     if corruption == "blur":
         return value * max(1.0, side / reference)
@@ -121,9 +123,9 @@ def parameter(corruption: str, severity: int, side: int) -> float:
 
 
 def _noise(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
-    """Add noise: x + sigma (high - low) z, z of the normal distribution, clipped to the span.
+    """Add noise: x + sigma (high - low) z, with z from the normal distribution, clipped to the span.
 
-    An image has the same z at every severity, so that severities differ by strength alone.
+    An image has the same z at every severity, so severities differ only in strength.
     """
     shape = images.shape[1:]
     drawn = [torch.randn(shape, generator=seeds.generator(seed, "noise", int(n)), dtype=images.dtype) for n in numbers]
@@ -132,31 +134,32 @@ def _noise(images: Tensor, value: float, span: Span, numbers: Sequence[int], see
 
 
 def _blur(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
-    """The convolution with a Gaussian of standard deviation sigma pixels, cut off at 4 sigma, borders repeated."""
+    """Convolve with a Gaussian of standard deviation sigma pixels, cut off at 4 sigma, with borders repeated."""
     return _along_sides(images, lambda side: _gaussian(side, value))
 
 
 def _contrast(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
-    """Shrink to the mean m of each channel of the image, m + c (x - m): its variance is multiplied by c^2."""
+    """Shrink towards the mean m of each channel of the image, m + c (x - m): its variance is multiplied by c^2."""
     mean = images.mean(dim=(2, 3), keepdim=True)
     return mean + value * (images - mean)
 
 
 def _pixelate(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
-    """Each side of n pixels scaled down to int(c n) by box means, and up again by repetition, as Pillow's BOX does.
+    """Scale each side of n pixels down to int(c n) by box means, and up again by repetition, like Pillow's BOX.
 
-    Where the boxes do not fit the pixels, as on smooth images of 8 pixels, a stronger one may come closer to the image.
+    If the boxes do not align with the pixels, as on smooth images of 8 pixels, a stronger severity may be closer to the
+    original.
     """
 
-    def there_and_back(side: int) -> Tensor:
+    def down_and_up(side: int) -> Tensor:
         small = max(1, int(value * side + 1e-9))  # 6 / 7 * 7 is 6
         return _box(side, small) @ _box(small, side)
 
-    return _along_sides(images, there_and_back)
+    return _along_sides(images, down_and_up)
 
 
 def _jpeg(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
-    """Eight bits over the span, written and read by Pillow at a quality: grey images as grey, others with 4:2:0."""
+    """Quantise to eight bits over the span, then save and load with Pillow: grey images as grey, others with 4:2:0."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -167,7 +170,7 @@ def _jpeg(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed
     pixels = ((images - low) / (high - low) * 255).round().clamp(0, 255).to(torch.uint8).cpu().numpy()
     decoded: list[Tensor] = []
     for image in pixels:
-        # Grey: (H, W); colours: (H, W, 3).
+        # Grey: (H, W); colour: (H, W, 3).
         picture = Image.fromarray(image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0)))
         with io.BytesIO() as file:
             picture.save(file, "JPEG", quality=int(value))
@@ -183,7 +186,7 @@ CORRUPTIONS: dict[str, Callable[[Tensor, float, Span, Sequence[int], int], Tenso
     "pixelate": _pixelate,
     "jpeg": _jpeg,
 }
-"""Every corruption by name: a function of float64 images, its parameter, the span, the images' numbers and the seed."""
+"""Corruptions by name: functions of float64 images, the parameter, the span, the images' numbers and the seed."""
 
 
 def _along_sides(images: Tensor, matrix: Callable[[int], Tensor]) -> Tensor:
@@ -193,19 +196,19 @@ def _along_sides(images: Tensor, matrix: Callable[[int], Tensor]) -> Tensor:
 
 
 def _gaussian(side: int, sigma: float) -> Tensor:
-    """(side, side): row i holds what each pixel adds to the blurred pixel i."""
+    """(side, side): row i holds the weights of all pixels in the blurred pixel i."""
     radius = int(4 * sigma + 0.5)
-    apart = torch.arange(-radius, radius + 1)
-    weights = (-(apart.double() / sigma).square() / 2).exp()
-    reads = (torch.arange(side)[:, None] + apart).clamp(0, side - 1)
+    offsets = torch.arange(-radius, radius + 1)
+    weights = (-(offsets.double() / sigma).square() / 2).exp()
+    reads = (torch.arange(side)[:, None] + offsets).clamp(0, side - 1)
     matrix = torch.zeros(side, side, dtype=torch.float64)
     return matrix.scatter_add_(1, reads, (weights / weights.sum()).expand(side, -1))
 
 
 def _box(to: int, side: int) -> Tensor:
-    """(to, side): the mean of the pixels whose centres lie in each of `to` equal boxes; the nearest one going up."""
+    """(to, side): the mean of the pixels whose centres are in each of `to` equal boxes; the nearest when enlarging."""
     scale = side / to
     middle = (torch.arange(to, dtype=torch.float64) + 0.5) * scale
-    apart = (torch.arange(side, dtype=torch.float64) + 0.5 - middle[:, None]) / max(scale, 1.0)
-    inside = ((apart > -0.5) & (apart <= 0.5)).double()
+    offsets = (torch.arange(side, dtype=torch.float64) + 0.5 - middle[:, None]) / max(scale, 1.0)
+    inside = ((offsets > -0.5) & (offsets <= 0.5)).double()
     return inside / inside.sum(dim=1, keepdim=True)

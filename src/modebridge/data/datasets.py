@@ -1,4 +1,4 @@
-"""The paper's data sets, read and split as its authors split them; any folder of images in classes."""
+"""The paper's data sets, with the authors' splits, and any folder of images sorted by class."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from modebridge.errors import ModebridgeError, near
 __all__ = ["CLASS_NAMES", "SETS", "Splits", "cut_off", "load_folder", "load_set", "pick", "tiny_imagenet"]
 
 CLASS_NAMES = {"cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]}
-"""What people call the classes, where there are few."""
+"""Class names, for data sets with few classes."""
 
 Images = ImageSet | ImageFiles | LoaderSet
 Held = TypeVar("Held", ImageSet, ImageFiles)
 
 IN_MEMORY = 2**30
-"""Bytes of decoded images up to which a folder is held in memory; larger ones are streamed."""
+"""Maximum size in bytes of decoded images to keep in memory; larger folders are streamed."""
 
 
 @dataclass(frozen=True)
 class Splits:
-    """The three parts of a data set: to train on, to choose and calibrate on, to report on.
+    """The three parts of a data set: for training, for selection and calibration, and for reporting.
 
     Args:
-        train: to train on.
-        valid: to choose and calibrate on.
-        test: to report on.
-        class_names: what people call the classes; empty where nobody says.
+        train: training images.
+        valid: images for selection and calibration.
+        test: images for reporting.
+        class_names: names of the classes; empty if unknown.
     """
 
     train: Images
@@ -47,18 +47,18 @@ class Splits:
 
 
 def tiny_imagenet(folder: Path | str) -> tuple[ImageFiles, ImageFiles]:
-    """The files of Tiny ImageNet: training class by class, and the official validation images, which are the test."""
+    """The files of Tiny ImageNet: training by class, and the official validation images, used as the test set."""
     where = Path(folder)
     where = where / "tiny-imagenet-200" if (where / "tiny-imagenet-200").is_dir() else where
-    names, notes = where / "wnids.txt", where / "val" / "val_annotations.txt"
-    for file in (names, notes):
+    names, annotations = where / "wnids.txt", where / "val" / "val_annotations.txt"
+    for file in (names, annotations):
         if not file.is_file():
             raise ModebridgeError(
-                f"Expected Tiny ImageNet in '{folder}', but got no '{file.name}'; give the folder tiny-imagenet-200."
+                f"Expected Tiny ImageNet in '{folder}', but got no '{file.name}'; pass the folder tiny-imagenet-200."
             )
     classes = sorted(names.read_text(encoding="utf-8").split())
     number = {name: label for label, name in enumerate(classes)}
-    rows = [line.split("\t")[:2] for line in notes.read_text(encoding="utf-8").splitlines() if line]
+    rows = [line.split("\t")[:2] for line in annotations.read_text(encoding="utf-8").splitlines() if line]
     paths = tuple(str(where / "val" / "images" / file) for file, _ in rows)
     labels = torch.tensor([number[name] for _, name in rows])
     return find_images(where / "train", classes), ImageFiles(paths, labels, len(classes))
@@ -67,7 +67,7 @@ def tiny_imagenet(folder: Path | str) -> tuple[ImageFiles, ImageFiles]:
 def _cifar(classes: int) -> Callable[[Path], Splits]:
     def load(folder: Path) -> Splits:
         train, test = read_cifar(folder, classes)
-        # The stored order is already mixed: the last tenth validates.
+        # The stored order is already shuffled: the last tenth is for validation.
         cut = len(train) * 9 // 10
         return Splits(train.part(0, cut), train.part(cut, len(train)), test)
 
@@ -76,7 +76,7 @@ def _cifar(classes: int) -> Callable[[Path], Splits]:
 
 def _tin200(folder: Path) -> Splits:
     train, test = (read_images(files) for files in tiny_imagenet(folder))
-    # Stored class by class; nobody knows the authors' order, so ours is a seeded one.
+    # Stored by class; the authors' order is unknown, so ours is a seeded one.
     train = train.shuffled(0)
     cut = len(train) * 9 // 10
     return Splits(train.part(0, cut), train.part(cut, len(train)), test)
@@ -90,7 +90,7 @@ def _in1k(folder: Path) -> Splits:
             "sort the validation images into folders by class."
         )
     train = train.shuffled(42)
-    # 1,231,167 and 50,000 of ImageNet's 1,281,167; the same share of a smaller folder.
+    # 1,231,167 and 50,000 of ImageNet's 1,281,167; the same fraction of a smaller folder.
     held = 50_000 if len(train) > 500_000 else max(1, len(train) // 25)
     return Splits(train.part(0, len(train) - held), train.part(len(train) - held, len(train)), test)
 
@@ -101,15 +101,15 @@ SETS: dict[str, Callable[[Path], Splits]] = {
     "tin200": _tin200,
     "in1k": _in1k,
 }
-"""The sets that are read from a folder, by name."""
+"""Data sets that are read from a folder, by name."""
 
 
 def load_set(name: str, folder: Path | str) -> Splits:
-    """A data set by name, split in three.
+    """A data set by name, split into three parts.
 
     Args:
         name: "cifar10", "cifar100", "tin200" or "in1k".
-        folder: where its official files are.
+        folder: the folder with its official files.
     """
     if name not in SETS:
         raise ModebridgeError(f"Expected a known data set, but got '{name}'; {near(name, SETS)}.")
@@ -117,7 +117,7 @@ def load_set(name: str, folder: Path | str) -> Splits:
 
 
 def cut_off(images: Held, parts: int = 1) -> list[Held]:
-    """Images in a fixed random order, and a tenth of them cut off for each further part.
+    """Images in a fixed random order, split: one tenth for each of `parts` further parts.
 
     >>> train, valid, test = cut_off(ImageSet(torch.zeros(30, 1), torch.zeros(30, dtype=torch.int64), 2), parts=2)
     >>> len(train), len(valid), len(test)
@@ -127,7 +127,7 @@ def cut_off(images: Held, parts: int = 1) -> list[Held]:
     if len(images) <= parts * held:
         raise ModebridgeError(
             f"Expected enough training images to cut off {parts} held-out split{'s' * (parts > 1)}, but got "
-            f"{len(images)}; give more, or the other splits."
+            f"{len(images)}; add images, or provide the other splits."
         )
     images = images.shuffled(0)
     pieces: list[Held] = []
@@ -139,7 +139,7 @@ def cut_off(images: Held, parts: int = 1) -> list[Held]:
 
 
 def pick(images: ImageSet | ImageFiles, numbers: Tensor) -> ImageSet | ImageFiles:
-    """Some of the images, by their numbers.
+    """A subset of the images, by index.
 
     >>> pick(ImageSet(torch.zeros(3, 1), torch.tensor([0, 1, 0]), 2), torch.tensor([1])).labels
     tensor([1])
@@ -153,11 +153,11 @@ def pick(images: ImageSet | ImageFiles, numbers: Tensor) -> ImageSet | ImageFile
 def load_folder(folder: Path, size: int) -> Splits:
     """Images in FOLDER/train/CLASS/, FOLDER/valid/CLASS/ (or val) and FOLDER/test/CLASS/.
 
-    What is missing beside train is cut from it. All are in a fixed random order: a part of them has all classes.
+    Missing splits are cut from train. All are in a fixed random order, so that any part of them has all classes.
 
     Args:
-        folder: the one that holds train.
-        size: pixels of a side that images are brought to.
+        folder: the folder that contains train.
+        size: side in pixels to which images are scaled.
     """
     train = find_images(folder / "train")
     classes = class_folders(folder / "train")

@@ -28,8 +28,7 @@ def load_digits() -> ImageSet:
     raw = resources.files("modebridge.data").joinpath("digits.npz").read_bytes()
     if hashlib.sha256(raw).hexdigest() != SHA256:
         raise ModebridgeError(
-            "Expected the digits in the package to be as released, but their check sum differs; "
-            "install modebridge again."
+            "Expected the digits in the package to be as released, but their checksum differs; reinstall modebridge."
         )
     with np.load(io.BytesIO(raw), allow_pickle=False) as file:
         images, labels = file["images"], file["labels"]
@@ -37,14 +36,14 @@ def load_digits() -> ImageSet:
 
 
 def noisy_digits(noise: float, seed: int = 0) -> ImageSet:
-    """The digits with pixel noise fixed once and for all, in a fixed random order.
+    """The digits with fixed pixel noise, in a fixed random order.
 
-    Clean digits are too easy: a handful of confident errors decides the NLL. The noise is part of the data set, the
-    same in every epoch and run.
+    Clean digits are too easy: a few confident errors determine the NLL. The noise is part of the data set, the same in
+    every epoch and run.
 
     Args:
-        noise: standard deviation, in units of the images' own.
-        seed: of noise and order.
+        noise: standard deviation, relative to that of the images.
+        seed: seed of noise and order.
     """
     clean = load_digits()
     draw = torch.randn(clean.images.shape, generator=seeds.generator(seed, "digits", "noise"))

@@ -1,4 +1,4 @@
-"""Image files as one tensor, decoded once: a second start reads them in seconds."""
+"""Image files as one tensor, decoded once: the next start loads them in seconds."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ CHUNK = 256
 """Images that a worker decodes at a time."""
 
 MANY = 2000
-"""Sets of fewer images are decoded sooner than a worker starts, and are not worth a cache."""
+"""Smaller sets are decoded faster than a worker starts, and are not worth caching."""
 
 
 def read_images(files: ImageFiles, size: int = 0) -> ImageSet:
     """All images in memory, as uint8 (N, 3, H, W).
 
-    They are decoded on all cores and kept decoded in the user's cache directory (`caches.cache_folder`), in one file
-    that is mapped into memory and checked by its hash. Files of other names, sizes or dates are another entry.
+    They are decoded on all cores and kept in the user's cache directory (`caches.cache_folder`), in one file that is
+    memory-mapped and verified by its hash. Files with other names, sizes or dates get another entry.
 
     Args:
         files: the images.
-        size: pixels of a side: the shorter side of each image is scaled to it, and the middle cut out; 0 for images
-            that are all of one size already.
+        size: side in pixels: the shorter side of each image is scaled to it, and the centre is cropped; 0 if all images
+            already have the same size.
     """
-    kept = _entry(files, size) if len(files) >= MANY else None
-    images = _load(kept) if kept is not None else None
+    entry = _entry(files, size) if len(files) >= MANY else None
+    images = _load(entry) if entry is not None else None
     if images is None:
         images = _decode(files, size)
-        if kept is not None:
-            _save(kept, images)
+        if entry is not None:
+            _save(entry, images)
     return ImageSet(images, files.labels, files.classes)
 
 
 class _Chunks(Dataset[Tensor]):
-    """Runs of images, each decoded as one tensor."""
+    """Chunks of images, each decoded into one tensor."""
 
     def __init__(self, paths: tuple[str, ...], shape: tuple[int, int], size: int) -> None:
         self._paths = paths
@@ -69,8 +69,8 @@ class _Chunks(Dataset[Tensor]):
             image = np.asarray(centre_crop(opened, self._size, self._size) if self._size else opened)
             if image.shape != (height, width, 3):
                 raise ModebridgeError(
-                    f"Expected images of {width} x {height}, but '{path}' has {image.shape[1]} x {image.shape[0]}; "
-                    "stream sets of mixed sizes."
+                    f"Expected images of {width} x {height}, but '{path}' is {image.shape[1]} x {image.shape[0]}; "
+                    "stream data sets of mixed sizes."
                 )
             place[...] = image.transpose(2, 0, 1)
         return torch.from_numpy(images)
@@ -78,26 +78,26 @@ class _Chunks(Dataset[Tensor]):
 
 def _decode(files: ImageFiles, size: int) -> Tensor:
     chunks = _Chunks(files.paths, (size, size) if size else open_image(files.paths[0]).size, size)
-    # Processes: on images this small the interpreter's lock makes threads slower than one.
+    # Processes: on images this small the GIL makes several threads slower than one.
     workers = (os.cpu_count() or 1) if len(files) >= MANY else 0
     images: Tensor | None = None
-    begin = 0
+    start = 0
     for chunk in DataLoader(chunks, batch_size=None, num_workers=workers):
         if images is None:
             images = torch.empty((len(files), *chunk.shape[1:]), dtype=torch.uint8)
-        images[begin : begin + len(chunk)] = chunk
-        begin += len(chunk)
+        images[start : start + len(chunk)] = chunk
+        start += len(chunk)
     assert images is not None
     return images
 
 
 def _entry(files: ImageFiles, size: int) -> Path | None:
-    """Where the decoded images of these very files are kept."""
+    """The cache file for exactly these files."""
     folder = cache_folder("images")
     if folder is None:
         return None
-    marks = [os.stat(path) for path in files.paths]  # noqa: PTH116 (a hundred thousand of them)
-    content = "\n".join(f"{mark.st_size} {mark.st_mtime_ns}" for mark in marks)
+    stats = [os.stat(path) for path in files.paths]  # noqa: PTH116 (called a hundred thousand times)
+    content = "\n".join(f"{stat.st_size} {stat.st_mtime_ns}" for stat in stats)
     scaled = [f"size {size}"] if size else []
     key = hashlib.sha256("\n".join((*files.paths, content, *scaled)).encode()).hexdigest()
     return folder / f"{key[:32]}.safetensors"
@@ -107,10 +107,10 @@ def _hash(images: Tensor) -> str:
     return hashlib.sha256(images.numpy().data).hexdigest()
 
 
-def _load(kept: Path) -> Tensor | None:
-    """The images of an entry; None where there is none, or a damaged one."""
+def _load(entry: Path) -> Tensor | None:
+    """The images of a cache file; None if it is missing or damaged."""
     try:
-        with safetensors.safe_open(kept, framework="pt") as file:
+        with safetensors.safe_open(entry, framework="pt") as file:
             images: Tensor = file.get_tensor("images")
             expected = (file.metadata() or {}).get("hash")
     except (OSError, ValueError, safetensors.SafetensorError):
@@ -120,13 +120,13 @@ def _load(kept: Path) -> Tensor | None:
     return images
 
 
-def _save(kept: Path, images: Tensor) -> None:
-    """Keep the images if there is room; nobody is worse off without."""
-    scratch = kept.with_suffix(f".{os.getpid()}.new")
+def _save(entry: Path, images: Tensor) -> None:
+    """Cache the images if there is enough disk space; a failure does not matter."""
+    scratch = entry.with_suffix(f".{os.getpid()}.new")
     try:
-        if shutil.disk_usage(kept.parent).free < 2 * images.nbytes:
+        if shutil.disk_usage(entry.parent).free < 2 * images.nbytes:
             return
         save_file({"images": images}, scratch, {"hash": _hash(images)})
-        scratch.replace(kept)
+        scratch.replace(entry)
     except (OSError, safetensors.SafetensorError):
         scratch.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Images in files, by class: found, split and shuffled without reading them."""
+"""Image files by class: found, split and shuffled without reading them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _ENDINGS = {".jpeg", ".jpg", ".png", ".ppm", ".bmp", ".webp"}
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Image files and their labels, for sets that do not fit in memory.
+    """Image files and their labels, for data sets that do not fit in memory.
 
     Args:
-        paths: one a image.
+        paths: one path per image.
         labels: (N,) int64.
-        classes: K.
+        classes: number of classes K.
     """
 
     paths: tuple[str, ...]
@@ -41,7 +41,7 @@ class ImageFiles:
         if len(self.paths) != len(self.labels):
             raise ModebridgeError(
                 f"Expected as many labels as files, but got {len(self.labels)} for {len(self.paths)}; "
-                "give one label a file."
+                "pass one label per file."
             )
         if not self.paths:
             raise ModebridgeError("Expected a data set to have images, but got none; check the folder and the split.")
@@ -54,27 +54,27 @@ class ImageFiles:
         return ImageFiles(self.paths[start:stop], self.labels[start:stop], self.classes)
 
     def shuffled(self, seed: int) -> ImageFiles:
-        """The files in the order that Python's `random.Random(seed).shuffle` gives, as the authors split ImageNet."""
+        """The files in the order of Python's `random.Random(seed).shuffle`, which the authors use to split ImageNet."""
         order = list(range(len(self)))
         random.Random(seed).shuffle(order)
         return ImageFiles(tuple(self.paths[k] for k in order), self.labels[torch.tensor(order)], self.classes)
 
     def fingerprint(self) -> str:
-        """A hash of names and labels (of the last two parts of each path: the set may move to another machine)."""
+        """A hash of names and labels (the last two parts of each path, so that the set can move to another machine)."""
         names = "\n".join("/".join(Path(path).parts[-2:]) for path in self.paths)
         return hashlib.sha256(names.encode() + self.labels.numpy().tobytes()).hexdigest()
 
 
 def find_images(folder: Path | str, classes: Sequence[str] | None = None) -> ImageFiles:
-    """The images below FOLDER/CLASS/, classes and files in alphabetical order (as torchvision's ImageFolder has it).
+    """The images below FOLDER/CLASS/, classes and files in alphabetical order (as in torchvision's ImageFolder).
 
     Args:
-        folder: one folder a class in it.
-        classes: the names of the classes in order; None takes the folders there are.
+        folder: contains one folder per class.
+        classes: the class names in order; None uses all folders.
     """
     where = Path(folder)
     if not where.is_dir():
-        raise ModebridgeError(f"Expected '{where}' to be a folder with one folder a class, but there is none.")
+        raise ModebridgeError(f"Expected '{where}' to be a folder with one folder per class, but it does not exist.")
     names = list(classes) if classes is not None else class_folders(where)
     paths: list[str] = []
     labels: list[int] = []
@@ -85,7 +85,7 @@ def find_images(folder: Path | str, classes: Sequence[str] | None = None) -> Ima
         paths += inside
         labels += [label] * len(inside)
     if not names:
-        raise ModebridgeError(f"Expected '{where}' to hold one folder a class, but it holds none.")
+        raise ModebridgeError(f"Expected '{where}' to contain one folder per class, but it has none.")
     return ImageFiles(tuple(paths), torch.tensor(labels), len(names))
 
 
@@ -99,7 +99,7 @@ def find_files(folder: Path | str) -> ImageFiles:
 
 def _images_below(folder: Path) -> list[str]:
     return sorted(
-        os.path.join(root, file)  # noqa: PTH118 (a million of them: Path objects cost seconds)
+        os.path.join(root, file)  # noqa: PTH118 (a million files: Path objects would take seconds)
         for root, _, files in os.walk(folder)
         for file in files
         if os.path.splitext(file)[1].lower() in _ENDINGS  # noqa: PTH122
@@ -107,12 +107,12 @@ def _images_below(folder: Path) -> list[str]:
 
 
 def class_folders(folder: Path) -> list[str]:
-    """The names of the folders in a folder, in alphabetical order; hidden ones are no classes."""
+    """The names of the folders in a folder, in alphabetical order, without hidden ones."""
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def open_image(path: str) -> Picture:
-    """An image file as red, green and blue."""
+    """Open an image file as RGB."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -123,4 +123,4 @@ def open_image(path: str) -> Picture:
         with Image.open(path) as image:
             return image.convert("RGB")
     except OSError as error:
-        raise ModebridgeError(f"Expected '{path}' to be an image, but got '{error}'; get it again.") from error
+        raise ModebridgeError(f"Expected '{path}' to be an image, but got '{error}'; download it again.") from error

@@ -1,4 +1,4 @@
-"""Data sets as tensors: one for images, one for labels, and batches cut from them."""
+"""Data sets as tensors (images and labels), and batches of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ImageSet:
     Args:
         images: (N, C, H, W), uint8 or floats.
         labels: (N,) int64.
-        classes: K.
+        classes: number of classes K.
     """
 
     images: Tensor
@@ -33,7 +33,7 @@ class ImageSet:
         if len(self.images) != len(self.labels):
             raise ModebridgeError(
                 f"Expected as many labels as images, but got {len(self.labels)} for {len(self.images)}; "
-                "give one label an image."
+                "pass one label per image."
             )
         if len(self.images) == 0:
             raise ModebridgeError("Expected a data set to have images, but got none; check the split.")
@@ -53,7 +53,7 @@ class ImageSet:
         return ImageSet(self.images[start:stop], self.labels[start:stop], self.classes)
 
     def shuffled(self, seed: int) -> ImageSet:
-        """The same images in a fixed random order, for sets that are stored class by class."""
+        """The same images in a fixed random order, for sets that are stored by class."""
         order = torch.randperm(len(self), generator=seeds.generator(seed, "order"))
         return ImageSet(self.images[order], self.labels[order], self.classes)
 
@@ -63,17 +63,17 @@ class ImageSet:
 
 
 class Loader:
-    """Batches of an image set, augmented as a whole batch at a time; the same seed and epoch give the same batches.
+    """Batches of an image set, augmented a batch at a time; the same seed and epoch give the same batches.
 
-    Iterating moves on to the next epoch; `set_epoch` goes to any, which is how a run restarts where it stopped.
+    Each iteration is one epoch and moves on to the next. `set_epoch` jumps to any epoch, so a run can resume.
 
     Args:
         data: the images.
-        batch_size: B; the last batch of an epoch is smaller where it does not divide the set.
-        shuffle: a new order every epoch.
-        seed: of order and augmentation.
-        pad: zero pixels around an image before a random crop of its own size; 0 for none.
-        flip: mirror half of the images, chosen at random.
+        batch_size: images per batch; the last batch of an epoch may be smaller.
+        shuffle: whether to use a new order every epoch.
+        seed: seed of order and augmentation.
+        pad: zero pixels added on each side before a random crop to the original size; 0 for none.
+        flip: whether to mirror a random half of the images.
 
     >>> data = ImageSet(torch.zeros(5, 1, 8, 8), torch.zeros(5, dtype=torch.int64), classes=2)
     >>> [len(labels) for _, labels in Loader(data, batch_size=2)]
@@ -91,7 +91,7 @@ class Loader:
         flip: bool = False,
     ) -> None:
         if batch_size < 1:
-            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; 128 is the paper's.")
+            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; the paper uses 128.")
         self.data = data
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -104,7 +104,7 @@ class Loader:
         return -(-len(self.data) // self.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of `epoch`."""
+        """Set the epoch of the next iteration."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -114,7 +114,7 @@ class Loader:
     def _batches(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         images, labels = self.data.images, self.data.labels
         count, device = len(self.data), images.device
-        # All draws of the epoch at once, on the CPU: the same on every device, and one copy instead of one a batch.
+        # All draws of the epoch at once, on the CPU: equal on every device, and one copy instead of one per batch.
         order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
         places = torch.randint(2 * self.pad + 1, (2, count), generator=generator) if self.pad or self.flip else None
         mirrored = torch.rand(count, generator=generator) < 0.5 if self.flip else torch.zeros(count, dtype=torch.bool)

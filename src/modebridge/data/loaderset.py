@@ -1,4 +1,4 @@
-"""A user's loader as a data set: looked through once for its labels and its hash, then fed as it is."""
+"""A user's loader as a data set: read once for its labels and hash, then used as it is."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ __all__ = ["LoaderSet", "PlacedLoader"]
 
 
 class LoaderSet:
-    """Labels, hash and first inputs of what a user's loader yields.
+    """Labels, hash and first inputs of a user's loader.
 
     Args:
-        loader: yields (inputs, labels), or dicts with labels inside; can be iterated again.
+        loader: yields (inputs, labels), or dicts that contain labels; can be iterated again.
         what: "train", "valid" or "test", for errors.
-        ordered: whether it must yield the same every time, as for a held-out split, whose labels and answers are
-            collected in different passes.
+        ordered: whether it must yield the same batches every time, as for a held-out split, whose labels and
+            predictions are collected in different passes.
     """
 
     def __init__(self, loader: Batches, what: str, *, ordered: bool) -> None:
         self.loader = loader
         self._what = what
         self.batches = 0
-        begin = _first(loader, what)
-        self.few: Inputs = some_of(begin[0], slice(0, 2))
-        """Two inputs, to see shapes with."""
+        first = _first(loader, what)
+        self.few: Inputs = some_of(first[0], slice(0, 2))
+        """Two inputs, to find shapes."""
         digest = hashlib.sha256()
         labels: list[Tensor] = []
         for inputs, known in PlacedLoader(self, torch.device("cpu")):
-            if ordered and not self.batches and not _same((inputs, known), begin):
+            if ordered and not self.batches and not _same((inputs, known), first):
                 raise ModebridgeError(
-                    f"Expected {what} to yield the same batches every time, but the first one has changed; build its "
+                    f"Expected {what} to yield the same batches every time, but the first one changed; build its "
                     "loader with shuffle=False and without random augmentation."
                 )
             for name, tensor in sorted({**named(inputs), "labels": known}.items()):
@@ -60,19 +60,19 @@ class LoaderSet:
 
     @property
     def class_names(self) -> list[str] | None:
-        """What the data set of the loader calls its classes, as torchvision's do."""
+        """The class names of the loader's data set, as in torchvision; None if unknown."""
         names = getattr(getattr(self.loader, "dataset", None), "classes", None)
         if not isinstance(names, list | tuple) or len(names) < self.classes:
             return None
         return [str(name) for name in names]
 
     def on(self, device: torch.device, most: int | None = None) -> PlacedLoader:
-        """Its batches on a device; only the first `most` images where that is given."""
+        """Its batches on a device; only the first `most` images if given."""
         return PlacedLoader(self, device, most)
 
 
 class PlacedLoader:
-    """The batches of a user's loader, checked, bytes as floats in [0, 1], on the device where they are used."""
+    """The batches of a user's loader, checked, with bytes as floats in [0, 1], on the device where they are used."""
 
     def __init__(self, data: LoaderSet, device: torch.device, most: int | None = None) -> None:
         self._data = data
@@ -80,16 +80,16 @@ class PlacedLoader:
         self._most = most
         self._loader = data.loader
         if isinstance(self._loader, DataLoader) and self._loader.persistent_workers:
-            # Such a loader has one iterator, which two networks that train side by side would share.
-            apart = copy.copy(self._loader)
-            apart._iterator = None
-            self._loader = apart
+            # Such a loader has one iterator, which two networks trained in parallel would share.
+            separate = copy.copy(self._loader)
+            separate._iterator = None
+            self._loader = separate
 
     def __len__(self) -> int:
         return self._data.batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch, where the loader knows of epochs."""
+        """Set the epoch, if the loader supports it."""
         go_to_epoch(self._loader, epoch)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -105,7 +105,7 @@ class PlacedLoader:
 
 
 def _scaled(item: object, what: str) -> Batch:
-    """A checked batch; images as bytes become floats."""
+    """A checked batch; uint8 images become floats in [0, 1]."""
     if isinstance(item, tuple | list) and len(item) == 2:
         inputs, labels = item
         if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8:
@@ -120,7 +120,7 @@ def _first(loader: Batches, what: str) -> Batch:
             f"{type(loader).__name__}; return one of these."
         )
     if isinstance(loader, Iterator):
-        return first_batch(loader, what)  # says why not
+        return first_batch(loader, what)  # raises the error
     for item in loader:
         return _scaled(item, what)
     return first_batch((), what)

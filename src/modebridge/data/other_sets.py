@@ -1,4 +1,4 @@
-"""Images that are not of a data set, to see whether networks notice: built in, or from files."""
+"""Images from outside a data set, to test whether networks notice: built in, or from files."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _GLYPHS = {
     "X": "10001 10001 01010 00100 01010 10001 10001",
     "Y": "10001 10001 01010 00100 00100 00100 00100",
 }
-"""Capital letters of 5 x 7 dots, without those that can be read as digits (B, D, G, I, O, Q, S, Z)."""
+"""Capital letters of 5 x 7 dots, without those that can be mistaken for digits (B, D, G, I, O, Q, S, Z)."""
 
 
 def letters(count: int, seed: int = 0) -> Tensor:
-    """Capital letters of the size of the hand-written digits: (count, 1, 8, 8), floats in [0, 1].
+    """Capital letters of the same size as the hand-written digits: (count, 1, 8, 8), floats in [0, 1].
 
-    Each is one of 18 letters of a dot-matrix printer at a random place and strength, a little blurred. They are drawn,
-    not hand-written: a set that is near to digits, but that no download is needed for.
+    Each is one of 18 dot-matrix letters with random position and brightness, slightly blurred. They are drawn, not
+    hand-written: close to digits, and no download is needed.
     """
     dots = {name: [[int(dot) for dot in row] for row in rows.split()] for name, rows in _GLYPHS.items()}
     glyphs = torch.tensor(list(dots.values()), dtype=torch.float32)
@@ -57,12 +57,12 @@ def letters(count: int, seed: int = 0) -> Tensor:
 
 
 def scrambled(images: Tensor, numbers: Sequence[int], seed: int = 0) -> Tensor:
-    """Images (N, C, H, W) with the pixels of each in a random order of its own: the same values, nothing to see.
+    """Images (N, C, H, W) with the pixels of each in its own random order: same values, but no visible structure.
 
     Args:
-        images: of the data set itself.
-        numbers: of the images, by which their orders are drawn.
-        seed: of the orders.
+        images: images of the data set itself.
+        numbers: the numbers of the images, which determine their orders.
+        seed: seed of the orders.
     """
     pixels = images.shape[2] * images.shape[3]
     orders = [torch.randperm(pixels, generator=seeds.generator(seed, "scrambled", int(n))) for n in numbers]
@@ -78,21 +78,22 @@ def read_svhn(folder: Path | str) -> Tensor:
     file = Path(folder) / "test_32x32.mat"
     if not file.is_file():
         raise ModebridgeError(
-            f"Expected SVHN in '{folder}', but got no 'test_32x32.mat'; give the folder that holds it as svhn=FOLDER."
+            f"Expected SVHN in '{folder}', but got no 'test_32x32.mat'; pass its folder as svhn=FOLDER."
         )
     try:
         pixels = loadmat(file)["X"]
     except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        raise ModebridgeError(f"Expected '{file}' to be SVHN's, but got '{error}'; get it again.") from error
+        raise ModebridgeError(f"Expected '{file}' to be SVHN's file, but got '{error}'; download it again.") from error
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
         raise ModebridgeError(
-            f"Expected '{file}' to hold images of (32, 32, 3), but got {pixels.dtype} of {pixels.shape}; get it again."
+            f"Expected '{file}' to hold images of (32, 32, 3), but got {pixels.dtype} of {pixels.shape}; download it "
+            "again."
         )
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)))
 
 
 def fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
-    """Images as floats in [0, 1] of another shape: grey repeated or colours mixed to grey, bilinear to the size.
+    """Images as floats in [0, 1] of another shape: channels repeated or averaged to grey, resized bilinearly.
 
     Args:
         images: (N, 1 or 3, h, w), uint8 or floats in [0, 1].
@@ -103,11 +104,11 @@ def fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
     """
     if images.dim() != 4 or images.shape[1] not in (1, 3) or len(shape) != 3 or shape[0] not in (1, 3):
         raise ModebridgeError(
-            f"Expected images of 1 or 3 channels, but got {tuple(images.shape[1:])} for {tuple(shape)}; give others."
+            f"Expected images with 1 or 3 channels, but got {tuple(images.shape[1:])} for {tuple(shape)}; use others."
         )
     floats = images.float() / 255 if images.dtype == torch.uint8 else images.float()
     if floats.shape[1] == 3 and shape[0] == 1:
-        # Luma of ITU-R 601-2, as Pillow's "L".
+        # Luma of ITU-R 601-2, as in Pillow's "L".
         floats = (floats * torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
     floats = floats.expand(-1, shape[0], -1, -1)
     if tuple(floats.shape[2:]) != tuple(shape[1:]):

@@ -1,4 +1,4 @@
-"""Plain data that people keep beside weights (NumPy's numbers, paths, arguments), rebuilt by functions of our own."""
+"""Safe stand-ins for plain data that people store with weights: NumPy numbers, paths, arguments."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ __all__ = ["ALLOWED"]
 Number: TypeAlias = bool | int | float | complex | str | bytes
 
 KINDS = "biufcSU"
-"""Booleans, whole numbers, floats, complex numbers and strings: what bytes alone can say."""
+"""Booleans, integers, floats, complex numbers and strings: types that bytes alone can represent."""
 
 
 class _Type:
-    """Stands for `numpy.dtype`: the type of numbers whose bytes follow; no object and no field."""
+    """Stands in for `numpy.dtype`: the type of the numbers that follow; no objects and no fields."""
 
     def __init__(self, code: str = "f8", *_: object) -> None:
         self.type = np.dtype(str(code))
         if self.type.kind not in KINDS:
-            raise pickle.UnpicklingError(f"data of NumPy's type {self.type}")
+            raise pickle.UnpicklingError(f"data of NumPy type {self.type}")
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        # (version, byte order, subtype, names, fields, ...); the order alone is of numbers.
+        # (version, byte order, subtype, names, fields, ...); only the byte order matters for numbers.
         if state[1] in ("<", ">"):
             self.type = self.type.newbyteorder(state[1])
 
 
 class _Array:
-    """Stands for `numpy.ndarray`, as which a generator's state is kept; what is in it is not looked at."""
+    """Stands in for `numpy.ndarray`, which stores a generator's state; its content is ignored."""
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.shape = state[1]
 
 
 def _scalar(kind: _Type, data: bytes = b"") -> Number:
-    """The number that `numpy.core.multiarray.scalar` would make, as Python's own."""
+    """The number that `numpy.core.multiarray.scalar` would create, as a Python number."""
     if not isinstance(kind, _Type) or not isinstance(data, bytes) or len(data) != kind.type.itemsize:
-        raise pickle.UnpicklingError("a number of NumPy without its bytes")
+        raise pickle.UnpicklingError("a NumPy number without its bytes")
     value: Number = np.frombuffer(data, kind.type, count=1)[0].item() if data else kind.type.type().item()
     return value
 
@@ -52,7 +52,7 @@ def _array(kind: object, shape: object = (), code: object = b"") -> _Array:
 
 
 def _path(pure: type[PurePath]) -> Callable[..., PurePath]:
-    """Of any system, on any system: a path that touches no file."""
+    """Creates paths of either system on any system; they touch no file."""
 
     def make(*parts: str) -> PurePath:
         return pure(*[str(part) for part in parts])
@@ -75,4 +75,4 @@ ALLOWED: list[Any] = [
     *[(_posix, f"{module}.{name}") for module in _PATHLIB for name in ("PosixPath", "PurePosixPath")],
     *[(_windows, f"{module}.{name}") for module in _PATHLIB for name in ("WindowsPath", "PureWindowsPath")],
 ]
-"""For `torch.serialization.safe_globals`: what a file may ask for by name, and what it gets instead."""
+"""For `torch.serialization.safe_globals`: the names that a file may refer to, and what it gets instead."""

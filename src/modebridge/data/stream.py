@@ -1,4 +1,4 @@
-"""Batches from image files, decoded and cropped by worker processes while the last one is learned from."""
+"""Batches from image files, decoded and cropped by worker processes during training."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = ["Stream", "centre_crop", "random_crop"]
 
 Ticket = tuple[int, int]
-"""Which file, and the seed of its crop: what comes out does not depend on which worker takes it."""
+"""The file's index and the seed of its crop, so that the result does not depend on the worker."""
 
 
 def random_crop(image: Picture, size: int, chance: random.Random) -> Picture:
-    """A part of 8 to 100 % of the area, of a shape between 3:4 and 4:3, scaled to size x size, mirrored half the time.
+    """Crop 8 to 100 % of the area, with an aspect ratio of 3:4 to 4:3, resize to size x size, mirror half the time.
 
-    Torchvision's RandomResizedCrop and RandomHorizontalFlip with their defaults.
+    The same as torchvision's RandomResizedCrop and RandomHorizontalFlip with their defaults.
     """
     from PIL import Image
 
@@ -41,7 +41,7 @@ def random_crop(image: Picture, size: int, chance: random.Random) -> Picture:
             left, top = chance.randint(0, width - w), chance.randint(0, height - h)
             break
     else:
-        # An image so narrow that nothing fits: the middle of it, as far as the shapes allow.
+        # Too narrow for any crop: use the centre, within the allowed aspect ratios.
         w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
         left, top = (width - w) // 2, (height - h) // 2
     cropped = image.crop((left, top, left + w, top + h)).resize((size, size), Image.Resampling.BILINEAR)
@@ -49,7 +49,7 @@ def random_crop(image: Picture, size: int, chance: random.Random) -> Picture:
 
 
 def centre_crop(image: Picture, size: int, resize: int) -> Picture:
-    """The shorter side scaled to `resize`, then the middle of it."""
+    """Scale the shorter side to `resize`, then crop the centre."""
     from PIL import Image
 
     width, height = image.size
@@ -62,18 +62,18 @@ def centre_crop(image: Picture, size: int, resize: int) -> Picture:
 class Stream:
     """Batches of image files; the same seed and epoch give the same batches, whatever the number of workers.
 
-    Iterating moves on to the next epoch; `set_epoch` goes to any.
+    Each iteration is one epoch and moves on to the next; `set_epoch` jumps to any epoch.
 
     Args:
         files: the images.
-        batch_size: B; the last batch of an epoch is smaller where it does not divide the set.
-        train: random crops and flips; else the centre.
-        shuffle: a new order every epoch.
-        seed: of order and crops.
-        size: pixels of a side of what comes out.
-        resize: pixels of the shorter side before the centre is cut out.
-        workers: processes that decode; 0 decodes in this one.
-        device: where batches are put; they travel as bytes, from pinned memory where that helps.
+        batch_size: images per batch; the last batch of an epoch may be smaller.
+        train: whether to use random crops and flips instead of the centre crop.
+        shuffle: whether to use a new order every epoch.
+        seed: seed of order and crops.
+        size: output side in pixels.
+        resize: shorter side in pixels before the centre crop.
+        workers: number of processes that decode; 0 decodes in this one.
+        device: where batches are placed; they are copied as bytes, from pinned memory on CUDA.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class Stream:
         device: torch.device | str = "cpu",
     ) -> None:
         if batch_size < 1:
-            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; 256 is the paper's.")
+            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; the paper uses 256.")
         if resize < size:
-            raise ModebridgeError(f"Expected resize to be at least size {size}, but got {resize}; make it larger.")
+            raise ModebridgeError(f"Expected resize to be at least size {size}, but got {resize}; increase it.")
         self.files = files
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -106,21 +106,21 @@ class Stream:
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=self._device.type == "cuda",
-            generator=torch.Generator(),  # the loader draws a seed for its workers, which is not to be the global one
+            generator=torch.Generator(),  # the loader draws a seed for its workers; keep it off the global generator
         )
 
     def __len__(self) -> int:
         return -(-len(self.files) // self.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of `epoch`."""
+        """Set the epoch of the next iteration."""
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return (batch for batch, _ in self.shared(0, 1))
 
     def shared(self, rank: int, size: int) -> Iterator[tuple[tuple[Tensor, Tensor], int]]:
-        """One of several processes' rows of every batch, and how many rows the batch has in all."""
+        """One process's rows of every batch, each with the total number of rows in the batch."""
         epoch, self._epoch = self._epoch, self._epoch + 1
         generator = seeds.generator(self.seed, "epoch", epoch)
         count = len(self.files)
@@ -128,7 +128,7 @@ class Stream:
         chances = torch.randint(2**62, (count,), generator=generator)
         tickets = list(zip(order.tolist(), chances.tolist(), strict=True))
         whole = [tickets[start : start + self.batch_size] for start in range(0, count, self.batch_size)]
-        # A process without a row of its own takes the first, which will not weigh anything.
+        # A process without rows takes the first one, which gets weight 0.
         self._tickets = [batch[rank::size] or batch[:1] for batch in whole]
         for (images, labels), batch in zip(self._loader, whole, strict=True):
             images, labels = (tensor.to(self._device, non_blocking=True) for tensor in (images, labels))
@@ -136,7 +136,7 @@ class Stream:
 
 
 class _Batches:
-    """What each batch of the coming epoch is made of, asked for by the loader in this process."""
+    """The tickets of each batch of the next epoch; read by the loader in this process."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

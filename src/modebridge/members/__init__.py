@@ -1,6 +1,6 @@
-"""Members of ensembles, one file per kind: what each is made from, how it predicts, what it costs, how tables show it.
+"""Members of ensembles, one file per kind: what each is made from, how it predicts, its cost, and its table rows.
 
-A new kind is a subclass of `Member` in a file of its own, and a line below.
+To add a kind, write a subclass of `Member` in its own file, and add a line below.
 """
 
 from modebridge.members.artefact import Artefact, Made, Making, Tensors, key_of

@@ -1,4 +1,4 @@
-"""What a run makes and keeps: a node of its graph, before anything of it is made."""
+"""Artefacts: what a run computes and keeps; a node of its graph, before it is computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Tensors: TypeAlias = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Made:
-    """What came out of making an artefact: its tensors, and metadata worth keeping with them."""
+    """The result of making an artefact: its tensors, and metadata to keep with them."""
 
     tensors: Tensors
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -29,13 +29,13 @@ class Made:
 
 @dataclass(frozen=True)
 class Making:
-    """All that the making of artefacts may use.
+    """The inputs for making artefacts.
 
     Args:
         context: network, data and device.
-        parents: the tensors of all their parents, by place.
-        checkpoints: where to save on the way and to go on from.
-        report: told of every epoch; losses by the artefacts' names, or as "0/..." by their number in the group.
+        parents: the tensors of all parents, by place.
+        checkpoints: where to save progress and resume from.
+        report: called after every epoch, with losses by artefact name, or as "0/..." by its number in the group.
     """
 
     context: Context
@@ -45,16 +45,16 @@ class Making:
 
 
 class Artefact(ABC):
-    """A frozen record that says what an artefact is made from and how; it can be pickled and holds no weights."""
+    """A frozen dataclass that describes what an artefact is made from and how; can be pickled, holds no weights."""
 
     folder: ClassVar[str]
-    """Where it is kept: RUN/FOLDER/NAME."""
+    """The folder it is kept in: RUN/FOLDER/NAME."""
     stage: ClassVar[str]
-    """What progress and times call the making of such artefacts."""
+    """The name of this stage in progress and times."""
     trained: ClassVar[bool] = False
-    """Whether making it is training, with epochs, checkpoints and metrics."""
+    """Whether it is trained, with epochs, checkpoints and metrics."""
     one_core: ClassVar[bool] = True
-    """Whether several are made side by side on a CPU, one core each, rather than one after another on all cores."""
+    """Whether several are made in parallel on a CPU, one core each, instead of one after another on all cores."""
 
     @property
     @abstractmethod
@@ -63,36 +63,36 @@ class Artefact(ABC):
 
     @property
     def place(self) -> str:
-        """Its path in the run folder, which is how everything refers to it."""
+        """Its path in the run folder, used to refer to it everywhere."""
         return f"{self.folder}/{self.name}"
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """What must be made before it, and is given to `make`."""
+        """The artefacts that must be made first, and are passed to `make`."""
         return ()
 
     @abstractmethod
     def ingredients(self, context: Context) -> dict[str, object]:
-        """All that it is made from beside its parents; another ingredient, another artefact."""
+        """Everything that determines it besides its parents; a different value gives a different artefact."""
 
     def epochs(self, recipe: Recipe) -> int:
-        """How long it is trained."""
+        """Number of training epochs."""
         return 0
 
     def together(self, context: Context) -> int:
-        """How many of its kind are made in one go."""
+        """How many of its kind are made together."""
         return 1
 
     @classmethod
     @abstractmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
-        """Make some of them in one go; returns what was made, by name."""
+        """Make a group of them together; returns the results by name."""
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """Multiply-adds of making some of them in one go, for each image and epoch."""
+        """Multiply-adds per image and epoch for making a group of them together."""
         return 0.0
 
 
 def key_of(*parts: object) -> str:
-    """A hash of everything that an artefact is made from."""
+    """A hash of everything that determines an artefact."""
     return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()

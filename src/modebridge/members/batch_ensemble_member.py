@@ -1,4 +1,4 @@
-"""BatchEnsemble: M members that share all weights but two vectors for each layer; costs M passes."""
+"""BatchEnsemble: M members that share all weights except two vectors per layer; costs M passes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BatchEnsembleMember(RivalMember):
     """A BatchEnsemble.
 
     Args:
-        members: M.
+        members: number of members M.
 
     >>> BatchEnsembleMember(4).name
     'batch-ensemble-4'
@@ -36,7 +36,7 @@ class BatchEnsembleMember(RivalMember):
 
     @property
     def name(self) -> str:
-        """With the number of members."""
+        """The name, with the number of members."""
         return f"{self.method}-{self.members}"
 
     @property
@@ -45,7 +45,7 @@ class BatchEnsembleMember(RivalMember):
         return f"BatchEnsemble, {self.members} members"
 
     def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
-        """The recipe's network with vectors."""
+        """The recipe's network with the members' vectors."""
         net = blueprint.network.build(generator)
         return BatchEnsemble(net, self.members, example=blueprint.example, generator=generator)
 
@@ -57,5 +57,5 @@ class BatchEnsembleMember(RivalMember):
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """One of four members."""
+        """One with four members."""
         return [cls()]

@@ -1,4 +1,4 @@
-"""Bridges of type I and II: small networks on the features of one or two modes, trained to say what a curve says."""
+"""Bridges of type I and II: small networks on the features of one or two modes, trained to imitate points of curves."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class BridgeMember(SmallNetwork):
         i: the mode that a type I bridge reads, or the lower end.
         j: the other end.
         size: "small", "medium", "slim8".
-        r: the position on the curve, counted from the lower number, whichever end is read.
-        base: of the modes; "" for that of the recipe.
+        r: the position on the curve, counted from the lower mode number, whichever end is read.
+        base: the base of the modes; "" for that of the recipe.
 
     >>> BridgeMember("I", 1, 0).name, BridgeMember("II", 0, 1, "medium", 0.3).name
     ('I-1-0-small', 'II-0-1-medium@0.3')
@@ -47,13 +47,13 @@ class BridgeMember(SmallNetwork):
     base: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.reads) == 2:  # which end is named first means nothing
+        if len(self.reads) == 2:  # the order of the ends does not matter
             i, j = self.pair
             vars(self).update(i=i, j=j)
 
     @property
     def name(self) -> str:
-        """Type, ends, size, and the position where it is not the middle."""
+        """Type, ends, size, and the position if it is not the middle."""
         name = f"{self.kind}-{self.i}-{self.j}-{self.size}" + ("" if self.r == 0.5 else f"@{self.r:g}")
         return on_base(self.base, name)
 
@@ -74,7 +74,7 @@ class BridgeMember(SmallNetwork):
 
     @property
     def reads(self) -> tuple[Member, ...]:
-        """One mode or both."""
+        """One mode, or both."""
         return tuple(mode_on(self.base, k) for k in (self.pair if self.kind == "II" else (self.i,)))
 
     @property
@@ -97,7 +97,7 @@ class BridgeMember(SmallNetwork):
         return point_artefacts(*self.pair, self.r, recipe, self.base)
 
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
-        """Reads one end or both; its target is the network on the curve."""
+        """A plan that reads one end or both; the target is the network on the curve."""
         return plan_bridge(
             context.net,
             load_curve(context, tensors, *self.pair, self.r, self.base),
@@ -115,14 +115,16 @@ class BridgeMember(SmallNetwork):
     def parse(cls, name: str) -> Self | None:
         """From "I-0-1-small", "II-0-1-slim8@0.3" or "swa-I-0-1-small"."""
         base, rest = split_base(name)
-        form = re.fullmatch(rf"(II|I)-(\d+)-(\d+)-{SIZE}(?:@([\d.]+))?", rest)
-        if form is None:
+        match = re.fullmatch(rf"(II|I)-(\d+)-(\d+)-{SIZE}(?:@([\d.]+))?", rest)
+        if match is None:
             return None
-        return cls("II" if form[1] == "II" else "I", int(form[2]), int(form[3]), form[4], float(form[5] or 0.5), base)
+        return cls(
+            "II" if match[1] == "II" else "I", int(match[2]), int(match[3]), match[4], float(match[5] or 0.5), base
+        )
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
-        """Of every curve, from its first end or from both, and of type II."""
+        """For every curve: type I from its first end or from both, and type II."""
         pairs = recipe.curves()
         members: list[Member] = []
         for size in recipe.sizes:
@@ -133,7 +135,7 @@ class BridgeMember(SmallNetwork):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """Type I bridges on one mode, one after another; type II bridges between all modes of a deep ensemble."""
+        """Type I bridges on one mode, adding one at a time; type II bridges between all modes of a deep ensemble."""
         partners = [j for i, j in recipe.curves() if i == 0]
         plans: list[RowPlan] = []
         for k, size in enumerate(recipe.sizes):
@@ -164,6 +166,6 @@ class BridgeMember(SmallNetwork):
 
 
 def row_name(base: str, count: int, kind: str, size: str, recipe: Recipe) -> str:
-    """How tables call an ensemble with bridges; the first size of a recipe goes without saying."""
+    """The name of an ensemble with bridges in tables; the first size of a recipe is omitted."""
     name = f"{base} + {count} bridge{'s' if count > 1 else ''} {kind}"
     return name if size == recipe.sizes[0] else f"{name}, {size}"

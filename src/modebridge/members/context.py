@@ -1,4 +1,4 @@
-"""What members are made with: the network of a recipe, and in a run also its images and the device."""
+"""What members are built with: the network of a recipe, and in a run also its images and the device."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["Blueprint", "Context"]
 
 
 class Blueprint:
-    """A recipe and its network, without data: enough to count costs and to load what is kept.
+    """A recipe and its network, without data: enough to count costs and to load trained artefacts.
 
     Args:
         recipe: the choices.
-        network: which network, for which images and classes.
-        seed: of the run.
+        network: the network for its images and classes.
+        seed: seed of the run.
     """
 
     def __init__(self, recipe: Recipe, network: Network, seed: int = 0) -> None:
@@ -39,35 +39,35 @@ class Blueprint:
 
     @cached_property
     def net(self) -> nn.Module:
-        """The architecture; its own weights mean nothing."""
+        """The architecture; its weights are arbitrary."""
         return self.network.build(seeds.generator(self.seed, "net"))
 
     @cached_property
     def example(self) -> Inputs:
-        """Two images (or inputs) to see shapes with."""
+        """Two images (or inputs), to find shapes."""
         if self.network.image is None:
             raise ModebridgeError(
                 "Expected the network to take images, but it takes several inputs by name; use the library's functions "
-                "(modebridge.export, modebridge.cost) with inputs of your own."
+                "(modebridge.export, modebridge.cost) with your own inputs."
             )
         return torch.rand(2, *self.network.image, generator=torch.Generator().manual_seed(0))
 
     @cached_property
     def base_cost(self) -> Cost:
-        """What one network costs."""
+        """The cost of one network."""
         example = self.example
         return module_cost(self.bare, tuple(example.shape[1:]) if isinstance(example, torch.Tensor) else example)
 
     @cached_property
     def bare(self) -> nn.Module:
-        """The architecture for counting, without weights where it can be made so: drawing them takes seconds."""
+        """The architecture for counting, without weights if possible: initialising them takes seconds."""
         if self.network.spec is None:
             return self.net
         with torch.device("meta"):
             return ResNet(self.network.spec)
 
     def cost_of(self, name: str, build: Callable[[], nn.Module]) -> Cost:
-        """What another network on the same images costs, built and counted once by its name."""
+        """The cost of another network on the same images, built and counted once per name."""
         if name not in self._costs:
             self._costs[name] = module_cost(build(), self.example)
         return self._costs[name]
@@ -77,27 +77,27 @@ class Blueprint:
         if (kind, size, heads) not in self._bodies:
             device = next(self.bare.parameters()).device
             example = each(lambda tensor: tensor.to(device), self.example)
-            with torch.device(device):  # where the body is made
+            with torch.device(device):  # where the body is built
                 self._bodies[kind, size, heads] = choose_body(
                     self.bare, example, kind, heads=heads, slim=self.recipe.slim(size), budget=self.budget(size)
                 )
         return self._bodies[kind, size, heads]
 
     def budget(self, size: str) -> float | None:
-        """The share of the network's FLOPs that bridges of a size may take; None where `recipe.slim` says how wide."""
+        """The maximum share of the network's FLOPs for bridges of a size; None if `recipe.slim` sets the width."""
         return self.recipe.budget if size == "small" and self.recipe.budget else None
 
 
 class Context(Blueprint):
-    """The same with the images of a run, and where it is made.
+    """A blueprint with the images of a run and the device.
 
     Args:
         recipe: the choices.
-        network: which network.
-        seed: of every random choice.
+        network: the network.
+        seed: seed of every random choice.
         data: the images.
         engine: where and how to train.
-        progress: told how far work is that has no epochs: stage, done, total, rate.
+        progress: called with the progress of work without epochs: stage, done, total, rate.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class Context(Blueprint):
         self.engine = engine
         self.progress = progress
         self.made_on: str = engine.device.type
-        """The kind of device that artefacts are made on; another than the engine's where other machines make them."""
+        """The type of device that artefacts are made on; differs from the engine's if other machines make them."""
         self.most: int | None = None
-        """How many artefacts are trained in one go at most, so that there are jobs for many devices; None: no limit."""
+        """Maximum number of artefacts to train together, so that many devices get jobs; None for no limit."""
 
     @cached_property
     def example(self) -> Inputs:
@@ -130,7 +130,7 @@ class Context(Blueprint):
 
     @property
     def together(self) -> int:
-        """How many networks are trained in one go: several on a GPU, one on each core of a CPU."""
+        """How many networks are trained together: several on a GPU, one per core on a CPU."""
         return self.recipe.together if self.made_on == "cuda" else 1
 
     def seed_of(self, *names: str | int) -> int:

@@ -1,4 +1,4 @@
-"""The control: a bridge that learns labels and sees no curve, so that what the curve brings can be told."""
+"""The control: a bridge that learns labels without a curve, to show what the curve contributes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ControlMember(SmallNetwork):
 
     Args:
         i: the mode that it reads.
-        j: the end of the curve of the bridge that it controls: but a name, since it sees no curve.
-        size: as that of the bridge.
+        j: the end of the curve of the matching bridge; only part of the name, since the control uses no curve.
+        size: the size of the matching bridge.
 
     >>> ControlMember(0, 1, "small").name
     'labels-0-1-small'
@@ -39,7 +39,7 @@ class ControlMember(SmallNetwork):
 
     @property
     def name(self) -> str:
-        """As that of the bridge that it controls."""
+        """Like the name of the matching bridge."""
         return f"labels-{self.i}-{self.j}-{self.size}"
 
     @property
@@ -53,7 +53,7 @@ class ControlMember(SmallNetwork):
         return (ModeMember(self.i),)
 
     def belongs(self, recipe: Recipe) -> bool:
-        """Where the recipe has both modes."""
+        """Whether the recipe has both modes."""
         return max(self.i, self.j) < recipe.modes
 
     def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
@@ -61,7 +61,7 @@ class ControlMember(SmallNetwork):
         return (weights_of(self.i, recipe),)
 
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
-        """Reads the mode; its target are labels."""
+        """A plan that reads the mode; the targets are labels."""
         mode = load_mode(context, tensors[weights_of(self.i, context.recipe).place])
         return plan_bridge(
             context.net,
@@ -77,17 +77,17 @@ class ControlMember(SmallNetwork):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "labels-0-1-small"."""
-        form = re.fullmatch(rf"labels-(\d+)-(\d+)-{SIZE}", name)
-        return cls(int(form[1]), int(form[2]), form[3]) if form else None
+        match = re.fullmatch(rf"labels-(\d+)-(\d+)-{SIZE}", name)
+        return cls(int(match[1]), int(match[2]), match[3]) if match else None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
-        """One of each size, beside the bridges of the first curve."""
+        """One per size, next to the bridges of the first curve."""
         return [cls(*recipe.curves()[0], size) for size in recipe.sizes] if recipe.control else []
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """One network with the control in place of its first bridge."""
+        """One network with the control instead of its first bridge."""
         member = cls(*recipe.curves()[0], recipe.sizes[0])
         note = "the same bridge trained on labels, without a curve"
         return [

@@ -25,7 +25,7 @@ __all__ = ["PointMember", "PointStatistics", "load_curve", "point_artefacts"]
 
 @dataclass(frozen=True)
 class PointStatistics(Artefact):
-    """Batch norm's statistics of a network on a curve; empty for networks without any."""
+    """Batch norm statistics of a network on a curve; empty for networks without batch norm."""
 
     i: int
     j: int
@@ -44,25 +44,25 @@ class PointStatistics(Artefact):
         return curve_and_ends(self.i, self.j, recipe, self.base)
 
     def ingredients(self, context: Context) -> dict[str, object]:
-        """The images that they are estimated on."""
+        """The images to estimate them on."""
         return {"data": context.data.fed_as}
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Estimate them on the training images."""
         context, parents = making.context, making.parents
-        made: dict[str, Made] = {}
+        results: dict[str, Made] = {}
         for artefact in group:
             curve = load_curve(context, parents, artefact.i, artefact.j, base=artefact.base).to(context.engine.device)
             batches = context.data.statistics(f"{artefact.r:g}")
-            known = curve.with_statistics(context.placed(), artefact.r, batches).to("cpu").statistics
-            made[artefact.name] = Made(known.get(artefact.r, {}))
-        return made
+            statistics = curve.with_statistics(context.placed(), artefact.r, batches).to("cpu").statistics
+            results[artefact.name] = Made(statistics.get(artefact.r, {}))
+        return results
 
 
 def point_artefacts(i: int, j: int, r: float, recipe: Recipe, base: str = "") -> tuple[Artefact, ...]:
-    """All that is needed to load the network at r on a curve."""
-    # The ends have statistics of their own, and training estimates those of the midpoint.
+    """All artefacts needed to load the network at r on a curve."""
+    # The ends have their own statistics, and training estimates those of the midpoint.
     statistics = () if r in (0.0, 0.5, 1.0) else (PointStatistics(i, j, r, base),)
     return (*curve_and_ends(i, j, recipe, base), *statistics)
 
@@ -70,14 +70,14 @@ def point_artefacts(i: int, j: int, r: float, recipe: Recipe, base: str = "") ->
 def load_curve(
     blueprint: Blueprint, tensors: Mapping[str, Tensors], i: int, j: int, r: float = 0.5, base: str = ""
 ) -> BezierCurve:
-    """The curve between two modes, ready to be read at r."""
+    """The curve between two modes, ready for evaluation at r."""
     curve = CurveWeights(i, j, base)
     start, end = (load_mode(blueprint, tensors[end.place]) for end in curve.ends(blueprint.recipe))
     parts: dict[str, dict[str, Tensor]] = {"pin": {}, "statistics": {}}
     for name, tensor in tensors[curve.place].items():
         part, _, rest = name.partition("/")
         parts[part][rest] = tensor
-    # In the modes' own memory order, which files do not know of.
+    # In the modes' memory format, which files do not store.
     pin = {name: torch.empty_like(start.params[name]).copy_(tensor) for name, tensor in parts["pin"].items()}
     statistics: dict[float, Tensors] = {0.5: parts["statistics"]} if parts["statistics"] else {}
     estimated = tensors.get(PointStatistics(i, j, r, base).place)
@@ -94,7 +94,7 @@ class PointMember(Member):
         i: the mode at r = 0.
         j: the mode at r = 1.
         r: the position.
-        base: of the modes; "" for that of the recipe.
+        base: the base of the modes; "" for that of the recipe.
 
     >>> PointMember(0, 1, 0.3).name
     'curve-0-1@0.3'
@@ -113,7 +113,7 @@ class PointMember(Member):
 
     @property
     def name(self) -> str:
-        """The curve, and the position where it is not the middle."""
+        """The curve, and the position if it is not the middle."""
         return on_base(self.base, f"curve-{self.i}-{self.j}" + ("" if self.r == 0.5 else f"@{self.r:g}"))
 
     @property
@@ -138,8 +138,8 @@ class PointMember(Member):
     def parse(cls, name: str) -> Self | None:
         """From "curve-0-1" or "swa-curve-0-1@0.3"."""
         base, rest = split_base(name)
-        form = re.fullmatch(r"curve-(\d+)-(\d+)(?:@([\d.]+))?", rest)
-        return cls(int(form[1]), int(form[2]), float(form[3] or 0.5), base) if form else None
+        match = re.fullmatch(r"curve-(\d+)-(\d+)(?:@([\d.]+))?", rest)
+        return cls(int(match[1]), int(match[2]), float(match[3] or 0.5), base) if match else None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
@@ -148,7 +148,7 @@ class PointMember(Member):
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """One and two networks with the midpoint of the first curve itself."""
+        """One and two networks with the midpoint of the first curve."""
         i, j = recipe.curves()[0]
         modes = cls(i, j).ancestors
         notes = "the network that the first bridge imitates", "the network that the bridges imitate"

@@ -1,4 +1,4 @@
-"""The pins of curves between modes: trained on labels, or between students on what the teachers of those say."""
+"""The pins of curves between modes: trained on labels or, between students, on their teachers' predictions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TAUGHT = "distilled"
 
 
 def curve_weights(i: int, j: int, recipe: Recipe, base: str = "") -> CurveWeights:
-    """The artefact of a curve, trained on what its ends were trained on unless the recipe says otherwise."""
+    """The artefact of a curve, which learns what its ends learned unless the recipe's `curve_loss` differs."""
     taught = (base or recipe.base) == TAUGHT and recipe.curve_loss == "ends"
     return TaughtCurveWeights(i, j, base) if taught else CurveWeights(i, j, base)
 
 
 def curve_and_ends(i: int, j: int, recipe: Recipe, base: str = "") -> tuple[Artefact, ...]:
-    """All that is needed to load a curve."""
+    """All artefacts needed to load a curve."""
     curve = curve_weights(i, j, recipe, base)
     return (curve, *curve.ends(recipe))
 
@@ -58,7 +58,7 @@ class CurveWeights(Artefact):
         return self.ends(recipe)
 
     def ingredients(self, context: Context) -> dict[str, object]:
-        """Data, seed, training, and where the pin begins."""
+        """Data, seed, training, and the initial pin."""
         return {
             "data": context.data.fed_as,
             "seed": context.seed_of("curve", self.i, self.j),
@@ -67,7 +67,7 @@ class CurveWeights(Artefact):
         }
 
     def epochs(self, recipe: Recipe) -> int:
-        """As the recipe says."""
+        """As set in the recipe."""
         return recipe.curve.epochs
 
     def together(self, context: Context) -> int:
@@ -81,8 +81,8 @@ class CurveWeights(Artefact):
         for artefact in group:
             if (artefact.base or recipe.base) == TAUGHT:
                 warnings.warn(
-                    f"Curve {artefact.name} learns labels between modes that learned from teachers: on digits the "
-                    "middle of such curves is worse than of taught ones; leave out curve_loss=labels.",
+                    f"Curve {artefact.name} learns labels between modes that learned from teachers: on digits, such "
+                    "curves have a worse middle than taught ones; remove curve_loss=labels.",
                     stacklevel=2,
                 )
         trained = fit_curves(
@@ -106,24 +106,24 @@ class CurveWeights(Artefact):
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """As that of modes."""
+        """The same as for modes."""
         return 3 * blueprint.base_cost.flops * len(group)
 
 
 @dataclass(frozen=True)
 class TaughtCurveWeights(CurveWeights):
-    """The pin of a curve between two students, trained on the loss of students; all that are missing in one pass."""
+    """The pin of a curve between two students, trained with the loss of students; all missing ones in one pass."""
 
     def teachers(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """Those of its ends."""
+        """The teachers of its ends."""
         return BASES[TAUGHT](self.i).parents(recipe)
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """Its ends, and who teaches."""
+        """Its ends and their teachers."""
         return *self.ends(recipe), *self.teachers(recipe)
 
     def ingredients(self, context: Context) -> dict[str, object]:
-        """As those of other curves, with the seed of the common pass and the students' mixup."""
+        """Those of other curves, with the seed of the shared pass and the students' mixup."""
         return {
             **super().ingredients(context),
             "taught": context.seed_of("taught curves"),
@@ -157,7 +157,7 @@ class TaughtCurveWeights(CurveWeights):
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """Each forward and backward, and every teacher once forward."""
+        """Forward and backward for each curve, and one forward pass per teacher."""
         return super().work(group, blueprint) + blueprint.base_cost.flops * len(group[0].teachers(blueprint.recipe))
 
 

@@ -1,4 +1,4 @@
-"""Networks in a chain, each trained on from where another ended."""
+"""Networks in a chain, each trained on from the end of another."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ __all__ = ["CycleWeights"]
 
 
 class CycleWeights(Artefact):
-    """The weights after one cycle of training that begins at the weights of its only parent.
+    """The weights after one training cycle that starts at the weights of its only parent.
 
-    Without a parent it begins where mode 0 does. The momentum begins anew in each cycle, and so does the order of the
-    images, which every cycle has its own of.
+    Without a parent it starts where mode 0 does. Every cycle starts with zero momentum and has its own image order.
     """
 
     trained = True
 
     @abstractmethod
     def training(self, recipe: Recipe) -> TrainConfig:
-        """How long and how hard."""
+        """The training settings."""
 
     def ingredients(self, context: Context) -> dict[str, object]:
         """Data, network, seed and training."""
@@ -40,17 +39,17 @@ class CycleWeights(Artefact):
         }
 
     def epochs(self, recipe: Recipe) -> int:
-        """Those of the cycle."""
+        """The epochs of the cycle."""
         return self.training(recipe).epochs
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
-        """Train it; one at a time, since each waits for the one before."""
+        """Train it; one at a time, since each waits for the previous one."""
         (artefact,) = group
         context = making.context
         net = context.network.build(seeds.generator(context.seed, "mode", 0))
         for parent in artefact.parents(context.recipe):
-            # Not strict: the second name of a tied tensor is not carried by a mode.
+            # Not strict: a mode does not store the second name of a tied tensor.
             net.load_state_dict(load_mode(context, making.parents[parent.place]).state, strict=False)
         mode = fit_mode(
             net,
@@ -64,5 +63,5 @@ class CycleWeights(Artefact):
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """A forward and a backward pass of each; the latter counts as two of the former."""
+        """One forward and one backward pass for each; a backward pass counts as two forward passes."""
         return 3 * blueprint.base_cost.flops * len(group)

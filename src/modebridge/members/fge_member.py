@@ -1,4 +1,4 @@
-"""Fast geometric ensembling: from a trained network on, short cycles of the learning rate, a network after each."""
+"""Fast geometric ensembling: short learning rate cycles from a trained network on, keeping a network after each."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from modebridge.training import TrainConfig, TriangleConfig
 __all__ = ["FgeMember", "FgeWeights"]
 
 NETWORKS = 4
-"""In the largest usual ensemble, mode 0 among them."""
+"""Networks in the largest default ensemble, including mode 0."""
 PEAK, LOWEST = 0.5, 0.01
-"""Of the recipe's peak, and of that: ResNets of 0.1 go through cycles from 5e-2 to 5e-4 in Garipov et al."""
+"""Peak relative to the recipe's, and minimum relative to that: 5e-2 to 5e-4 for ResNets with 0.1 in Garipov et al."""
 
 
 @dataclass(frozen=True)
 class FgeWeights(CycleWeights):
-    """The network after a cycle of a few epochs; the first begins at mode 0, as the run predicts with it.
+    """The network after a cycle of a few epochs; the first starts at mode 0 as used by the run.
 
     Args:
-        number: of the cycle, from 1.
+        number: number of the cycle, from 1.
     """
 
     number: int
@@ -40,11 +40,11 @@ class FgeWeights(CycleWeights):
         return str(self.number)
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """The network before."""
+        """The previous network."""
         return (FgeWeights(self.number - 1) if self.number > 1 else weights_of(0, recipe),)
 
     def training(self, recipe: Recipe) -> TrainConfig:
-        """A tenth of the epochs of a mode, but 2 to 4: the authors' cycles have 2 or 4."""
+        """A tenth of the epochs of a mode, limited to 2 to 4: the authors' cycles have 2 or 4."""
         mode = recipe.mode
         return TriangleConfig(
             epochs=min(4, max(2, mode.epochs // 10)),
@@ -58,7 +58,7 @@ class FgeWeights(CycleWeights):
 
 @dataclass(frozen=True)
 class FgeMember(Method, OneNetwork):
-    """A network of a fast geometric ensemble; mode 0 is the one before the first.
+    """A network of a fast geometric ensemble; mode 0 precedes the first.
 
     >>> FgeMember(1).name
     'fge-1'
@@ -75,7 +75,7 @@ class FgeMember(Method, OneNetwork):
 
     @property
     def ancestors(self) -> tuple[Member, ...]:
-        """The mode that it began at."""
+        """The mode that it started from."""
         return (ModeMember(0),)
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
@@ -85,12 +85,12 @@ class FgeMember(Method, OneNetwork):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "fge-1"."""
-        form = re.fullmatch(r"fge-([1-9]\d*)", name)
-        return cls(int(form[1])) if form else None
+        match = re.fullmatch(r"fge-([1-9]\d*)", name)
+        return cls(int(match[1])) if match else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """Three beside mode 0."""
+        """Three, in addition to mode 0."""
         return [cls(number) for number in range(1, NETWORKS)]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A bridge with several heads on one trunk: each learns another network, at hardly more than the cost of one bridge."""
+"""A bridge with several heads on one trunk: each learns another network, at little more than the cost of one bridge."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ all modes."""
 
 @dataclass(frozen=True)
 class HeadsMember(Method, SmallNetwork):
-    """A type I bridge on mode i with a head for each network that it learns.
+    """A type I bridge on mode i with one head per network that it learns.
 
     Args:
         i: the mode that it reads.
-        parts: what its heads learn, of `PARTS`.
-        size: as that of bridges: the trunk is theirs.
+        parts: what its heads learn, from `PARTS`.
+        size: the size of its trunk, as for bridges.
 
     >>> HeadsMember(0).name, HeadsMember(0, ("midpoints", "labels"), "medium").name
     ('heads-0-others-small', 'heads-0-midpoints+labels-medium')
@@ -60,12 +60,12 @@ class HeadsMember(Method, SmallNetwork):
         return (ModeMember(self.i),)
 
     def belongs(self, recipe: Recipe) -> bool:
-        """Where the recipe has the mode, and something for every part to learn."""
+        """Whether the recipe has the mode, and something for every part to learn."""
         counts = [self._count(part, recipe) for part in self.parts] if self.i < recipe.modes else [0]
         return all(counts)
 
     def heads(self, recipe: Recipe) -> int:
-        """One for each network, and for labels."""
+        """One per network, and one for labels."""
         return sum(self._count(part, recipe) for part in self.parts)
 
     def _count(self, part: str, recipe: Recipe) -> int:
@@ -78,7 +78,7 @@ class HeadsMember(Method, SmallNetwork):
         return [k for k in range(recipe.modes) if k != self.i]
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """All modes that it learns from, by a curve or directly."""
+        """All modes that it learns from, through a curve or directly."""
         teachers = self.teachers(recipe)
         modes = [mode for member in teachers for mode in (member.ancestors or (member,))]
         return tuple(dict.fromkeys((ModeMember(self.i), *modes)))
@@ -100,7 +100,7 @@ class HeadsMember(Method, SmallNetwork):
         return tuple(dict.fromkeys(artefact for member in networks for artefact in member.artefacts(recipe)))
 
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
-        """Reads the mode; a head for each target."""
+        """A plan that reads the mode, with one head per target."""
         recipe = context.recipe
 
         def mode(k: int) -> Target:
@@ -130,20 +130,20 @@ class HeadsMember(Method, SmallNetwork):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "heads-0-others-small" or "heads-0-midpoints+labels-medium"."""
-        form = re.fullmatch(rf"heads-(\d+)-((?:{'|'.join(PARTS)})(?:\+(?:{'|'.join(PARTS)}))*)-{SIZE}", name)
-        if form is None:
+        match = re.fullmatch(rf"heads-(\d+)-((?:{'|'.join(PARTS)})(?:\+(?:{'|'.join(PARTS)}))*)-{SIZE}", name)
+        if match is None:
             return None
-        parts = tuple(form[2].split("+"))
-        return cls(int(form[1]), parts, form[3]) if len(set(parts)) == len(parts) else None
+        parts = tuple(match[2].split("+"))
+        return cls(int(match[1]), parts, match[3]) if len(set(parts)) == len(parts) else None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
-        """Those that the recipe has the modes for."""
+        """Those for which the recipe has the modes."""
         return [member for member in super().of(recipe) if member.belongs(recipe)]
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """On mode 0, of the other modes: they need no curve."""
+        """On mode 0, learning the other modes: these need no curve."""
         return [cls(0, size=recipe.sizes[0])]
 
     @classmethod
@@ -155,7 +155,7 @@ class HeadsMember(Method, SmallNetwork):
                 _row_name(member, recipe),
                 (ModeMember(member.i), member),
                 cls.family,
-                (1, 1.5, k),  # behind the bridges on one network
+                (1, 1.5, k),  # after the bridges on one network
                 "one small network with a head for each network that it learns",
             )
             for k, member in enumerate(members)

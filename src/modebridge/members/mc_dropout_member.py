@@ -1,4 +1,4 @@
-"""Monte-Carlo dropout: one network trained with dropout, asked T times with it; costs T passes."""
+"""Monte-Carlo dropout: one network trained with dropout, and evaluated T times with it; costs T passes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class McDropoutMember(RivalMember):
     """A network with dropout.
 
     Args:
-        passes: T.
-        percent: the rate of dropout in hundredths, where the network has no dropout of its own.
+        passes: number of passes T.
+        percent: dropout rate in percent, if the network has no dropout of its own.
 
     >>> McDropoutMember(4).name, McDropoutMember(8, 20).name
     ('mc-dropout-4', 'mc-dropout-8-p20')
@@ -39,7 +39,7 @@ class McDropoutMember(RivalMember):
 
     @property
     def name(self) -> str:
-        """With the number of passes, and the rate where it is not the usual one."""
+        """With the number of passes, and the rate if it is not the default."""
         return f"{self.method}-{self.passes}" + ("" if self.percent == 10 else f"-p{self.percent}")
 
     @property
@@ -50,7 +50,7 @@ class McDropoutMember(RivalMember):
 
     @property
     def weights(self) -> RivalWeights:
-        """However often it is asked, it is trained once."""
+        """Trained once, whatever the number of passes."""
         return RivalWeights(replace(self, passes=4))
 
     def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
@@ -58,19 +58,19 @@ class McDropoutMember(RivalMember):
         return with_dropout(blueprint.network.build(generator), self.percent / 100, example=blueprint.example)
 
     def ready(self, blueprint: Blueprint, network: nn.Module) -> Rival:
-        """The same with the masks of every pass."""
+        """The same, with masks for every pass."""
         seed = seeds.seed_for(blueprint.seed, "mc-dropout")
         return McDropout(network, self.passes, example=blueprint.example, seed=seed)
 
     def trained_flops(self, blueprint: Blueprint) -> float:
-        """One pass."""
+        """The cost of one pass."""
         return blueprint.base_cost.flops
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "mc-dropout-4" or "mc-dropout-4-p20"."""
-        form = re.fullmatch(r"mc-dropout-(\d+)(?:-p(\d\d?))?", name)
-        return cls(int(form[1]), int(form[2] or 10)) if form else None
+        match = re.fullmatch(r"mc-dropout-(\d+)(?:-p(\d\d?))?", name)
+        return cls(int(match[1]), int(match[2] or 10)) if match else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:

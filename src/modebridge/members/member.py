@@ -1,4 +1,4 @@
-"""What a member of an ensemble is: one frozen record per kind answers everything that the rest asks of it."""
+"""The interface of ensemble members: one frozen dataclass per kind provides all that the rest of the code needs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Body:
-    """A small network on the features at taps of one or two networks, with weights that mean nothing."""
+    """A small network on the features at taps of one or two networks; its weights are arbitrary."""
 
     body: nn.Module
     taps: tuple[str, ...]
@@ -47,15 +47,16 @@ class RowPlan:
     """A row of the results table before it is scored.
 
     Args:
-        name: in the words of the paper, "DE-1 + 1 bridge I".
-        members: what it is the mean of.
-        family: what it belongs to in plots.
-        order: where it stands: rows are sorted by it.
-        note: what the row is there for, where its name does not say it.
-        role: what the summary takes it for: "one" and "two" networks, the first "bridge", its "control".
-        elastic: whether to draw what asking its further members only about unsure images buys.
-        average_cost: of a cascade, in networks on the validation images: the first member answers alone where it is
-            sure, the others are asked about the remaining images only. None asks all members about all images.
+        name: the name, in the paper's terms: "DE-1 + 1 bridge I".
+        members: the members to average.
+        family: the group it belongs to in plots.
+        order: sort key of the row.
+        note: the purpose of the row, if the name does not tell.
+        role: its role in the summary: "one" and "two" networks, the first "bridge", its "control".
+        elastic: whether to plot the gain from running its further members only on uncertain images.
+        average_cost: for a cascade, the average cost in networks on the validation images: the first member alone
+            predicts the images that it is confident of, the others run only on the rest. None runs all members on all
+            images.
     """
 
     name: str
@@ -69,9 +70,9 @@ class RowPlan:
 
     @property
     def is_cheap(self) -> bool:
-        """Whether it costs less than two networks, and is not the first row: its share of the way to two counts.
+        """Whether it costs less than two networks and is not the first row: its share of the gain of two is shown.
 
-        What only teaches is measured beside it all the same, as the most that imitating it could bring.
+        Members that only teach do not count, so that their rows show the most that imitating them could bring.
         """
         if self.average_cost is not None:
             return self.average_cost < 2
@@ -80,28 +81,28 @@ class RowPlan:
 
 
 class Member(ABC):
-    """One member of ensembles, before anything of it is trained. A kind of member is a subclass."""
+    """One member of ensembles, before anything is trained. Each kind of member is a subclass."""
 
     family: ClassVar[str]
-    """How plots call ensembles with such members."""
+    """The name in plots of ensembles with such members."""
     usable: ClassVar[bool] = True
-    """Whether ensembles to deploy may have it; False for what only teaches others."""
+    """Whether it may be part of a deployed ensemble; False for members that only teach others."""
     alone: ClassVar[bool] = False
-    """Whether it is used by itself only, because it is another network than the recipe's."""
+    """Whether it is only used alone, because its network differs from the recipe's."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """How files and tables call it."""
+        """Its name in files and tables."""
 
     @property
     def title(self) -> str:
-        """How a row of the results table calls it alone."""
+        """Its name in the results table when used alone."""
         return self.name
 
     @property
     def reads(self) -> tuple[Member, ...]:
-        """The members whose features it takes at prediction time; they must run."""
+        """The members whose features it reads at prediction time; they must run."""
         return ()
 
     @property
@@ -111,80 +112,80 @@ class Member(ABC):
 
     @property
     def ancestors(self) -> tuple[Member, ...]:
-        """The members that it is made from; when one of them is replaced, its logits are no longer its own."""
+        """The members that it is made from; if one of them is replaced, its logits are out of date."""
         return self.reads
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """The same in a recipe, where that says what it is made from."""
+        """Its ancestors in a recipe, if they depend on the recipe."""
         return self.ancestors
 
     @property
     def imitates(self) -> Member | None:
-        """The member whose output it was trained to give, where there is one."""
+        """The member whose output it was trained to reproduce, if any."""
         return None
 
     def belongs(self, recipe: Recipe) -> bool:
-        """Whether a recipe can have it."""
+        """Whether a recipe can include it."""
         return all(member.belongs(recipe) for member in self.ancestors)
 
     @abstractmethod
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """All that is needed to load it."""
+        """All artefacts needed to load it."""
 
     @abstractmethod
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> Predictor:
-        """Make it ready to predict.
+        """Load it for prediction.
 
         Args:
             blueprint: the network.
-            tensors: of its artefacts, by place.
+            tensors: tensors of its artefacts, by place.
         """
 
     @abstractmethod
     def cost(self, blueprint: Blueprint) -> MemberCost:
-        """What it adds to a forward pass, counted."""
+        """What it adds to the cost of a forward pass."""
 
     def body(self, blueprint: Blueprint) -> Body | None:
-        """What runs for it beside the networks that it reads, to be timed; None for a network."""
+        """What runs for it besides the networks that it reads, for timing; None for a network."""
         return None
 
     def whole(self, blueprint: Blueprint) -> nn.Module | None:
-        """What runs for it where that is another network than the recipe's, with weights that mean nothing."""
+        """The network that runs for it if it differs from the recipe's, with arbitrary weights."""
         return None
 
     @classmethod
     @abstractmethod
     def parse(cls, name: str) -> Self | None:
-        """The member of this kind with a name; None where it is no name of this kind."""
+        """The member of this kind with a name; None if it is not a name of this kind."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
-        """The members of this kind that a plain run of a recipe has."""
+        """The members of this kind in a plain run of a recipe."""
         return ()
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """The rows of the results table that this kind adds: each of its members alone, unless it says otherwise."""
+        """The rows that this kind adds to the results table: by default one for each of its members alone."""
         return [RowPlan(member.title, (member,), member.family, (LAST, k)) for k, member in enumerate(cls.of(recipe))]
 
 
 K = TypeVar("K", bound=type[Member])
 
 LAST = 1000.0
-"""The order of rows that stand after those of all deep ensembles."""
+"""The order of rows after those of all deep ensembles."""
 
 KINDS: list[type[Member]] = []
-"""Every kind of member, in the order in which tables list them."""
+"""All kinds of members, in the order of tables."""
 
 METHODS: dict[str, type[Method]] = {}
-"""The kinds that a recipe has only where its `methods` name them, by that name."""
+"""The kinds that a recipe includes only if its `methods` name them, by that name."""
 
 
 class Method(Member):
-    """A kind of member that a recipe may have beside its modes and bridges, to compare them with."""
+    """A kind of member that a recipe may include besides its modes and bridges, for comparison."""
 
     method: ClassVar[str]
-    """What a recipe's `methods` call it."""
+    """The name in a recipe's `methods`."""
 
     @classmethod
     @abstractmethod
@@ -193,29 +194,29 @@ class Method(Member):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
-        """The usual ones where the recipe names the method, and those that it names one by one."""
+        """The usual ones if the recipe names the method, and those that it names individually."""
         named = [cls.parse(entry) for entry in recipe.methods]
         usual = cls.usual(recipe) if cls.method in recipe.methods else ()
         return list(dict.fromkeys([*usual, *(member for member in named if member is not None)]))
 
     @classmethod
     def order(cls, k: int) -> tuple[float, ...]:
-        """Where its k-th row stands: those of a method together, after those of all deep ensembles and bridges."""
+        """The order of its k-th row: rows of a method together, after those of all deep ensembles and bridges."""
         return LAST, 1.0 + list(METHODS).index(cls.method), float(k)
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """Each of its members alone, unless it says otherwise."""
+        """By default, one row for each of its members alone."""
         return [
             RowPlan(member.title, (member,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
         ]
 
 
 def register(kind: K) -> K:
-    """Make a kind of member known to recipes, tables, plots and the program; a decorator."""
+    """Register a kind of member for recipes, tables, plots and the command line; a decorator."""
     known = [(other.__module__, other.__qualname__) for other in KINDS]
     if (kind.__module__, kind.__qualname__) in known:
-        # A file that was changed since it was read, and is read again.
+        # A file that was edited and loaded again.
         KINDS[known.index((kind.__module__, kind.__qualname__))] = kind
     else:
         KINDS.append(kind)
@@ -225,7 +226,7 @@ def register(kind: K) -> K:
 
 
 def file_of_own_kinds() -> str:
-    """The user's file that registered kinds of members in this process; empty where there is none."""
+    """The user's file that registered kinds of members in this process; empty if there is none."""
     modules = [kind.__module__ for kind in KINDS if kind.__module__.startswith(USER)]
     return str(getattr(sys.modules.get(modules[-1]), "__file__", "")) if modules else ""
 

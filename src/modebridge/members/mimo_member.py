@@ -1,4 +1,4 @@
-"""MIMO: one network that reads M images and answers for each; in use they are one image, and it costs one pass."""
+"""MIMO: one network that reads M images and predicts each; in use all M are the same image, and it costs one pass."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class MimoMember(RivalMember):
     """A MIMO network.
 
     Args:
-        members: M.
-        width: how many times as wide as the recipe's network all but the stem is; 1 for any network, more for the
+        members: number of members M.
+        width: width of all but the stem, in multiples of the recipe's network; 1 for any network, more only for the
             paper's (its own MIMO has 2).
 
     >>> MimoMember(2).name, MimoMember(3, 2).name
@@ -41,7 +41,7 @@ class MimoMember(RivalMember):
 
     @property
     def name(self) -> str:
-        """With the number of members, and the width where it is another."""
+        """With the number of members, and the width if it is not 1."""
         return f"{self.method}-{self.members}" + ("" if self.width == 1 else f"-x{self.width}")
 
     @property
@@ -51,11 +51,11 @@ class MimoMember(RivalMember):
 
     @property
     def settings(self) -> str:
-        """How batches are made, too."""
+        """Includes how batches are built."""
         return f"{self} repeats {REPEATS} same {SAME}"
 
     def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
-        """The recipe's network, or a wider one, with another first and last layer."""
+        """The recipe's network, or a wider one, with new first and last layers."""
         if self.width == 1:
             net = blueprint.network.build(generator)
         else:
@@ -70,10 +70,10 @@ class MimoMember(RivalMember):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "mimo-2" or "mimo-2-x2"."""
-        form = re.fullmatch(r"mimo-(\d+)(?:-x([2-9]))?", name)
-        return cls(int(form[1]), int(form[2] or 1)) if form else None
+        match = re.fullmatch(r"mimo-(\d+)(?:-x([2-9]))?", name)
+        return cls(int(match[1]), int(match[2] or 1)) if match else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """Two members in a network of the same widths."""
+        """Two members in a network of the same width."""
         return [cls()]

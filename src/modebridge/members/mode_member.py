@@ -1,4 +1,4 @@
-"""Modes: independently trained networks, as they are or renumbered to match mode 0, on the base that a recipe names."""
+"""Modes: independently trained networks, unchanged or with units permuted to match mode 0, on the recipe's base."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ __all__ = [
 ]
 
 BASES: dict[str, Callable[[int], Artefact]] = {}
-"""The weights of a mode by its number, before alignment, for each `base` that a recipe may name.
+"""The weights of a mode by its number, before alignment, for each possible `base` of a recipe.
 
-Members carry a base too: "" stands for that of the recipe, so that one run can have curves and bridges on both.
+Members have a base too: "" stands for that of the recipe. So one run can have curves and bridges on several bases.
 """
 
 CASCADES = {2: 1.15, 3: 1.5}
-"""The cascades of the results table: modes and average cost. What other costs buy is drawn as a line."""
+"""The cascades of the results table: number of modes and average cost. Other costs are plotted as a line."""
 
 
 @dataclass(frozen=True)
 class ModeWeights(Artefact):
-    """A network trained from its own random start."""
+    """A network trained from its own random initialisation."""
 
     number: int
     folder = "modes"
@@ -67,11 +67,11 @@ class ModeWeights(Artefact):
 
     @classmethod
     def training(cls, recipe: Recipe) -> TrainConfig:
-        """How it is trained: as the recipe says."""
+        """The training settings, as set in the recipe."""
         return recipe.mode
 
     def epochs(self, recipe: Recipe) -> int:
-        """As the recipe says."""
+        """As set in the recipe."""
         return recipe.mode.epochs
 
     def together(self, context: Context) -> int:
@@ -97,7 +97,7 @@ class ModeWeights(Artefact):
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """A forward and a backward pass of each; the latter counts as two of the former."""
+        """One forward and one backward pass for each; a backward pass counts as two forward passes."""
         return 3 * blueprint.base_cost.flops * len(group)
 
 
@@ -106,12 +106,12 @@ BASES["sgd"] = ModeWeights
 
 @dataclass(frozen=True)
 class AlignedMode(Artefact):
-    """A mode whose units are renumbered to match those of mode 0; the same function, another point in weight space.
+    """A mode whose units are permuted to match those of mode 0: the same function, another point in weight space.
 
     Args:
-        number: of the mode.
-        by: the way of matching: that of the recipe where it aligns, so that there is one artefact of each number.
-        base: of the mode; "" for that of the recipe.
+        number: number of the mode.
+        by: the matching method; that of the recipe if it aligns, so that there is one artefact per number.
+        base: the base of the mode; "" for that of the recipe.
     """
 
     number: int
@@ -133,15 +133,15 @@ class AlignedMode(Artefact):
         return _unaligned(0, base), _unaligned(self.number, base)
 
     def ingredients(self, context: Context) -> dict[str, object]:
-        """The way of matching, and the images for it."""
+        """The matching method, and the images for it."""
         return {"by": self.by, "data": context.data.learned_from}
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
-        """Match units, and note what that brought."""
+        """Match units, and record the result."""
         context, parents = making.context, making.parents
         device = context.engine.device
-        made: dict[str, Made] = {}
+        results: dict[str, Made] = {}
         for artefact in group:
             reference, mode = (
                 load_mode(context, parents[parent.place]).to(device) for parent in artefact.parents(context.recipe)
@@ -154,17 +154,17 @@ class AlignedMode(Artefact):
                 "barrier": [result.barrier_before, result.barrier_after],
                 "summary": str(result),
             }
-            made[artefact.name] = Made(result.mode.to("cpu").state, metadata)
-        return made
+            results[artefact.name] = Made(result.mode.to("cpu").state, metadata)
+        return results
 
 
 def weights_of(number: int, recipe: Recipe, base: str = "") -> Artefact:
-    """Where the weights of a mode are kept that a run predicts with and draws curves between.
+    """The artefact with the weights of a mode that a run predicts with and fits curves between.
 
     Args:
-        number: of the mode.
-        recipe: says on which base modes are, and whether they are aligned.
-        base: another base than that of the recipe.
+        number: number of the mode.
+        recipe: determines the base of the modes, and whether they are aligned.
+        base: a base other than that of the recipe.
     """
     if number == 0 or recipe.align == "none":
         return _unaligned(number, base or recipe.base)
@@ -173,14 +173,12 @@ def weights_of(number: int, recipe: Recipe, base: str = "") -> Artefact:
 
 def _unaligned(number: int, base: str) -> Artefact:
     if base not in BASES:
-        raise ModebridgeError(
-            f"Expected base to be one of {', '.join(BASES)}, but got '{base}'; nothing here trains such networks."
-        )
+        raise ModebridgeError(f"Expected base to be one of {', '.join(BASES)}, but got '{base}'; choose one of these.")
     return BASES[base](number)
 
 
 def on_base(base: str, name: str) -> str:
-    """The name of something that stands on another base than that of the recipe.
+    """The name of something on a base other than that of the recipe.
 
     >>> on_base("swa", "I-0-1-small"), on_base("", "I-0-1-small")
     ('swa-I-0-1-small', 'I-0-1-small')
@@ -218,7 +216,7 @@ class OneNetwork(Member):
 
 @dataclass(frozen=True)
 class ModeMember(OneNetwork):
-    """A whole network.
+    """A complete network.
 
     >>> ModeMember(2).name
     'mode-2'
@@ -226,7 +224,7 @@ class ModeMember(OneNetwork):
 
     number: int
     base: ClassVar[str] = ""
-    """Where it is another one than the recipe's."""
+    """The base, if it is not the recipe's."""
     family = "deep ensemble"
 
     @property
@@ -235,7 +233,7 @@ class ModeMember(OneNetwork):
         return f"{self.base or 'mode'}-{self.number}"
 
     def belongs(self, recipe: Recipe) -> bool:
-        """Where the recipe has so many."""
+        """Whether the recipe has that many modes."""
         return self.number < recipe.modes
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
@@ -245,8 +243,8 @@ class ModeMember(OneNetwork):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "mode-2"."""
-        form = re.fullmatch(rf"{cls.base or 'mode'}-(\d+)", name)
-        return cls(int(form[1])) if form else None
+        match = re.fullmatch(rf"{cls.base or 'mode'}-(\d+)", name)
+        return cls(int(match[1])) if match else None
 
     @classmethod
     def of(cls, recipe: Recipe) -> Sequence[Member]:
@@ -275,7 +273,7 @@ class ModeMember(OneNetwork):
                 tuple(cls(k) for k in range(m)),
                 "cascade",
                 (1, 3, m),
-                f"mode 0, and {m - 1} more about the images that it is least sure of; FLOPs are the average",
+                f"mode 0, plus {m - 1} more for its least confident images; average FLOPs",
                 average_cost=cost,
             )
             for m, cost in CASCADES.items()
@@ -285,7 +283,7 @@ class ModeMember(OneNetwork):
 
 
 def mode_on(base: str, number: int) -> ModeMember:
-    """The mode that curves and bridges on a base stand on, as a member; "" is the base of the recipe."""
+    """The mode that curves and bridges on a base use, as a member; "" is the base of the recipe."""
     kinds = {kind.base: kind for kind in KINDS if issubclass(kind, ModeMember) and kind.base}
     if base and base not in kinds:
         raise ModebridgeError(

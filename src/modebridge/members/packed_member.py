@@ -26,8 +26,8 @@ class PackedMember(RivalMember):
     """A packed ensemble.
 
     Args:
-        members: M.
-        alpha: how many times as wide as the recipe's network all members together are: 1 for any network, more for the
+        members: number of members M.
+        alpha: width of all members together, in multiples of the recipe's network; 1 for any network, more only for the
             paper's.
 
     >>> PackedMember(4, 2).name, PackedMember(4, 1).name
@@ -41,7 +41,7 @@ class PackedMember(RivalMember):
 
     @property
     def name(self) -> str:
-        """With the number of members, and the width where it is another."""
+        """With the number of members, and the width if it is not 1."""
         return f"{self.method}-{self.members}" + ("" if self.alpha == 1 else f"-x{self.alpha}")
 
     @property
@@ -50,7 +50,7 @@ class PackedMember(RivalMember):
         return f"packed ensemble, {self.members} members" + ("" if self.alpha == 1 else f", width x{self.alpha}")
 
     def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
-        """Of the paper's networks narrow ones drawn one by one; of others the network itself, cut into members."""
+        """For the paper's networks, narrow ones initialised one by one; otherwise the network itself, split."""
         if self.alpha == 1 and blueprint.network.spec is None:
             return Packed(blueprint.network.build(generator), self.members, example=blueprint.example)
         spec = paper_spec(blueprint, self)
@@ -61,17 +61,17 @@ class PackedMember(RivalMember):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "packed-4" or "packed-4-x2"."""
-        form = re.fullmatch(r"packed-(\d+)(?:-x([2-9]))?", name)
-        return cls(int(form[1]), int(form[2] or 1)) if form else None
+        match = re.fullmatch(r"packed-(\d+)(?:-x([2-9]))?", name)
+        return cls(int(match[1]), int(match[2] or 1)) if match else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """Four members, in twice the width where it can be changed."""
+        """Four members, with twice the width if it can be changed."""
         return [cls(alpha=2 if recipe.net in SPECS else 1)]
 
 
 def _scaled(spec: ResNetSpec, alpha: int, members: int) -> ResNetSpec:
-    """All widths of a network, the stem's too, times alpha and divided among members."""
+    """All widths of a network, including the stem's, times alpha and divided among members."""
 
     def part(width: int) -> int:
         check_split(alpha * width, members, "the widths")

@@ -1,4 +1,4 @@
-"""Members ready to predict: from a batch, and what networks gave on it, to logits."""
+"""Members ready to predict: from a batch, and the outputs of networks on it, to logits."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from modebridge.types import Inputs
 __all__ = ["BridgePredictor", "NetworkPredictor", "Outputs", "Predictor"]
 
 Outputs: TypeAlias = Mapping[str, tuple[Tensor, Mapping[str, Tensor]]]
-"""The logits and the features by tap of every network that ran on a batch, by the network's name."""
+"""The logits and the features by tap of every network that ran on a batch, by network name."""
 
 
 class Predictor(ABC):
-    """A member ready to predict, its weights loaded.
+    """A member with its weights loaded, ready to predict.
 
     Args:
         networks: the networks that must run for it, by name; each runs once per batch, however many members use it.
@@ -37,29 +37,29 @@ class Predictor(ABC):
     @property
     @abstractmethod
     def id(self) -> str:
-        """A hash of the weights, by which its logits are known to be its own."""
+        """A hash of the weights, which identifies its logits."""
 
     @abstractmethod
     def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
-        """The logits (B, K) of each of its heads; every head is one voice in the mean."""
+        """The logits (B, K) of each of its heads; every head counts once in the mean."""
 
     def to(self, device: torch.device | str) -> Predictor:
         """The same on another device."""
         return self
 
     def module(self, mean: Mean = "probability") -> nn.Module | str:
-        """A module of logits (B, K) whose softmax is the mean of its heads', to be exported alone; or why it has none.
+        """A module to export it alone, with logits (B, K) whose softmax is the mean of its heads; or why there is none.
 
-        Networks of the recipe's architecture and bridges need none: they are parts of the ensemble that is exported.
+        Networks of the recipe's architecture and bridges need none: they are exported as parts of an ensemble.
 
         Args:
-            mean: how heads become one.
+            mean: how heads are averaged.
         """
         return "this kind of member cannot be exported"
 
 
 class NetworkPredictor(Predictor):
-    """A whole network."""
+    """A complete network."""
 
     def __init__(self, name: str, mode: Mode) -> None:
         super().__init__({name: mode})
@@ -67,7 +67,7 @@ class NetworkPredictor(Predictor):
 
     @property
     def id(self) -> str:
-        """That of the mode."""
+        """The hash of the mode."""
         return self.mode.id
 
     def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
@@ -88,7 +88,7 @@ class BridgePredictor(Predictor):
         return key_of(fingerprint(self.bridge.state_dict()), self.bridge.reads)
 
     def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
-        """The bridge's logits, of each of its heads."""
+        """The logits of each of the bridge's heads."""
         names = list(self.networks)
         return self.bridge.voices(*(outputs[names[k]][1][tap] for k, tap in self.bridge.places))
 

@@ -1,4 +1,4 @@
-"""What the kinds of members share that are ensembles inside one network: weights, prediction, cost."""
+"""Shared code of members that are ensembles inside one network: weights, prediction, cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["RivalMember", "RivalPredictor", "RivalWeights", "paper_spec"]
 
 @dataclass(frozen=True)
 class RivalWeights(Artefact):
-    """The weights of a rival's network, trained as long and as hard as a mode."""
+    """The weights of a rival's network, with the same training as a mode."""
 
     member: RivalMember
     folder = "rivals"
@@ -38,7 +38,7 @@ class RivalWeights(Artefact):
 
     @property
     def name(self) -> str:
-        """That of the member."""
+        """The name of the member."""
         return self.member.name
 
     def ingredients(self, context: Context) -> dict[str, object]:
@@ -52,7 +52,7 @@ class RivalWeights(Artefact):
         }
 
     def epochs(self, recipe: Recipe) -> int:
-        """As a mode's."""
+        """The same as for a mode."""
         return recipe.mode.epochs
 
     def together(self, context: Context) -> int:
@@ -78,32 +78,32 @@ class RivalWeights(Artefact):
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """A forward and a backward pass of each on all rows of a batch; the latter counts as two of the former."""
+        """One forward and one backward pass for each on all rows of a batch; a backward pass counts as two forward."""
         return 3 * sum(artefact.member.trained_flops(blueprint) for artefact in group)
 
 
 class RivalMember(Method):
-    """An ensemble inside one network, as one member of M heads."""
+    """An ensemble inside one network, as one member with M heads."""
 
     alone = True
 
     @abstractmethod
     def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
-        """The network that is trained, its weights drawn from the generator."""
+        """The network to train, with weights drawn from the generator."""
 
     def ready(self, blueprint: Blueprint, network: nn.Module) -> Rival:
-        """The trained network as it predicts: the same, unless a method says otherwise."""
+        """The trained network for prediction; by default the same."""
         assert isinstance(network, Rival)
         return network
 
     @property
     def settings(self) -> str:
-        """All of the method that its training depends on."""
+        """All settings of the method that affect its training."""
         return str(self)
 
     @property
     def weights(self) -> RivalWeights:
-        """What it is loaded from."""
+        """The artefact that it is loaded from."""
         return RivalWeights(self)
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
@@ -118,7 +118,7 @@ class RivalMember(Method):
         return RivalPredictor(rival, key_of(mode.id, self.name, blueprint.seed))
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
-        """As it runs for one image, all members of it."""
+        """The cost of all members for one image."""
         counted = blueprint.cost_of(self.name, lambda: self.whole(blueprint))
         return MemberCost(counted.flops, counted.params)
 
@@ -127,7 +127,7 @@ class RivalMember(Method):
         return self.ready(blueprint, self.network(blueprint, seeds.generator(blueprint.seed, "net")))
 
     def trained_flops(self, blueprint: Blueprint) -> float:
-        """Multiply-adds of a forward pass in training, for each image of a batch."""
+        """Multiply-adds of a forward pass in training, per image of a batch."""
         return self.cost(blueprint).flops
 
 
@@ -135,8 +135,8 @@ class RivalPredictor(Predictor):
     """A network of M members, each a head.
 
     Args:
-        rival: with its weights, in evaluation mode.
-        id: a hash of them.
+        rival: the network with its weights, in evaluation mode.
+        id: a hash of the weights, method and seed.
     """
 
     def __init__(self, rival: Rival, id: str) -> None:
@@ -164,11 +164,11 @@ class RivalPredictor(Predictor):
 
 
 def paper_spec(blueprint: Blueprint, member: RivalMember) -> ResNetSpec:
-    """The spec of one of the paper's networks, whose widths are known; refuses others."""
+    """The spec of one of the paper's networks, whose widths are known; raises an error for other networks."""
     spec = blueprint.network.spec
     if spec is None:
         raise ModebridgeError(
-            f"Expected one of the paper's networks for {member.name}, whose widths can be changed, but got "
-            f"'{blueprint.network.reference}'; name the method without a width."
+            f"Expected one of the paper's networks for {member.name}, because it changes widths, but got "
+            f"'{blueprint.network.reference}'; use the method without a width."
         )
     return spec

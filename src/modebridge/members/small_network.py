@@ -1,4 +1,4 @@
-"""What bridges, their heads and their control share: a body on the features of modes, all trained in one pass."""
+"""Shared code of bridges, their heads and their control: a body on the features of modes, all trained in one pass."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from modebridge.training import BridgePlan, fit_bridges
 __all__ = ["SIZE", "BridgeWeights", "SmallNetwork"]
 
 SIZE = r"(small|medium|slim\d+(?:\.\d+)?)"
-"""The sizes that `Recipe.slim` knows, as a part of members' names."""
+"""The sizes that `Recipe.slim` accepts, as part of members' names."""
 
 
 @dataclass(frozen=True)
 class BridgeWeights(Artefact):
-    """The weights of a bridge; all that are missing are trained in one pass."""
+    """The weights of a bridge; all missing ones are trained in one pass."""
 
     member: SmallNetwork
     folder = "bridges"
@@ -36,15 +36,15 @@ class BridgeWeights(Artefact):
 
     @property
     def name(self) -> str:
-        """That of the member."""
+        """The name of the member."""
         return self.member.name
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """What it reads and what it is to say."""
+        """What it reads, and its targets."""
         return self.member.learns_from(recipe)
 
     def ingredients(self, context: Context) -> dict[str, object]:
-        """Data, seed, training, size and mixup; CutMix only where there is some, as earlier runs know none."""
+        """Data, seed, training, size and mixup; CutMix only if enabled, because earlier versions did not have it."""
         recipe = context.recipe
         return {
             "data": context.data.fed_as,
@@ -58,7 +58,7 @@ class BridgeWeights(Artefact):
         }
 
     def epochs(self, recipe: Recipe) -> int:
-        """As the recipe says."""
+        """As set in the recipe."""
         return recipe.bridge.epochs
 
     def together(self, context: Context) -> int:
@@ -85,7 +85,7 @@ class BridgeWeights(Artefact):
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """Each forward and backward, and every frozen network that they read or imitate once forward."""
+        """Forward and backward for each bridge, and one forward pass per frozen network that they read or imitate."""
         members = [artefact.member for artefact in group]
         frozen = {network for member in members for network in (*member.reads, *member.teachers(blueprint.recipe))}
         trained = sum(3 * member.chosen(blueprint).flops for member in members)
@@ -93,10 +93,10 @@ class BridgeWeights(Artefact):
 
 
 class SmallNetwork(Member):
-    """What bridges and their control share: a body on the features of modes."""
+    """Shared code of bridges and their control: a body on the features of modes."""
 
     size: str
-    """Which width: "small", "medium", "slim8"."""
+    """The width: "small", "medium", "slim8"."""
 
     @property
     def body_kind(self) -> Kind:
@@ -105,7 +105,7 @@ class SmallNetwork(Member):
 
     @abstractmethod
     def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """What must be there before it is trained."""
+        """The artefacts that must exist before it is trained."""
 
     @abstractmethod
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
@@ -113,7 +113,7 @@ class SmallNetwork(Member):
 
     @property
     def position(self) -> float | None:
-        """Where on a curve its target is; None where it has none."""
+        """The position of its target on a curve; None if it has none."""
         return None
 
     def teachers(self, recipe: Recipe) -> tuple[Member, ...]:
@@ -121,11 +121,11 @@ class SmallNetwork(Member):
         return (self.imitates,) if self.imitates is not None else ()
 
     def heads(self, recipe: Recipe) -> int:
-        """How many heads its body has."""
+        """The number of heads of its body."""
         return 1
 
     def chosen(self, blueprint: Blueprint) -> ChosenBody:
-        """Its body as any of its size, with its cost."""
+        """Its body with its cost, shared by all of its size."""
         return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe))
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
@@ -141,7 +141,7 @@ class SmallNetwork(Member):
         }
         chosen = self.chosen(blueprint)
         body, heads = copy.deepcopy(chosen.body).to_empty(device="cpu"), self.heads(blueprint.recipe)
-        # In the order of memory that training leaves, which files do not know of: logits are known by content alone.
+        # In the memory format after training, which files do not store: logits are identified by content only.
         bridge = skeleton(
             Bridge(body, list(modes.values()), chosen.taps, self.position, self.name, chosen.share, heads)
         )
@@ -150,11 +150,11 @@ class SmallNetwork(Member):
         return BridgePredictor(bridge, modes)
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
-        """Its body."""
+        """The cost of its body."""
         chosen = self.chosen(blueprint)
         return MemberCost(chosen.flops, chosen.params, tuple(member.name for member in self.reads))
 
     def body(self, blueprint: Blueprint) -> Body:
-        """Its body, as any of its size."""
+        """A body of its size."""
         chosen = self.chosen(blueprint)
         return Body(copy.deepcopy(chosen.body).to_empty(device="cpu"), chosen.taps, len(self.reads))

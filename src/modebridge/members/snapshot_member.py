@@ -1,4 +1,4 @@
-"""Snapshot ensembles: one training budget cut into cycles of the learning rate, a network kept at the end of each."""
+"""Snapshot ensembles: one training budget split into learning rate cycles, keeping a network at the end of each."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from modebridge.training import TrainConfig
 __all__ = ["SnapshotMember", "SnapshotWeights"]
 
 MOST = 4
-"""Networks, where the budget is long enough for as many cycles."""
+"""Maximum number of networks, if the budget is long enough for that many cycles."""
 
 
 @dataclass(frozen=True)
 class SnapshotWeights(CycleWeights):
-    """The network at the end of a cycle, which begins where the cycle before ended.
+    """The network at the end of a cycle, which starts at the end of the previous one.
 
     Args:
-        number: of the cycle, from 1.
-        cycles: into how many the epochs of one mode are cut.
+        number: number of the cycle, from 1.
+        cycles: the number of cycles that the epochs of one mode are split into.
     """
 
     number: int
@@ -37,11 +37,11 @@ class SnapshotWeights(CycleWeights):
 
     @property
     def name(self) -> str:
-        """Its number of how many."""
+        """Its number and the number of cycles."""
         return f"{self.number}-of-{self.cycles}"
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """The cycle before."""
+        """The previous cycle."""
         return (SnapshotWeights(self.number - 1, self.cycles),) if self.number > 1 else ()
 
     def training(self, recipe: Recipe) -> TrainConfig:
@@ -50,9 +50,9 @@ class SnapshotWeights(CycleWeights):
         if mode.epochs < self.cycles:
             raise ModebridgeError(
                 f"Expected mode.epochs to be at least 1 for each of the {self.cycles} cycles of a snapshot ensemble, "
-                f"but got {mode.epochs}; raise it, or name snapshots of fewer cycles."
+                f"but got {mode.epochs}; increase it, or use snapshots with fewer cycles."
             )
-        # All cycles together are N epochs long, however many there are.
+        # All cycles together have N epochs, whatever their number.
         length = mode.epochs * self.number // self.cycles - mode.epochs * (self.number - 1) // self.cycles
         warmup = mode.warmup if self.number == 1 else 1
         return replace(mode, epochs=length, warmup=warmup, average_from=0, keep="last")
@@ -73,7 +73,7 @@ class SnapshotMember(Method, OneNetwork):
 
     @property
     def name(self) -> str:
-        """Its number of how many."""
+        """Its number and the number of cycles."""
         return f"snapshot-{self.number}-of-{self.cycles}"
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
@@ -83,18 +83,18 @@ class SnapshotMember(Method, OneNetwork):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "snapshot-3-of-4"."""
-        form = re.fullmatch(r"snapshot-(\d+)-of-(\d+)", name)
-        return cls(int(form[1]), int(form[2])) if form and 1 <= int(form[1]) <= int(form[2]) else None
+        match = re.fullmatch(r"snapshot-(\d+)-of-(\d+)", name)
+        return cls(int(match[1]), int(match[2])) if match and 1 <= int(match[1]) <= int(match[2]) else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """Four cycles, or as many as there are epochs, but two at least."""
+        """Four cycles, or as many as there are epochs, but at least two."""
         cycles = min(MOST, max(2, recipe.mode.epochs))
         return [cls(number, cycles) for number in range(1, cycles + 1)]
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """The last 2, 3, ... networks of each chain, as the authors take them: the later, the better."""
+        """The last 2, 3, ... networks of each chain, as in the authors' code: later ones are better."""
         members = [member for member in cls.of(recipe) if isinstance(member, cls)]
         counts = list(dict.fromkeys(member.cycles for member in members))
         plans: list[RowPlan] = []
@@ -102,7 +102,7 @@ class SnapshotMember(Method, OneNetwork):
             chain = sorted(member.number for member in members if member.cycles == cycles)
             for m in range(2, len(chain) + 1):
                 name = f"snapshot x{m}" + (f" of {cycles}" if len(counts) > 1 else "")
-                note = f"the last {m} of {cycles} snapshots; all of them take the training of one network"
+                note = f"the last {m} of {cycles} snapshots; together they cost the training of one network"
                 last = tuple(cls(number, cycles) for number in chain[-m:])
                 plans.append(RowPlan(name, last, cls.family, cls.order(len(plans)), note))
         return plans

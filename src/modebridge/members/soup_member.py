@@ -1,4 +1,4 @@
-"""A model soup of aligned modes: one network, whose weights are the mean of theirs."""
+"""A model soup of aligned modes: one network whose weights are the mean of theirs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["SoupMember", "SoupWeights", "soup"]
 
 
 def soup(net: nn.Module, modes: Sequence[Mode], train: Batches) -> Mode:
-    """The mode whose parameters are the mean of those of some modes, (1 / M) sum of theta_m.
+    """The mode whose parameters are the mean of those of several modes, (1 / M) sum of theta_m.
 
-    What is the same in all of them stays so to the last bit. Batch norm's statistics are estimated again.
+    Parameters that are equal in all modes stay bitwise equal. Batch norm statistics are re-estimated.
 
     Args:
-        net: the network that the modes fit, on their device.
-        modes: at least one.
+        net: the network of the modes, on their device.
+        modes: at least one mode.
         train: batches to estimate the statistics on.
     """
     first, *others = modes
@@ -42,10 +42,10 @@ def soup(net: nn.Module, modes: Sequence[Mode], train: Batches) -> Mode:
 
 @dataclass(frozen=True)
 class SoupWeights(Artefact):
-    """The mean of the first modes, their units renumbered to match those of mode 0.
+    """The mean of the first modes, with units permuted to match those of mode 0.
 
     Args:
-        count: of the modes.
+        count: number of modes.
     """
 
     count: int
@@ -55,29 +55,29 @@ class SoupWeights(Artefact):
 
     @property
     def name(self) -> str:
-        """How many modes."""
+        """The number of modes."""
         return str(self.count)
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """Mode 0 and the others aligned to it, as the recipe does it or by activations."""
+        """Mode 0 and the others aligned to it, with the recipe's method or by activations."""
         by: By = "activations" if recipe.align == "none" else recipe.align
         return weights_of(0, recipe), *(AlignedMode(k, by) for k in range(1, self.count))
 
     def ingredients(self, context: Context) -> dict[str, object]:
-        """The images that statistics are estimated on."""
+        """The images to estimate statistics on."""
         return {"data": context.data.fed_as}
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Average them."""
         context = making.context
-        made: dict[str, Made] = {}
+        results: dict[str, Made] = {}
         for artefact in group:
             places = [parent.place for parent in artefact.parents(context.recipe)]
             modes = [load_mode(context, making.parents[place]).to(context.engine.device) for place in places]
             images = context.engine.feed(context.data.statistics(cls.folder, artefact.name))
-            made[artefact.name] = Made(soup(context.placed(), modes, images).to("cpu").state)
-        return made
+            results[artefact.name] = Made(soup(context.placed(), modes, images).to("cpu").state)
+        return results
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class SoupMember(Method, OneNetwork):
 
     @property
     def name(self) -> str:
-        """With how many modes are in it."""
+        """With the number of modes."""
         return f"soup-{self.count}"
 
     @property
     def title(self) -> str:
-        """The same in words."""
+        """With the number of modes."""
         return f"soup of {self.count} aligned modes"
 
     @property
@@ -114,10 +114,10 @@ class SoupMember(Method, OneNetwork):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "soup-4"."""
-        form = re.fullmatch(r"soup-(\d+)", name)
-        return cls(int(form[1])) if form and int(form[1]) > 1 else None
+        match = re.fullmatch(r"soup-(\d+)", name)
+        return cls(int(match[1])) if match and int(match[1]) > 1 else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """Of all modes."""
+        """The soup of all modes."""
         return [cls(recipe.modes)]

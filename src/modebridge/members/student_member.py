@@ -22,20 +22,20 @@ from modebridge.training import fit_students, plan_student
 __all__ = ["DistilledMember", "StudentMember", "StudentWeights"]
 
 CASCADE = 1.2
-"""The average cost of a student with its teachers behind it, in the results table."""
+"""The average cost of a student backed by its teachers, in the results table."""
 
 Source: TypeAlias = Literal["modes", "labels", "bridged"]
-"""Who teaches: the first modes, nobody but the (mixed-up) labels, or mode 0 with its type I bridges."""
+"""The teachers: the first modes, none but the (mixed-up) labels, or mode 0 with its type I bridges."""
 
 
 @dataclass(frozen=True)
 class StudentWeights(Artefact):
-    """A network trained from a random start to say what its teachers say together; all that are missing in one pass.
+    """A network trained from a random start to predict its teachers' mean; all missing ones in one pass.
 
     Args:
-        number: which random start.
-        source: who teaches.
-        count: of the modes; 0 for all that the recipe has.
+        number: number of the random start.
+        source: the teachers.
+        count: number of modes; 0 for all of the recipe.
     """
 
     number: int
@@ -53,7 +53,7 @@ class StudentWeights(Artefact):
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its teachers."""
         if self.source == "modes":
-            # Students of students would never begin: where modes are distilled their teachers learned labels.
+            # No students of students: if modes are distilled, their teachers learned labels.
             base = "sgd" if recipe.base == "distilled" else recipe.base
             return tuple(BASES[base](k) for k in range(self.count or recipe.modes))
         if self.source == "bridged":
@@ -62,7 +62,7 @@ class StudentWeights(Artefact):
         return ()
 
     def ingredients(self, context: Context) -> dict[str, object]:
-        """Data, network, seeds, training and mixup; CutMix only where there is some, as earlier runs know none."""
+        """Data, network, seeds, training and mixup; CutMix only if enabled: earlier versions did not have it."""
         return {
             "data": context.data.fed_as,
             "net": context.network.key,
@@ -74,7 +74,7 @@ class StudentWeights(Artefact):
         }
 
     def epochs(self, recipe: Recipe) -> int:
-        """As the recipe says; as many as a mode's where it does not."""
+        """As set in the recipe; by default as many as for a mode."""
         return recipe.student_epochs or recipe.mode.epochs
 
     def together(self, context: Context) -> int:
@@ -119,7 +119,7 @@ class StudentWeights(Artefact):
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """Each forward and backward, and every network that teaches any of them once forward."""
+        """Forward and backward for each student, and one forward pass per teacher."""
         recipe, base = blueprint.recipe, blueprint.base_cost.flops
         counts = [artefact.count or recipe.modes for artefact in group if artefact.source == "modes"]
         teachers = base * max(counts, default=0)
@@ -135,7 +135,7 @@ def _bridges(recipe: Recipe) -> list[BridgeMember]:
 
 @dataclass(frozen=True)
 class DistilledMember(Method, ModeMember):
-    """A student of all modes: a member of its own, and the mode that curves and bridges on "distilled" stand on.
+    """A student of all modes: a member, and also the mode that curves and bridges on "distilled" use.
 
     >>> DistilledMember(0).name
     'distilled-0'
@@ -147,21 +147,21 @@ class DistilledMember(Method, ModeMember):
 
     @property
     def title(self) -> str:
-        """The first one goes without a number."""
+        """Without a number for the first."""
         return f"student {self.number} of all modes" if self.number else "student of all modes"
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """The first; none where the modes of the run are such students themselves."""
+        """The first; none if the modes of the run are such students themselves."""
         return [] if recipe.base == cls.base else [cls(0)]
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """All modes, where those are its teachers."""
+        """All modes, if they are its teachers."""
         return () if recipe.base == self.base else tuple(ModeMember(k) for k in range(recipe.modes))
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """Each alone, and the first as the first of a cascade, with two of its teachers behind it."""
+        """Each alone, and the first one in a cascade, followed by two of its teachers."""
         students = [member for member in cls.of(recipe) if isinstance(member, cls)]
         rows = [
             RowPlan(
@@ -169,7 +169,7 @@ class DistilledMember(Method, ModeMember):
                 (member,),
                 cls.family,
                 cls.order(k),
-                "one network that learned what all modes say together",
+                "one network trained on the mean prediction of all modes",
             )
             for k, member in enumerate(students)
         ]
@@ -178,7 +178,7 @@ class DistilledMember(Method, ModeMember):
             (cls(0), ModeMember(0), ModeMember(1)),
             "cascade",
             cls.order(len(rows)),
-            "the student, and two of its teachers about the images that it is least sure of; FLOPs are the average",
+            "the student, plus two of its teachers for its least confident images; average FLOPs",
             average_cost=CASCADE,
         )
         return [*rows, cascade] if cls(0) in students and recipe.base != cls.base else rows
@@ -186,12 +186,12 @@ class DistilledMember(Method, ModeMember):
 
 @dataclass(frozen=True)
 class StudentMember(Method, OneNetwork):
-    """A student of other teachers than all modes.
+    """A student of teachers other than all modes.
 
     Args:
-        source: who teaches.
-        count: the first so many modes.
-        number: which random start.
+        source: the teachers.
+        count: number of modes, counted from the first.
+        number: number of the random start.
 
     >>> StudentMember("modes", 2).name, StudentMember("labels").name, StudentMember("bridged", number=1).name
     ('student-2', 'student-labels', 'student-bridged-1')
@@ -205,52 +205,52 @@ class StudentMember(Method, OneNetwork):
 
     @property
     def name(self) -> str:
-        """Who teaches, and the start where it is not the first."""
+        """The teachers, and the start if it is not the first."""
         teachers = str(self.count) if self.source == "modes" else self.source
         return f"student-{teachers}" + (f"-{self.number}" if self.number else "")
 
     @property
     def title(self) -> str:
-        """Who teaches."""
+        """The teachers."""
         teachers = {"modes": f"DE-{self.count}", "labels": "labels", "bridged": "DE-1 + bridges I"}[self.source]
         return f"student of {teachers}" + (f", start {self.number}" if self.number else "")
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """Its teachers, where they are members of the run."""
+        """Its teachers, if they are members of the run."""
         if self.source == "bridged":
             return ModeMember(0), *_bridges(recipe)
         return () if recipe.base == DistilledMember.base else tuple(ModeMember(k) for k in range(self.count))
 
     def belongs(self, recipe: Recipe) -> bool:
-        """Where the recipe has so many modes; the teachers are no modes of a run whose modes are distilled."""
+        """Whether the recipe has that many modes; if modes are distilled, the teachers are not modes of the run."""
         return self.count <= recipe.modes
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """Its weights; a student of all modes is the one that is called distilled."""
+        """Its weights; a student of all modes is the one called distilled."""
         count = 0 if self.count == recipe.modes else self.count
         return (StudentWeights(self.number, self.source, count),)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "student-2", "student-labels" or "student-bridged-1"."""
-        form = re.fullmatch(r"student-([1-9]\d*|labels|bridged)(?:-([1-9]\d*))?", name)
-        if form is None:
+        match = re.fullmatch(r"student-([1-9]\d*|labels|bridged)(?:-([1-9]\d*))?", name)
+        if match is None:
             return None
-        number = int(form[2] or 0)
-        if form[1] == "labels" or form[1] == "bridged":
-            return cls("labels" if form[1] == "labels" else "bridged", number=number)
-        return cls("modes", int(form[1]), number)
+        number = int(match[2] or 0)
+        if match[1] == "labels" or match[1] == "bridged":
+            return cls("labels" if match[1] == "labels" else "bridged", number=number)
+        return cls("modes", int(match[1]), number)
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """The control that sees labels alone, and students of the cheaper teachers."""
+        """The control that learns only labels, and students of cheaper teachers."""
         two = [cls("modes", 2)] if recipe.modes > 2 else []
         return [cls("labels"), *two, cls("bridged")]
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """Each alone; the control says what it is."""
-        notes = {"labels": "no teacher: the same mixup and epochs on labels", "bridged": "taught at x1 and its bridges"}
+        """Each alone, with a note for the control."""
+        notes = {"labels": "no teacher: the same mixup and epochs on labels", "bridged": "taught by DE-1 and bridges"}
         return [
             RowPlan(member.title, (member,), member.family, cls.order(k), notes.get(member.source, ""))
             for k, member in enumerate(cls.of(recipe))

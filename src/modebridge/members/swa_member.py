@@ -15,10 +15,10 @@ __all__ = ["SwaMember", "SwaWeights"]
 
 @dataclass(frozen=True)
 class SwaWeights(ModeWeights):
-    """A network trained as the mode of its number, from the same start on the same batches, and averaged.
+    """A network trained like the mode with its number, from the same start on the same batches, and averaged.
 
-    Up to epoch 3 N / 4 of N it is that mode. From there on the learning rate stays at its value, and the weights after
-    each epoch join a running mean, which takes no part in training; batch norm's statistics are those of the mean.
+    Up to epoch 3 N / 4 of N it is identical to that mode. From there on the learning rate is constant, and the weights
+    after each epoch join a running mean, which does not affect training. Batch norm statistics are those of the mean.
     """
 
     folder = "swa"
@@ -26,16 +26,16 @@ class SwaWeights(ModeWeights):
 
     @classmethod
     def training(cls, recipe: Recipe) -> TrainConfig:
-        """The recipe's, averaged over the last quarter."""
+        """The recipe's settings, averaged over the last quarter."""
         mode = recipe.mode
-        begin = mode.average_from or min(mode.epochs, max(1, 3 * mode.epochs // 4))
-        # The mean of all snapshots: which of the means on the way looks best on validation is not asked.
-        return replace(mode, average_from=begin, keep="last")
+        start = mode.average_from or min(mode.epochs, max(1, 3 * mode.epochs // 4))
+        # Always the mean of all snapshots; intermediate means are not compared on validation.
+        return replace(mode, average_from=start, keep="last")
 
 
 @dataclass(frozen=True)
 class SwaMember(Method, ModeMember):
-    """The SWA network of a mode's number: a member of its own, and the mode that curves and bridges on "swa" stand on.
+    """The SWA network with a mode's number: a member, and also the mode that curves and bridges on "swa" use.
 
     >>> SwaMember(0).name
     'swa-0'
@@ -47,10 +47,10 @@ class SwaMember(Method, ModeMember):
 
     @property
     def title(self) -> str:
-        """The first one goes without a number."""
+        """Without a number for the first."""
         return f"SWA {self.number}" if self.number else "SWA"
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """The first; none where the modes of the run are averaged themselves."""
+        """The first; none if the modes of the run are averaged themselves."""
         return [] if recipe.base == cls.base else [cls(0)]

@@ -1,4 +1,4 @@
-"""What it takes to train members, in a unit that everybody has a feeling for: epochs of one base network."""
+"""The training cost of members, in an intuitive unit: epochs of one base network."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ __all__ = ["artefacts_behind", "base_epochs", "trained_alike"]
 
 
 def artefacts_behind(members: Iterable[Member], recipe: Recipe) -> list[Artefact]:
-    """All that must be made for some members, each once: what they are loaded from, and what that is made from."""
-    behind: dict[Artefact, None] = {}
+    """All artefacts needed for some members, each once: those they are loaded from, and the parents of those."""
+    artefacts: dict[Artefact, None] = {}
 
     def add(artefact: Artefact) -> None:
-        if artefact not in behind:
-            behind[artefact] = None
+        if artefact not in artefacts:
+            artefacts[artefact] = None
             for parent in artefact.parents(recipe):
                 add(parent)
 
     for member in members:
         for artefact in member.artefacts(recipe):
             add(artefact)
-    return list(behind)
+    return list(artefacts)
 
 
 def base_epochs(members: Sequence[Member], blueprint: Blueprint) -> float:
-    """The counted work of training some members and all that they are made from, one epoch of one network being 1.
+    """The work of training some members and all that they depend on, in epochs of one network.
 
-    A backward pass counts as two forward passes; frozen networks that several share run once.
+    A backward pass counts as two forward passes; frozen networks that several members share run once.
     """
     work = sum(kind.work(group, blueprint) * epochs for kind, epochs, group in trained_alike(members, blueprint.recipe))
     return work / (3 * blueprint.base_cost.flops)
 
 
 def trained_alike(members: Iterable[Member], recipe: Recipe) -> list[tuple[type[Artefact], int, list[Artefact]]]:
-    """All that must be trained for some members, by kind and epochs: the cycles of a chain may differ in length."""
+    """All artefacts to train for some members, by kind and epochs: the cycles of a chain may differ in length."""
     groups: dict[tuple[type[Artefact], int], list[Artefact]] = {}
     for artefact in artefacts_behind(members, recipe):
         groups.setdefault((type(artefact), artefact.epochs(recipe)), []).append(artefact)

@@ -1,4 +1,4 @@
-"""Test-time augmentation: mode 0 asked about several views of an image; nothing is trained."""
+"""Test-time augmentation: mode 0 evaluated on several views of an image; nothing is trained."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = ["TtaMember", "TtaPredictor", "View", "views_of"]
 
 @dataclass(frozen=True)
 class View:
-    """An image shifted over a margin of zeros, as training crops it, or mirrored.
+    """An image shifted over a margin of zeros, as cropped in training, or mirrored.
 
     Args:
-        down: pixels by which what is shown lies lower.
-        across: pixels by which it lies further to the right.
-        mirrored: left and right exchanged, instead of a shift.
+        down: shift downwards in pixels.
+        across: shift to the right in pixels.
+        mirrored: whether left and right are exchanged, instead of a shift.
     """
 
     down: int = 0
@@ -57,27 +57,27 @@ SHIFTS = (View(across=1), View(across=-1), View(down=1), View(down=-1))
 
 
 def views_of(count: int, *, flip: bool) -> tuple[View, ...]:
-    """The first so many of: the image as it is; mirrored where training mirrors too; shifted by one pixel each way.
+    """The first `count` of these views: the image; mirrored, if training mirrors too; shifted by one pixel each way.
 
     >>> views_of(2, flip=True)[1]
     View(down=0, across=0, mirrored=True)
     """
-    every = (View(), *([View(mirrored=True)] if flip else []), *SHIFTS)
-    if not 2 <= count <= len(every):
+    views = (View(), *([View(mirrored=True)] if flip else []), *SHIFTS)
+    if not 2 <= count <= len(views):
         raise ModebridgeError(
-            f"Expected test-time augmentation to have 2 to {len(every)} views on this data, but got {count}; name for "
+            f"Expected test-time augmentation to have 2 to {len(views)} views on this data, but got {count}; use for "
             "example tta-4."
         )
-    return every[:count]
+    return views[:count]
 
 
 class Views(nn.Module):
-    """A network asked about views: from images to the log of the mean probability, (B, K).
+    """A network evaluated on views: from images to the log of the mean probability, (B, K).
 
     Args:
         net: from images to logits.
-        views: of each image.
-        mean: how they become one.
+        views: the views of each image.
+        mean: how views are averaged.
     """
 
     def __init__(self, net: nn.Module, views: Sequence[View], mean: Mean = "probability") -> None:
@@ -92,13 +92,13 @@ class Views(nn.Module):
 
 
 class TtaPredictor(Predictor):
-    """A mode asked about views, each a head.
+    """A mode evaluated on views, one head per view.
 
     Args:
         net: the architecture, in evaluation mode.
-        name: of the mode as a member; the view that is the image itself is what it gave already.
+        name: name of the mode as a member, whose output serves for the unchanged image.
         mode: its weights.
-        views: of each image, the image itself first.
+        views: the views of each image, the unchanged image first.
     """
 
     def __init__(self, net: nn.Module, name: str, mode: Mode, views: Sequence[View]) -> None:
@@ -117,7 +117,7 @@ class TtaPredictor(Predictor):
         return [outputs[self.name][0], *logits]
 
     def module(self, mean: Mean = "probability") -> nn.Module:
-        """All of it as one module, from images to the log of the mean probability."""
+        """The whole predictor as one module, from images to the log of the mean probability."""
         return Views(self.mode.load(self.net), self.views, mean)
 
     def to(self, device: torch.device | str) -> TtaPredictor:
@@ -127,7 +127,7 @@ class TtaPredictor(Predictor):
 
 @dataclass(frozen=True)
 class TtaMember(Method):
-    """Mode 0 asked about so many views.
+    """Mode 0 evaluated on `count` views.
 
     >>> TtaMember(4).name
     'tta-4'
@@ -145,7 +145,7 @@ class TtaMember(Method):
 
     @property
     def title(self) -> str:
-        """The same in words."""
+        """With the number of views."""
         return f"test-time augmentation x{self.count}"
 
     @property
@@ -154,7 +154,7 @@ class TtaMember(Method):
         return (ModeMember(0),)
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """Those of the mode."""
+        """The artefacts of the mode."""
         return ModeMember(0).artefacts(recipe)
 
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> TtaPredictor:
@@ -165,7 +165,7 @@ class TtaMember(Method):
         )
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
-        """The network once a view; its parameters once."""
+        """One pass of the network per view; its parameters count once."""
         views = self._views(blueprint)
         counted = module_cost(Views(blueprint.bare, views), blueprint.network.image or ())
         return MemberCost(counted.flops, counted.params)
@@ -179,15 +179,15 @@ class TtaMember(Method):
         if shape is None or len(shape) != 3:
             raise ModebridgeError(
                 "Expected inputs of test-time augmentation to be images of (channels, height, width), but got "
-                f"{'several inputs by name' if shape is None else shape}; leave tta out of methods."
+                f"{'several inputs by name' if shape is None else shape}; remove tta from methods."
             )
         return views_of(self.count, flip=blueprint.recipe.data.flip)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "tta-4"."""
-        form = re.fullmatch(r"tta-(\d+)", name)
-        return cls(int(form[1])) if form else None
+        match = re.fullmatch(r"tta-(\d+)", name)
+        return cls(int(match[1])) if match else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:

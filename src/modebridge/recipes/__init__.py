@@ -1,4 +1,4 @@
-"""Choices, not algorithms: which network is trained on what, for how long."""
+"""Recipes: which network is trained on which data, and for how long."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +48,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "in1k": in1k,
     "in1k-bn": lambda: in1k("bn"),
 }
-"""Every recipe by name; each is a function that returns one."""
+"""All recipes by name, each as a function that returns one."""
 
 
 def find_recipe(name: str) -> Recipe:
@@ -59,7 +59,7 @@ def find_recipe(name: str) -> Recipe:
 
 
 def read_recipe(name: str) -> tuple[Recipe, int | None]:
-    """A recipe by name or from a user's file (.toml or .py), and the seed where the file has one.
+    """A recipe by name or from a user's file (.toml or .py), and its seed if the file has one.
 
     A .py file is a program, and is executed.
     """

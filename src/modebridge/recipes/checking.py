@@ -1,4 +1,4 @@
-"""Whether the choices of a recipe fit each other and its data: found out before anything is trained."""
+"""Checks that the choices of a recipe fit together and fit its data, before anything is trained."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["check_recipe"]
 
 
 def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
-    """Refuse a recipe whose network, images and bridges do not go together.
+    """Raise an error if the network, images and bridges of a recipe do not fit together.
 
     Args:
         recipe: the choices.
-        data: its data, where it has been read; None looks as far as that is possible without reading.
+        data: its data, if already read; None checks as much as possible without reading it.
     """
     check_reference(recipe.net)
     facts = data.facts if data is not None else facts_of(recipe)
@@ -32,8 +32,7 @@ def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
     spec, side = network.spec, facts.image[-1] if facts.image else 0
     if recipe.data.pad > side:
         raise ModebridgeError(
-            f"Expected data.pad to be at most the {side} pixels of an image's side, but got {recipe.data.pad}; "
-            "lower it."
+            f"Expected data.pad to be at most the image side of {side} pixels, but got {recipe.data.pad}; lower it."
         )
     if spec is not None:
         _check_widths(recipe, spec)
@@ -46,38 +45,38 @@ def _check_widths(recipe: Recipe, spec: ResNetSpec) -> None:
     last = [planes for planes, _ in spec.blocks()[-3:]]
     for size in ("small", "medium"):
         slim = recipe.slim(size)
-        # A bridge wider than the network that it saves is no bridge; ten times as wide is for who wants to see that.
+        # A bridge wider than the network makes no sense, but up to ten times as wide is allowed for experiments.
         if not 0.1 <= slim <= min(last):
             raise ModebridgeError(
                 f"Expected {size} to be between 0.1 and {min(last)}, the narrowest width that it divides, but got "
-                f"{slim:g}; 1 leaves widths as they are, 2 halves them."
+                f"{slim:g}; 1 keeps the widths, 2 halves them."
             )
 
 
 @torch.no_grad()
 def _check_by_running(recipe: Recipe, network: Network, inputs: Inputs) -> None:
-    """Two images through the network, and through a bridge of each size."""
+    """Run two images through the network, and through a bridge of each size."""
     net = skeleton(network.build(torch.Generator().manual_seed(0)))
     try:
-        with seeded(0):  # a network that draws in evaluation mode too must not disturb the caller's generator
+        with seeded(0):  # networks that draw random numbers must not disturb the caller's generator
             logits = call(net, inputs)
     except ModebridgeError:
         raise
-    except Exception as error:  # a user's module: anything can be wrong with it
+    except Exception as error:  # a user's module can raise anything
         raise ModebridgeError(
             f"Expected net '{recipe.net}' to run on the data's images, {shapes_of(inputs)}, but got "
-            f"'{first_line(error)}'; give it the options for such images, or other images."
+            f"'{first_line(error)}'; set its options for such images, or use other images."
         ) from error
     if logits.shape != (size_of(inputs), network.classes):
         raise ModebridgeError(
-            f"Expected net '{recipe.net}' to give logits of (batch, {network.classes}), one per class of the data, but "
-            f"got {tuple(logits.shape)} for {size_of(inputs)} images; build it with {network.classes} classes."
+            f"Expected net '{recipe.net}' to return logits of (batch, {network.classes}), one per class of the data, "
+            f"but got {tuple(logits.shape)} for {size_of(inputs)} images; build it with {network.classes} classes."
         )
     for size in recipe.sizes:
         slim = recipe.slim(size)
         if not slim >= 0.1:
             raise ModebridgeError(
-                f"Expected {size} to be at least 0.1, but got {slim:g}; 1 leaves widths as they are, 2 halves them."
+                f"Expected {size} to be at least 0.1, but got {slim:g}; 1 keeps the widths, 2 halves them."
             )
         budget = recipe.budget if size == "small" and recipe.budget else None
         choose_body(net, inputs, "I", slim=slim, budget=budget, name=f"{size} bridge")

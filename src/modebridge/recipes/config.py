@@ -1,4 +1,4 @@
-"""A recipe: every choice of a run in one frozen record."""
+"""A recipe: every choice of a run in one frozen dataclass."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from modebridge.training import TrainConfig
 __all__ = ["FOLDER", "DataConfig", "Recipe", "located"]
 
 FOLDER = "folder:"
-"""What the name of data begins with that is a folder of images in classes."""
+"""Prefix of the name of data in a folder of images sorted by class."""
 
 IMAGES = 10**9
-"""More than any data set has."""
+"""Upper limit for image counts, larger than any data set."""
 MODES = 100
-"""More would be no ensemble that anybody trains; their pairs alone are thousands of curves."""
+"""Upper limit for modes: more are never trained in practice, and would have thousands of pairs."""
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which images, and how they are fed.
+    """The images, and how they are loaded.
 
     Args:
-        name: "digits"; a set of `modebridge.data.SETS`, which is read from its official files; "folder:PATH" with
-            PATH/train/CLASS/*.jpg and so on (valid or val, and test, are cut from train where they are not beside
-            it); or a function of your own file, itself or as "FILE.py:NAME", that returns (train, valid, test) or
-            (train, test), each a pair of tensors (images, labels), an `ImageSet`, or a loader of such batches.
-        batch_size: of modes and curves.
-        bridge_batch_size: of bridges; 0 for the same.
-        train: take only so many of the training images; 0 for all.
-        valid: take only so many of the validation images; 0 for all.
-        test: take only so many of the test images; 0 for all.
-        pad: zero pixels around an image before a random crop of its own size.
-        flip: mirror half of the images.
-        noise: of digits only: standard deviation of the fixed pixel noise, in units of the images' own.
-        size: pixels of a side that the images of a folder are brought to; 0 where the set has its own (of "in1k" the
-            network's).
+        name: "digits"; a data set of `modebridge.data.SETS`, read from its official files; "folder:PATH" with
+            PATH/train/CLASS/*.jpg and so on (valid or val, and test, are cut from train if they do not exist); or your
+            own function, passed as such or as "FILE.py:NAME", that returns (train, valid, test) or (train, test), each
+            a pair of tensors (images, labels), an `ImageSet`, or a loader of such batches.
+        batch_size: batch size for modes and curves.
+        bridge_batch_size: batch size for bridges; 0 for the same.
+        train: number of training images to use; 0 for all.
+        valid: number of validation images to use; 0 for all.
+        test: number of test images to use; 0 for all.
+        pad: zero pixels added on each side before a random crop to the original size.
+        flip: whether to mirror a random half of the images.
+        noise: for digits only: standard deviation of the fixed pixel noise, relative to that of the images.
+        size: side in pixels to which the images of a folder are scaled; 0 if the data set has its own size (for "in1k"
+            the network's).
     """
 
     name: str
@@ -64,12 +64,12 @@ class DataConfig:
         _within("data.size", self.size, 0, 10_000)
         if self.name.startswith(FOLDER) and not self.size:
             raise ModebridgeError(
-                "Expected data.size to be the pixels of a side that a folder's images are brought to, but got 0; give "
+                "Expected data.size to be the side in pixels to which a folder's images are scaled, but got 0; set "
                 "for example data.size=32."
             )
         if self.size and not self.name.startswith((FOLDER, "in1k")):
             raise ModebridgeError(
-                f"Expected data.size to be 0 for {self.name[:80]}, whose images have a size already, but got "
+                f"Expected data.size to be 0 for {self.name[:80]}, whose images already have a size, but got "
                 f"{self.size}; it is for folders of images."
             )
 
@@ -79,44 +79,44 @@ class Recipe:
     """A run from data to results.
 
     Args:
-        name: how the command line calls it.
-        about: one line for people.
+        name: name on the command line.
+        about: one-line description.
         data: images and batches.
         net: the base network: one of the paper's names ("digits", "cifar10", "cifar100", "tin200", "in1k");
-            "timm:MODEL" or "torchvision:MODEL", with options in brackets where it needs them, as in
-            "timm:vit_tiny_patch16_224(img_size=32, depth=3)"; or a function of your own file that returns a module,
-            itself or as "FILE.py:NAME". It may take `classes` and `channels`.
-        modes: how many networks are trained.
-        mode: training of each mode.
-        curve: training of each curve.
-        bridge: training of all bridges together.
-        norm: of the paper's networks, "frn" or "bn"; others have their own.
-        pairs: which curves: "first" from mode 0 to each other one, "all" between all modes, "paper" all pairs of modes
-            0 to 4 and the pair 0-5.
-        type2: of which pairs there are type II bridges: of the "first" alone, or of "all" curves.
-        sizes: which sizes of bridges, of "small" and "medium".
-        small: what the widths of small bridges are divided by.
-        medium: what those of medium bridges are divided by.
-        budget: at most this share of the base's FLOPs for a small bridge, instead of `small`; 0 to go by `small`.
-        members_file: a .py file that registers kinds of members; it is executed wherever the run is looked at.
-        methods: what is trained and scored beside bridges: methods as "distilled" or "mimo" (the keys of
-            `modebridge.members.METHODS`), or single members by their names.
-        base: what the modes are that curves and bridges stand on: "sgd", trained on labels as `mode` says; "swa", the
-            means of the weights over the last quarter of such training; "distilled", students of "sgd" modes.
-        curve_loss: what curves learn: what their "ends" learned, that is labels, or between distilled modes what the
-            teachers of those say (on images mixed up by `student_mixup`); or "labels" always, which between distilled
-            modes is for comparison only.
-        control: whether a bridge that sees labels only, and no curve, is trained beside the others.
+            "timm:MODEL" or "torchvision:MODEL", with options in parentheses if needed, as in
+            "timm:vit_tiny_patch16_224(img_size=32, depth=3)"; or your own function that returns a module, passed as
+            such or as "FILE.py:NAME". It may take `classes` and `channels`.
+        modes: number of networks to train.
+        mode: training settings of each mode.
+        curve: training settings of each curve.
+        bridge: training settings of all bridges together.
+        norm: norm of the paper's networks, "frn" or "bn"; others have their own.
+        pairs: which curves to train: "first" from mode 0 to each other mode, "all" between all modes, "paper" all pairs
+            of modes 0 to 4 and the pair 0-5.
+        type2: which pairs get type II bridges: only the "first", or "all" curves.
+        sizes: sizes of bridges to train, from "small" and "medium".
+        small: divisor of the widths of small bridges.
+        medium: divisor of the widths of medium bridges.
+        budget: maximum share of the base's FLOPs for a small bridge, used instead of `small`; 0 to use `small`.
+        members_file: a .py file that registers kinds of members; it is executed whenever the run is used.
+        methods: what to train and score besides bridges: methods such as "distilled" or "mimo" (the keys of
+            `modebridge.members.METHODS`), or single members by name.
+        base: the modes that curves and bridges are built on: "sgd", trained on labels with the settings of `mode`;
+            "swa", averages of the weights over the last quarter of such training; "distilled", students of "sgd" modes.
+        curve_loss: what curves learn: "ends" for what their ends learned, that is labels or, between distilled modes,
+            their teachers' predictions (on images mixed up by `student_mixup`); "labels" for labels always, which
+            between distilled modes is for comparison only.
+        control: whether to also train a bridge on labels only, without a curve.
         mixup: alpha of the bridges' mixup; 0 for none.
-        cutmix: alpha of their CutMix; 0 for none, and beside mixup each batch gets one of the two.
-        student_epochs: how long students are trained, otherwise as modes are; 0 for as long as a mode.
+        cutmix: alpha of the bridges' CutMix; 0 for none. With mixup as well, each batch gets one of the two.
+        student_epochs: epochs of students, which are otherwise trained like modes; 0 for the same as modes.
         student_mixup: alpha of the students' mixup; 0 for none.
-        student_cutmix: alpha of their CutMix; 0 for none.
-        align: renumber the units of every other mode to match those of mode 0: "none", by "activations" (the paper, on
+        student_cutmix: alpha of the students' CutMix; 0 for none.
+        align: whether to permute the units of every other mode to match mode 0: "none", by "activations" (the paper, on
             ImageNet) or by "weights".
-        pin_start: where a curve's pin begins: at the "midpoint" of the segment, or "random" as the authors do.
-        together: how many networks are trained side by side on a GPU.
-        device: "auto" takes a GPU where there is one; "cpu" does not (for networks so small that compiling costs more).
+        pin_start: initial pin of a curve: the "midpoint" of the segment, or "random" as in the authors' code.
+        together: number of networks to train in parallel on a GPU.
+        device: "auto" uses a GPU if there is one; "cpu" does not (for networks so small that compiling costs more).
     """
 
     name: str
@@ -151,17 +151,18 @@ class Recipe:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "net", _as_text(self.net, "net"))
-        whole = self.name.isprintable() and len(self.name) <= 100 and self.name.strip(". ")
-        if not whole or "/" in self.name or "\\" in self.name:
+        valid_name = self.name.isprintable() and len(self.name) <= 100 and self.name.strip(". ")
+        if not valid_name or "/" in self.name or "\\" in self.name:
             raise ModebridgeError(
-                f"Expected name to be fit for a folder, but got {self.name[:50]!r}; use up to 100 letters and digits."
+                f"Expected name to be valid as a folder name, but got {self.name[:50]!r}; use up to 100 letters and "
+                "digits."
             )
         if len(self.about) > 1000 or not _is_text(self.about):
             raise ModebridgeError(f"Expected about to be a line of text, but got {self.about[:50]!r}; shorten it.")
         if self.members_file and not (self.members_file.endswith(".py") and _is_text(self.members_file)):
             raise ModebridgeError(
-                f"Expected members_file to be a .py file, but got {self.members_file[:50]!r}; name the file that "
-                "registers your members, or leave it out."
+                f"Expected members_file to be a .py file, but got {self.members_file[:50]!r}; set the file that "
+                "registers your members, or omit it."
             )
         if self.modes < 2:
             raise ModebridgeError(
@@ -171,10 +172,10 @@ class Recipe:
         for size in self.sizes:
             if size not in ("small", "medium"):
                 raise ModebridgeError(
-                    f"Expected sizes to be of 'small' and 'medium', but got '{size[:80]}'; choose of the two."
+                    f"Expected sizes to be 'small' or 'medium', but got '{size[:80]}'; choose from the two."
                 )
         if not self.sizes:
-            raise ModebridgeError("Expected at least one size of bridges, but got none; give sizes=small.")
+            raise ModebridgeError("Expected at least one size of bridges, but got none; set sizes=small.")
         for name in ("small", "medium"):
             if not getattr(self, name) > 0:
                 raise ModebridgeError(f"Expected {name} to be above 0, but got {getattr(self, name)}; 2 halves widths.")
@@ -193,32 +194,32 @@ class Recipe:
         _within("budget", self.budget, 0, 1)
 
     def curves(self) -> list[tuple[int, int]]:
-        """The pairs of modes that get a curve, the lower number first.
+        """The pairs of modes that get a curve, the lower index first.
 
         >>> from modebridge.recipes import find_recipe
         >>> find_recipe("digits").curves()
         [(0, 1), (0, 2), (0, 3)]
         """
-        every = [(i, j) for i in range(self.modes) for j in range(i + 1, self.modes)]
+        pairs = [(i, j) for i in range(self.modes) for j in range(i + 1, self.modes)]
         if self.pairs == "first":
-            return [(i, j) for i, j in every if i == 0]
+            return [(i, j) for i, j in pairs if i == 0]
         if self.pairs == "paper":
-            return [(i, j) for i, j in every if j <= 4 or (i, j) == (0, 5)]
-        return every
+            return [(i, j) for i, j in pairs if j <= 4 or (i, j) == (0, 5)]
+        return pairs
 
     def slim(self, size: str) -> float:
-        """What a size divides widths by: "small", "medium", or a number of its own as in "slim8"."""
+        """The divisor of widths for a size: "small", "medium", or an explicit number as in "slim8"."""
         if size in ("small", "medium"):
             return float(getattr(self, size))
         return float(size.removeprefix("slim"))
 
 
 def located(text: str, beside: Path | None = None) -> str:
-    """The text of `net` or `data.name` with a path that holds in any folder; other text as it is.
+    """The text of `net` or `data.name` with an absolute path; other text is returned unchanged.
 
     Args:
         text: "FILE.py:NAME", "folder:PATH", or a name.
-        beside: the folder that relative paths begin at; None for the current one.
+        beside: the base folder of relative paths; None for the current one.
     """
     if text.startswith(FOLDER):
         return FOLDER + absolute(text.removeprefix(FOLDER), beside)
@@ -237,7 +238,7 @@ def _within(name: str, value: float, least: float, most: float) -> None:
 
 
 def _is_text(text: str) -> bool:
-    """Whether a file can hold it: halves of characters, as from a name that is no UTF-8, are none."""
+    """Whether it can be encoded as UTF-8: lone surrogates, as from file names that are not UTF-8, cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

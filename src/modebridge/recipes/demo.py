@@ -9,7 +9,7 @@ __all__ = ["digits"]
 
 
 def digits() -> Recipe:
-    """Four small networks, the curves from the first to the others, and the bridges on top."""
+    """Four small networks, the curves from the first to the others, and their bridges."""
     return Recipe(
         name="digits",
         about="UCI hand-written digits with pixel noise, carried in the package; a minute or two on two cores",

@@ -1,4 +1,4 @@
-"""The network of a recipe: one of the paper's, of timm, of torchvision, or what a user's function returns."""
+"""The network of a recipe: one of the paper's, from timm or torchvision, or from a user's function."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _LIBRARY_MODEL = re.compile(
     r"(?P<library>timm|torchvision):(?P<model>[^()]+?)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL
 )
 LONGEST = 1000
-"""Characters of a reference: more are a mistake, and Python's own parser gives up on hostile ones."""
+"""Maximum length of a reference: longer ones are mistakes, and Python's parser fails on hostile ones."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """An architecture: enough to build it in any process.
+    """An architecture, with all that is needed to build it in any process.
 
     Args:
-        reference: one of the paper's names ("cifar10"), "timm:MODEL", "torchvision:MODEL", each with options in
-            brackets or without, or "/PATH/FILE.py:FUNCTION".
-        norm: of the paper's networks; others have their own.
-        classes: K.
-        image: (C, H, W) of one image; None where inputs are something else.
+        reference: one of the paper's names ("cifar10"), "timm:MODEL", "torchvision:MODEL", each with or without options
+            in parentheses, or "/PATH/FILE.py:FUNCTION".
+        norm: norm of the paper's networks; others have their own.
+        classes: number of classes K.
+        image: (C, H, W) of one image; None if inputs are something else.
 
     >>> Network("digits", "bn", 10, (1, 8, 8)).build(torch.Generator().manual_seed(0))(torch.rand(2, 1, 8, 8)).shape
     torch.Size([2, 10])
@@ -49,56 +49,56 @@ class Network:
 
     @property
     def spec(self) -> ResNetSpec | None:
-        """Of the paper's networks; None for others."""
+        """The spec of one of the paper's networks; None for others."""
         if self.reference not in SPECS:
             return None
         spec = spec_of(self.reference, self.norm, self.classes)
         if self.image is None or len(self.image) != 3:
             raise ModebridgeError(
                 f"Expected images of (channels, height, width) for net {self.reference}, but the data has "
-                f"{self.image or 'several inputs'}; give a network of your own."
+                f"{self.image or 'several inputs'}; use your own network."
             )
         channels, height, width = self.image
         if channels != spec.image[0]:
             raise ModebridgeError(
-                f"Expected net to take images of {channels} channels, as the data has, but {self.reference} takes "
+                f"Expected net to take images with the data's {channels} channel(s), but {self.reference} takes "
                 f"{spec.image[0]}; choose another net."
             )
         return replace(spec, image=(channels, height, width))
 
     @property
     def key(self) -> str:
-        """What tells this architecture from others, for the keys of what is trained."""
+        """Identifies the architecture in the keys of trained artefacts."""
         spec = self.spec
         return str(spec) if spec is not None else _described(self, _date(self.reference))
 
     def build(self, generator: torch.Generator) -> nn.Module:
-        """A network with weights drawn from the generator; torch's global one is left as it was.
+        """A network with weights drawn from the generator; torch's global generator is not changed.
 
-        Threads may build: those of other libraries are made one after another.
+        Thread-safe: networks of other libraries are built one at a time.
         """
         spec = self.spec
         if spec is not None:
             return ResNet(spec, generator)
-        check_reference(self.reference)  # what must be imported is, before everybody's generator is borrowed
+        check_reference(self.reference)  # import before the global generators are borrowed
         with seeded(int(torch.randint(2**62, (), generator=generator))):
             return self._from_elsewhere()
 
     def _from_elsewhere(self) -> nn.Module:
         channels = self.image[0] if self.image else None
         if split_reference(self.reference) is not None:
-            offered = {"classes": self.classes} | ({} if channels is None else {"channels": channels})
-            net = call_function(self.reference, "net", **offered)
+            arguments = {"classes": self.classes} | ({} if channels is None else {"channels": channels})
+            net = call_function(self.reference, "net", **arguments)
         else:
             factory, options = _factory(self.reference)
-            filled: dict[str, Any] = {"num_classes": self.classes}
+            defaults: dict[str, Any] = {"num_classes": self.classes}
             if channels is not None and self.reference.startswith("timm:"):
-                filled["in_chans"] = channels  # torchvision's have no such argument: they take red, green and blue
+                defaults["in_chans"] = channels  # torchvision's models have no such argument: they take RGB
             try:
-                net = factory(**(filled | options))
-            except Exception as error:  # of another library: anything can be wrong with the options
+                net = factory(**(defaults | options))
+            except Exception as error:  # another library can raise anything for wrong options
                 raise ModebridgeError(
-                    f"Expected '{self.reference}' to be built, but got {type(error).__name__}: '{first_line(error)}'; "
+                    f"Expected '{self.reference}' to build, but got {type(error).__name__}: '{first_line(error)}'; "
                     "check its options."
                 ) from error
         if not isinstance(net, nn.Module):
@@ -113,18 +113,18 @@ def network_of(recipe: Recipe, facts: DataFacts) -> Network:
     """The network of a recipe for its data.
 
     Args:
-        recipe: names it.
-        facts: of the data.
+        recipe: the recipe.
+        facts: facts about its data.
     """
     image = facts.image
     if recipe.net in SPECS and recipe.data.name in NAMED and image is not None and not recipe.data.size:
-        # The paper's networks on named sets are counted for images of their own size, whatever the set's.
+        # The paper's networks on named sets use their own image size, whatever the set's.
         image = (image[0], *SPECS[recipe.net].image[1:])
     return Network(recipe.net, recipe.norm, facts.classes, image)
 
 
 def check_reference(reference: str) -> None:
-    """Refuse a text that names no network, without building one."""
+    """Raise an error if a text does not name a network, without building one."""
     if split_reference(reference) is not None:
         find_function(reference, "net")
     elif reference not in SPECS:
@@ -132,7 +132,7 @@ def check_reference(reference: str) -> None:
 
 
 def _factory(reference: str) -> tuple[Callable[..., object], dict[str, Any]]:
-    """The function that builds a network of timm or torchvision, and the options in brackets."""
+    """The function that builds a network of timm or torchvision, and the options in parentheses."""
     parts = _LIBRARY_MODEL.fullmatch(reference) if len(reference) <= LONGEST else None
     if parts is None:
         raise ModebridgeError(
@@ -146,28 +146,30 @@ def _factory(reference: str) -> tuple[Callable[..., object], dict[str, Any]]:
             import timm
 
             known, build = timm.is_model(model) or model.startswith(("hf-hub:", "hf_hub:")), timm.create_model
-            every = timm.list_models
+            list_models = timm.list_models
         else:
             import torchvision.models
 
-            every, build = torchvision.models.list_models, torchvision.models.get_model
-            known = model in every()
+            list_models, build = torchvision.models.list_models, torchvision.models.get_model
+            known = model in list_models()
     except ImportError:
         raise ModebridgeError(
             f"Expected {library} for net '{reference[:80]}', but it is not installed; pip install 'modebridge[vision]'."
         ) from None
     except RuntimeError as error:  # "operator torchvision::nms does not exist": built for another torch
         raise ModebridgeError(
-            f"Expected {library} to fit this torch, but got '{first_line(error)}'; install a matching pair of torch "
-            "and torchvision."
+            f"Expected {library} to work with this torch, but got '{first_line(error)}'; install matching versions of "
+            "torch and torchvision."
         ) from error
     if not known:
-        raise ModebridgeError(f"Expected a network of {library}, but got '{model[:80]}'; {near(model[:80], every())}.")
+        raise ModebridgeError(
+            f"Expected a model of {library}, but got '{model[:80]}'; {near(model[:80], list_models())}."
+        )
     return partial(build, model), options
 
 
 def _options(text: str, reference: str) -> dict[str, Any]:
-    """Keywords out of "img_size=32, depth=3": values that Python writes as literals, and nothing that runs."""
+    """Keywords from "img_size=32, depth=3": values must be Python literals; nothing is executed."""
     try:
         call = ast.parse(f"_({text})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
@@ -187,14 +189,14 @@ def _name_of(keyword: ast.keyword) -> str:
 
 
 def _date(reference: str) -> int:
-    """When the file of a user's function was changed: what it builds may be another network since."""
+    """The modification time of a user's file, since an edited file may build a different network."""
     location = split_reference(reference)
     return location[0].stat().st_mtime_ns if location is not None and location[0].is_file() else 0
 
 
 @cache
 def _described(network: Network, _date: int) -> str:
-    """Layers, names and shapes, without the addresses that some layers print."""
+    """Layers, names and shapes, without the memory addresses that some layers print."""
     net = network.build(torch.Generator().manual_seed(0))
     tensors = {name: tensor for name, tensor in net.state_dict().items() if isinstance(tensor, Tensor)}
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())

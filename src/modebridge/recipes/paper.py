@@ -1,4 +1,4 @@
-"""The paper's four data sets with its settings, and short versions of two for one large GPU."""
+"""The paper's four data sets with its settings, and short versions of two of them for one large GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cifar10(norm: Norm = "frn") -> Recipe:
 
 
 def cifar100(norm: Norm = "frn") -> Recipe:
-    """ResNet-32x4, otherwise as CIFAR-10 with half the weight decay."""
+    """ResNet-32x4, otherwise like CIFAR-10 with half the weight decay."""
     base, train = cifar10(norm), replace(BEST, weight_decay=5e-4)
     return replace(
         base,
@@ -47,7 +47,7 @@ def cifar100(norm: Norm = "frn") -> Recipe:
 
 
 def tin200(norm: Norm = "frn") -> Recipe:
-    """Tiny ImageNet, ResNet-34; Nesterov as the authors' code has it, which all of their runs of this set share."""
+    """Tiny ImageNet, ResNet-34; Nesterov as in the authors' code, which affects all of their runs on this set."""
     base, train = cifar10(norm), replace(BEST, weight_decay=5e-4, nesterov="authors")
     return replace(
         base,
@@ -63,7 +63,7 @@ def tin200(norm: Norm = "frn") -> Recipe:
 
 
 def in1k(norm: Norm = "frn") -> Recipe:
-    """ImageNet, ResNet-50: 100 epochs as the authors' code has it (the paper says 200), no mixup."""
+    """ImageNet, ResNet-50: 100 epochs as in the authors' code (the paper states 200), no mixup."""
     base = cifar10(norm)
     return replace(
         base,

@@ -1,4 +1,4 @@
-"""The data of a run: read, split, put on the device, and cut into batches by name."""
+"""The data of a run: loaded, split, moved to the device, and served in batches."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ Feed: TypeAlias = Loader | Stream | PlacedLoader
 Split: TypeAlias = Literal["train", "valid", "test"]
 
 BATCH = 256
-"""Images at a time where nothing is learned from them."""
+"""Batch size when nothing is trained."""
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What networks and reports need to know of a data set.
+    """What networks and reports need to know about a data set.
 
     Args:
-        classes: K.
-        image: (C, H, W) of one image, or the shape of whatever else one input is; None where there are several.
-        class_names: what people call the classes; their numbers where nobody says.
-        counts: of the images by split.
+        classes: number of classes K.
+        image: (C, H, W) of one image, or the shape of any other single input; None if there are several inputs.
+        class_names: names of the classes; their numbers if unknown.
+        counts: number of images by split.
     """
 
     classes: int
@@ -51,12 +51,12 @@ class DataFacts:
     counts: Mapping[str, int]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, for a file."""
+        """As a dict of plain data, for a file."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> DataFacts:
-        """From what `to_dict` gave, also by way of JSON.
+        """From the output of `to_dict`, also after a round trip through JSON.
 
         >>> facts = DataFacts(2, (3, 8, 8), ("cat", "dog"), {"train": 5, "valid": 1, "test": 1})
         >>> DataFacts.from_dict(facts.to_dict()) == facts
@@ -83,11 +83,11 @@ NAMED: dict[str, tuple[int, tuple[int, int, int], dict[str, int]]] = {
     "tin200": (200, (3, 64, 64), {"train": 90_000, "valid": 10_000, "test": 10_000}),
     "in1k": (1000, (3, 224, 224), {"train": 1_231_167, "valid": 50_000, "test": 50_000}),
 }
-"""Classes, the shape of an image, and images by split."""
+"""Number of classes, image shape, and images by split."""
 
 
 def facts_of(recipe: Recipe) -> DataFacts | None:
-    """The facts of a named data set, without reading it; None for folders and functions, which must be read."""
+    """The facts about a named data set, without reading it; None for folders and functions, which must be read."""
     data = recipe.data
     if data.name.startswith(FOLDER) or split_reference(data.name) is not None:
         return None
@@ -99,12 +99,12 @@ def facts_of(recipe: Recipe) -> DataFacts | None:
     classes, image, counts = NAMED[data.name]
     if data.name == "in1k":
         image = (3, _pixels(recipe), _pixels(recipe))
-    asked = {"train": data.train, "valid": data.valid, "test": data.test}
+    limits = {"train": data.train, "valid": data.valid, "test": data.test}
     if data.name == "digits":
-        # One set, cut by count: the test split is what the other two leave.
-        total, held = sum(counts.values()), {split: asked[split] or counts[split] for split in ("train", "valid")}
+        # One set, cut by count: the test split is the rest.
+        total, held = sum(counts.values()), {split: limits[split] or counts[split] for split in ("train", "valid")}
         counts = held | {"test": total - sum(held.values())}
-    taken = {split: min(asked[split] or count, count) for split, count in counts.items()}
+    taken = {split: min(limits[split] or count, count) for split, count in counts.items()}
     return DataFacts(classes, image, _names(CLASS_NAMES.get(data.name, ()), classes), taken)
 
 
@@ -112,11 +112,11 @@ class RunData:
     """Batches of a recipe's data, on the device where they are used.
 
     Args:
-        recipe: names the data, and how it is fed.
-        seed: of the run; every loader has a name of its own, so none depends on what else is trained.
-        folder: where a named set's official files are, see `load_splits`.
-        device: where batches are wanted.
-        splits: the images, where somebody has read them already.
+        recipe: the data and how to load it.
+        seed: seed of the run; every loader has its own name, so none depends on what else is trained.
+        folder: the folder with a named set's official files, see `load_splits`.
+        device: the device for batches.
+        splits: the images, if already loaded.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class RunData:
         return Loader(images, batch, shuffle=True, seed=seed, pad=self._data.pad, flip=self._data.flip)
 
     def valid(self, count: int | None = None) -> Feed:
-        """The validation images as they are; only the first `count` where that is given."""
+        """The validation images, unaugmented; only the first `count` if given."""
         return self._plain(self._valid, count)
 
     def test(self, numbers: Tensor | None = None) -> Feed:
-        """The test images as they are; only some of them, by number, where that is given (of a loader the first)."""
+        """The test images, unaugmented; only those with the given numbers if given (from a loader, the first ones)."""
         if numbers is None:
             return self._plain(self._test)
         images = self._test
@@ -158,23 +158,23 @@ class RunData:
         )
 
     def plain_train(self, count: int) -> Feed:
-        """The first training images as they are, in order; of a user's loader as they come."""
+        """The first training images in order, unaugmented; a user's loader is used as it is."""
         return self._plain(self._train, count)
 
     def statistics(self, *names: str | int) -> Feed:
-        """Images to re-estimate batch norm on: the training images as they are learned from.
+        """Images to re-estimate batch norm on: the training images as in training.
 
-        Of sets that are streamed the first 10,000 without augmentation, as the authors take them.
+        For streamed sets the first 10,000 without augmentation, as in the authors' code.
         """
         return self.plain_train(10_000) if self.streams else self.train("statistics", *names)
 
     @property
     def streams(self) -> bool:
-        """Whether training images are read from files while they are learned from."""
+        """Whether training images are read from files during training."""
         return isinstance(self.splits.train, ImageFiles)
 
     def few(self) -> Inputs:
-        """Two training images (or inputs by name) on the CPU, to see shapes with."""
+        """Two training images (or inputs by name) on the CPU, to find shapes."""
         if isinstance(self.splits.train, LoaderSet):
             return self.splits.train.few
         inputs, _ = next(iter(self.plain_train(2)))
@@ -185,7 +185,7 @@ class RunData:
         return self._split(split).labels.cpu()
 
     def image(self, number: int) -> Tensor | None:
-        """A test image as floats (C, H, W) on the CPU; None where inputs are no images."""
+        """A test image as floats (C, H, W) on the CPU; None if inputs are not images."""
         shape = self.facts.image
         if shape is None or len(shape) != 3 or shape[0] not in (1, 3):
             return None
@@ -197,19 +197,19 @@ class RunData:
         return inputs[0].cpu()
 
     def _image_of_loader(self, test: LoaderSet, number: int) -> Tensor:
-        begin = 0
+        start = 0
         for inputs, labels in test.on(torch.device("cpu")):
-            if number < begin + len(labels):
+            if number < start + len(labels):
                 assert isinstance(inputs, Tensor)
-                return inputs[number - begin]
-            begin += len(labels)
+                return inputs[number - start]
+            start += len(labels)
         raise ModebridgeError(
-            f"Expected test to yield {len(test)} images every time, but got {begin}; give a loader that yields all."
+            f"Expected test to yield {len(test)} images every time, but got {start}; use a loader that yields all."
         )
 
     @cached_property
     def facts(self) -> DataFacts:
-        """Classes, shapes, names and counts."""
+        """Number of classes, image shape, class names and counts."""
         classes = self.splits.train.classes
         few = self.few()
         counts = {split: len(self._split(split)) for split in ("train", "valid", "test")}
@@ -218,26 +218,26 @@ class RunData:
 
     @property
     def fed_as(self) -> tuple[object, ...]:
-        """Everything about data that decides what is learned, for keys; a path says nothing of that, the hash does."""
+        """All data settings that affect training, for keys; user data is identified by its hash, not its path."""
         data = self._data
         name = data.name if data.name in NAMED else "own"
         return (name, self.learned_from, data.batch_size, data.pad, data.flip)
 
     @cached_property
     def learned_from(self) -> str:
-        """A hash of the images that training sees."""
+        """A hash of the images used in training."""
         return self._hash(self.splits.train) + self._hash(self.splits.valid)
 
     @cached_property
     def scored_on(self) -> str:
-        """A hash of the images that members are asked about."""
+        """A hash of the images used for scores."""
         return self._hash(self.splits.valid) + self._hash(self.splits.test)
 
     def _hash(self, images: Images) -> str:
         if isinstance(images, LoaderSet):
             return images.fingerprint()
         if isinstance(images, ImageFiles):
-            # Of names alone: the same files at another size are other images.
+            # The hash covers only names, and the same files at another size are different images.
             return images.fingerprint() + (f"@{self._data.size}" if self._data.size else "")
         tensors = {"images": images.images, "labels": images.labels}
         return hashlib.sha256(trees.fingerprint(tensors).encode()).hexdigest()
@@ -262,7 +262,7 @@ class RunData:
         return images.to(self._device) if isinstance(images, ImageSet) else images
 
     def _plain(self, images: Images, count: int | None = None) -> Feed:
-        """Images as they are, in order."""
+        """Images in order, unaugmented."""
         if isinstance(images, LoaderSet):
             return images.on(self._device, count)
         images = images if count is None else images.part(0, count)
@@ -271,7 +271,7 @@ class RunData:
     def _stream(
         self, files: ImageFiles, batch: int, *, train: bool = False, shuffle: bool = False, seed: int = 0
     ) -> Stream:
-        # A handful of images is read sooner than a worker starts.
+        # A few images are read faster than a worker starts.
         workers = min(16, max(1, (os.cpu_count() or 2) - 1)) if len(files) > 1000 else 0
         return Stream(
             files,
@@ -287,7 +287,7 @@ class RunData:
 
 
 def _pixels(recipe: Recipe) -> int:
-    """The side of images that are streamed: what the recipe says, else the network's own, else ImageNet's usual."""
+    """The side of streamed images: from the recipe, else the network's own, else ImageNet's usual one."""
     usual = SPECS[recipe.net].image[-1] if recipe.net in SPECS else 224
     return recipe.data.size or usual
 

@@ -19,7 +19,7 @@ __all__ = ["changed", "differences", "from_file", "from_toml", "keys_of", "read_
 T = TypeVar("T")
 
 LARGEST = 1_000_000
-"""Bytes of a recipe's file."""
+"""Maximum size of a recipe file, in bytes."""
 
 
 def keys_of(record: object, prefix: str = "") -> dict[str, Any]:
@@ -53,32 +53,32 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
                 f"Expected --set to be key=value, but got '{_short(setting)}'; write for example modes=3."
             )
         wanted[key.strip()] = text.strip()
-    # All at once, so that settings that depend on each other may come in any order.
+    # All at once, so that settings that depend on each other can come in any order.
     return _with(recipe, wanted, recipe) if wanted else recipe
 
 
-def _with(record: T, wanted: Mapping[str, str], whole: Recipe, before: str = "") -> T:
+def _with(record: T, wanted: Mapping[str, str], recipe: Recipe, parent: str = "") -> T:
     hints = get_type_hints(type(record))
-    known = keys_of(whole)
+    known = keys_of(recipe)
     values: dict[str, Any] = {}
     inner: dict[str, dict[str, str]] = {}
     for path, text in wanted.items():
         name, dot, rest = path.partition(".")
         if name not in hints or bool(dot) != is_dataclass(hints[name]):
-            below = [key for key in known if key.startswith(f"{before}{path}.")]
-            hint = f"set one of {', '.join(below)}" if below else near(before + path, known)
-            raise ModebridgeError(f"Expected a setting of the recipe, but got '{_short(before + path)}'; {hint}.")
+            below = [key for key in known if key.startswith(f"{parent}{path}.")]
+            hint = f"set one of {', '.join(below)}" if below else near(parent + path, known)
+            raise ModebridgeError(f"Expected a setting of the recipe, but got '{_short(parent + path)}'; {hint}.")
         if dot:
             inner.setdefault(name, {})[rest] = text
         else:
-            values[name] = _read(text, hints[name], f"{before}{name}")
+            values[name] = _read(text, hints[name], f"{parent}{name}")
     for name, rest_wanted in inner.items():
-        values[name] = _with(getattr(record, name), rest_wanted, whole, f"{before}{name}.")
+        values[name] = _with(getattr(record, name), rest_wanted, recipe, f"{parent}{name}.")
     return replace(record, **values)  # type: ignore[type-var]
 
 
 def _read(text: object, kind: Any, key: str) -> Any:
-    """A value of a type, from the text of a user or from TOML."""
+    """Convert text from a user, or a TOML value, to a type."""
 
     def wrong(expected: str) -> ModebridgeError:
         return ModebridgeError(f"Expected {key} to be {expected}, but got '{_short(text)}'; change the value.")
@@ -93,15 +93,15 @@ def _read(text: object, kind: Any, key: str) -> Any:
         items = text if isinstance(text, list) else [part.strip() for part in str(text).split(",") if part.strip()]
         return tuple(_read(item, get_args(kind)[0], key) for item in items)
     if kind is bool:
-        answers = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if str(text).lower() not in answers:
+        booleans = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if str(text).lower() not in booleans:
             raise wrong("true or false")
-        return answers[str(text).lower()]
+        return booleans[str(text).lower()]
     if kind is int:
         try:
             return int(str(text))
         except ValueError:
-            raise wrong("a whole number") from None
+            raise wrong("an integer") from None
     if kind is float:
         try:
             return float(str(text))
@@ -113,7 +113,7 @@ def _read(text: object, kind: Any, key: str) -> Any:
 
 
 def to_toml(recipe: Recipe, seed: int) -> str:
-    """A recipe and its seed as TOML, enough to repeat the run."""
+    """A recipe and its seed as TOML, with all that is needed to repeat the run."""
     lines = ["# What this run was made with; `modebridge run recipe.toml` repeats it.", f"seed = {seed}"]
     groups: dict[str, list[str]] = {}
     for key, value in keys_of(recipe).items():
@@ -121,7 +121,7 @@ def to_toml(recipe: Recipe, seed: int) -> str:
         groups.setdefault(group, []).append(f"{name} = {_toml(value)}")
     for group, entries in groups.items():
         lines += (["", f"[{group}]"] if group else []) + entries
-    # Plain keys must stand before the first table.
+    # Top-level keys must come before the first table.
     return "\n".join(lines) + "\n"
 
 
@@ -129,32 +129,32 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # TOML's strings are JSON's
+        return json.dumps(value, ensure_ascii=False)  # TOML strings are like JSON strings
     if isinstance(value, tuple):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return repr(value)
 
 
 def from_toml(text: str, where: str, beside: Path | None = None) -> tuple[Recipe, int]:
-    """A recipe and its seed, from what `to_toml` wrote or a person did; unknown keys are refused.
+    """A recipe and its seed, from TOML by `to_toml` or written by hand; unknown keys raise an error.
 
     Args:
-        text: in TOML.
-        where: what errors call it.
-        beside: the folder that relative paths in it begin at; None for the current one.
+        text: the TOML text.
+        where: its name in errors.
+        beside: the base folder of relative paths; None for the current one.
     """
     try:
         document = tomllib.loads(text)
     except RecursionError:
         raise ModebridgeError(
-            f"Expected '{where}' to be a recipe, but it is nested too deeply to be one; mend it."
+            f"Expected '{where}' to be a recipe, but it is nested too deeply; fix the file."
         ) from None
     except ValueError as error:  # not TOML, or a number of thousands of digits
-        raise ModebridgeError(f"Expected '{where}' to be TOML, but got '{error}'; mend it.") from None
+        raise ModebridgeError(f"Expected '{where}' to be TOML, but got '{error}'; fix the file.") from None
     seed = document.pop("seed", 0)
     if type(seed) is not int:
         raise ModebridgeError(
-            f"Expected seed in '{where}' to be a whole number, but got '{_short(seed)}'; change the value."
+            f"Expected seed in '{where}' to be an integer, but got '{_short(seed)}'; change the value."
         )
     for table, key in ((document, "net"), (document.get("data"), "name")):
         if isinstance(table, dict) and isinstance(table.get(key), str):
@@ -163,7 +163,7 @@ def from_toml(text: str, where: str, beside: Path | None = None) -> tuple[Recipe
 
 
 def read_toml(file: Path) -> tuple[Recipe, int]:
-    """`from_toml` of a file."""
+    """`from_toml` for a file."""
     with file.open("rb") as stream:
         raw = stream.read(LARGEST + 1)
     if len(raw) > LARGEST:
@@ -179,7 +179,7 @@ def read_toml(file: Path) -> tuple[Recipe, int]:
 
 
 def _short(value: object, most: int = 80) -> str:
-    """A value for a sentence, however long or deep it is."""
+    """A value for a message, shortened if it is long or deep."""
     try:
         text = str(value)
     except (RecursionError, ValueError):
@@ -187,12 +187,12 @@ def _short(value: object, most: int = 80) -> str:
     return text if len(text) <= most else text[:most] + " ..."
 
 
-def _build(kind: type[T], document: Mapping[str, Any], before: str, where: str) -> T:
+def _build(kind: type[T], document: Mapping[str, Any], parent: str, where: str) -> T:
     hints = get_type_hints(kind)
     for name in document:
         if name not in hints:
             raise ModebridgeError(
-                f"Expected the settings of a recipe in '{where}', but got '{_short(before + name)}'; "
+                f"Expected the settings of a recipe in '{where}', but got '{_short(parent + name)}'; "
                 f"{near(name, hints)}."
             )
     values: dict[str, Any] = {}
@@ -203,45 +203,45 @@ def _build(kind: type[T], document: Mapping[str, Any], before: str, where: str) 
             if not isinstance(document[name], Mapping):
                 raise ModebridgeError(
                     f"Expected [{name}] in '{where}' to be a table of settings, but got "
-                    f"'{_short(document[name])}'; write one."
+                    f"'{_short(document[name])}'; write a table."
                 )
             values[name] = _build(typing.cast("type[Any]", hint), document[name], f"{name}.", where)
         else:
-            values[name] = _read(document[name], hint, before + name)
+            values[name] = _read(document[name], hint, parent + name)
     try:
         return kind(**values)
     except TypeError as error:
         missing = str(error).partition(": ")[2]
         raise ModebridgeError(
-            f"Expected '{where}' to have every setting of {before.rstrip('.') or 'a recipe'}, but it lacks {missing}; "
+            f"Expected '{where}' to have every setting of {parent.rstrip('.') or 'a recipe'}, but it lacks {missing}; "
             "add it."
         ) from None
 
 
 def from_file(path: Path) -> tuple[Recipe, int | None]:
-    """A recipe from a user's file, and its seed where the file has one.
+    """A recipe from a user's file, and its seed if the file has one.
 
     Args:
-        path: `recipe.toml`, or a Python file with a function `recipe()` that returns a Recipe. The latter is executed,
-            with all that it says and all rights of the user: only give one that you trust.
+        path: `recipe.toml`, or a Python file with a function `recipe()` that returns a Recipe. The latter is executed
+            with the user's full rights: only use files that you trust.
     """
     if not path.is_file():
         raise ModebridgeError(f"Expected a recipe in '{path}', but there is no such file; check the path.")
     if path.suffix == ".toml":
         return read_toml(path)
     if path.suffix != ".py":
-        raise ModebridgeError(f"Expected a .toml or .py file, but got '{path}'; write a recipe as one of the two.")
+        raise ModebridgeError(f"Expected a .toml or .py file, but got '{path}'; write the recipe as one of the two.")
     make = getattr(load_file(path), "recipe", None)
-    made = run_file(path, f"recipe() in '{path}' to run", make) if callable(make) else None
-    if not isinstance(made, Recipe):
+    recipe = run_file(path, f"recipe() in '{path}' to run", make) if callable(make) else None
+    if not isinstance(recipe, Recipe):
         raise ModebridgeError(
-            f"Expected '{path}' to have a function recipe() that returns a Recipe, but got {type(made).__name__}; "
-            "begin from one of ours: replace(find_recipe('digits'), ...)."
+            f"Expected '{path}' to have a function recipe() that returns a Recipe, but got {type(recipe).__name__}; "
+            "start from an existing one: replace(find_recipe('digits'), ...)."
         )
-    return made, None
+    return recipe, None
 
 
 def differences(before: Recipe, now: Recipe) -> list[str]:
-    """What has changed between two recipes, in words."""
+    """The settings that differ between two recipes, as text."""
     old, new = keys_of(before), keys_of(now)
     return [f"{key} {old[key]} -> {value}" for key, value in new.items() if old[key] != value and key != "about"]

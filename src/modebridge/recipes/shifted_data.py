@@ -1,4 +1,4 @@
-"""Images that networks were not trained for: the test images of a run under corruptions, and images of other sets."""
+"""Images outside the training distribution: the test images of a run under corruptions, and images of other sets."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from modebridge.recipes.user_code import split_reference
 __all__ = ["ShiftedData", "known_others"]
 
 LOGITS = 1_000_000
-"""At most so many logits per member, corruption and severity are kept: 10,000 images of 100 classes, 1,000 of 1,000."""
+"""Maximum number of logits kept per member, corruption and severity: 10,000 images of 100 classes, 1,000 of 1,000."""
 OTHERS = 10_000
-"""At most so many images of another set, and no more than LOGITS and PIXELS allow."""
+"""Maximum number of images from another set, also limited by LOGITS and PIXELS."""
 PIXELS = 2**28
-"""Numbers that the images of another set may take in memory: 1 GiB."""
+"""Maximum number of values of the images of another set in memory: 1 GiB."""
 
 BUILT_IN = {
     "letters": "18 capital letters of a dot-matrix font at random places, as large as the digits",
@@ -56,13 +56,13 @@ BUILT_IN = {
 
 
 class ShiftedData:
-    """The test images of a run under corruptions, and images of other sets in the shape that its networks take.
+    """The test images of a run under corruptions, and images of other sets in the shape that its networks expect.
 
-    Corruptions act on the images as they reach the network, whose own normalisation comes after them.
+    Corruptions are applied to the network's inputs, before its own normalisation.
 
     Args:
-        recipe: names the data.
-        data: of the run.
+        recipe: the recipe of the run.
+        data: the data of the run.
     """
 
     def __init__(self, recipe: Recipe, data: RunData) -> None:
@@ -72,15 +72,15 @@ class ShiftedData:
 
     @cached_property
     def numbers(self) -> Tensor:
-        """Which test images are corrupted, by number: all, or a fixed random part; of a user's loader the first."""
+        """The numbers of the test images to corrupt: all, or a fixed random subset; from a user's loader the first."""
         total = len(self._data.labels("test"))
         return _some(total, LOGITS // self._data.facts.classes, first=isinstance(self._data.splits.test, LoaderSet))
 
     @cached_property
     def span(self) -> tuple[float, float]:
-        """The values of black and white: 0 and 1, and beyond as far as the test images go.
+        """The values of black and white: 0 and 1, extended to the range of the test images.
 
-        The digits' fixed noise goes beyond, as do images that a user has normalised.
+        The digits with their fixed noise exceed it, as do images that a user has normalised.
         """
         low, high = 0.0, 1.0
         test = self._data.splits.test
@@ -93,23 +93,23 @@ class ShiftedData:
 
     @cached_property
     def key(self) -> str:
-        """All that decides what the corrupted images are."""
+        """Identifies the corrupted images."""
         side = min(self._shape[1:])
         values = {name: [parameter(name, severity, side) for severity in SEVERITIES] for name in CORRUPTIONS}
         return f"{self._data.scored_on} {len(self.numbers)} {self.span} {values}"
 
     @property
     def batches(self) -> int:
-        """How many `corrupted` gives."""
+        """The number of batches that `corrupted` yields."""
         return len(self._data.test(self.numbers)) * len(CORRUPTIONS) * len(SEVERITIES)
 
     def corrupted(self) -> Iterator[tuple[str, Tensor]]:
-        """Batches of corrupted test images, each with its name as in "noise-1"; read once, corrupted on the fly."""
-        begin = 0
+        """Batches of corrupted test images, each with a name such as "noise-1"; read once, corrupted on the fly."""
+        start = 0
         for item in self._data.test(self.numbers):
             images, _ = check_images(item, "the test split")
-            numbers = self.numbers[begin : begin + len(images)].tolist()
-            begin += len(images)
+            numbers = self.numbers[start : start + len(images)].tolist()
+            start += len(images)
             for name in CORRUPTIONS:
                 for severity in SEVERITIES:
                     yield f"{name}-{severity}", corrupt(images, name, severity, numbers=numbers, span=self.span)
@@ -122,7 +122,7 @@ class ShiftedData:
         """The images of another set, (N, C, H, W) floats on the CPU, read once.
 
         Args:
-            name: as `known_others` gives it.
+            name: from `known_others`.
         """
         if name not in self._others:
             self._others[name] = self._read(name).contiguous()
@@ -133,9 +133,9 @@ class ShiftedData:
         return hashlib.sha256(trees.fingerprint({"images": self.other(name)}).encode()).hexdigest()
 
     def other_batches(self, name: str) -> list[Tensor]:
-        """The images of another set, cut for prediction."""
+        """The images of another set, in batches for prediction."""
         images = self.other(name)
-        return [images[begin : begin + BATCH] for begin in range(0, len(images), BATCH)]
+        return [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
 
     def _read(self, name: str) -> Tensor:
         most = min(OTHERS, max(1, LOGITS // self._data.facts.classes), max(1, PIXELS // math.prod(self._shape)))
@@ -163,7 +163,7 @@ class ShiftedData:
         return part.images if isinstance(part, ImageSet) else read_images(part, min(self._shape[1:])).images
 
     def _as_ours(self, images: Tensor) -> Tensor:
-        """Images in [0, 1] as the data set has them, so that noise or scale does not give them away."""
+        """Images in [0, 1] in the style of the data set, so that noise or scale does not give them away."""
         data = self._recipe.data
         if data.name == "digits":
             noise = torch.randn(images.shape, generator=seeds.generator(0, "others", "noise"))
@@ -178,42 +178,42 @@ class ShiftedData:
         shape = self._data.facts.image
         if shape is None or len(shape) != 3 or shape[0] not in (1, 3):
             raise ModebridgeError(
-                f"Expected images of 1 or 3 channels to corrupt, but the inputs are {shape or 'several by name'}; the "
-                "study shift is for images."
+                f"Expected images with 1 or 3 channels to corrupt, but the inputs are {shape or 'several by name'}; "
+                "use the study shift with images."
             )
         return shape[0], shape[1], shape[2]
 
 
 def known_others(names: Sequence[str], recipe: Recipe) -> list[str]:
-    """The names of other sets with paths that hold in any folder; unknown ones, and the run's own set, are refused.
+    """The names of other sets, with absolute paths; unknown names and the run's own set raise an error.
 
     Args:
-        names: "letters", "scrambled"; "svhn", "cifar10" and so on, with =FOLDER where their files are not in
+        names: "letters", "scrambled"; "svhn", "cifar10" and so on, with =FOLDER if their files are not in
             MODEBRIDGE_DATA or `data`; "folder:PATH" with images anywhere below PATH; "FILE.py:FUNCTION" as in a recipe.
-        recipe: of the run.
+        recipe: the recipe of the run.
     """
-    whole: list[str] = []
+    resolved: list[str] = []
     for name in names:
-        set_name, given, folder = name.partition("=")
+        set_name, equals, folder = name.partition("=")
         known = ("digits", "svhn", *SETS)
         if name in BUILT_IN or name.startswith(FOLDER) or split_reference(name) is not None:
-            whole.append(located(name))
-        elif set_name in known and (folder or not given):
-            whole.append(f"{set_name}={Path(folder).expanduser().resolve()}" if folder else set_name)
+            resolved.append(located(name))
+        elif set_name in known and (folder or not equals):
+            resolved.append(f"{set_name}={Path(folder).expanduser().resolve()}" if folder else set_name)
         else:
             raise ModebridgeError(
                 f"Expected --ood to name other images, but got '{name[:80]}'; "
                 f"{near(set_name[:80], [*BUILT_IN, *known])}, or folder:PATH, or FILE.py:FUNCTION."
             )
-        if whole[-1] == recipe.data.name or set_name == recipe.data.name:
+        if resolved[-1] == recipe.data.name or set_name == recipe.data.name:
             raise ModebridgeError(
-                f"Expected --ood to name another set than the run's own, but got '{name[:80]}'; choose another."
+                f"Expected --ood to name a set other than the run's own, but got '{name[:80]}'; choose another."
             )
-    return list(dict.fromkeys(whole))
+    return list(dict.fromkeys(resolved))
 
 
 def label_of(name: str) -> str:
-    """How tables call another set: without the path to it.
+    """The name of another set in tables: without its path.
 
     >>> label_of("svhn=/data/svhn"), label_of("folder:/data/cats")
     ('svhn', 'folder cats')
@@ -225,7 +225,7 @@ def label_of(name: str) -> str:
 
 
 def file_name_of(name: str) -> str:
-    """How files call another set: its label, and a hash of the path where there is one.
+    """The name of another set in files: its label, and a hash of its path if it has one.
 
     >>> file_name_of("letters"), file_name_of("folder:/data/cats")
     ('letters', 'folder-cats-4c3ca178')
@@ -235,7 +235,7 @@ def file_name_of(name: str) -> str:
 
 
 def _some(total: int, most: int, *, first: bool = False) -> Tensor:
-    """The numbers of at most so many images, in order: all, a fixed random part, or the first."""
+    """The numbers of at most `most` images, in order: all, a fixed random subset, or the first."""
     most = max(1, most)
     if total <= most or first:
         return torch.arange(min(total, most))

@@ -1,4 +1,4 @@
-"""The images that a recipe names, cut in three: a named set, a folder of classes, or what a user's function returns."""
+"""The images of a recipe in three splits: from a named set, a folder of classes, or a user's function."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ PARTS = ("train", "valid", "test")
 
 
 def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
-    """Read them.
+    """Load the splits.
 
     Args:
-        data: the recipe's choice.
-        folder: where a named set's official files are; None where MODEBRIDGE_DATA says, or `data`. Others need none.
+        data: the recipe's data settings.
+        folder: the folder with a named set's official files; None uses MODEBRIDGE_DATA, or `data`. Other data ignores
+            it.
     """
     if data.name == "digits":
         images = noisy_digits(data.noise)
-        # Cut by count: 0 would leave a split empty, so a split that is not given takes a sensible part.
+        # Cut by count: 0 would leave a split empty, so an unset split gets a sensible part.
         train, valid = data.train or len(images) // 3, data.valid or len(images) // 5
         cut = train + valid
         last = min(cut + data.test, len(images)) if data.test else len(images)
@@ -46,7 +47,7 @@ def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
         splits = load_folder(Path(data.name.removeprefix(FOLDER)), data.size)
     elif split_reference(data.name) is not None:
         find_function(data.name, "data.name")
-        with seeded(0):  # the same images in every process, even from a function that draws them
+        with seeded(0):  # the same images in every process, even if the function draws them at random
             splits = _from_function(data)
     elif data.name in SETS:
         splits = load_set(data.name, folder or os.environ.get("MODEBRIDGE_DATA", "data"))
@@ -69,14 +70,14 @@ def _some(images: Images, count: int, part: str) -> Images:
         return images
     if isinstance(images, LoaderSet):
         raise ModebridgeError(
-            f"Expected data.{part} to be 0 for a loader, which is taken whole, but got {count}; cut it in your "
+            f"Expected data.{part} to be 0 for a loader, which is used as a whole, but got {count}; limit it in your "
             "function."
         )
     return images.part(0, count)
 
 
 def _from_function(data: DataConfig) -> Splits:
-    """What a user's function returned, as three parts of one number of classes."""
+    """The result of a user's function, as three splits with the same number of classes."""
     returned = call_function(data.name, "data.name")
     given = [getattr(returned, part) for part in PARTS] if isinstance(returned, Splits) else returned
     if not isinstance(given, tuple | list) or len(given) not in (2, 3) or all(isinstance(x, Tensor) for x in given):
@@ -95,7 +96,7 @@ def _from_function(data: DataConfig) -> Splits:
         train = parts["train"]
         if not isinstance(train, ImageSet):
             raise ModebridgeError(
-                f"Expected '{data.name}' to return three loaders, but got two, and a loader cannot be cut; return "
+                f"Expected '{data.name}' to return three loaders, but got two, and a loader cannot be split; return "
                 "(train, valid, test)."
             )
         parts["train"], parts["valid"] = cut_off(train)
@@ -111,11 +112,11 @@ def _part(given: object, name: str) -> ImageSet | LoaderSet:
         images, labels = given
         if labels.is_floating_point() or labels.is_complex() or labels.dim() != 1 or not len(labels):
             raise ModebridgeError(
-                f"Expected the labels of {name} to be whole numbers of shape (N,), but got {labels.dtype} "
-                f"{tuple(labels.shape)}; give class indices."
+                f"Expected the labels of {name} to be integers of shape (N,), but got {labels.dtype} "
+                f"{tuple(labels.shape)}; pass class indices."
             )
         return ImageSet(images, labels.long(), int(labels.max()) + 1)
-    return LoaderSet(given, name, ordered=name != "train")  # type: ignore[arg-type]  # it looks whether it is one
+    return LoaderSet(given, name, ordered=name != "train")  # type: ignore[arg-type]  # LoaderSet checks it
 
 
 def _check_augmentation(data: DataConfig, train: Images) -> None:
@@ -123,6 +124,6 @@ def _check_augmentation(data: DataConfig, train: Images) -> None:
         return
     got = "a loader" if isinstance(train, LoaderSet) else "inputs of another kind"
     raise ModebridgeError(
-        f"Expected images in one tensor for data.pad and data.flip, but '{data.name}' returns {got}; leave them out, "
+        f"Expected images in one tensor for data.pad and data.flip, but '{data.name}' returns {got}; set both to 0 "
         "and augment in your function."
     )

@@ -1,4 +1,4 @@
-"""Functions in a user's own Python file: named by text, imported once, called with the arguments that they take."""
+"""Functions in a user's Python file: referenced as text, imported once, called with the arguments that they take."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 USER = "modebridge_user_"
-"""How the modules of users' files begin."""
+"""Prefix of the modules of users' files."""
 
 _REFERENCE = re.compile(r"(?P<path>.+\.py):(?P<name>[^\W\d]\w*)", re.DOTALL)
 _LOADED: dict[tuple[Path, int], ModuleType] = {}
-"""By path and date: a file that was edited meanwhile is another."""
-_TURN = threading.RLock()
+"""By path and modification time: an edited file is loaded again."""
+_LOCK = threading.RLock()
 
 
 def split_reference(text: str) -> tuple[Path, str] | None:
@@ -53,24 +53,24 @@ def split_reference(text: str) -> tuple[Path, str] | None:
 
 
 def absolute(path: Path | str, beside: Path | None = None) -> str:
-    """A path that holds in any folder.
+    """An absolute path.
 
     Args:
-        path: of a user; "~" is the home.
-        beside: the folder that relative paths begin at; None for the current one.
+        path: a path from a user; "~" is the home folder.
+        beside: the base folder of relative paths; None for the current one.
     """
     try:
         return str(((beside or Path.cwd()) / Path(path).expanduser()).resolve())
-    except (OSError, ValueError, RuntimeError):  # no path at all: whoever reads it says so
+    except (OSError, ValueError, RuntimeError):  # not a path; reading it will raise the error
         return str(path)
 
 
 def reference_to(function: Callable[..., object], what: str) -> str:
-    """The text by which a function is found again in another process: "/PATH/FILE.py:NAME".
+    """The text that identifies a function in another process: "/PATH/FILE.py:NAME".
 
     Args:
-        function: at the top of a file of the user's own.
-        what: the setting that it is given for.
+        function: a function at the top level of a user's file.
+        what: the setting that it is used for.
     """
     name = getattr(function, "__qualname__", type(function).__qualname__)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
@@ -78,36 +78,36 @@ def reference_to(function: Callable[..., object], what: str) -> str:
 
     def wrong(reason: str) -> ModebridgeError:
         return ModebridgeError(
-            f"Expected {what} to be a function that another process can find again, but got {reason}; write it with "
-            "def at the top of your recipe's .py file."
+            f"Expected {what} to be a function that another process can import, but got {reason}; write it with "
+            "def at the top level of your recipe's .py file."
         )
 
     if "<lambda>" in name:
         raise wrong("a lambda")
     if not (inspect.isfunction(function) or inspect.isclass(function)) or "." in name:
-        raise wrong(f"{name}, which is not at the top of a file")
+        raise wrong(f"{name}, which is not at the top level of a file")
     if file is None or Path(file).suffix != ".py":
-        raise wrong(f"{name}, which is in no .py file")
+        raise wrong(f"{name}, which is not in a .py file")
     if module is not None and module.__package__:
         raise wrong(f"{module.__name__}.{name}, which is part of a package")
     return f"{absolute(file)}:{name}"
 
 
 def load_file(path: Path) -> ModuleType:
-    """A user's Python file as a module, executed once per process; it may import the files beside it."""
+    """A user's Python file as a module, executed once per process; it may import the files next to it."""
     try:
         path = path.resolve()
         key = (path, path.stat().st_mtime_ns)
     except (OSError, ValueError):
         raise ModebridgeError(
-            f"Expected a Python file in '{path}', but there is no such file; check the path."
+            f"Expected '{path}' to be a Python file, but it does not exist; check the path."
         ) from None
     running = sys.modules.get("__main__")
     if running is not None and Path(getattr(running, "__file__", None) or "").resolve() == path:
-        return running  # the user's program started this one: executing it again would start another
-    with _TURN:
+        return running  # already running as the main program: executing it again would start another run
+    with _LOCK:
         if key not in _LOADED:
-            # The same in every process, so that what is defined there can be pickled.
+            # The name is the same in every process, so that objects defined there can be pickled.
             name = f"{USER}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
             spec = importlib.util.spec_from_file_location(name, path)
             assert spec is not None
@@ -124,11 +124,11 @@ def load_file(path: Path) -> ModuleType:
 
 
 def find_function(reference: str, what: str) -> Callable[..., object]:
-    """The function of "/PATH/FILE.py:NAME".
+    """The function for "/PATH/FILE.py:NAME".
 
     Args:
-        reference: of the function.
-        what: the setting that names it.
+        reference: the reference to the function.
+        what: the setting that contains it.
     """
     location = split_reference(reference)
     assert location is not None
@@ -136,20 +136,20 @@ def find_function(reference: str, what: str) -> Callable[..., object]:
     module = load_file(path)
     function = getattr(module, name, None)
     if not callable(function):
-        known = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
+        names = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
         raise ModebridgeError(
-            f"Expected {what} to be a function in '{path}', but it has no '{name}'; {near(name, known)}."
+            f"Expected {what} to be a function in '{path}', but it has no '{name}'; {near(name, names)}."
         )
     return function  # type: ignore[no-any-return]
 
 
 def call_function(reference: str, what: str, **offered: object) -> Any:
-    """What a user's function returns.
+    """Call a user's function and return its result.
 
     Args:
         reference: "/PATH/FILE.py:NAME".
-        what: the setting that names it.
-        offered: arguments that it gets where its signature has them.
+        what: the setting that contains it.
+        offered: arguments, passed only if the function's signature has them.
     """
     function = find_function(reference, what)
     path, _, name = reference.rpartition(":")
@@ -162,36 +162,36 @@ def _arguments(
 ) -> dict[str, object]:
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a class of C, say: it takes what it takes
+    except (TypeError, ValueError):  # for example a class written in C, without a signature
         return {}
     taken = {name: value for name, value in offered.items() if name in parameters}
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     for name, parameter in parameters.items():
         if name not in taken and parameter.default is parameter.empty and parameter.kind not in optional:
-            known = " or ".join(offered) or "none"
+            names = " or ".join(offered) or "none"
             raise ModebridgeError(
-                f"Expected {what} '{reference}' to take no argument but {known}, but it asks for '{name}'; give it a "
+                f"Expected {what} '{reference}' to take no argument but {names}, but it requires '{name}'; give it a "
                 "default."
             )
     return taken
 
 
 def run_file(path: Path, what: str, work: Callable[[], object]) -> Any:
-    """Do some work of a user's file, with its folder on the path: its imports may come as late as in a function.
+    """Run code of a user's file with its folder on sys.path, because functions may import late.
 
     Args:
-        path: of the file.
-        what: what is expected of it, for the sentence where it fails.
-        work: a part of it.
+        path: the file.
+        what: what is expected of it, for the error message.
+        work: the code to run.
     """
     sys.path.insert(0, str(path.parent))
     try:
         return work()
     except ModebridgeError:
         raise
-    except (Exception, SystemExit) as error:  # it is a user's program: anything can be wrong with it
+    except (Exception, SystemExit) as error:  # a user's program can raise anything
         raise ModebridgeError(
-            f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'; mend it."
+            f"Expected {what}, but got {type(error).__name__}: '{first_line(error)}'; fix it."
         ) from error
     finally:
         sys.path.remove(str(path.parent))
@@ -199,7 +199,7 @@ def run_file(path: Path, what: str, work: Callable[[], object]) -> Any:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """The global generators of torch, NumPy and Python at a seed, then where they were: for the code of others."""
+    """Seed the global generators of torch, NumPy and Python, then restore them: for code of others."""
     with seeds.borrowed(seed):
         python, numpy = random.getstate(), np.random.get_state()
         random.seed(seed)

@@ -1,4 +1,4 @@
-"""A run as a graph: a store of what is made, a plan of what is missing, an executor that makes it, what it shows."""
+"""A run as a graph: a store for artefacts, a plan of what is missing, an executor that makes it, and the results."""
 
 from modebridge.runs.assemble import assembled, ensemble_of, some_images
 from modebridge.runs.data_facts import blueprint_for

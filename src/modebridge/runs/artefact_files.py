@@ -1,4 +1,4 @@
-"""One artefact as it lies in its folder: tensors, and notes that are sealed with the tensors' hash."""
+"""The files of one artefact in its folder: tensors, and metadata sealed with the tensors' hash."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ FILES = ("meta.json", "weights.safetensors")
 
 
 def read_artefact(path: Path, *, known: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and notes of an artefact, wherever it lies, or what is wrong with it, as a Damage.
+    """The tensors and metadata of an artefact folder; raises Damage if something is wrong.
 
     Args:
         path: its folder.
-        known: whether its tensors were found to fit their hash before, and not changed since.
+        known: whether its tensors were already verified by hash, and have not changed since.
     """
-    notes, weights = (path / name for name in FILES)
-    meta = unsealed(notes)
+    metadata_file, weights = (path / name for name in FILES)
+    meta = unsealed(metadata_file)
     if not os.path.lexists(weights):
         raise Damage(f"{weights.name} is missing")
     try:
         tensors = safetensors.torch.load_file(weights)
-        whole = known or meta.get("hash") == trees.fingerprint(tensors)
-    except Exception as error:  # a broken file raises whatever its reader stumbles over
+        intact = known or meta.get("hash") == trees.fingerprint(tensors)
+    except Exception as error:  # a broken file can raise anything
         raise Damage(f"{weights.name} cannot be read") from error
-    if not whole:
-        raise Damage(f"{weights.name} does not fit its hash")
+    if not intact:
+        raise Damage(f"{weights.name} does not match its hash")
     return tensors, meta
 
 
 def stamp_of(*files: Path) -> tuple[object, ...]:
-    """By which a file is known to be the one that was looked at; unlike any other where it cannot be looked at."""
+    """Identifies the current version of files; unequal to any other stamp if a file cannot be accessed."""
     try:
         stats = [file.stat() for file in files]
     except OSError:

@@ -1,4 +1,4 @@
-"""From a run folder to an ensemble that can be exported: weights, temperatures and scores as they were kept."""
+"""From a run folder to an ensemble that can be exported, with its stored weights, temperatures and scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from modebridge.types import Batches
 __all__ = ["assembled", "ensemble_of", "some_images"]
 
 BUDGET = 1.2
-"""What is advised where no members are named: one network and a fifth."""
+"""The budget for the recommended ensemble if no members are named: 1.2 networks."""
 
 
 def ensemble_of(
@@ -38,19 +38,20 @@ def ensemble_of(
     mean: Mean = "probability",
     cascades: bool = True,
 ) -> tuple[BridgedEnsemble, dict[str, Any]]:
-    """An ensemble out of a run folder, calibrated on the kept validation logits; needs no data set.
+    """Build an ensemble from a run folder, calibrated on the stored validation logits; needs no data set.
 
     Args:
-        folder: of a finished run.
-        members: their names, as `mode-0` and `I-0-1-small`; None takes what `advise` recommends for 1.2 networks.
-        average_cost: of a cascade, in networks: its threshold is chosen on the validation split.
-        threshold: the same by the threshold itself.
-        mean: how the members' probabilities become one.
+        folder: the folder of a finished run.
+        members: names of members, such as `mode-0` and `I-0-1-small`; None uses what `advise` recommends for 1.2
+            networks.
+        average_cost: average cost of a cascade, in networks: its threshold is chosen on the validation split.
+        threshold: threshold of a cascade, used instead of `average_cost`.
+        mean: how the members' probabilities are averaged.
         cascades: whether `advise` may recommend a cascade.
 
     Returns:
-        The ensemble, and what `export` takes beside it by name: example, names, classes, scores, about, temperatures,
-        unit, and the threshold of a cascade, None of what is none.
+        The ensemble, and further keyword arguments for `export`: example, names, classes, scores, about, temperatures,
+        unit, and the threshold of a cascade; None for those that do not apply.
     """
     run = folder if isinstance(folder, RunFolder) else RunFolder(folder, writes=False)
     recipe, seed = find_recipe_of(run)
@@ -65,15 +66,15 @@ def ensemble_of(
     if average_cost is not None:
         if named and len(names) < 2 and average_cost >= 1:
             raise ModebridgeError(
-                f"Expected at least two members for a cascade of average cost {average_cost:g}, but got {names[0]} "
-                "alone; name the members to ask about unsure images too, or leave the average cost out."
+                f"Expected at least two members for a cascade of average cost {average_cost:g}, but got only "
+                f"{names[0]}; name the members for uncertain images too, or omit the average cost."
             )
         threshold = answers.threshold(names, average_cost)
-    # A budget for everybody needs no threshold.
+    # A budget that covers all images needs no threshold.
     threshold = threshold if threshold is not None and threshold < ALL else None
     blueprint = blueprint_for(recipe, seed, run)
     example = _example(run, blueprint)
-    blueprint.net  # noqa: B018 - what is wrong with the network is said as it is
+    blueprint.net  # noqa: B018 - raises the network's own error
     loaded = {name: _loaded(run, blueprint, parse_member(name)) for name in names}
     ensemble = assembled(blueprint, loaded, mean)
     temperatures = temperatures_of(answers, names, mean)
@@ -87,7 +88,7 @@ def ensemble_of(
         "about": f"{recipe.name}, seed {seed}: {recipe.about}",
         "temperatures": temperatures,
         "threshold": threshold,
-        # A network of another kind is no unit of itself: costs are those of the table.
+        # A network of another kind cannot be its own unit: costs are relative to the recipe's network.
         "unit": None
         if all(isinstance(one, NetworkPredictor | BridgePredictor) for one in loaded.values())
         else blueprint.base_cost,
@@ -95,7 +96,7 @@ def ensemble_of(
 
 
 def some_images(recipe: Recipe, data: Path | None, seed: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Up to 256 training images to calibrate eight bits on, and up to 2,000 validation images with their labels."""
+    """Up to 256 training images to calibrate int8 quantisation, and up to 2,000 validation images with labels."""
     run_data = RunData(recipe, seed, data)
 
     def first(batches: Batches, count: int) -> tuple[Tensor, Tensor]:
@@ -106,14 +107,14 @@ def some_images(recipe: Recipe, data: Path | None, seed: int) -> tuple[Tensor, t
 
 
 def _ordered(answers: Answers, members: Sequence[str]) -> list[str]:
-    """Networks first, each group in the order given: the first is the one that answers alone where it is sure."""
+    """Networks first, each group in the given order: the first one alone predicts the images it is confident of."""
     names = list(dict.fromkeys(members))
     for name in names:
         if name not in answers.test:
             raise ModebridgeError(f"Expected a member of this run, but got '{name}'; {near(name, answers.test)}.")
         if not answers.costs[name].usable:
             raise ModebridgeError(
-                f"Expected modes and bridges to export, but got '{name}'; a network on a curve only teaches bridges."
+                f"Expected modes and bridges to export, but got '{name}'; a network on a curve is only a bridge target."
             )
     networks = [name for name in names if not answers.costs[name].reads]
     others = [name for name in names if name not in networks]
@@ -129,7 +130,7 @@ def _ordered(answers: Answers, members: Sequence[str]) -> list[str]:
 
 
 def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: Mean = "probability") -> BridgedEnsemble:
-    """Modes and bridges as one ensemble; a member that is another network alone, as the only mode of it."""
+    """Modes and bridges as one ensemble; a member with a different network alone, as its only mode."""
     for name, predictor in predictors.items():
         if isinstance(predictor, NetworkPredictor | BridgePredictor):
             continue
@@ -139,7 +140,7 @@ def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: M
         if len(predictors) > 1:
             raise ModebridgeError(
                 f"Expected '{name}' to be exported alone, because it is not one plain pass of the recipe's network, "
-                f"but got {', '.join(predictors)}; name it alone."
+                f"but got {', '.join(predictors)}; export it alone."
             )
         return BridgedEnsemble(module, [Mode.from_module(module)])
     modes = [predictor.mode for predictor in predictors.values() if isinstance(predictor, NetworkPredictor)]
@@ -148,7 +149,7 @@ def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: M
 
 
 def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> Predictor:
-    """A member with the weights whose logits are kept."""
+    """A member with the weights that its stored logits come from."""
     artefacts = member.artefacts(blueprint.recipe)
     tensors = {artefact.place: run.read(artefact.place)[0] for artefact in artefacts}
     predictor = _fitting(blueprint, member, tensors)
@@ -156,8 +157,8 @@ def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> Predictor:
         reasons = [f"{place}: {run.damage[place]}" for place in tensors if place in run.damage]
         detail = f" ({'; '.join(reasons)})" if reasons else ""
         raise ModebridgeError(
-            f"Expected the weights of {member.name} in '{run.path}' to be those whose answers are kept, but they are "
-            f"missing or have changed{detail}; finish the run: modebridge run --out {run.path}."
+            f"Expected the weights of {member.name} in '{run.path}' to be those of the stored predictions, but they "
+            f"are missing or have changed{detail}; finish the run: modebridge run --out {run.path}."
         )
     return predictor
 
@@ -165,25 +166,25 @@ def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> Predictor:
 def _fitting(blueprint: Blueprint, member: Member, tensors: Mapping[str, Tensors]) -> Predictor | None:
     try:
         return member.load(blueprint, tensors) if all(tensors.values()) else None
-    except (ModebridgeError, RuntimeError, KeyError):  # of another network, by hand: as good as missing
+    except (ModebridgeError, RuntimeError, KeyError):  # weights of another network, put there by hand, count as missing
         return None
 
 
 def _class_names(run: RunFolder, recipe: Recipe) -> list[str] | None:
-    """What people call the classes; None where they have only numbers."""
+    """The class names; None if classes only have numbers."""
     names = list(facts_for(recipe, run).class_names)
     return None if names == [str(k) for k in range(len(names))] else names
 
 
 def _scores(answers: Answers, names: Sequence[str], threshold: float | None, mean: Mean) -> dict[str, Any]:
-    """Of what the file does unless it is told otherwise."""
+    """The scores of the exported file with its default settings."""
     combined = answers.score(names, threshold=threshold, mean=mean)
     keys = ("accuracy", "nll", "ece", "brier", "raw_nll", "relative_flops", "relative_params", "asked")
     return {"split": "test", "images": len(answers.test_labels), **{key: getattr(combined, key) for key in keys}}
 
 
 def _example(run: RunFolder, blueprint: Blueprint) -> Tensor:
-    """The real images that the folder keeps for its page, else noise of their shape."""
+    """The real images that the folder stores for its page, else noise of their shape."""
     i, j = blueprint.recipe.curves()[0]
     images = run.read(f"samples/{i}-{j}")[0].get("images")
     noise = blueprint.example

@@ -1,4 +1,4 @@
-"""What `modebridge bench` times of a recipe or a run folder, and where it was timed."""
+"""What `modebridge bench` times for a recipe or a run folder, and on which machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["contenders_for", "random_contenders", "surroundings"]
 
 
 def contenders_for(blueprint: Blueprint) -> tuple[list[Contender], tuple[int, ...]]:
-    """The contenders of a recipe's network with weights that were drawn now, and the shape of its images.
+    """The contenders for a recipe's network with newly initialised weights, and the shape of its images.
 
     Four modes and three bridges, or as many as the recipe has.
     """
@@ -46,15 +46,15 @@ def random_contenders(
     budget: float | None = None,
     seed: int = 0,
 ) -> list[Contender]:
-    """The contenders of a network with weights that were drawn and not trained: time is the same.
+    """The contenders for a network with random, untrained weights: these take the same time.
 
     Args:
-        build: gives the network, its weights drawn from the generator.
-        images: one or two, to see shapes with.
-        modes: how many networks; one bridge of type I fewer, as many as there are curves from the first.
-        slim: what the widths of bridges are divided by.
-        budget: the share of the network's FLOPs that a bridge may take, instead of `slim`.
-        seed: of the weights.
+        build: returns the network, with weights drawn from the generator.
+        images: one or two images, to find shapes.
+        modes: number of networks; there is one type I bridge for each curve from the first to another.
+        slim: divisor of the widths of bridges.
+        budget: maximum share of the network's FLOPs for a bridge, used instead of `slim`.
+        seed: seed of the weights.
     """
     net = build(generator(seed, "net"))
 
@@ -77,7 +77,7 @@ def random_contenders(
 
 
 def surroundings(device: str, *, bf16: bool = False) -> dict[str, Any]:
-    """Machine, versions, threads, load and date: what a time means nothing without."""
+    """Machine, versions, threads, load and date, without which a measured time means little."""
     facts: dict[str, Any] = dict(machine())
     try:
         facts["onnxruntime"] = version("onnxruntime")
@@ -86,14 +86,14 @@ def surroundings(device: str, *, bf16: bool = False) -> dict[str, Any]:
     facts["device"] = f"cuda, {torch.cuda.get_device_name()}" if device == "cuda" else f"cpu, {_processor()}"
     precision = "bf16" if bf16 else "fp32"
     if device == "cuda" and not bf16 and torch.backends.cudnn.allow_tf32:
-        precision = "fp32, convolutions in TF32"  # torch's default on GPUs that have it
-    # What others did on this machine in the minute before; Windows does not say.
+        precision = "fp32, convolutions in TF32"  # torch's default on GPUs that support it
+    # The load of the last minute; not available on Windows.
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {**facts, "threads": torch.get_num_threads(), "precision": precision, "load": load}
 
 
 def _processor() -> str:
-    """The name of the processor, where the system tells it."""
+    """The name of the processor, if the system provides it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -1,4 +1,4 @@
-"""RUN/data.json: what there is to know of a run's data without reading it again."""
+"""RUN/data.json: facts about a run's data, so that it need not be read again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FILE = "data.json"
 
 
 def keep_facts(folder: RunFolder, facts: DataFacts) -> None:
-    """Write them down."""
+    """Write them to the folder."""
     if folder.writes:
         folder.files.write({FILE: json.dumps(facts.to_dict(), indent=1)})
 
 
 def facts_for(recipe: Recipe, folder: RunFolder | None = None, data: Path | None = None) -> DataFacts:
-    """The facts of a recipe's data: from a run folder, or known of a named set, or else read now."""
+    """The facts about a recipe's data: from a run folder, known for a named set, or read now."""
     record = folder.files.record(FILE) if folder is not None else {}
     if record:
         return DataFacts.from_dict(record)
@@ -31,5 +31,5 @@ def facts_for(recipe: Recipe, folder: RunFolder | None = None, data: Path | None
 def blueprint_for(
     recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, data: Path | None = None
 ) -> Blueprint:
-    """A recipe and its network, for whoever does not train."""
+    """A recipe and its network, for use without training."""
     return Blueprint(recipe, network_of(recipe, facts_for(recipe, folder, data)), seed)

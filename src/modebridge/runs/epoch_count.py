@@ -1,4 +1,4 @@
-"""How far the training of several networks is, counted in epochs over all of them."""
+"""The progress of training several networks, counted in epochs over all of them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["EpochCount"]
 
 
 class EpochCount:
-    """Epochs of jobs by their kind, over all networks that are trained in them, on whatever thread.
+    """Counts epochs of jobs by kind, over all networks trained in them, on any thread.
 
     Args:
-        progress: told after every epoch: kind, epochs done, epochs in all, images per second.
-        stages: all that will be made.
-        recipe: says how long each is trained.
+        progress: called after every epoch: kind, epochs done, total epochs, images per second.
+        stages: everything that will be made.
+        recipe: determines the epochs of each.
     """
 
     def __init__(self, progress: Progress, stages: Sequence[Stage], recipe: Recipe) -> None:
@@ -35,6 +35,6 @@ class EpochCount:
         """Count an epoch of a job."""
         kind = job.kind.stage
         with self._lock:
-            # By number, since a run that goes on after a stop does not begin with the first epoch.
+            # By number, since a resumed run does not start with the first epoch.
             self._done[kind][job.title] = len(job.stages) * epoch.number
             self._progress(kind, sum(self._done[kind].values()), self._totals[kind], epoch.rate)

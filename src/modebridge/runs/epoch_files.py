@@ -1,4 +1,4 @@
-"""RUN/metrics: what every epoch of a run was like, a file an artefact."""
+"""RUN/metrics: the metrics of every epoch of a run, one file per artefact."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["EpochFiles"]
 
 
 class EpochFiles:
-    """Reads and writes the metrics of a run folder; they are appended to often, so each line verifies itself.
+    """Reads and writes the metrics of a run folder; files are appended to often, so each line has its own checksum.
 
     Args:
         path: the folder of the metrics.
-        damage: told what is not whole, by its path in the run folder.
+        damage: collects what is damaged, by path in the run folder.
     """
 
     def __init__(self, path: Path, damage: dict[str, str]) -> None:
@@ -25,7 +25,7 @@ class EpochFiles:
         self._damage = damage
 
     def read(self, place: str) -> list[Epoch]:
-        """The epochs of an artefact; damaged lines are left out, and noted."""
+        """The epochs of an artefact; damaged lines are skipped and recorded."""
         file = self._file(place)
         listed = f"{self.path.name}/{place}.jsonl"
         self._damage.pop(listed, None)
@@ -47,11 +47,11 @@ class EpochFiles:
         return sorted(file.relative_to(self.path).with_suffix("").as_posix() for file in self.path.glob("*/*.jsonl"))
 
     def add(self, place: str, epoch: Epoch) -> None:
-        """Write down an epoch."""
+        """Append an epoch."""
         append_metrics(self._file(place), epoch)
 
     def forget(self, place: str) -> None:
-        """Before an artefact is trained anew: its epochs begin anew too."""
+        """Delete the epochs of an artefact before it is trained again."""
         file = self._file(place)
         try:
             file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""How much work a recipe is, and how long that takes here; how long one member takes."""
+"""How much work a recipe is, and how long it takes on this machine; how long one member takes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ __all__ = ["member_times", "rate_here", "seconds_here", "work_of"]
 
 _COUNTED: dict[tuple[object, ...], Blueprint] = {}
 
-# One compiled bf16 step of several networks against an eager one, measured on one H200 (docs/performance.md).
+# Speed-up of a compiled bf16 step of several networks over an eager one, measured on one H200 (docs/performance.md).
 COMPILED_GAIN = 10.0
 
 
 def work_of(recipe: Recipe) -> dict[str, float]:
-    """The multiply-adds of training everything that a recipe names, by stage, counted without data and training."""
+    """The multiply-adds of training everything in a recipe, by stage, counted without data or training."""
     facts = facts_of(recipe)
     if facts is None:
         raise ModebridgeError(
             f"Expected a named data set to count the work of {recipe.name}, but got '{recipe.data.name[:80]}'; run it "
             "with --plan instead."
         )
-    # Norms do not count, so one of them serves both and is counted once; so are recipes of the same widths.
+    # Norms do not count, so both share one network, counted once; so do recipes with the same widths.
     network = replace(network_of(recipe, facts), norm="bn")
     widths = network, recipe.small, recipe.medium, recipe.budget
     counted = _COUNTED.setdefault(widths, Blueprint(recipe, network))
-    counted.base_cost  # noqa: B018 - before it is copied, so that it is counted once
+    counted.base_cost  # noqa: B018 - computed before copying, so that it is counted once
     blueprint = copy.copy(counted)
     blueprint.recipe = recipe
     work: dict[str, float] = {}
@@ -61,7 +61,7 @@ def seconds_here(recipes: Sequence[Recipe]) -> dict[str, float]:
 def rate_here(recipe: Recipe) -> float:
     """Multiply-adds per second of training on this machine, from a few steps of a network like the recipe's."""
     device = torch.device("cuda" if torch.cuda.is_available() and recipe.device == "auto" else "cpu")
-    # The digits network is so small that its overhead differs; the others are timed by CIFAR-10's.
+    # The digits network is so small that its overhead differs; all others are timed with CIFAR-10's.
     small = recipe.net == "digits"
     spec = spec_of("digits" if small else "cifar10", "bn", 10)
     net = ResNet(spec, torch.Generator().manual_seed(0)).to(device).train()
@@ -77,9 +77,9 @@ def rate_here(recipe: Recipe) -> float:
 
 @torch.no_grad()
 def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, repeats: int = 7) -> dict[str, float]:
-    """The measured forward time of each member, in units of one base network, on this machine's CPU or GPU.
+    """The measured forward time of each member, relative to one base network, on this machine's CPU or GPU.
 
-    A bridge is timed on features that are there already, as it runs in an ensemble.
+    A bridge is timed on precomputed features, as it runs in an ensemble.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     net = blueprint.net.to(device).eval()
@@ -87,7 +87,7 @@ def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, 
     assert isinstance(example, Tensor)
     images = torch.rand(batch, *example.shape[1:], device=device)
     base = _forward(net, [images], device, repeats)
-    known: dict[str, float] = {}
+    relative: dict[str, float] = {}
     features: dict[str, Tensor] = {}
     times: dict[str, float] = {}
     for name in members:
@@ -97,18 +97,18 @@ def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, 
             times[name] = _forward(whole.to(device).eval(), [images], device, repeats) / base
             continue
         part = member.body(blueprint)
-        if part is None:  # by counted work: a network takes the time of one
+        if part is None:  # by counted FLOPs: a network takes the time of one
             times[name] = member.cost(blueprint).flops / blueprint.base_cost.flops
             continue
         missing = [tap for tap in part.taps if tap not in features]
         features |= Tapped(net, missing)(images)[1] if missing else {}
-        described = repr(part.body)
-        if described not in known:
+        description = repr(part.body)
+        if description not in relative:
             taken = _forward(
                 part.body.to(device).eval(), [features[tap] for tap in part.taps] * part.reads, device, repeats
             )
-            known[described] = taken / base
-        times[name] = known[described]
+            relative[description] = taken / base
+        times[name] = relative[description]
     return times
 
 
@@ -117,12 +117,12 @@ def _forward(net: nn.Module, inputs: Sequence[Tensor], device: torch.device, rep
 
 
 def _timed(work: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The shortest time of some work, after one round to warm up: others on the machine only make it longer."""
+    """The shortest time of several runs after a warm-up: other programs on the machine only make it longer."""
     times = []
     for _ in range(repeats + 1):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         work()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - start)
     return min(times[1:])

@@ -1,4 +1,4 @@
-"""Who makes the jobs of a run: today this process, on the cores of a CPU or on a GPU; anything else can be given."""
+"""Executors: who makes the jobs of a run. The default is this process, on the cores of a CPU or on a GPU."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 _CONTEXTS: dict[RunSpec, Context] = {}
-"""Of runs whose jobs this process has made."""
+"""Contexts of runs whose jobs this process has made."""
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Everything from which another process can make the same context; it can be pickled.
+    """Everything that another process needs to create the same context; can be pickled.
 
     Args:
         recipe: the choices.
-        seed: of every random choice.
+        seed: seed of every random choice.
         data: the folder of the data set's files.
         device: "auto", "cpu" or "cuda".
     """
@@ -53,7 +53,7 @@ class RunSpec:
     device: str = "auto"
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Another process must know the user's kinds of members before it sees a job of theirs.
+        # Another process must load the user's kinds of members before it unpickles one of their jobs.
         return _unpickled, (self.recipe, self.seed, self.data, self.device)
 
 
@@ -65,16 +65,16 @@ def _unpickled(recipe: Recipe, *rest: Any) -> RunSpec:
 
 @dataclass(frozen=True)
 class Orders:
-    """What an executor needs to do some jobs.
+    """What an executor needs to run jobs.
 
     Args:
-        spec: of the run, for executors that make jobs in other processes.
-        context: of this process.
-        read: gives the tensors of an artefact that is there, by its place.
-        checkpoints: gives the place where a job saves itself; None where there is none.
-        begin: told that a job begins, and whether from the beginning rather than from a checkpoint.
-        report: gives what a job tells its epochs to.
-        done: keeps what a job has made; must be called in this process, as soon as the job is done.
+        spec: the spec of the run, for executors that make jobs in other processes.
+        context: the context of this process.
+        read: returns the tensors of an existing artefact, by its place.
+        checkpoints: returns the checkpoints of a job; None if there are none.
+        begin: called when a job starts, with whether it starts from scratch rather than from a checkpoint.
+        report: returns the callback for the epochs of a job.
+        done: stores the results of a job; must be called in this process, as soon as the job is done.
     """
 
     spec: RunSpec
@@ -86,54 +86,54 @@ class Orders:
     done: Callable[[Job, Mapping[str, Made], float], None]
 
     def parents(self, job: Job) -> dict[str, Tensors]:
-        """The tensors that a job needs, by place; all of them must be there."""
+        """The tensors that a job needs, by place; all of them must exist."""
         return {place: self.read(place) for place in job.parents}
 
 
 class Executor(Protocol):
-    """Does jobs anywhere: those of one wave, which do not need each other, or a whole graph."""
+    """Runs jobs anywhere: those of one wave, which do not depend on each other, or a whole graph."""
 
     whole: ClassVar[bool] = False
-    """Whether it takes all that is missing at once, parents before their children, and waits for parents by itself."""
+    """Whether it takes all missing jobs at once, parents before children, and waits for parents itself."""
     device: str | None = None
-    """The kind of device that it makes things on; None for that of this process."""
+    """The type of device that it uses; None for that of this process."""
     most: int | None = None
-    """How many artefacts a job of training has at most; None leaves it to their kind."""
+    """Maximum number of artefacts per training job; None leaves it to their kind."""
 
     def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
-        """Do all of them, and hand over what each has made."""
+        """Run all jobs, and hand over the results of each."""
         ...
 
 
 class Local(Executor):
-    """On a CPU side by side, one core each; on a GPU, or in several processes that train together, in turn."""
+    """On a CPU in parallel, one core each; on a GPU, or in several processes that train together, one at a time."""
 
     def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
-        """Do all of them here."""
+        """Run all jobs in this process."""
 
-        def do(job: Job) -> None:
-            begin = time.perf_counter()
+        def run(job: Job) -> None:
+            start = time.perf_counter()
             checkpoints = orders.checkpoints(job)
             orders.begin(job, checkpoints is None or not checkpoints.path.exists())
-            made = make_job(job, Making(orders.context, orders.parents(job), checkpoints, orders.report(job)))
-            orders.done(job, made, time.perf_counter() - begin)
+            results = make_job(job, Making(orders.context, orders.parents(job), checkpoints, orders.report(job)))
+            orders.done(job, results, time.perf_counter() - start)
 
         engine = orders.context.engine
-        # One core also where there is a single job: sums over images then do not depend on the number of cores.
+        # One core even for a single job, so that sums over images do not depend on the number of cores.
         if jobs and jobs[0].kind.one_core and engine.device.type == "cpu" and engine.processes.size == 1:
-            side_by_side([partial(do, job) for job in jobs])
+            side_by_side([partial(run, job) for job in jobs])
             return
         # Processes that train together must train the same thing at the same time.
         for job in jobs:
-            do(job)
+            run(job)
 
 
 def make_job(job: Job, making: Making) -> dict[str, Made]:
-    """Make the artefacts of a job: the one function by which everything in a run folder comes into being.
+    """Make the artefacts of a job. Everything in a run folder is made by this function.
 
     Args:
         job: what to make.
-        making: network, data, device, the tensors that the job needs; where it saves itself, and whom it tells.
+        making: network, data, device and the tensors that the job needs; its checkpoints and callbacks.
     """
     return job.kind.make(job.artefacts, making)
 
@@ -145,7 +145,7 @@ def make_job_of(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> dict[str, Made]:
-    """The same in any process: the context is made once per process and run."""
+    """`make_job` in any process: the context is created once per process and run."""
     return make_job(job, Making(context_of(spec), parents, checkpoints, report))
 
 
@@ -153,8 +153,8 @@ def context_of(spec: RunSpec, splits: Callable[[], Splits | None] = lambda: None
     """The context of a run in this process.
 
     Args:
-        spec: of the run.
-        splits: gives the images, where somebody has read them already; asked once.
+        spec: the spec of the run.
+        splits: returns the images if they are already loaded; called once.
     """
     if spec not in _CONTEXTS:
         _CONTEXTS[spec] = make_context(spec, engine_for(spec.recipe, spec.device), splits=splits())
@@ -167,15 +167,15 @@ def make_context(
     """The network and images of a run on a device.
 
     Args:
-        spec: of the run.
+        spec: the spec of the run.
         engine: where and how to train.
-        progress: told how far work is.
-        splits: the images, where somebody has read them already.
+        progress: called with the progress of the work.
+        splits: the images, if already loaded.
     """
     recipe = spec.recipe
     check_recipe(recipe)
     data = RunData(recipe, spec.seed, spec.data, engine.device, splits)
-    if facts_of(recipe) is None:  # what can be said of it only now
+    if facts_of(recipe) is None:  # can only be checked with the data
         check_recipe(recipe, data)
     return Context(recipe, network_of(recipe, data.facts), spec.seed, data, engine, progress or _no_progress)
 
@@ -185,10 +185,10 @@ def _no_progress(stage: str, done: int, total: int, rate: float) -> None:
 
 
 def engine_for(recipe: Recipe, device: str = "auto") -> Engine:
-    """The engine that a recipe asks for, unless the user says otherwise.
+    """The engine for a recipe, unless the user chooses another device.
 
     Args:
-        recipe: "cpu" in it keeps small runs off a GPU, which would compile for longer than they train.
+        recipe: "cpu" in it keeps small runs off a GPU, where compiling takes longer than training.
         device: "auto", "cpu", or "cuda".
     """
     if device not in ("auto", "cpu", "cuda"):
@@ -196,5 +196,5 @@ def engine_for(recipe: Recipe, device: str = "auto") -> Engine:
     if device == "cpu" or (device == "auto" and recipe.device == "cpu"):
         return Engine()
     if device == "cuda" and not torch.cuda.is_available():
-        return Engine(torch.device("cuda"))  # says what is wrong
+        return Engine(torch.device("cuda"))  # raises the error
     return Engine.best()

@@ -1,4 +1,4 @@
-"""What the page needs and only the data set and the weights can give: curve profiles and sample images."""
+"""What the page needs that requires the data set and the weights: curve profiles and sample images."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from modebridge.runs.logits import Logits
 __all__ = ["CurveProfile", "SampleImages", "figure_data"]
 
 POSITIONS = 11
-"""How many networks of each curve are scored."""
+"""Number of networks to score on each curve."""
 SAMPLES = 6
 
 
 def figure_data(recipe: Recipe) -> list[Artefact]:
-    """All of it, for a recipe."""
+    """All artefacts for the figures of a recipe."""
     return [*(CurveProfile(i, j) for i, j in recipe.curves()), SampleImages(*recipe.curves()[0])]
 
 
@@ -36,7 +36,7 @@ class CurveProfile(Artefact):
 
     @property
     def name(self) -> str:
-        """That of the curve."""
+        """The name of the curve."""
         return f"{self.i}-{self.j}"
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
@@ -55,18 +55,18 @@ class CurveProfile(Artefact):
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Score them."""
         context, parents = making.context, making.parents
-        made: dict[str, Made] = {}
+        results: dict[str, Made] = {}
         for artefact in group:
             curve = load_curve(context, parents, artefact.i, artefact.j).to(context.engine.device)
             points = curve_profile(context.placed(), curve, context.data.valid(), POSITIONS, context.data.statistics())
             table = torch.tensor([[point.r, point.nll, point.accuracy] for point in points], dtype=torch.float64)
-            made[artefact.name] = Made({"points": table}, {"columns": ["r", "nll", "accuracy"]})
-        return made
+            results[artefact.name] = Made({"points": table}, {"columns": ["r", "nll", "accuracy"]})
+        return results
 
 
 @dataclass(frozen=True)
 class SampleImages(Artefact):
-    """The test images on which the ends of a curve disagree most; empty where inputs are no images."""
+    """The test images on which the ends of a curve disagree most; empty if inputs are not images."""
 
     i: int
     j: int
@@ -76,11 +76,11 @@ class SampleImages(Artefact):
 
     @property
     def name(self) -> str:
-        """That of the curve."""
+        """The name of the curve."""
         return f"{self.i}-{self.j}"
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """What the ends predict."""
+        """The logits of the ends."""
         return Logits(ModeMember(self.i)), Logits(ModeMember(self.j))
 
     def ingredients(self, context: Context) -> dict[str, object]:
@@ -91,7 +91,7 @@ class SampleImages(Artefact):
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Find them."""
         context, parents = making.context, making.parents
-        made: dict[str, Made] = {}
+        results: dict[str, Made] = {}
         for artefact in group:
             one, other = (
                 parents[parent.place]["test"].double().softmax(dim=-1) for parent in artefact.parents(context.recipe)
@@ -99,5 +99,5 @@ class SampleImages(Artefact):
             numbers = (one - other).abs().sum(dim=1).topk(min(SAMPLES, len(one))).indices.sort().values
             images = [image for number in numbers if (image := context.data.image(int(number))) is not None]
             tensors = {"images": torch.stack(images), "numbers": numbers} if images else {}
-            made[artefact.name] = Made(tensors)
-        return made
+            results[artefact.name] = Made(tensors)
+        return results

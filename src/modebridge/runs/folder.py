@@ -1,4 +1,4 @@
-"""A run folder: one folder per artefact, whole or not at all, found again by what it was made from."""
+"""A run folder: one folder per artefact, written atomically, and identified by what it was made from."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ T = TypeVar("T")
 
 
 class RunFolder:
-    """The only reader and writer of a run folder; what it gives back is verified, and what is not whole is noted.
+    """The only reader and writer of a run folder; what it returns is verified, and what is damaged is recorded.
 
     An artefact, RUN/KIND/NAME, is `weights.safetensors` and `meta.json`: key, hash of the tensors, what it was made
     from, seconds, machine, its own place, and a seal over all of it. It appears by rename. Other files are verified by
-    RUN/manifest.json (see `files`), epochs in RUN/metrics by sums of their own (see `metrics`). Work under way is saved
-    in RUN/.work, so that a run killed anywhere goes on.
+    RUN/manifest.json (see `files`), epochs in RUN/metrics by their own checksums (see `metrics`). Unfinished work is
+    saved in RUN/.work, so that a killed run can resume.
 
     Args:
-        path: the folder; made where it does not exist.
-        every: seconds between two checkpoints of what is being trained.
+        path: the folder; created if it does not exist.
+        every: seconds between two checkpoints of a training.
         writes: whether this process writes; the others of a group only read.
     """
 
     def __init__(self, path: Path | str, every: float = 10.0, *, writes: bool = True) -> None:
         self.path = Path(path)
         self.damage: dict[str, str] = {}
-        """What was found not to be whole and therefore was not used: the reason by its place in the folder."""
+        """What was found damaged and therefore not used: the reason by place in the folder."""
         self.files = LooseFiles(self.path, self.damage)
         self.metrics = EpochFiles(self.path / "metrics", self.damage)
         self.read_only = writes and self.path.is_dir() and not writable(self.path)
         self.writes = writes and not self.read_only
         self.every = every
         self._stamps: dict[str, tuple[object, ...]] = {}
-        """Of artefacts that were verified, so that they are not hashed twice."""
-        self._made: list[Path] = []
-        """The folders that were not there before, the innermost last."""
+        """Stamps of verified artefacts, so that they are not hashed twice."""
+        self._created: list[Path] = []
+        """The folders that this process created, the innermost last."""
         if not self.writes and self.path.is_dir():
             return
         try:
-            whole = self.path.absolute()
-            self._made = [place for place in (*reversed(whole.parents), whole) if not place.exists()]
+            absolute = self.path.absolute()
+            self._created = [place for place in (*reversed(absolute.parents), absolute) if not place.exists()]
             (self.path / ".work").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ModebridgeError(
@@ -68,10 +68,10 @@ class RunFolder:
 
     @contextmanager
     def alone(self, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-        """Work in the folder while no other run does; the lock goes with the process, however that ends.
+        """Work in the folder while no other run does; the lock is released when the process ends, in whatever way.
 
         Args:
-            waiting: called once if another run is at work, before waiting for it.
+            waiting: called once if another run is active, before waiting for it.
         """
         if not self.writes:
             yield
@@ -79,7 +79,7 @@ class RunFolder:
         with self._lock_file() as file:
             try:
                 import fcntl
-            except ImportError:  # no such locks on Windows: one run a folder is then up to the user
+            except ImportError:  # not available on Windows: there users must avoid two runs per folder
                 yield
                 return
             try:
@@ -88,7 +88,7 @@ class RunFolder:
                 if waiting is not None:
                     waiting()
                 fcntl.flock(file, fcntl.LOCK_EX)
-                # The other run may have failed and taken its folder with it.
+                # The other run may have failed and removed its folder.
                 (self.path / ".work").mkdir(parents=True, exist_ok=True)
             yield
 
@@ -104,74 +104,76 @@ class RunFolder:
             yield file
 
     def undo(self) -> None:
-        """After a failure: remove the folder if it was made for this run and nothing has been made in it."""
-        if not self.writes or self.path.absolute() not in self._made:
+        """After a failure: remove the folder if it was created for this run and holds no artefact."""
+        if not self.writes or self.path.absolute() not in self._created:
             return
         held = {place.relative_to(self.path).as_posix() for place in self.path.rglob("*")}
         if held <= {RECIPE, MANIFEST, ".work", ".work/lock"}:
             shutil.rmtree(self.path, ignore_errors=True)
-            for place in reversed(self._made[:-1]):
+            for place in reversed(self._created[:-1]):
                 try:
                     place.rmdir()
-                except OSError:  # somebody else has put something there since
+                except OSError:  # another program has put something there
                     return
 
     def meta(self, place: str) -> dict[str, Any]:
-        """The metadata of an artefact; empty where there is none that is whole."""
+        """The metadata of an artefact; empty if it is missing or damaged."""
         return self._noting_damage(place, lambda: self._metadata(place), {})
 
     def peek(self, place: str) -> dict[str, Any]:
-        """The metadata of an artefact without looking at its tensors, which may be damaged."""
-        notes = self.path / place / FILES[0]
-        return self._noting_damage(place, lambda: self._own(place, unsealed(notes)) if notes.exists() else {}, {})
+        """The metadata of an artefact without checking its tensors, which may be damaged."""
+        metadata_file = self.path / place / FILES[0]
+        return self._noting_damage(
+            place, lambda: self._check_place(place, unsealed(metadata_file)) if metadata_file.exists() else {}, {}
+        )
 
     def read(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and metadata of an artefact, whatever it was made from; empty where there is none that is whole.
+        """The tensors and metadata of an artefact, whatever it was made from; empty if it is missing or damaged.
 
         Args:
             place: its path in the folder, "modes/0".
         """
         nothing: tuple[dict[str, Tensor], dict[str, Any]] = ({}, {})
-        return self._noting_damage(place, lambda: self._whole(place), nothing)
+        return self._noting_damage(place, lambda: self._verified(place), nothing)
 
-    def _noting_damage(self, place: str, look: Callable[[], T], empty: T) -> T:
+    def _noting_damage(self, place: str, read: Callable[[], T], empty: T) -> T:
         self.damage.pop(place, None)
         try:
-            return look()
+            return read()
         except Damage as damage:
             self.damage[place] = str(damage)
             return empty
 
     def _metadata(self, place: str) -> dict[str, Any]:
-        notes, weights = (self.path / place / name for name in FILES)
-        if place in self._stamps and self._stamps[place] == stamp_of(notes, weights):
-            return self._own(place, unsealed(notes))  # its tensors were verified before
-        return self._whole(place)[1]
+        metadata_file, weights = (self.path / place / name for name in FILES)
+        if place in self._stamps and self._stamps[place] == stamp_of(metadata_file, weights):
+            return self._check_place(place, unsealed(metadata_file))  # its tensors are already verified
+        return self._verified(place)[1]
 
-    def _own(self, place: str, meta: dict[str, Any]) -> dict[str, Any]:
+    def _check_place(self, place: str, meta: dict[str, Any]) -> dict[str, Any]:
         if "seal" in meta and meta.get("artefact") != place:
             raise Damage(f"it is a copy of {meta.get('artefact')}")
         return meta
 
-    def _whole(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The rule by which every artefact is read; those of version 0.1 have no seal, only a hash of their tensors."""
-        notes, weights = (self.path / place / name for name in FILES)
-        if not os.path.lexists(notes) and not os.path.lexists(weights):
+    def _verified(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Read and verify an artefact; those of version 0.1 have no seal, only a hash of their tensors."""
+        metadata_file, weights = (self.path / place / name for name in FILES)
+        if not os.path.lexists(metadata_file) and not os.path.lexists(weights):
             return {}, {}
-        stamp = stamp_of(notes, weights)
+        stamp = stamp_of(metadata_file, weights)
         tensors, meta = read_artefact(self.path / place, known=self._stamps.get(place) == stamp)
-        meta = self._own(place, meta)
+        meta = self._check_place(place, meta)
         self._stamps[place] = stamp
         return tensors, meta
 
     def places(self, folder: str = "*") -> list[str]:
-        """The artefacts that are there, whole or not: all, or those of one folder."""
+        """The existing artefacts, intact or not: all, or those of one folder."""
         files = (file for file in self.path.glob(f"{folder}/*/*") if file.name in FILES)
         places = {file.parent.relative_to(self.path).as_posix() for file in files}
         return sorted(place for place in places if not place.startswith(".work/"))
 
     def keep(self, place: str, key: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-        """Write an artefact beside the others, then put it in its place."""
+        """Write an artefact to a scratch folder, then move it to its place."""
         if not self.writes:
             return
         self.files.begin()
@@ -180,8 +182,8 @@ class RunFolder:
         plain_tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         meta = {"artefact": place, "key": key, "hash": trees.fingerprint(plain_tensors), **machine(), **metadata}
         try:
-            for rest in (scratch, old):
-                shutil.rmtree(rest, ignore_errors=True)
+            for leftover in (scratch, old):
+                shutil.rmtree(leftover, ignore_errors=True)
             scratch.mkdir()
             (scratch / "weights.safetensors").write_bytes(safetensors.torch.save(plain_tensors))
             (scratch / "meta.json").write_text(sealed(meta))
@@ -195,15 +197,15 @@ class RunFolder:
             shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
             raise ModebridgeError(
-                f"Expected to write '{folder}', but got '{error}'; make room, then start the run again."
+                f"Expected to write '{folder}', but got '{error}'; free some space, then start the run again."
             ) from error
         self.damage.pop(place, None)
 
     def mend(self) -> list[str]:
-        """Before a run: look at everything, and write a damaged manifest again.
+        """Before a run: check everything, and rewrite a damaged manifest.
 
         Returns:
-            What is not whole, a sentence each.
+            What is damaged, one sentence each.
         """
         self.files.begin()
         self.files.check()
@@ -212,26 +214,26 @@ class RunFolder:
         for place in self.metrics.places():
             self.metrics.read(place)
         given = [place for place in self.damage if place.startswith("modes/") and self.files.was_given(place[6:])]
-        sentences = [
-            f"{place} is damaged ({reason}): it is not used, and made again where this run needs it."
-            if self._way_out(place).startswith("modebridge run")
+        messages = [
+            f"{place} is damaged ({reason}): it is ignored, and recreated if this run needs it."
+            if self._command_for(place).startswith("modebridge run")
             else self._left_out(place, reason)
             for place, reason in self.damage.items()
-            if place not in given  # nothing here can make those again: whoever needs them refuses
+            if place not in given  # they cannot be recreated here: an error is raised if they are needed
         ]
         self.files.mend()
-        return sentences
+        return messages
 
     def left_out(self) -> list[str]:
-        """What was found not to be whole and was not used, a sentence each."""
+        """What was found damaged and therefore not used, one sentence each."""
         return [self._left_out(place, reason) for place, reason in self.damage.items()]
 
     def _left_out(self, place: str, reason: str) -> str:
-        way_out = self._way_out(place)
-        return f"{place} is damaged ({reason}) and is left out{'; make it again: ' if way_out else '.'}{way_out}"
+        command = self._command_for(place)
+        return f"{place} is damaged ({reason}) and is left out{'; to recreate it: ' if command else '.'}{command}"
 
-    def _way_out(self, place: str) -> str:
-        """What makes a part of the folder again; empty where nothing does."""
+    def _command_for(self, place: str) -> str:
+        """The command that recreates a part of the folder; empty if there is none."""
         top, _, rest = place.partition("/")
         verbs = {
             "studies": f"modebridge study {rest.partition('/')[0]} --out {self.path}",
@@ -244,7 +246,7 @@ class RunFolder:
         return "" if given else verbs.get(top, f"modebridge run --out {self.path}")
 
     def checkpoints(self, name: str) -> Checkpoints:
-        """Where some training saves itself.
+        """The checkpoints of a training job.
 
         Args:
             name: see `Job.saved_as`.
@@ -252,24 +254,25 @@ class RunFolder:
         return Checkpoints(self.path / ".work" / name, self.every)
 
     def tidy(self) -> None:
-        """Remove what a finished run has no use for: checkpoints and half-written artefacts."""
+        """Remove what a finished run does not need: checkpoints and partially written artefacts."""
         if self.writes:
-            for rest in (self.path / ".work").iterdir():
-                if rest.is_dir():
-                    shutil.rmtree(rest, ignore_errors=True)
-                elif rest.name != "lock":
-                    rest.unlink(missing_ok=True)
+            for leftover in (self.path / ".work").iterdir():
+                if leftover.is_dir():
+                    shutil.rmtree(leftover, ignore_errors=True)
+                elif leftover.name != "lock":
+                    leftover.unlink(missing_ok=True)
 
 
 def machine() -> dict[str, str]:
-    """Where and with what this was made."""
+    """The machine and versions that an artefact was made with."""
     import modebridge
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    cores = os.cpu_count() or 1
     return {
         "made": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "modebridge": modebridge.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "machine": f"{gpu + ', ' if gpu else ''}{os.cpu_count()} cores, {platform.machine()}",
+        "machine": f"{gpu + ', ' if gpu else ''}{cores} core{'s' if cores > 1 else ''}, {platform.machine()}",
     }

@@ -1,4 +1,4 @@
-"""What a run will do: what is there, what is missing, in which order it is made, and about how long that takes."""
+"""What a run will do: what exists, what is missing, in which order it is made, and about how long that takes."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Step:
     """One wave of a run.
 
     Args:
-        folder: where its artefacts go.
-        there: the names of those that are there.
-        missing: of those that will be made, in groups that are made in one go.
-        epochs: how long each is trained; 0 where making is not training.
-        seconds: about how long that takes here; None where nothing tells.
+        folder: the folder of its artefacts.
+        there: names of those that exist.
+        missing: names of those to make, in groups that are made together.
+        epochs: training epochs of each; 0 if it is not trained.
+        seconds: estimated time on this machine; None if unknown.
     """
 
     folder: str
@@ -44,15 +44,15 @@ class Step:
 
 
 def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] | None = None) -> tuple[list[Step], str]:
-    """The steps of a run, without loading a weight and without making anything.
+    """The steps of a run, without loading weights or making anything.
 
     Args:
-        spec: of the run.
-        folder: its folder; None where there is none yet.
-        given: the ids of modes that were trained elsewhere and will be given, by number.
+        spec: the spec of the run.
+        folder: its folder; None if there is none yet.
+        given: ids of modes trained elsewhere that will be passed in, by number.
 
     Returns:
-        The steps, and what keeps the run from its data, where something does.
+        The steps, and the reason why the data cannot be read, if any.
     """
     context, note = planning_context(spec, folder)
     recipe = spec.recipe
@@ -91,7 +91,7 @@ def _work(plan: Plan, missing: list[Stage], context: Context) -> float:
 
 
 class Glance:
-    """A folder by its metadata alone: weights are neither loaded nor verified."""
+    """A folder by its metadata only: weights are neither loaded nor verified."""
 
     def __init__(self, folder: RunFolder | None) -> None:
         self._folder = folder
@@ -102,12 +102,12 @@ class Glance:
 
 
 def planning_context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, str]:
-    """A context to plan with, and what keeps the run from its data, where something does."""
+    """A context for planning, and the reason why the data cannot be read, if any."""
     engine = engine_for(spec.recipe, spec.device)
     try:
         return make_context(spec, engine), ""
     except ModebridgeError as error:
-        # Keys need the data; where nothing has been made yet nothing depends on them.
+        # Keys need the data; as long as no artefact exists, nothing depends on them.
         if folder is not None and folder.places():
             raise
         facts = facts_for(spec.recipe)
@@ -116,7 +116,7 @@ def planning_context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, 
 
 
 class _Unread:
-    """Data that is not here: enough to plan a run in which nothing has been made."""
+    """Data that is not available: enough to plan a run in which nothing has been made."""
 
     learned_from = scored_on = fed_as = ""
 

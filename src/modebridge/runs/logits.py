@@ -24,7 +24,7 @@ __all__ = ["Labels", "Logits", "predict"]
 
 @dataclass(frozen=True)
 class Logits(Artefact):
-    """What a member predicts on the validation and the test split: (N, K), or (H, N, K) of several heads."""
+    """The logits of a member on the validation and the test split: (N, K), or (H, N, K) for several heads."""
 
     member: Member
     folder = "logits"
@@ -33,11 +33,11 @@ class Logits(Artefact):
 
     @property
     def name(self) -> str:
-        """That of the member."""
+        """The name of the member."""
         return self.member.name
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """All that is needed to load it, and the modes that it is made from."""
+        """All artefacts needed to load it, and those of the members that it is made from."""
         needed = [*self.member.artefacts(recipe)]
         for member in (*self.member.needs, *self.member.made_from(recipe)):
             needed += member.artefacts(recipe)
@@ -53,7 +53,7 @@ class Logits(Artefact):
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
-        """Load the members, run them, and note what each costs and is."""
+        """Load the members, run them, and record cost and identity of each."""
         context, parents = making.context, making.parents
         predictors = {artefact.name: artefact.member.load(context, parents) for artefact in group}
         splits = {"valid": context.data.valid(), "test": context.data.test()}
@@ -61,7 +61,7 @@ class Logits(Artefact):
         tables = predict(context, predictors, batches, sum(map(len, splits.values())), cls.stage)
         ids: dict[str, str] = {name: predictor.id for name, predictor in predictors.items()}
         labels = {split: context.data.labels(split) for split in ("valid", "test")}
-        made: dict[str, Made] = {}
+        results: dict[str, Made] = {}
         for artefact in group:
             member = artefact.member
             ancestors = member.made_from(context.recipe)
@@ -75,12 +75,12 @@ class Logits(Artefact):
                 "reads": [needed.name for needed in member.needs],
                 "id": ids[member.name],
                 "scored_on": context.data.scored_on,
-                # What it was made from, so that a reader can tell when a mode has been replaced since.
+                # The ids of its ancestors, so that a reader can tell if a mode was replaced.
                 "parents": {ancestor.name: ids[ancestor.name] for ancestor in ancestors},
                 "scores": _alone(tables[member.name], labels),
             }
-            made[member.name] = Made(tables[member.name], metadata)
-        return made
+            results[member.name] = Made(tables[member.name], metadata)
+        return results
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Labels(Artefact):
 
 
 def _alone(tables: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[str, float]:
-    """A member alone, before calibration: for whoever looks into its meta.json."""
+    """The scores of a member alone, before calibration, for users who look into its meta.json."""
     scores: dict[str, float] = {}
     for split, logits in tables.items():
         heads = logits if logits.ndim == 3 else logits[None]
@@ -121,13 +121,13 @@ def predict(
 
     Args:
         context: network and device.
-        predictors: by the members' names.
-        batches: each with the name of the table that its logits belong to.
-        total: how many batches there are.
-        stage: what progress calls it.
+        predictors: predictors by member name.
+        batches: batches, each with the name of the table for its logits.
+        total: number of batches.
+        stage: the name of this work in progress reports.
 
     Returns:
-        By member and table, (N, K) logits, or (H, N, K) of several heads.
+        By member and table, (N, K) logits, or (H, N, K) for several heads.
     """
     device = context.engine.device
     placed = {name: predictor.to(device) for name, predictor in predictors.items()}
@@ -136,7 +136,7 @@ def predict(
     networks = {name: mode for predictor in placed.values() for name, mode in predictor.networks.items()}
     states = {name: tapped.state_of(mode.to(device).state) for name, mode in networks.items()}
     images = 0
-    begin = time.perf_counter()
+    start = time.perf_counter()
     parts: dict[str, dict[str, list[list[Tensor]]]] = {name: {} for name in placed}
     for done, (table, inputs) in enumerate(batches, start=1):
         outputs = {name: tapped.run(state, inputs) for name, state in states.items()}
@@ -144,7 +144,7 @@ def predict(
             heads = [trees.wide(head).cpu() for head in predictor.heads(inputs, outputs)]
             parts[name].setdefault(table, []).append(heads)
         images += size_of(inputs)
-        context.progress(stage, done, total, images / max(time.perf_counter() - begin, 1e-9))
+        context.progress(stage, done, total, images / max(time.perf_counter() - start, 1e-9))
     for predictor in placed.values():
         predictor.to("cpu")
     return {name: {table: _joined(pieces) for table, pieces in tables.items()} for name, tables in parts.items()}

@@ -1,4 +1,4 @@
-"""RUN/manifest.json and the files that it answers for: all in a run folder that is neither tensors nor metrics."""
+"""RUN/manifest.json and the files that it covers: everything in a run folder that is neither tensors nor metrics."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _STUDIES = ("table.json", "table.md", "table.tex", "figure.svg")
 
 @dataclass
 class Manifest:
-    """What a run folder holds beside its artefacts.
+    """The content of a run folder besides its artefacts.
 
     Args:
-        files: the hashes that a file may have, by its path in the folder: one, or two while it is being replaced.
-        given: the ids of the modes that were trained elsewhere, by their names.
-        recipes: the text of recipe.toml by its hash, so that what has changed in it can be said.
+        files: the valid hashes of a file, by its path in the folder: one, or two while it is being replaced.
+        given: ids of the modes that were trained elsewhere, by name.
+        recipes: the text of recipe.toml by its hash, so that changes to it can be reported.
     """
 
     files: dict[str, list[str]] = field(default_factory=dict)
@@ -39,12 +39,12 @@ class Manifest:
 class LooseFiles:
     """Reads and writes the loose files of a run folder, each verified by the manifest.
 
-    The manifest names the new hash beside the old one before a file is replaced, and the new one alone afterwards; so
-    whenever a run is killed, what lies there is one of the two, whole.
+    Before a file is replaced, the manifest lists the new hash next to the old one, and afterwards only the new one. So
+    whenever a run is killed, the file is one of the two, intact.
 
     Args:
         path: the run folder.
-        damage: told what is not whole, by path.
+        damage: collects what is damaged, by path.
     """
 
     def __init__(self, path: Path, damage: dict[str, str]) -> None:
@@ -53,7 +53,7 @@ class LooseFiles:
         self._lock = threading.RLock()
 
     def manifest(self) -> Manifest | None:
-        """The manifest; None in a folder of version 0.1, which has none, and where it is damaged, which is noted."""
+        """The manifest; None in a folder of version 0.1, which has none, or if it is damaged, which is recorded."""
         file = self.path / MANIFEST
         try:
             record = unsealed(file, old=False)
@@ -61,13 +61,13 @@ class LooseFiles:
         except (Damage, KeyError) as damage:
             if not os.path.lexists(file) and not self._has_seals():
                 return None
-            self._damage[MANIFEST] = f"{damage}; the files it answers for cannot be verified"
+            self._damage[MANIFEST] = f"{damage}; the files it lists cannot be verified"
             return None
         self._damage.pop(MANIFEST, None)
         return verified
 
     def text(self, name: str) -> str | None:
-        """A file as it was written; None where there is none, or none that is whole, which is noted."""
+        """A file as it was written; None if it is missing, or damaged, which is recorded."""
         manifest = self.manifest()
         listed = manifest.files.get(name) if manifest is not None else None
         if listed is None and not os.path.lexists(self.path / name):
@@ -77,7 +77,7 @@ class LooseFiles:
         try:
             data = read_bytes(self.path / name)
             if manifest is not None and digest(data) not in (listed or []):
-                raise Damage("it does not fit its hash" if listed else f"{MANIFEST} does not know it")
+                raise Damage("it does not match its hash" if listed else f"it is not listed in {MANIFEST}")
             text = data.decode()
         except (Damage, UnicodeDecodeError) as damage:
             self._damage[name] = "it is not UTF-8 text" if isinstance(damage, UnicodeDecodeError) else str(damage)
@@ -86,21 +86,21 @@ class LooseFiles:
         return text
 
     def record(self, name: str) -> dict[str, Any]:
-        """The JSON object in a file; empty where there is none that is whole, which is noted."""
+        """The JSON object in a file; empty if it is missing, or damaged, which is recorded."""
         text = self.text(name)
         try:
             content = json.loads(text) if text is not None else {}
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
-            self._damage[name] = "it is no JSON object"
+            self._damage[name] = "it is not a JSON object"
             return {}
         return content
 
     def recipe(self) -> tuple[str | None, str | None]:
-        """The text of recipe.toml as it is now, and the one that was last written, each None where it is not known.
+        """The current text of recipe.toml, and the text last written by a run, each None if unknown.
 
-        The only file that may be changed by hand: whoever reads it compares the two.
+        This is the only file that users may edit: callers compare the two.
         """
         manifest = self.manifest()
         try:
@@ -113,37 +113,37 @@ class LooseFiles:
                 ) from None
             data, now = b"", None
         kept = manifest.recipes if manifest is not None else {}
-        # While it is being replaced there are two: then what lies there decides.
+        # While it is being replaced there are two: the file itself decides.
         return now, kept.get(digest(data)) or next(iter(kept.values()), None)
 
     def write(self, files: Mapping[str, str]) -> None:
-        """Write files and their hashes; those that are there already are left alone."""
+        """Write files and their hashes; unchanged files are not rewritten."""
         with self._alone():
             manifest = self.manifest()
             fresh = {name: digest(text) for name, text in files.items()}
-            there = {name: self._hash(name) for name in files}
-            changed = [name for name in files if there[name] != fresh[name]]
+            existing = {name: self._hash(name) for name in files}
+            changed = [name for name in files if existing[name] != fresh[name]]
             if changed and not writable(self.path):
                 raise ModebridgeError(
-                    f"Expected '{self.path}' to be writable, because {changed[0]} is to be written, but it is "
+                    f"Expected '{self.path}' to be writable, because {changed[0]} must be written, but it is "
                     "read-only; copy it, or make it writable."
                 )
             if manifest is not None and any(manifest.files.get(name) != [hash] for name, hash in fresh.items()):
                 for name, hash in fresh.items():
-                    known = there[name] in manifest.files.get(name, []) and there[name] != hash
-                    manifest.files[name] = [hash, there[name]] if known else [hash]
+                    listed = existing[name] in manifest.files.get(name, []) and existing[name] != hash
+                    manifest.files[name] = [hash, existing[name]] if listed else [hash]
                 if RECIPE in files:
                     manifest.recipes = {fresh[RECIPE]: files[RECIPE], **manifest.recipes}
                 self._put(manifest)
             for name, text in files.items():
-                if there[name] != fresh[name]:
+                if existing[name] != fresh[name]:
                     write_whole(self.path / name, text, self.path / ".work")
                 self._damage.pop(name, None)
             if manifest is not None:
                 self._settle(manifest, fresh)
 
     def give(self, modes: Mapping[str, str]) -> None:
-        """Note modes that were trained elsewhere: nothing here can make them again."""
+        """Record modes that were trained elsewhere: they cannot be recreated here."""
         with self._alone():
             manifest = self.manifest()
             if manifest is not None and any(manifest.given.get(name) != hash for name, hash in modes.items()):
@@ -151,7 +151,7 @@ class LooseFiles:
                 self._put(manifest)
 
     def was_given(self, name: str) -> bool:
-        """Whether a mode was trained elsewhere, by the manifest or by what is left of its own notes."""
+        """Whether a mode was trained elsewhere, according to the manifest or to what is left of its metadata."""
         manifest = self.manifest()
         if manifest is not None and name in manifest.given:
             return True
@@ -161,15 +161,15 @@ class LooseFiles:
             return False
 
     def begin(self) -> None:
-        """Begin one where there is none: in a new folder, or one of version 0.1, whose files are taken as they are."""
+        """Create a manifest if there is none: in a new folder, or one of version 0.1, whose files are trusted."""
         with self._alone():
             if self.manifest() is None and MANIFEST not in self._damage:
                 self._put(self._found(self.there()))
 
     def mend(self) -> None:
-        """Write a damaged manifest again, from what verifies itself, and forget files that are gone.
+        """Rewrite a damaged manifest from what verifies itself, and drop files that no longer exist.
 
-        Files that nothing else answers for are not taken over: they are written again by what wrote them.
+        Files that nothing else verifies are not added: the commands that wrote them will write them again.
         """
         with self._alone():
             manifest = self.manifest()
@@ -187,7 +187,7 @@ class LooseFiles:
                     self._put(manifest)
 
     def check(self) -> None:
-        """Look at every file, so that what is not whole is noted; refuse what stands in the way of writing."""
+        """Check every file, so that damage is recorded; raise an error for a folder in the place of a file."""
         manifest = self.manifest()
         for name in dict.fromkeys([*(manifest.files if manifest is not None else ()), *self.there()]):
             if name != RECIPE:
@@ -196,19 +196,19 @@ class LooseFiles:
                 raise _folder(self.path / name)
 
     def studies(self) -> list[str]:
-        """The names of the studies that were written."""
+        """The names of the studies in the folder."""
         manifest = self.manifest()
         files = [*(manifest.files if manifest is not None else ()), *self.there()]
         return sorted({Path(name).parent.name for name in files if Path(name).match("studies/*/*")})
 
     def there(self) -> list[str]:
-        """The files of those names that are there, whole or not."""
+        """The loose files that exist, intact or not."""
         patterns = (*_PLACES, *(f"studies/*/{name}" for name in _STUDIES))
         return [file.relative_to(self.path).as_posix() for pattern in patterns for file in self.path.glob(pattern)]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else changes the manifest meanwhile: no thread, and no other program, for which a lock is held."""
+        """Protect the manifest against changes by other threads, and with a file lock by other programs."""
         with self._lock, ExitStack() as stack:
             try:
                 import fcntl
@@ -216,7 +216,7 @@ class LooseFiles:
                 handle = os.open(self.path / ".work", os.O_RDONLY)
                 stack.callback(os.close, handle)
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            except (ImportError, OSError):  # no such locks on Windows and on some network drives
+            except (ImportError, OSError):  # not available on Windows and on some network drives
                 pass
             yield
 
@@ -248,7 +248,7 @@ class LooseFiles:
             return ""
 
     def _has_seals(self) -> bool:
-        """Whether anything here was written by a version that writes manifests, so that one must be there."""
+        """Whether anything here was written by a version that writes manifests, so that one must exist."""
         for file in self.path.glob("*/*/meta.json"):
             try:
                 data = file.read_bytes()
@@ -260,17 +260,17 @@ class LooseFiles:
 
 
 def writable(path: Path) -> bool:
-    """Whether files can be made in a folder."""
+    """Whether files can be created in a folder."""
     return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def write_whole(path: Path, text: str, work: Path | None = None) -> None:
-    """Write a file so that it is there whole or not at all.
+    """Write a file atomically.
 
     Args:
         path: the file.
         text: its content.
-        work: a folder of the same file system for the file while it is being written; its own where there is none.
+        work: a folder on the same file system for the temporary file; None for the file's own folder.
     """
     if path.is_dir():
         raise _folder(path)
@@ -284,7 +284,7 @@ def write_whole(path: Path, text: str, work: Path | None = None) -> None:
         scratch.replace(path)
     except OSError as error:
         raise ModebridgeError(
-            f"Expected to write '{path}', but got '{error}'; make room, or make it writable, then try again."
+            f"Expected to write '{path}', but got '{error}'; free some space or make it writable, then try again."
         ) from error
 
 

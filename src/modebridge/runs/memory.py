@@ -1,4 +1,4 @@
-"""Artefacts kept in memory, for runs without a folder."""
+"""Artefacts in memory, for runs without a folder."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["Memory"]
 
 
 class Memory:
-    """Keeps what a run makes for as long as the run lives."""
+    """Keeps the artefacts of a run as long as the run lives."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[dict[str, Tensor], dict[str, Any]]] = {}
 
     def meta(self, place: str) -> dict[str, Any]:
-        """The metadata of an artefact; empty where there is none."""
+        """The metadata of an artefact; empty if there is none."""
         return self._kept.get(place, ({}, {}))[1]
 
     def read(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and metadata of an artefact; empty where there is none."""
+        """The tensors and metadata of an artefact; empty if there is none."""
         return self._kept.get(place, ({}, {}))
 
     def keep(self, place: str, key: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-        """Keep a copy of the tensors, as a file would hold them."""
+        """Keep a copy of the tensors, as a file would."""
         copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
         self._kept[place] = copies, {"key": key, "hash": trees.fingerprint(copies), **metadata}

@@ -1,4 +1,4 @@
-"""The jobs of a run as tasks of Ray: submitted at once, each with references to what it needs; Ray does the rest."""
+"""The jobs of a run as Ray tasks: submitted at once, each with references to its inputs; Ray schedules them."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ __all__ = ["OnRay", "StageState", "Watch"]
 RETRIES = 20
 """How often a job may lose its worker."""
 FITS = 2**30
-"""Bytes of images that are sent to the nodes; more are read on each node."""
+"""Maximum size in bytes of images that are sent to the nodes; larger sets are read on each node."""
 
 
 @dataclass
 class StageState:
-    """How far a job is, for whoever watches.
+    """The progress of a job, for display.
 
     Args:
-        title: as "curves 0-1".
+        title: such as "curves 0-1".
         state: "waiting", "running", "done" or "failed".
-        node: the machine that it is on.
-        device: what it works on there.
-        epoch: how many are done; batches where it has no epochs.
-        total: how many there are.
+        node: name of its machine.
+        device: its device there.
+        epoch: epochs done; batches if it has no epochs.
+        total: total epochs or batches.
         rate: images per second.
-        left: seconds that it still takes; None where nothing tells.
+        left: remaining seconds; None if unknown.
     """
 
     title: str
@@ -69,21 +69,22 @@ Watch = Callable[[Sequence[StageState]], None]
 
 
 class OnRay(Executor):
-    """Makes jobs on the machines of a Ray cluster.
+    """Runs jobs on the machines of a Ray cluster.
 
-    Tensors travel through Ray's object store, each artefact once; this process alone writes the run folder. A job whose
-    worker dies is done again by Ray, from its last checkpoint where that can be seen.
+    Tensors travel through Ray's object store, each artefact once; only this process writes the run folder. If the
+    worker of a job dies, Ray runs the job again, from its last checkpoint if that is accessible.
 
     Args:
-        address: "ray" starts Ray on this machine; else that of a running cluster: "auto", "HOST:6379", "ray://HOST:10001".
-        device: "auto" (a GPU where the cluster has one and the recipe wants it), "cpu" or "cuda".
-        gpus: the share of a GPU that a job asks for; 0.5 puts two on a card. None asks for one on "cuda", else none.
-        cpus: how many cores a Ray of our own may use; None for all.
-        most: how many artefacts are trained in one job at most. All bridges in one pass are the least work, but one
-            job; some at a time are jobs for several devices, to the same bits.
-        shared: a folder that every node sees, for checkpoints; None keeps them in temporary folders of the nodes.
+        address: "ray" starts Ray on this machine; otherwise the address of a running cluster: "auto", "HOST:6379",
+            "ray://HOST:10001".
+        device: "auto" (a GPU if the cluster has one and the recipe uses it), "cpu" or "cuda".
+        gpus: GPUs per job; 0.5 puts two jobs on a card. None requests one on "cuda", otherwise none.
+        cpus: number of cores for a Ray started here; None for all.
+        most: maximum number of artefacts per training job. Training all bridges in one pass is the least work, but a
+            single job; smaller jobs can use several devices, with the same bits.
+        shared: a folder visible to every node, for checkpoints; None keeps them in temporary folders of the nodes.
         every: seconds between two checkpoints.
-        watch: told how far all jobs are, a few times a second.
+        watch: called with the progress of all jobs, a few times per second.
     """
 
     whole = True
@@ -103,10 +104,10 @@ class OnRay(Executor):
     ) -> None:
         if gpus is not None and not 0 < gpus <= 1:
             raise ModebridgeError(
-                f"Expected the GPUs of a stage to be above 0 and at most 1, but got {gpus:g}; a stage trains on one."
+                f"Expected the GPUs of a stage to be above 0 and at most 1, but got {gpus:g}; a stage uses one GPU."
             )
         if most is not None and most < 1:
-            raise ModebridgeError(f"Expected at least 1 artefact per stage, but got {most}; leave it out for no limit.")
+            raise ModebridgeError(f"Expected at least 1 artefact per stage, but got {most}; omit it for no limit.")
         self._gpus, self._every, self.watch, self.most = gpus, every, watch, most
         self._shared = None if shared is None else str(Path(shared).absolute())
         self._cluster = Connection(address, cpus)
@@ -116,28 +117,28 @@ class OnRay(Executor):
         self._cards = max(node.get("GPU", 0.0) for node in nodes)
         self.device = self._device(device, recipe)
         self._task = self._ray.remote(do_job)
-        on_head = {"node:__internal_head__": 0.001}  # the node that is not lost without all being lost
+        on_head = {"node:__internal_head__": 0.001}  # if this node is lost, everything is
         actor = self._ray.remote(mailbox_class())
         self._mailbox = actor.options(num_cpus=0, resources=on_head, max_restarts=-1).remote()
         if address == LOCAL:  # workers import torch while the driver plans
             self._warm = [self._ray.remote(warm_up).options(num_cpus=1).remote() for _ in range(self._cores)]
         total = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
         self.about = (
-            f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}, {total['CPU']:g} cores, {total['GPU']:g} GPUs; "
+            f"{_counted(len(nodes), 'node')}, {_counted(total['CPU'], 'core')}, {_counted(total['GPU'], 'GPU')}; "
             f"stages run on {self.device}"
         )
-        """The cluster in words."""
+        """A description of the cluster."""
 
-    def _device(self, asked: str, recipe: Recipe) -> str:
+    def _device(self, requested: str, recipe: Recipe) -> str:
         needed = self._gpus or 1.0
-        if asked == "cuda" and self._cards < needed:
+        if requested == "cuda" and self._cards < needed:
             raise ModebridgeError(
-                f"Expected a node of the Ray cluster to have {needed:g} GPUs, but got at most {self._cards:g}; add "
-                "one, or use --device cpu."
+                f"Expected a node of the Ray cluster to have {needed:g} GPU, but got at most {self._cards:g}; add one, "
+                "or use --device cpu."
             )
-        if asked == "auto":
+        if requested == "auto":
             return "cuda" if recipe.device != "cpu" and self._cards >= needed else "cpu"
-        return asked
+        return requested
 
     def __enter__(self) -> OnRay:
         return self
@@ -146,11 +147,11 @@ class OnRay(Executor):
         self.close()
 
     def close(self) -> None:
-        """Leave the cluster; a Ray of our own ends."""
+        """Disconnect from the cluster; a Ray started here is shut down."""
         self._cluster.close()
 
     def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
-        """Submit all of them, and keep what comes back, in the order in which it comes."""
+        """Submit all jobs, and store the results in the order in which they arrive."""
         states = {job.title: StageState(job.title) for job in jobs}
         by_title = {job.title: job for job in jobs}
         call = self._cluster.call
@@ -159,32 +160,32 @@ class OnRay(Executor):
         lost: set[str] = set()
         try:
             while waiting:
-                self._tell(states)
-                ready, news = call(lambda: self._look(waiting))
-                self._hear(news, states, by_title, orders)
+                self._show(states)
+                ready, news = call(lambda: self._poll(waiting))
+                self._handle(news, states, by_title, orders)
                 for reference in ready:
                     job, tensors = waiting.pop(reference)
                     state = states[job.title]
                     try:
-                        note, *made = call(lambda: self._ray.get([reference, *tensors]))  # noqa: B023 - at once
+                        note, *results = call(lambda: self._ray.get([reference, *tensors]))  # noqa: B023 - called at once
                     except self._ray.exceptions.RayError as error:
                         state.state = "failed"
-                        if not lost.intersection(job.parents):  # else it was never begun
+                        if not lost.intersection(job.parents):  # otherwise it never started
                             failures.append(_failure(job, state, error))
                         lost |= {artefact.place for artefact in job.artefacts}
                         continue
-                    self._keep(job, note, made, orders)
+                    self._keep(job, note, results, orders)
                     state.state, state.node = "done", note.node
         finally:
             for reference in waiting:  # after an error here, or Ctrl-C
                 with contextlib.suppress(Exception):
-                    call(lambda: self._ray.cancel(reference, force=True))  # noqa: B023 - at once
-        self._tell(states)
+                    call(lambda: self._ray.cancel(reference, force=True))  # noqa: B023 - called at once
+        self._show(states)
         if failures:
-            raise _sentence(failures) from failures[0]
+            raise _error_for(failures) from failures[0]
 
     def _submit(self, jobs: Sequence[Job], orders: Orders) -> dict[Any, tuple[Job, list[Any]]]:
-        """Every job as a task that waits for the results of others by itself."""
+        """Submit every job as a task; Ray makes it wait for the results of others."""
         data = orders.context.data
         images = [self._ray.put(data.splits)] if _fits(data.splits) else []
         spec = replace(orders.spec, device=self.device or orders.spec.device)
@@ -192,7 +193,7 @@ class OnRay(Executor):
         waiting: dict[Any, tuple[Job, list[Any]]] = {}
         for job in jobs:
             for place in job.parents:
-                if place not in places:  # it was there before: put once, however many need it
+                if place not in places:  # existing artefact: sent once, however many jobs need it
                     places[place] = self._ray.put(packed(orders.read(place)))
             threads = 1 if job.kind.one_core and self.device == "cpu" else torch.get_num_threads()
             call = Call(
@@ -212,30 +213,30 @@ class OnRay(Executor):
                 num_gpus=self._gpus or (1 if self.device == "cuda" else 0),
             )
             needed = job.parents
-            note, *made = task.remote(call, self._mailbox, images, needed, *(places[place] for place in needed))
-            places |= zip((artefact.place for artefact in job.artefacts), made, strict=True)
-            waiting[note] = job, made
+            note, *results = task.remote(call, self._mailbox, images, needed, *(places[place] for place in needed))
+            places |= zip((artefact.place for artefact in job.artefacts), results, strict=True)
+            waiting[note] = job, results
         return waiting
 
     def _keep(self, job: Job, note: Note, tensors: Sequence[bytes], orders: Orders) -> None:
-        made = {
+        results = {
             name: Made(unpacked(data), metadata)
             for (name, metadata), data in zip(note.metadata.items(), tensors, strict=True)
         }
-        orders.done(job, made, note.seconds)
+        orders.done(job, results, note.seconds)
         if note.saved is not None:
             Checkpoints(note.saved).clear()
 
-    def _look(self, waiting: Mapping[Any, object]) -> tuple[list[Any], list[News]]:
-        """The jobs that are done, and what the others tell."""
+    def _poll(self, waiting: Mapping[Any, object]) -> tuple[list[Any], list[News]]:
+        """The jobs that are done, and news from the others."""
         ready, _ = self._ray.wait(list(waiting), timeout=0.5, fetch_local=False)
         try:
-            letters = self._ray.get(self._mailbox.take.remote(), timeout=5)
-        except self._ray.exceptions.RayError:  # it is only news
-            letters = []
-        return ready, [pickle.loads(letter) for letter in letters]
+            messages = self._ray.get(self._mailbox.take.remote(), timeout=5)
+        except self._ray.exceptions.RayError:  # losing news does no harm
+            messages = []
+        return ready, [pickle.loads(message) for message in messages]
 
-    def _hear(
+    def _handle(
         self, mail: Sequence[News], states: Mapping[str, StageState], jobs: Mapping[str, Job], orders: Orders
     ) -> None:
         for news in mail:
@@ -252,13 +253,17 @@ class OnRay(Executor):
                 _, state.epoch, state.total, state.rate = news.progress
                 orders.context.progress(*news.progress)
 
-    def _tell(self, states: Mapping[str, StageState]) -> None:
+    def _show(self, states: Mapping[str, StageState]) -> None:
         if self.watch is not None:
             self.watch(list(states.values()))
 
 
+def _counted(number: float, noun: str) -> str:
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
 def _fits(splits: Splits) -> bool:
-    """Whether the images are tensors that can be sent around."""
+    """Whether the images are tensors small enough to send."""
     sets = (splits.train, splits.valid, splits.test)
     return (
         all(isinstance(one, ImageSet) for one in sets)
@@ -273,11 +278,11 @@ def _failure(job: Job, state: StageState, error: Exception) -> StageError:
     return StageError(job.title, state.node or "unknown", f"{type(cause).__name__}: {first_line(cause)}")
 
 
-def _sentence(failures: Sequence[StageError]) -> ModebridgeError:
+def _error_for(failures: Sequence[StageError]) -> ModebridgeError:
     first = failures[0]
     others = ", ".join(f"{failure.title} on {failure.node}" for failure in failures[1:])
     return ModebridgeError(
         f"Expected stage {first.title} to succeed, but on node {first.node} it failed with '{first.reason}'"
-        f"{' (and so did ' + others + ')' if others else ''}; what does not need it is done and kept, so mend this and "
-        "start the same command again."
+        f"{' (and so did ' + others + ')' if others else ''}; stages that do not need it are done and kept, so fix the "
+        "cause and run the same command again."
     )

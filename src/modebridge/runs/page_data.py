@@ -1,4 +1,4 @@
-"""What the page shows, read out of a run folder; needs neither the data set nor a network."""
+"""The content of the page, read from a run folder; needs neither the data set nor a network."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = ["gather", "write_page"]
 
 
 def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
-    """Everything that the page of a run folder shows; needs neither the data set nor a network.
+    """All content of the page of a run folder; needs neither the data set nor a network.
 
     Args:
-        folder: of a finished run.
-        rows: its table, where it was just made; None makes it again.
+        folder: the folder of a finished run.
+        rows: its table, if already computed; None computes it.
     """
     recipe, seed = find_recipe_of(folder)
     answers = read_answers(folder)
@@ -60,24 +60,24 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
         elastic=elastic_lines(answers, recipe),
         warnings=(),
     )
-    # Last, when everything has been read.
+    # Last, after everything has been read.
     return replace(
         data,
         warnings=[
             *curve_warnings(recipe, answers),
             *missing_members(folder, recipe, answers),
-            *(f"The row {row.name} is left out: not all of its members are there." for row in left),
+            *(f"The row {row.name} is left out: some of its members are missing." for row in left),
             *folder.left_out(),
         ],
     )
 
 
 def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
-    """Write RUN/report.html and say where it is; the trade-off curves go to RUN/elastic.json too.
+    """Write RUN/report.html and return its path; also writes the trade-off curves to RUN/elastic.json.
 
     Args:
-        folder: of a finished run.
-        data: what it shows, where it was gathered already.
+        folder: the folder of a finished run.
+        data: the content, if already gathered.
     """
     data = gather(folder) if data is None else data
     lines = {name: [asdict(point) for point in points] for name, points in data.elastic.items()}
@@ -93,7 +93,7 @@ def _rows(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[Row]:
 
 
 def _samples(folder: RunFolder, recipe: Recipe, answers: Answers) -> Samples | None:
-    """The kept test images with the first bridge that reads one network, and what it imitates."""
+    """The stored test images with the first bridge that reads one network, and the network that it imitates."""
     member = next((one for one in members_of(recipe) if one.imitates is not None and len(one.reads) == 1), None)
     if member is None or member.imitates is None:
         return None
@@ -111,7 +111,7 @@ def _samples(folder: RunFolder, recipe: Recipe, answers: Answers) -> Samples | N
 
 
 def _fits(samples: Mapping[str, Tensor], answers: Answers) -> bool:
-    """Whether these are images of the test split; a file made by hand may hold anything."""
+    """Whether these are images of the test split; a file edited by hand may hold anything."""
     images, numbers = samples.get("images"), samples.get("numbers")
     if images is None or numbers is None or images.ndim != 4 or numbers.shape != images.shape[:1]:
         return False
@@ -119,7 +119,7 @@ def _fits(samples: Mapping[str, Tensor], answers: Answers) -> bool:
 
 
 def _times(folder: RunFolder, answers: Answers, rows: Sequence[Row]) -> dict[str, float]:
-    """Measured times by member, where all that the table needs were measured."""
+    """Measured times by member, if all members of the table were measured."""
     times = _numbers(folder.files.record("times.json").get("relative"))
     used = {name for row in rows for name in row.members}
     used |= {read for name in used for read in answers.costs[name].reads}
@@ -127,7 +127,7 @@ def _times(folder: RunFolder, answers: Answers, rows: Sequence[Row]) -> dict[str
 
 
 def _numbers(values: object) -> dict[str, float]:
-    """Numbers by name, out of JSON of which nothing is known."""
+    """Numbers by name, from unknown JSON."""
     items = values.items() if isinstance(values, Mapping) else ()
     return {str(name): float(value) for name, value in items if isinstance(value, int | float)}
 
@@ -142,7 +142,7 @@ def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoi
 
 
 def _metrics(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Sequence[Epoch]]]:
-    """The epochs of every artefact that was trained, by folder and name; in the order of training."""
+    """The epochs of every trained artefact, by folder and name, in the order of training."""
     series: dict[str, dict[str, Sequence[Epoch]]] = {}
     for place in folder.metrics.places():
         kind, _, name = place.partition("/")
@@ -164,7 +164,7 @@ def _studies(folder: RunFolder) -> list[StudyPart]:
             tables = tuple(StudyTable.from_dict(table) for table in data["tables"])
             parts.append(StudyPart(str(data["name"]), str(data["about"]), tables, figure))
         except (KeyError, TypeError, ValueError, AttributeError):
-            folder.damage[place] = "it is no table of a study"
+            folder.damage[place] = "it is not a table of a study"
     return parts
 
 

@@ -1,4 +1,4 @@
-"""A run as a graph: what there is to make, from what, in which order; made without loading a weight."""
+"""A run as a graph: what to make, from what, in which order; built without loading weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["Job", "Plan", "Stage", "Store", "plan_of"]
 
 
 class Store(Protocol):
-    """What a plan needs of the place where a run keeps its artefacts: a run folder, or memory."""
+    """What a plan needs from the store of a run's artefacts: a run folder, or memory."""
 
     def meta(self, place: str) -> dict[str, Any]:
-        """The metadata of an artefact; empty where there is none that is whole."""
+        """The metadata of an artefact; empty if it is missing or damaged."""
         ...
 
 
@@ -25,9 +25,9 @@ class Stage:
     """One artefact in the graph.
 
     Args:
-        artefact: what it is.
-        key: a hash of everything that it is made from, its parents' keys among it.
-        parents: their places.
+        artefact: the artefact.
+        key: a hash of everything that it is made from, including its parents' keys.
+        parents: the places of its parents.
     """
 
     artefact: Artefact
@@ -35,11 +35,11 @@ class Stage:
     parents: tuple[str, ...]
 
     def is_in(self, store: Store) -> bool:
-        """Whether the store has it, made from these very things and from its parents as they are now."""
+        """Whether the store has it, made from the same ingredients and from its parents as they are now."""
         meta = store.meta(self.artefact.place)
         if meta.get("key") != self.key:
             return False
-        # The same recipe gives other bits on another machine: a parent that was made again there is another parent.
+        # The same recipe gives other bits on another machine: a parent that was made again there is a new parent.
         made_from = meta.get("inputs", {})
         now = {place: store.meta(place).get("hash") for place in self.parents}
         return all(hash is None or made_from.get(place) == hash for place, hash in now.items())
@@ -47,13 +47,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Job:
-    """Artefacts of one kind that are made in one go; it can be pickled and sent to another process."""
+    """Artefacts of one kind that are made together; can be pickled and sent to another process."""
 
     stages: tuple[Stage, ...]
 
     @property
     def artefacts(self) -> list[Artefact]:
-        """What it makes."""
+        """The artefacts to make."""
         return [stage.artefact for stage in self.stages]
 
     @property
@@ -63,29 +63,29 @@ class Job:
 
     @property
     def name(self) -> str:
-        """How checkpoints call it."""
+        """Its name in checkpoints."""
         first = self.stages[0].artefact.name
         return first if len(self.stages) == 1 else f"{len(self.stages)}-from-{first}"
 
     @property
     def parents(self) -> list[str]:
-        """The places of all that it needs."""
+        """The places of all parents."""
         return list(dict.fromkeys(parent for stage in self.stages for parent in stage.parents))
 
     @property
     def title(self) -> str:
-        """How people call it, as "curves 0-1"."""
+        """Its name for users, such as "curves 0-1"."""
         return f"{self.kind.folder} {self.name}"
 
     def epochs(self, recipe: Recipe) -> int:
-        """How long it trains."""
+        """Number of training epochs."""
         return self.stages[0].artefact.epochs(recipe)
 
     def saved_as(self, way: str) -> str:
         """The name of its checkpoint's file.
 
         Args:
-            way: how steps are taken (`Engine.way`); a position in one way means nothing in another.
+            way: how steps are run (`Engine.way`); a position is only valid for the same way.
         """
         key = key_of(way, *(stage.key for stage in self.stages))
         return f"{self.kind.folder}-{self.name}-{key[:12]}"
@@ -95,8 +95,8 @@ class Plan:
     """The stages of a run, parents before their children.
 
     Args:
-        stages: by place.
-        context: says how many artefacts are made in one go.
+        stages: stages by place.
+        context: determines how many artefacts are made together.
     """
 
     def __init__(self, stages: Mapping[str, Stage], context: Context) -> None:
@@ -104,26 +104,26 @@ class Plan:
         self._context = context
 
     def waves(self) -> Iterator[list[Stage]]:
-        """The stages in groups that are made one group after another; those of a group do not need each other.
+        """The stages in groups that are made one after another; stages of a group do not depend on each other.
 
         A kind waits until all of it can be made, so that all bridges are trained in one pass, and all members predict
-        in one; where its own members wait for each other (a chain), it goes on before those that wait for it.
+        in one. If stages of a kind wait for each other (a chain), the kind proceeds before those that wait for it.
         """
         left = dict(self.stages)
         while left:
             ready = [stage for stage in left.values() if not any(parent in left for parent in stage.parents)]
             kinds = dict.fromkeys(type(stage.artefact) for stage in ready)
             waiting = {type(stage.artefact) for stage in left.values() if stage not in ready}
-            whole = [kind for kind in kinds if kind not in waiting]
-            chains = [kind for kind in kinds if self._waits_for(kind, left) <= {kind}] if not whole else []
-            kind = next(iter([*whole, *chains, *kinds]))
+            complete = [kind for kind in kinds if kind not in waiting]
+            chains = [kind for kind in kinds if self._waits_for(kind, left) <= {kind}] if not complete else []
+            kind = next(iter([*complete, *chains, *kinds]))
             wave = [stage for stage in ready if type(stage.artefact) is kind]
             for stage in wave:
                 del left[stage.artefact.place]
             yield wave
 
     def _waits_for(self, kind: type[Artefact], left: Mapping[str, Stage]) -> set[type[Artefact]]:
-        """The kinds of all that must still be made before all artefacts of a kind are."""
+        """The kinds of everything that must be made before all artefacts of a kind are complete."""
         places = [place for place, stage in left.items() if type(stage.artefact) is kind]
         before: dict[str, None] = {}
         while places:
@@ -133,7 +133,7 @@ class Plan:
         return {type(left[place].artefact) for place in before}
 
     def jobs(self, stages: Sequence[Stage]) -> list[Job]:
-        """Stages of one wave, as they are made together."""
+        """Group stages of one wave into jobs."""
         if not stages:
             return []
         size = stages[0].artefact.together(self._context)
@@ -142,14 +142,14 @@ class Plan:
         return [Job(tuple(stages[k : k + size])) for k in range(0, len(stages), size)]
 
     def missing(self, store: Store) -> list[Job]:
-        """All that is not in the store, in the order in which it will be made."""
+        """Jobs for everything that is not in the store, in the order in which it will be made."""
         return [job for wave in self.waves() for job in self.jobs([stage for stage in wave if not stage.is_in(store)])]
 
     def surely_missing(self, store: Store) -> list[Job]:
-        """Those of the missing that can be made now, one after another, without a look at the store in between.
+        """The missing jobs that can run now, one after another, without checking the store in between.
 
-        Whether an artefact that is there must be made again may depend on the bits of one that is still to be made;
-        such an artefact, and all that is made from it, is left for the next time.
+        Whether an existing artefact must be made again may depend on the bits of one that is still missing; such an
+        artefact, and all that is made from it, is left for the next call.
         """
         jobs: list[Job] = []
         made: set[str] = set()
@@ -157,10 +157,10 @@ class Plan:
         for wave in self.waves():
             missing: list[Stage] = []
             for stage in wave:
-                there = stage.is_in(store)
-                if unsure.intersection(stage.parents) or (there and made.intersection(stage.parents)):
+                exists = stage.is_in(store)
+                if unsure.intersection(stage.parents) or (exists and made.intersection(stage.parents)):
                     unsure.add(stage.artefact.place)
-                elif not there:
+                elif not exists:
                     missing.append(stage)
                     made.add(stage.artefact.place)
             jobs += self.jobs(missing)
@@ -168,12 +168,12 @@ class Plan:
 
 
 def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, str] | None = None) -> Plan:
-    """The graph of some artefacts and of all that they need.
+    """The graph of some artefacts and everything that they need.
 
     Args:
-        artefacts: what is wanted.
-        context: says what they are made from.
-        keys: of artefacts that were not made here, by place; they have no parents.
+        artefacts: the artefacts to make.
+        context: determines their ingredients.
+        keys: keys of artefacts that were not made here, by place; they have no parents.
     """
     stages: dict[str, Stage] = {}
 

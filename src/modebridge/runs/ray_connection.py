@@ -1,4 +1,4 @@
-"""A connection to a Ray cluster: made quietly, watched, and ended; Ray is imported here and nowhere earlier."""
+"""A connection to a Ray cluster: opened quietly, monitored, and closed; Ray is not imported before it is needed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from modebridge.errors import ModebridgeError, first_line
 __all__ = ["LOCAL", "Connection"]
 
 LOCAL = "ray"
-"""The address that asks for a Ray of our own on this machine."""
+"""The address that starts a Ray on this machine."""
 LOOKS = 2.0
-"""Seconds between two looks at the head."""
+"""Seconds between two checks of the head."""
 PATIENCE = 15.0
-"""Seconds without an answer from the head after which it counts as lost."""
+"""Seconds without a response after which the head counts as lost."""
 
 T = TypeVar("T")
 
@@ -28,8 +28,9 @@ class Connection:
     """Ray, connected to a cluster.
 
     Args:
-        address: "ray" starts one on this machine; else that of a running one. A process that is connected stays so.
-        cpus: how many cores a Ray of our own may use; None for all.
+        address: "ray" starts one on this machine; otherwise the address of a running one. An existing connection of the
+            process is reused.
+        cpus: number of cores for a Ray started here; None for all.
     """
 
     def __init__(self, address: str = LOCAL, cpus: int | None = None) -> None:
@@ -37,7 +38,7 @@ class Connection:
         self._ours = not self.ray.is_initialized()
         if self._ours:
             self._connect(address, cpus)
-            # Ray prints to standard output that a worker died, whatever it was told; we say what matters ourselves.
+            # Ray always prints to stdout that a worker died; we report what matters ourselves.
             self.ray._private.worker._worker_logs_enabled = False
         self._head = self._find_head(address)
         self._heard = time.monotonic()
@@ -47,7 +48,7 @@ class Connection:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         host, _, port = address.removeprefix("ray://").rpartition(":")
         try:
-            if host and port.isdigit():  # Ray itself would try for minutes
+            if host and port.isdigit():  # Ray itself would keep trying for minutes
                 socket.create_connection((host, int(port)), timeout=10).close()
             if address == LOCAL:
                 self.ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
@@ -56,7 +57,7 @@ class Connection:
         except (OSError, RuntimeError, ValueError, AssertionError, ImportError) as error:
             raise ModebridgeError(
                 f"Expected a Ray cluster at '{address}', but got '{first_line(error)}'; start one (ray start --head), "
-                "set RAY_AUTH_MODE=token where it asks for a token, or use --on ray for one on this machine."
+                "set RAY_AUTH_MODE=token if it requires a token, or use --on ray for one on this machine."
             ) from error
 
     def _find_head(self, address: str) -> tuple[str, int]:
@@ -70,10 +71,10 @@ class Connection:
         return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
 
     def call(self, function: Callable[[], T]) -> T:
-        """The result of some calls of Ray; the loss of the head becomes a sentence.
+        """The result of some Ray calls; raises a readable error if the head is lost.
 
-        Without its head a call of Ray waits, and after a minute Ray ends the whole process; so calls are made on a
-        thread of their own, while this one looks after the head.
+        Without its head a Ray call hangs, and after a minute Ray kills the whole process. So calls run on their own
+        thread, while this one checks the head.
         """
         self._check()
         future: Future[T] = Future()
@@ -91,10 +92,10 @@ class Connection:
             return future.result()
         except (ConnectionError, self.ray.exceptions.RaySystemError) as error:
             self._lost = str(error)
-            raise self._sentence() from error
+            raise self._error() from error
 
     def _check(self) -> None:
-        """Whether the head still answers."""
+        """Raise an error if the head no longer responds."""
         if not self._lost and time.monotonic() - self._heard > LOOKS:
             try:
                 socket.create_connection(self._head, timeout=2).close()
@@ -103,29 +104,29 @@ class Connection:
                 if time.monotonic() - self._heard > PATIENCE:
                     self._lost = str(error)
         if self._lost:
-            raise self._sentence()
+            raise self._error()
 
-    def _sentence(self) -> ModebridgeError:
+    def _error(self) -> ModebridgeError:
         return ModebridgeError(
             f"Expected the head of the Ray cluster at {self._head[0]}:{self._head[1]} to stay up, but got "
-            f"'{first_line(Exception(self._lost))}'; what was finished is kept: start the cluster, then the same "
+            f"'{first_line(Exception(self._lost))}'; finished work is kept: start the cluster, then run the same "
             "command again."
         )
 
     def close(self) -> None:
-        """Leave the cluster; a Ray of our own ends."""
+        """Disconnect from the cluster; a Ray started here is shut down."""
         if self._ours and not self._lost:
             self.ray.shutdown()
 
 
 def _ray() -> Any:
-    # Ray reads these when it is imported and started; whoever has set them keeps what they say.
+    # Ray reads these on import and start; values set by the user are kept.
     for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
         os.environ.setdefault(name, "0")
     try:
         import ray
     except ImportError as error:
         raise ModebridgeError(
-            'Expected Ray to make stages on other machines, but it is not installed; pip install "modebridge[cluster]".'
+            'Expected Ray to run stages on other machines, but it is not installed; pip install "modebridge[cluster]".'
         ) from error
     return ray

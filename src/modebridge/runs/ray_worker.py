@@ -1,4 +1,4 @@
-"""What a worker of Ray does: one job, with what the driver sent, telling it how far it is."""
+"""The work of a Ray worker: one job, with the inputs sent by the driver, reporting progress."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["Call", "News", "Note", "StageError", "do_job", "mailbox_class", "pac
 
 @dataclass(frozen=True)
 class Call:
-    """A job as it travels, all but its parents' tensors.
+    """A job as sent to a worker, without its parents' tensors.
 
     Args:
-        work: the pickled `RunSpec` and `Job`; they are opened where an error can be told.
-        title: how people call the job.
-        threads: how many cores torch uses, which decides the order of sums.
-        versions: of the driver; workers must have the same.
+        work: the pickled `RunSpec` and `Job`, unpickled where an error can be reported.
+        title: the job's name for users.
+        threads: number of cores for torch, which affects the order of sums.
+        versions: versions of the driver; workers must have the same.
         images: hashes of the driver's images.
-        checkpoints: the folder of checkpoints that all nodes see; None for a temporary one of the node.
+        checkpoints: folder of checkpoints that all nodes see; None for a temporary one on the node.
         every: seconds between two checkpoints.
     """
 
@@ -51,14 +51,14 @@ class Call:
 
 @dataclass(frozen=True)
 class News:
-    """What a worker tells while it works: that it begins, an epoch, or how far work without epochs is.
+    """A message from a working job: its start, a finished epoch, or the progress of work without epochs.
 
     Args:
-        title: of the job.
-        node: the name of the machine.
-        device: what it works on.
-        fresh: at the beginning, whether it starts anew rather than from a checkpoint.
-        epoch: that was done.
+        title: title of the job.
+        node: name of the machine.
+        device: its device there.
+        fresh: at the start, whether it starts from scratch rather than from a checkpoint.
+        epoch: the finished epoch.
         progress: kind, done, total and rate of work without epochs.
     """
 
@@ -72,13 +72,13 @@ class News:
 
 @dataclass(frozen=True)
 class Note:
-    """What a finished job says beside its tensors.
+    """The result of a finished job, besides its tensors.
 
     Args:
-        seconds: how long it took.
-        node: the name of the machine.
-        metadata: of every artefact by name, in the order of the tensors.
-        saved: the file of its checkpoints in the folder that all see; nobody needs it once the tensors are kept.
+        seconds: duration.
+        node: name of the machine.
+        metadata: metadata of every artefact by name, in the order of the tensors.
+        saved: its checkpoint file in the shared folder, not needed once the tensors are stored.
     """
 
     seconds: float
@@ -88,7 +88,7 @@ class Note:
 
 
 class StageError(Exception):
-    """A job has failed: which, where, and what was said. All arguments are text, so that it can be pickled anywhere."""
+    """A failed job: which, where and why. All arguments are text, so that it can be pickled anywhere."""
 
     def __init__(self, title: str, node: str, reason: str) -> None:
         super().__init__(title, node, reason)
@@ -96,21 +96,21 @@ class StageError(Exception):
 
 
 def mailbox_class() -> type[Any]:
-    """An actor: workers put news in, the driver takes it out; both pickled.
+    """The class of an actor: workers put news in, the driver takes it out; both pickled.
 
-    Its class is made here so that Ray sends it as it is: its process then has no need to import any of ours.
+    The class is defined here so that Ray sends its code: its process then need not import modebridge.
     """
 
     class Mailbox:
         def __init__(self) -> None:
-            self._letters: list[bytes] = []
+            self._messages: list[bytes] = []
 
-        def put(self, letter: bytes) -> None:
-            self._letters.append(letter)
+        def put(self, message: bytes) -> None:
+            self._messages.append(message)
 
         def take(self) -> list[bytes]:
-            letters, self._letters = self._letters, []
-            return letters
+            messages, self._messages = self._messages, []
+            return messages
 
     return Mailbox
 
@@ -120,14 +120,14 @@ def warm_up() -> None:
 
 
 def do_job(call: Call, mailbox: Any, images: Sequence[Any], places: Sequence[str], *parents: bytes) -> tuple[Any, ...]:
-    """Do a job.
+    """Run a job.
 
     Args:
         call: what to do.
-        mailbox: the handle of a mailbox.
-        images: a reference to the splits; empty where they are read here.
-        places: of the parents.
-        parents: their tensors.
+        mailbox: handle of a mailbox.
+        images: a reference to the splits; empty if they are read here.
+        places: places of the parents.
+        parents: tensors of the parents.
 
     Returns:
         A `Note`, and the tensors of every artefact.
@@ -135,7 +135,7 @@ def do_job(call: Call, mailbox: Any, images: Sequence[Any], places: Sequence[str
     node = platform.node()
     try:
         return _do(call, mailbox, images, dict(zip(places, parents, strict=True)), node)
-    except Exception as error:  # whatever it is, the driver says where it was
+    except Exception as error:  # whatever it is, the driver reports where it happened
         reason = str(error) if isinstance(error, ModebridgeError) else f"{type(error).__name__}: {first_line(error)}"
         raise StageError(call.title, node, reason) from error
 
@@ -145,7 +145,7 @@ def _do(
 ) -> tuple[Note | bytes, ...]:
     import ray
 
-    begin = time.perf_counter()
+    start = time.perf_counter()
     _check_versions(call.versions)
     torch.set_num_threads(call.threads)
     spec, job = pickle.loads(call.work)
@@ -154,28 +154,28 @@ def _do(
     device = f"{context.engine.device.type}{':' + gpus if gpus else ''}"
     last: list[Any] = []
 
-    def tell(**news: Any) -> None:
+    def send(**news: Any) -> None:
         last[:] = [mailbox.put.remote(pickle.dumps(News(call.title, node, device, **news)))]
 
-    context.progress = lambda *progress: tell(progress=progress)
+    context.progress = lambda *progress: send(progress=progress)
     checkpoints = _checkpoints(call, job, context)
-    tell(fresh=checkpoints is None or not checkpoints.path.exists())
-    made = make_job_of(
+    send(fresh=checkpoints is None or not checkpoints.path.exists())
+    results = make_job_of(
         spec,
         job,
         {place: unpacked(data) for place, data in parents.items()},
         checkpoints,
-        lambda epoch: tell(epoch=epoch),
+        lambda epoch: send(epoch=epoch),
     )
-    # All news is there before the job is done; a mailbox that is gone is no reason to lose what was made.
+    # All news must arrive before the job is done; a lost mailbox is no reason to lose the results.
     with contextlib.suppress(Exception):
         ray.get(last, timeout=10)
-    ordered = {artefact.name: made[artefact.name] for artefact in job.artefacts}
+    ordered = {artefact.name: results[artefact.name] for artefact in job.artefacts}
     metadata = {name: {**machine(), "node": node, **one.metadata} for name, one in ordered.items()}
     saved = str(checkpoints.path) if checkpoints is not None and call.checkpoints is not None else None
-    if checkpoints is not None and saved is None:  # nobody else could remove what lies on this node
+    if checkpoints is not None and saved is None:  # only this node can remove its files
         checkpoints.clear()
-    note = Note(time.perf_counter() - begin, node, metadata, saved)
+    note = Note(time.perf_counter() - start, node, metadata, saved)
     return note, *(packed(one) for one in ordered.values())
 
 
@@ -185,8 +185,8 @@ def _context(spec: RunSpec, call: Call, images: Sequence[Any]) -> Context:
     context = context_of(spec, lambda: ray.get(images[0]) if images else None)
     if not images and (context.data.learned_from, context.data.scored_on) != call.images:
         raise ModebridgeError(
-            f"Expected '{spec.data or spec.recipe.data.name}' to hold the images that the driver has, but it holds "
-            "others; copy the data set anew, to the same path on every node."
+            f"Expected '{spec.data or spec.recipe.data.name}' to hold the same images as on the driver, but they "
+            "differ; copy the data set again, to the same path on every node."
         )
     return context
 
@@ -195,13 +195,13 @@ def _check_versions(wanted: Mapping[str, str]) -> None:
     for name, version in versions().items():
         if version != wanted[name]:
             raise ModebridgeError(
-                f"Expected {name} {wanted[name]} on every node, as where the run was started, but got {version}; "
-                "install the same."
+                f"Expected {name} {wanted[name]} on every node, as on the driver, but got {version}; "
+                "install the same version."
             )
 
 
 def versions() -> dict[str, str]:
-    """Of what decides the bits of a result; Python's and its own are compared by Ray."""
+    """Versions that affect the bits of a result; Ray itself compares its own and Python's."""
     return {"modebridge": __version__, "torch": torch.__version__.partition("+")[0]}
 
 
@@ -213,11 +213,11 @@ def _checkpoints(call: Call, job: Job, context: Context) -> Checkpoints | None:
 
 
 def packed(made: Made | Tensors) -> bytes:
-    """Tensors as they travel: as a run folder's file would hold them."""
+    """Serialize tensors for transport, as in a run folder's file."""
     tensors = made.tensors if isinstance(made, Made) else made
     return safetensors.torch.save({name: one.detach().cpu().contiguous().clone() for name, one in tensors.items()})
 
 
 def unpacked(data: bytes) -> dict[str, torch.Tensor]:
-    """Tensors that have travelled."""
+    """Deserialize tensors after transport."""
     return safetensors.torch.load(data)

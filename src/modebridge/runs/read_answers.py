@@ -1,4 +1,4 @@
-"""What the members of a run folder said, read again without its data set and without running anything."""
+"""The predictions of a run's members, read from its folder without the data set and without running anything."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["missing_members", "read_answers"]
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """The logits of a member, with what was noted of them."""
+class _MemberLogits:
+    """The logits of a member, with their metadata."""
 
     member: Member
     valid: Tensor
@@ -34,14 +34,14 @@ class _Kept:
 
 
 def read_answers(folder: RunFolder) -> Answers:
-    """What the members of a run folder said.
+    """The predictions of the members of a run folder.
 
-    Members that do not belong to the present run are left out: those asked about other images, those made from modes
-    that have been replaced, those of modes that the recipe no longer has, and those that it makes from other members
-    now. So are damaged ones, and those that read a mode that is left out; `folder.damage` has these, `missing_members`
-    those that the recipe has and are not there.
+    Members that do not belong to the present run are left out: those scored on other images, those made from modes
+    that have been replaced, those of modes that the recipe no longer has, and those that it now makes from other
+    members. So are damaged ones, and those that read a mode that is left out. `folder.damage` lists the damaged ones,
+    `missing_members` those of the recipe that do not exist.
     """
-    labels, noted = folder.read("logits/labels")
+    labels, labels_meta = folder.read("logits/labels")
     recipe = known_recipe_of(folder)
     if labels:
         try:
@@ -50,30 +50,30 @@ def read_answers(folder: RunFolder) -> Answers:
             folder.damage["logits/labels"] = str(damage)
     if not labels or "logits/labels" in folder.damage:
         raise _unfinished(folder, "labels")
-    logits_of: dict[str, _Kept] = {}
+    logits_of: dict[str, _MemberLogits] = {}
     for place in folder.places("logits"):
         name = place.partition("/")[2]
         tensors, meta = folder.read(place)
-        if name == "labels" or not tensors or meta.get("scored_on") != noted.get("scored_on"):
+        if name == "labels" or not tensors or meta.get("scored_on") != labels_meta.get("scored_on"):
             continue
         try:
-            logits_of[name] = _kept(name, tensors, meta, labels)
+            logits_of[name] = _member_logits(name, tensors, meta, labels)
         except Damage as damage:
             folder.damage[f"logits/{name}"] = str(damage)
     first = ModeMember(0).name
     classes = logits_of[first].test.shape[-1] if first in logits_of else 0
     _same_classes(folder, logits_of, classes)
-    ids = {name: kept.id for name, kept in logits_of.items()}
-    for name, kept in list(logits_of.items()):
-        replaced = any(ids.get(parent) != id for parent, id in kept.parents.items())
-        unread = any(read not in logits_of for read in kept.cost.reads)
-        if replaced or unread or (recipe is not None and not _belongs(kept, recipe[0])):
+    ids = {name: entry.id for name, entry in logits_of.items()}
+    for name, entry in list(logits_of.items()):
+        replaced = any(ids.get(parent) != id for parent, id in entry.parents.items())
+        unread = any(read not in logits_of for read in entry.cost.reads)
+        if replaced or unread or (recipe is not None and not _belongs(entry, recipe[0])):
             del logits_of[name]
     if first not in logits_of:
         raise _unfinished(folder, first)
     most = max(int(labels[split].max()) for split in ("valid", "test"))
     if most >= classes:
-        folder.damage["logits/labels"] = f"there is a label {most}, but the members know classes to {classes - 1}"
+        folder.damage["logits/labels"] = f"there is a label {most}, but the members have classes up to {classes - 1}"
         raise _unfinished(folder, "labels")
     order = sorted(logits_of, key=lambda name: (KINDS.index(type(logits_of[name].member)), name))
     return Answers(
@@ -85,37 +85,39 @@ def read_answers(folder: RunFolder) -> Answers:
     )
 
 
-def _belongs(kept: _Kept, recipe: Recipe) -> bool:
-    """Whether a recipe can have a member, made from these very members: heads learn as many modes as there are."""
-    if not kept.member.belongs(recipe):
+def _belongs(entry: _MemberLogits, recipe: Recipe) -> bool:
+    """Whether a recipe can have a member made from exactly these members: heads depend on the number of modes."""
+    if not entry.member.belongs(recipe):
         return False
-    return not kept.parents or set(kept.parents) == {member.name for member in kept.member.made_from(recipe)}
+    return not entry.parents or set(entry.parents) == {member.name for member in entry.member.made_from(recipe)}
 
 
 def missing_members(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[str]:
-    """The members of a recipe that have no answers in a folder, nor any that are damaged, in a sentence."""
+    """A sentence about the members of a recipe without predictions in a folder, apart from damaged ones."""
     names = [member.name for member in members_of(recipe)]
     names = [name for name in names if name not in answers.test and f"logits/{name}" not in folder.damage]
     if not names:
         return []
     return [
-        f"Left out for want of answers that belong to this run: {', '.join(names)}; make them: "
+        f"Left out because they have no predictions for this run: {', '.join(names)}; to create them: "
         f"modebridge run --out {folder.path}"
     ]
 
 
-def _kept(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], labels: Mapping[str, Tensor]) -> _Kept:
-    """The answers of a member, if they are what they must be: files can also be made by hand."""
+def _member_logits(
+    name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], labels: Mapping[str, Tensor]
+) -> _MemberLogits:
+    """The predictions of a member, if they are valid: files can also be edited by hand."""
     try:
         member = parse_member(name)
     except ModebridgeError:
-        raise Damage("no kind of member that is known here has such a name") from None
+        raise Damage("no known kind of member has such a name") from None
     for split in ("valid", "test"):
-        logits, wanted = tensors.get(split), labels[split]
-        whole = logits is not None and logits.is_floating_point() and logits.ndim in (2, 3)
-        if logits is None or not whole or logits.shape[-2] != len(wanted):
+        logits, split_labels = tensors.get(split), labels[split]
+        valid = logits is not None and logits.is_floating_point() and logits.ndim in (2, 3)
+        if logits is None or not valid or logits.shape[-2] != len(split_labels):
             got = "none" if logits is None else f"{logits.dtype} of {tuple(logits.shape)}"
-            raise Damage(f"Expected {len(wanted)} rows of {split} logits, one a label, but got {got}")
+            raise Damage(f"Expected {len(split_labels)} rows of {split} logits, one per label, but got {got}")
     flops, params, reads = meta.get("flops"), meta.get("params"), meta.get("reads")
     identity, parents = meta.get("id"), meta.get("parents", {})
     if not isinstance(flops, int | float) or not isinstance(params, int) or min(flops, params) < 0:
@@ -123,7 +125,7 @@ def _kept(name: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], lab
     if not isinstance(reads, list) or not isinstance(identity, str) or not isinstance(parents, dict):
         raise Damage("meta.json lacks what it reads or is made from")
     cost = MemberCost(flops, params, tuple(str(read) for read in reads), member.usable, member.alone)
-    return _Kept(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, identity, parents)
+    return _MemberLogits(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, identity, parents)
 
 
 def _check_labels(labels: Mapping[str, Tensor]) -> None:
@@ -137,16 +139,16 @@ def _check_labels(labels: Mapping[str, Tensor]) -> None:
             or not len(numbers)
         ):
             got = "none" if numbers is None else f"{numbers.dtype} of {tuple(numbers.shape)}"
-            raise Damage(f"Expected whole numbers for {split} labels, one an image, but got {got}")
+            raise Damage(f"Expected integers for {split} labels, one per image, but got {got}")
         if int(numbers.min()) < 0:
-            raise Damage(f"Expected {split} labels from 0, but got {int(numbers.min())}")
+            raise Damage(f"Expected {split} labels of at least 0, but got {int(numbers.min())}")
 
 
-def _same_classes(folder: RunFolder, logits_of: dict[str, _Kept], classes: int) -> None:
-    for name, kept in list(logits_of.items()):
-        for logits in (kept.valid, kept.test):
+def _same_classes(folder: RunFolder, logits_of: dict[str, _MemberLogits], classes: int) -> None:
+    for name, entry in list(logits_of.items()):
+        for logits in (entry.valid, entry.test):
             if logits.shape[-1] != classes and name in logits_of:
-                folder.damage[f"logits/{name}"] = f"Expected {classes} classes, as mode-0, but got {logits.shape[-1]}"
+                folder.damage[f"logits/{name}"] = f"Expected {classes} classes, like mode-0, but got {logits.shape[-1]}"
                 del logits_of[name]
 
 
@@ -156,9 +158,9 @@ def _unfinished(folder: RunFolder, name: str) -> ModebridgeError:
     run = f"modebridge run{' ' + str(file) if file.is_file() else ''} --out {folder.path}"
     if reason:
         return ModebridgeError(
-            f"Expected '{folder.path / 'logits' / name}' to be whole, but it is damaged ({reason}); make it again: "
-            f"{run}"
+            f"Expected '{folder.path / 'logits' / name}' to be intact, but it is damaged ({reason}); recreate it: {run}"
         )
     return ModebridgeError(
-        f"Expected '{folder.path}' to hold a finished run, but it has no answers of its members; run it first: {run}"
+        f"Expected '{folder.path}' to hold a finished run, but it has no predictions of its members; run it first: "
+        f"{run}"
     )

@@ -1,4 +1,4 @@
-"""The recipe of a run folder: what it was made with, what recipe.toml says now, and what a run does about it."""
+"""The recipe of a run folder: the one it was made with, the current recipe.toml, and how a run handles differences."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["begin", "check_folder", "find_recipe_of", "known_recipe_of", "recipe
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _RecipeState:
     """The recipe and seed of a run folder.
 
     Args:
-        made: those that the folder was made with, as far as that is known.
-        now: those that recipe.toml has now.
-        text: of recipe.toml now; None where it is lost.
-        wrong: why recipe.toml cannot be read, empty where it can.
+        made: those that the folder was made with, if known.
+        now: those in recipe.toml now.
+        text: the current text of recipe.toml; None if it is missing.
+        wrong: why recipe.toml cannot be read; empty if it can.
     """
 
     made: tuple[Recipe, int] | None
@@ -32,7 +32,7 @@ class _Kept:
 
     @property
     def change(self) -> str:
-        """What has happened to recipe.toml since it was written, in words; empty where it says the same."""
+        """What has happened to recipe.toml since it was written, as text; empty if nothing has changed."""
         if self.made is None or self.now == self.made:
             return ""
         if self.text is None:
@@ -46,65 +46,65 @@ class _Kept:
 
 
 def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
-    """The recipe and seed that a run folder was made with; refuses one whose recipe.toml says something else."""
-    kept_recipe = known_recipe_of(folder)
-    if kept_recipe is None:
+    """The recipe and seed that a run folder was made with; raises an error if its recipe.toml has changed."""
+    recipe = known_recipe_of(folder)
+    if recipe is None:
         raise ModebridgeError(
             f"Expected '{folder.path}' to be a run folder, but it has no recipe.toml; "
-            f"make one: modebridge run --out {folder.path}"
+            f"create one: modebridge run --out {folder.path}"
         )
-    return kept_recipe
+    return recipe
 
 
 def known_recipe_of(folder: RunFolder) -> tuple[Recipe, int] | None:
-    """The same; None where no recipe was ever written down."""
-    kept, file = _look(folder), folder.path / RECIPE
-    if kept.change and kept.text is not None:
+    """The same; None if no recipe was ever written."""
+    state, file = _recipe_state(folder), folder.path / RECIPE
+    if state.change and state.text is not None:
         raise ModebridgeError(
-            f"Expected '{file}' to say what the run was made with, but it {kept.change}; if you want that, run it: "
-            f"modebridge run {file} --out {folder.path}, else delete it: modebridge run --out {folder.path} writes it "
-            "again."
+            f"Expected '{file}' to hold the settings of the run, but it {state.change}; to apply the change, run "
+            f"modebridge run {file} --out {folder.path}, or delete the file: modebridge run --out {folder.path} "
+            "restores it."
         )
-    if kept.change:
+    if state.change:
         raise ModebridgeError(
-            f"Expected '{file}' to say what the run was made with, but it is missing; write it again: "
+            f"Expected '{file}' to hold the settings of the run, but it is missing; restore it: "
             f"modebridge run --out {folder.path}"
         )
-    if kept.wrong:
-        raise ModebridgeError(kept.wrong)
-    return kept.made or kept.now
+    if state.wrong:
+        raise ModebridgeError(state.wrong)
+    return state.made or state.now
 
 
 def recipe_to_go_on_with(path: Path) -> tuple[Recipe, int, str] | None:
-    """The recipe and seed for another run in a folder, and where they are from; None where nothing is in it yet.
+    """The recipe and seed for another run in a folder, and where they come from; None if the folder is empty.
 
-    What recipe.toml says now counts: it may be changed by hand.
+    The current recipe.toml counts: users may edit it.
     """
     if not path.is_dir():
         return None
     folder = RunFolder(path, writes=False)
-    kept, file = _look(folder), path / RECIPE
-    if kept.now is not None:
-        return *kept.now, str(file)
-    if kept.wrong:
-        known = f" Or delete it: {MANIFEST} has the settings of the last run." if kept.made is not None else ""
-        raise ModebridgeError(kept.wrong + known)
-    if kept.made is not None:
-        return *kept.made, f"{path / MANIFEST}, because {RECIPE} is missing"
+    state, file = _recipe_state(folder), path / RECIPE
+    if state.now is not None:
+        return *state.now, str(file)
+    if state.wrong:
+        hint = f" Or delete it: {MANIFEST} has the settings of the last run." if state.made is not None else ""
+        raise ModebridgeError(state.wrong + hint)
+    if state.made is not None:
+        return *state.made, f"{path / MANIFEST}, because {RECIPE} is missing"
     if _has_artefacts(folder):
         raise ModebridgeError(
-            f"Expected '{file}' to say what the run was made with, but it is missing; name the recipe: "
+            f"Expected '{file}' to hold the settings of the run, but it is missing; name the recipe: "
             f"modebridge run RECIPE --out {path}"
         )
     return None
 
 
 def check_folder(folder: RunFolder, recipe: Recipe, seed: int) -> None:
-    """Refuse a folder of another recipe, seed or version."""
-    kept = _look(folder)
-    before = kept.made or kept.now
+    """Raise an error if a folder belongs to another recipe, seed or version."""
+    state = _recipe_state(folder)
+    before = state.made or state.now
     if before is not None and (before[0].name, before[1]) != (recipe.name, seed):
-        since = f" ({RECIPE} {kept.change})" if kept.change else ""
+        since = f" ({RECIPE} {state.change})" if state.change else ""
         raise ModebridgeError(
             f"Expected '{folder.path}' to be a folder for recipe {recipe.name}, seed {seed}, but it holds "
             f"{before[0].name}, seed {before[1]}{since}; choose another with --out."
@@ -113,24 +113,24 @@ def check_folder(folder: RunFolder, recipe: Recipe, seed: int) -> None:
 
 
 def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
-    """Look at a folder before a run in it, and write down what it is made with; refuse a folder of something else.
+    """Check a folder before a run in it, and write the recipe; raises an error if it belongs to something else.
 
     Returns:
-        What is to be said before anything is trained, a sentence each: what is damaged, and which settings have
-        changed since the last run.
+        Notices to show before training, one sentence each: what is damaged, and which settings have changed since the
+        last run.
     """
     check_folder(folder, recipe, seed)
-    kept = _look(folder)
-    before = kept.made or kept.now
+    state = _recipe_state(folder)
+    before = state.made or state.now
     notices: list[str] = []
-    if kept.change or kept.wrong:
-        notices.append(f"{RECIPE} {kept.change or 'cannot be read'}; it will say what this run is made with.")
+    if state.change or state.wrong:
+        notices.append(f"{RECIPE} {state.change or 'cannot be read'}; it will hold the settings of this run.")
     elif before is None and _has_artefacts(folder):
-        notices.append(f"{RECIPE} is missing; what was made with other settings than these is made again.")
+        notices.append(f"{RECIPE} is missing; artefacts made with other settings will be made again.")
     changes = differences(before[0], recipe) if before is not None else []
     if changes:
         notices.append(
-            f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on that is made again."
+            f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on this is made again."
         )
     if folder.read_only and changes:
         raise ModebridgeError(
@@ -139,17 +139,17 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
         )
     if folder.writes:
         notices += folder.mend()
-        text = kept.text if kept.text is not None and kept.now == (recipe, seed) else to_toml(recipe, seed)
+        text = state.text if state.text is not None and state.now == (recipe, seed) else to_toml(recipe, seed)
         folder.files.write({RECIPE: text})
     return notices
 
 
-def _look(folder: RunFolder) -> _Kept:
+def _recipe_state(folder: RunFolder) -> _RecipeState:
     text, written = folder.files.recipe()
     file = str(folder.path / RECIPE)
     made = _read(written, str(folder.path / MANIFEST))[0] if written is not None else None
     now, wrong = _read(text, file) if text is not None else (None, "")
-    return _Kept(made, now, text, wrong)
+    return _RecipeState(made, now, text, wrong)
 
 
 def _read(text: str, where: str) -> tuple[tuple[Recipe, int] | None, str]:
@@ -161,7 +161,7 @@ def _read(text: str, where: str) -> tuple[tuple[Recipe, int] | None, str]:
     except ModebridgeError as error:
         return None, str(error)
     except (ValueError, TypeError, RecursionError):
-        return None, f"Expected '{where}' to be the settings of a recipe in TOML, but it is not; mend it."
+        return None, f"Expected '{where}' to be the settings of a recipe in TOML, but it is not; fix it."
 
 
 def _has_artefacts(folder: RunFolder) -> bool:
@@ -169,12 +169,12 @@ def _has_artefacts(folder: RunFolder) -> bool:
 
 
 def _check_version(folder: RunFolder) -> None:
-    """Refuse to train on in a folder of an earlier version, whose artefacts do not say which parents they have."""
+    """Raise an error for a folder of an earlier version, whose artefacts do not record their parents."""
     for place in folder.places():
         meta = folder.peek(place)
         if meta and "inputs" not in meta:
             raise ModebridgeError(
                 f"Expected '{folder.path}' to be a run of this version, but {place} was made by an earlier one; "
-                "report, advise and export still read it, and a new run takes its modes: modebridge run "
+                "report, advise and export still read it, and a new run can reuse its modes: modebridge run "
                 f"{folder.path / RECIPE} --modes {folder.path / 'modes'} --out NEW."
             )

@@ -1,4 +1,4 @@
-"""A recipe from data to results: its members are made and scored, and the page gets what it needs."""
+"""Run a recipe from data to results: its members are trained and scored, and the page gets its data."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = ["RunResult", "run_recipe"]
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run leaves behind; networks are loaded when they are asked for.
+    """The result of a run; networks are loaded on demand.
 
     Args:
         run: the run, with its recipe, seed and context.
         answers: the logits of all members.
         rows: the results table.
-        warnings: what is wrong with its curves.
+        warnings: problems with its curves.
     """
 
     run: Run
@@ -49,12 +49,12 @@ class RunResult:
 
     @property
     def recipe(self) -> Recipe:
-        """What was run."""
+        """The recipe of the run."""
         return self.run.recipe
 
     @property
     def seed(self) -> int:
-        """Of every random choice."""
+        """The seed of every random choice."""
         return self.run.seed
 
     @property
@@ -74,12 +74,12 @@ class RunResult:
 
     @property
     def trained(self) -> Sequence[str]:
-        """What this very run has trained; empty where everything was there."""
+        """What this run has trained; empty if everything already existed."""
         return tuple(self.run.trained)
 
     @cached_property
     def modes(self) -> list[Mode]:
-        """The modes, aligned where the recipe aligns."""
+        """The modes, aligned if the recipe says so."""
         return [self.run.mode(k) for k in range(self.recipe.modes)]
 
     @cached_property
@@ -106,7 +106,7 @@ def run_recipe(
     boards: bool = False,
     executor: Executor | None = None,
 ) -> RunResult:
-    """Make everything that a recipe names and is not there yet, then score every combination on the test split.
+    """Make everything in a recipe that does not exist yet, then score every combination on the test split.
 
     The arguments are those of `Run`.
     """
@@ -114,7 +114,7 @@ def run_recipe(
     run = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, **choices)
     if folder is not None:
         keep_facts(folder, run.context.data.facts)
-    if executor is not None and executor.whole:  # one graph, so that nothing waits for what it does not need
+    if executor is not None and executor.whole:  # one graph, so that no job waits for what it does not need
         run.make([*map(Logits, members_of(recipe)), *(figure_data(recipe) if folder is not None else ())])
     answers = run.answers(members_of(recipe))
     rows = main_rows(recipe, answers)

@@ -1,4 +1,4 @@
-"""The main table of a run, and whether its curves are fit to be bridged, from the members' logits."""
+"""The main table of a run, and whether its curves are good bridge targets, from the members' logits."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ __all__ = ["curve_warnings", "main_rows", "score_row"]
 
 
 def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
-    """The table of a run: deep ensembles first, then what every kind of member adds, where all members are there."""
+    """The table of a run: deep ensembles first, then the rows of every kind of member whose members all exist."""
     plans = row_plans(recipe)
     reference = [plan for plan in plans if plan.family == plans[0].family]
     needed = [*reference, *(plan for plan in plans if plan.role == "bridge")]
     for plan in needed:
-        if not _is_there(plan, answers):
+        if not _exists(plan, answers):
             raise ModebridgeError(
                 f"Expected a finished run, but it has no members for {plan.name}; finish it: "
                 "modebridge run --out FOLDER."
             )
-    scored = {plan: score_row(plan, answers) for plan in plans if _is_there(plan, answers)}
+    scored = {plan: score_row(plan, answers) for plan in plans if _exists(plan, answers)}
     levels = [scored[plan].nll for plan in reference]
     more = _compared(scored, answers)
     for plan, combined in scored.items():
@@ -50,18 +50,18 @@ def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
 
 
 def score_row(plan: RowPlan, answers: Answers) -> Combined:
-    """A row on the test split, with its temperature, and the threshold of a cascade, from the validation split."""
+    """A row on the test split; its temperature, and the threshold of a cascade, come from the validation split."""
     names = [member.name for member in plan.members]
     threshold = None if plan.average_cost is None else answers.threshold(names, plan.average_cost)
     return answers.score(names, threshold=threshold, intervals=True)
 
 
-def _is_there(plan: RowPlan, answers: Answers) -> bool:
+def _exists(plan: RowPlan, answers: Answers) -> bool:
     return all(member.name in answers.test for member in plan.members)
 
 
 def _compared(scored: Mapping[RowPlan, Combined], answers: Answers) -> dict[RowPlan, dict[str, Any]]:
-    """Each row against one network, image by image, and against the way from there to two."""
+    """Each row compared with one network, image by image, and relative to the gain from one to two networks."""
     labels = answers.test_labels
     surprise = {
         plan: surprisals(answers.calibrated(combined.members, threshold=combined.threshold), labels)
@@ -77,15 +77,15 @@ def _compared(scored: Mapping[RowPlan, Combined], answers: Answers) -> dict[RowP
     for plan, gain in zip(plans, gains.T, strict=True):
         if plan.role != "one":
             more[plan]["gain_interval"] = interval_of(gain)
-        # One member may be several networks.
-        dear = any(member.alone for member in plan.members) and scored[plan].relative_flops >= 2
-        if plan.is_cheap and not dear and interval_of(gap)[0] > 0:
+        # One member may consist of several networks.
+        expensive = any(member.alone for member in plan.members) and scored[plan].relative_flops >= 2
+        if plan.is_cheap and not expensive and interval_of(gap)[0] > 0:
             more[plan]["closed_interval"] = interval_of(gain / gap)
     return more
 
 
 def curve_warnings(recipe: Recipe, answers: Answers) -> list[str]:
-    """Curves that are not low-loss on the validation split, each in a sentence: they are poor bridge targets."""
+    """Curves that are not low-loss on the validation split, one sentence each: they are poor bridge targets."""
     warnings: list[str] = []
     labels = answers.valid_labels
     for i, j in recipe.curves():
@@ -93,8 +93,8 @@ def curve_warnings(recipe: Recipe, answers: Answers) -> list[str]:
         if point.name not in answers.valid:
             continue
         start, end = point.ancestors
-        right = [accuracy(answers.probabilities([m.name], "valid"), labels) for m in (start, point, end)]
-        check = judge_curve(right[1], (right[0] + right[2]) / 2, len(labels))
+        accuracies = [accuracy(answers.probabilities([m.name], "valid"), labels) for m in (start, point, end)]
+        check = judge_curve(accuracies[1], (accuracies[0] + accuracies[2]) / 2, len(labels))
         if not check.low_loss:
             warnings.append(f"Curve {i}-{j}: {check.sentence}")
     return warnings

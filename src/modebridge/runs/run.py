@@ -1,4 +1,4 @@
-"""A run: makes what its members need and is not there yet, keeps it, and gives the members' logits."""
+"""A run: makes what its members need and does not exist yet, keeps it, and returns the members' logits."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ __all__ = ["Run"]
 
 
 class Run:
-    """A recipe with its data, a place for what it makes, and who makes it.
+    """A recipe with its data, a store for its artefacts, and an executor.
 
     Args:
         recipe: the choices.
-        seed: of every random choice; the same seed gives the same result bit for bit on the same machine.
-        folder: where what is made is kept; what is there is not made again, and a run that was killed goes on. None
-            keeps it in memory.
+        seed: seed of every random choice; the same seed gives bitwise the same result on the same machine.
+        folder: where artefacts are kept; existing ones are not made again, and a killed run resumes. None keeps them in
+            memory.
         data: the folder of the data set's official files.
-        engine: where to train; None asks the recipe.
-        progress: told of every epoch.
-        given: modes that were trained elsewhere, by number.
-        boards: whether to write TensorBoard's logs to RUN/tensorboard too.
-        executor: who makes things; None makes them in this process.
+        engine: where to train; None uses the recipe's choice.
+        progress: called after every epoch.
+        given: modes trained elsewhere, by number.
+        boards: whether to also write TensorBoard logs to RUN/tensorboard.
+        executor: who makes artefacts; None makes them in this process.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Run:
         if given and recipe.base == "swa":
             raise ModebridgeError(
                 "Expected base to be sgd for modes that were trained elsewhere, but got 'swa'; SWA networks are "
-                "trained from the start, so leave out either the modes or the base."
+                "trained from the start, so omit either the modes or the base."
             )
         engine = engine or engine_for(recipe)
         self.recipe = recipe
@@ -81,26 +81,26 @@ class Run:
         self.context = make_context(self.spec, engine, progress)
         self.store: RunFolder | Memory = Memory() if folder is None else folder
         self.trained: list[str] = []
-        """What was trained here and not found, as "modes 0"."""
+        """What was trained by this run, such as "modes 0"."""
         self.seconds: dict[str, float] = {}
-        """How long each stage took."""
+        """The duration of each stage."""
         self._executor = executor or Local()
         self.context.made_on = self._executor.device or engine.device.type
         self.context.most = self._executor.most
         self._boards: dict[str, TensorBoard] | None = {} if boards else None
-        # What was made or read is not read and hashed again, however often it is asked for.
+        # Tensors that were made or read are not read and hashed again.
         self._tensors: dict[tuple[str, str], Tensors] = {}
         self._given = dict(given or {})
 
     def plan(self, artefacts: Sequence[Artefact]) -> Plan:
-        """The graph of some artefacts and of all that they need."""
+        """The graph of some artefacts and everything that they need."""
         fresh = {ModeWeights(k).place: key_of("given", mode.id) for k, mode in self._given.items()}
         others = [k for k in range(self.recipe.modes) if k not in self._given]
         old = keys_of_given(self.folder, others, self.folder.meta) if self.folder is not None else {}
         return plan_of(artefacts, self.context, {**old, **fresh})
 
     def make(self, artefacts: Sequence[Artefact]) -> Plan:
-        """Make of them, and of all that they need, what is not there."""
+        """Make the missing ones of some artefacts and of everything that they need."""
         processes = self.context.engine.processes
         self._keep_given()
         plan = self.plan(artefacts)
@@ -110,21 +110,21 @@ class Run:
                 self._check_kept(jobs)
             return plan
         for wave in plan.waves():
-            begin = time.perf_counter()
+            start = time.perf_counter()
             processes.wait()
             jobs = plan.jobs([stage for stage in wave if not stage.is_in(self.store)])
-            # All processes have looked before the first of them writes.
+            # All processes have checked before the first of them writes.
             processes.wait()
             if jobs:
                 self._do(jobs)
                 processes.wait()
                 self._check_kept(jobs)
             stage = wave[0].artefact.stage
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - begin
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
         return plan
 
     def tensors(self, plan: Plan, place: str) -> Tensors:
-        """The tensors of an artefact that was made."""
+        """The tensors of an existing artefact."""
         if self.store.meta(place).get("key") != plan.stages[place].key:
             raise ModebridgeError(
                 f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all "
@@ -139,13 +139,13 @@ class Run:
         return self._tensors[key]
 
     def load(self, member: Member) -> Predictor:
-        """A member ready to predict; what it needs is made where it is missing."""
+        """A member ready to predict; what it needs is made if it is missing."""
         artefacts = member.artefacts(self.recipe)
         plan = self.make(artefacts)
         return member.load(self.context, {one.place: self.tensors(plan, one.place) for one in artefacts})
 
     def mode(self, number: int) -> Mode:
-        """A mode by its number, aligned where the recipe aligns."""
+        """A mode by its number, aligned if the recipe says so."""
         (mode,) = self.load(ModeMember(number)).networks.values()
         return mode
 
@@ -159,11 +159,11 @@ class Run:
         """The logits of members on the validation and test splits: from the folder, or predicted now.
 
         Args:
-            members: which; those that they read are added.
+            members: the members; those that they read are added.
         """
         wanted = list(dict.fromkeys([*members, *(needed for member in members for needed in member.needs)]))
         plan = self.make([Logits(member) for member in wanted])
-        # Last, so that labels are there only where logits are.
+        # Last, so that labels exist only if logits do.
         labels = self.tensors(self.make([Labels()]), Labels().place)
         tables = {member.name: self.tensors(plan, Logits(member).place) for member in wanted}
         return Answers(
@@ -179,7 +179,7 @@ class Run:
         return MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable, member.alone)
 
     def _keep_given(self) -> None:
-        """Keep the modes that were given now, and note that nothing here can make them again."""
+        """Keep the modes that were passed in, and record that they cannot be recreated here."""
         for k, mode in self._given.items():
             stage = Stage(ModeWeights(k), key_of("given", mode.id), ())
             if not stage.is_in(self.store):
@@ -191,14 +191,14 @@ class Run:
         stages = [stage for job in jobs for stage in job.stages]
         self._check_writable(stages[0].artefact)
         count = EpochCount(self.context.progress, stages, self.recipe)
-        begun: dict[str, float] = {}
+        started: dict[str, float] = {}
         before = dict(self.seconds)
 
         def done(job: Job, made: Mapping[str, Made], seconds: float) -> None:
             now, kind = time.perf_counter(), job.kind.stage
-            begun[kind] = min(begun.get(kind, now), now - seconds)
-            if self._executor.whole:  # kinds overlap: from the first job of a kind to the end of its last
-                self.seconds[kind] = before.get(kind, 0.0) + now - begun[kind]
+            started[kind] = min(started.get(kind, now), now - seconds)
+            if self._executor.whole:  # kinds overlap: time from the start of a kind's first job to the end of its last
+                self.seconds[kind] = before.get(kind, 0.0) + now - started[kind]
             for stage in job.stages:
                 one = made[stage.artefact.name]
                 metadata = {"seconds": seconds / len(job.stages), **one.metadata}
@@ -223,7 +223,7 @@ class Run:
         self.store.keep(artefact.place, stage.key, made.tensors, metadata)
 
     def _check_kept(self, jobs: Sequence[Job]) -> None:
-        # Read back, so that a run and the one after it see the same bits.
+        # Read back, so that this run and the next see the same bits.
         for stage in (stage for job in jobs for stage in job.stages):
             if not stage.is_in(self.store):
                 raise ModebridgeError(
@@ -234,8 +234,8 @@ class Run:
     def _check_writable(self, artefact: Artefact) -> None:
         if self.folder is not None and self.folder.read_only:
             raise ModebridgeError(
-                f"Expected '{self.folder.path}' to be writable, because {artefact.folder} {artefact.name} is not there "
-                "and is to be made, but it is read-only; copy it, or choose another folder with --out."
+                f"Expected '{self.folder.path}' to be writable, because {artefact.folder} {artefact.name} is missing, "
+                "but it is read-only; copy it, or choose another folder with --out."
             )
 
     def _checkpoints(self, job: Job) -> Checkpoints | None:
@@ -245,7 +245,7 @@ class Run:
 
     def _begin(self, job: Job, fresh: bool) -> None:
         if fresh and self.folder is not None and self.folder.writes and job.epochs(self.recipe):
-            for artefact in job.artefacts:  # the epochs of an artefact that is trained anew begin anew
+            for artefact in job.artefacts:  # an artefact that is trained again starts with new metrics
                 self.folder.metrics.forget(artefact.place)
 
     def _report(self, job: Job, count: EpochCount, epoch: Epoch) -> None:
@@ -255,15 +255,15 @@ class Run:
         for k, artefact in enumerate(job.artefacts):
             label = _label(epoch, artefact.name, k)
             scores = {"valid": epoch.scores[label]} if label in epoch.scores else {}
-            of_one = replace(epoch, losses={"train": epoch.losses[label]}, scores=scores)
-            self.folder.metrics.add(artefact.place, of_one)
+            artefact_epoch = replace(epoch, losses={"train": epoch.losses[label]}, scores=scores)
+            self.folder.metrics.add(artefact.place, artefact_epoch)
             if self._boards is not None:
                 if artefact.place not in self._boards:
                     self._boards[artefact.place] = TensorBoard(self.folder.path / "tensorboard" / artefact.place)
-                self._boards[artefact.place](of_one)
+                self._boards[artefact.place](artefact_epoch)
 
 
 def _label(epoch: Epoch, name: str, number: int) -> str:
-    """How an epoch calls one of those that are trained together: by name, or by number where each is a task."""
+    """The label of an artefact among those trained together: its name, or its number if each is a task."""
     named = (label for label in epoch.losses if label == name or label.startswith(f"{number}/"))
     return next(named, next(iter(epoch.losses)))

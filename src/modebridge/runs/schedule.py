@@ -1,4 +1,4 @@
-"""How long a run takes on several devices: its jobs, what each needs, and a simulation of who makes what when."""
+"""The duration of a run on several devices: its jobs, their dependencies, and a simulation of the schedule."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Schedule", "Task", "longest_path", "schedule", "tasks_of", "useful_d
 
 @dataclass(frozen=True)
 class Task:
-    """A job as a schedule sees it.
+    """A job in a schedule.
 
     Args:
-        title: as "curves 0-1".
-        kind: as "curves".
-        seconds: how long it takes on one device.
-        needs: the titles of the jobs that must be done before it.
+        title: such as "curves 0-1".
+        kind: such as "curves".
+        seconds: duration on one device.
+        needs: titles of the jobs that must be done before it.
     """
 
     title: str
@@ -33,13 +33,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a number of devices do.
+    """A schedule for a number of devices.
 
     Args:
-        devices: how many there are.
-        seconds: from the beginning of the first task to the end of the last.
+        devices: number of devices.
+        seconds: from the start of the first task to the end of the last.
         busy: seconds of work, over all devices.
-        begins: of every task by title.
+        begins: start of every task, by title.
     """
 
     devices: int
@@ -49,7 +49,7 @@ class Schedule:
 
     @property
     def used(self) -> float:
-        """The share of the devices' time that is spent at work.
+        """The fraction of the devices' time that is spent working.
 
         >>> Schedule(2, 10.0, 15.0, {}).used
         0.75
@@ -58,11 +58,11 @@ class Schedule:
 
 
 def schedule(tasks: Sequence[Task], devices: int) -> Schedule:
-    """List scheduling, which is what Ray does: whenever a device is free it takes the first task that is ready.
+    """List scheduling, as in Ray: whenever a device is free, it takes the first task that is ready.
 
     Args:
         tasks: parents before their children.
-        devices: how many.
+        devices: number of devices.
 
     >>> tasks = [Task("a", "", 3.0), Task("b", "", 1.0), Task("c", "", 2.0, ("b",)), Task("d", "", 1.0, ("a", "c"))]
     >>> [schedule(tasks, n).seconds for n in (1, 2, 4)]
@@ -86,7 +86,7 @@ def schedule(tasks: Sequence[Task], devices: int) -> Schedule:
 
 
 def longest_path(tasks: Sequence[Task]) -> list[Task]:
-    """The chain of tasks, each needing the one before, that takes longest: no number of devices is faster.
+    """The longest chain of tasks, each needing the previous one: no number of devices is faster.
 
     >>> tasks = [Task("a", "", 3.0), Task("b", "", 1.0), Task("c", "", 1.0, ("b", "a"))]
     >>> [task.title for task in longest_path(tasks)]
@@ -100,7 +100,7 @@ def longest_path(tasks: Sequence[Task]) -> list[Task]:
 
 
 def useful_devices(tasks: Sequence[Task]) -> int:
-    """The smallest number of devices that takes no more than 1 % longer than the longest path.
+    """The smallest number of devices that takes at most 1 % longer than the longest path.
 
     >>> useful_devices([Task(str(k), "", 1.0) for k in range(5)])
     5
@@ -111,13 +111,13 @@ def useful_devices(tasks: Sequence[Task]) -> int:
 
 
 def tasks_of(context: Context, store: Store, keys: Mapping[str, str], rates: Mapping[str, float]) -> list[Task]:
-    """The jobs of a run that are missing.
+    """The missing jobs of a run.
 
     Args:
-        context: says what there is to make.
-        store: what is there.
-        keys: of modes that were not made here, by place.
-        rates: multiply-adds per second of one device by kind; "" for kinds that are not named.
+        context: determines what to make.
+        store: the existing artefacts.
+        keys: keys of modes that were not made here, by place.
+        rates: multiply-adds per second of one device by kind; "" for all other kinds.
     """
     wanted = [*map(Logits, members_of(context.recipe)), Labels(), *figure_data(context.recipe)]
     plan: Plan = plan_of(wanted, context, keys)
@@ -135,13 +135,13 @@ def tasks_of(context: Context, store: Store, keys: Mapping[str, str], rates: Map
 
 
 def work_of_job(job: Job, context: Context) -> float:
-    """The multiply-adds of a job, training or not."""
+    """The multiply-adds of a job, with or without training."""
     counts, base = context.data.facts.counts, context.base_cost.flops
     if issubclass(job.kind, Logits):
         members = [artefact.member for artefact in job.artefacts if isinstance(artefact, Logits)]
         return sum(member.cost(context).flops for member in members) * (counts["valid"] + counts["test"])
     if issubclass(job.kind, CurveProfile):
-        # Where there is batch norm, every network on the curve gets statistics of its own.
+        # With batch norm, every network on the curve gets its own statistics.
         images = counts["valid"] + (min(counts["train"], 10_000) if context.network.norm == "bn" else 0)
         return float(POSITIONS * base * images * len(job.stages))
     return job.kind.work(job.artefacts, context) * job.epochs(context.recipe) * counts["train"]

@@ -1,4 +1,4 @@
-"""Seals: one hash over everything that a record says, so that no part of it can change unnoticed."""
+"""Seals: one hash over everything in a record, so that no part of it can change unnoticed."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from modebridge.errors import ModebridgeError
 __all__ = ["FORMAT", "Damage", "digest", "plain", "read_bytes", "seal_of", "sealed", "unsealed"]
 
 FORMAT = 2
-"""Of the records written here; those of version 0.1 have neither format nor seal."""
+"""The format of records written here; those of version 0.1 have neither format nor seal."""
 
 
-class Damage(Exception):  # noqa: N818 - a finding about a file, caught where files are read, and no error of a user
-    """What is wrong with a file of a run folder, in words."""
+class Damage(Exception):  # noqa: N818 - a finding about a file, caught where files are read; not a user error
+    """Describes what is wrong with a file of a run folder."""
 
 
 def sealed(record: Mapping[str, Any]) -> str:
-    """A record as JSON, with the seal that `unsealed` asks for.
+    """A record as JSON, with the seal that `unsealed` requires.
 
     >>> json.loads(sealed({"flops": 1.5}))["format"]
     2
     """
-    whole = {**record, "format": FORMAT}
-    return json.dumps({**whole, "seal": seal_of(whole)}, indent=1)
+    full_record = {**record, "format": FORMAT}
+    return json.dumps({**full_record, "seal": seal_of(full_record)}, indent=1)
 
 
 def unsealed(file: Path, *, old: bool = True) -> dict[str, Any]:
-    """The record in a file, if it is to the last value the one that was written.
+    """The record in a file, verified to be exactly as written.
 
     Args:
-        file: of one record as JSON.
-        old: whether a record of version 0.1, which has neither format nor seal, is taken as it is. One that has lost
-            either of the two by damage still has the other, and so is not mistaken for an old one.
+        file: a file with one record as JSON.
+        old: whether to accept a record of version 0.1, which has neither format nor seal, without verification. A
+            record that lost one of the two by damage still has the other, and so is not mistaken for an old one.
     """
     data, name = read_bytes(file), file.name
     try:
@@ -44,11 +44,11 @@ def unsealed(file: Path, *, old: bool = True) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise Damage(f"{name} is not readable as JSON") from None
     if not isinstance(record, dict):
-        raise Damage(f"{name} is no JSON object")
+        raise Damage(f"{name} is not a JSON object")
     if old and "seal" not in record and "format" not in record:
         return record
     if record.get("seal") != seal_of(record):
-        raise Damage(f"{name} does not fit its seal")
+        raise Damage(f"{name} does not match its seal")
     if record.get("format") != FORMAT:
         raise ModebridgeError(
             f"Expected '{file}' to be of format {FORMAT}, but got {record.get('format')!r}; it was written by another "
@@ -58,7 +58,7 @@ def unsealed(file: Path, *, old: bool = True) -> dict[str, Any]:
 
 
 def seal_of(record: Mapping[str, Any]) -> str:
-    """A hash over everything in a record but its seal, whatever the order."""
+    """A hash over everything in a record except its seal, in any order."""
     rest = {key: value for key, value in record.items() if key != "seal"}
     return digest(json.dumps(plain(rest), sort_keys=True, separators=(",", ":")))
 
@@ -69,12 +69,12 @@ def digest(data: bytes | str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as it comes back from JSON: tuples as lists, keys as text."""
+    """A value after a round trip through JSON: tuples as lists, keys as text."""
     return json.loads(json.dumps(value))
 
 
 def read_bytes(file: Path) -> bytes:
-    """What is in a file, or what keeps it from being read, as a Damage."""
+    """The content of a file; raises Damage if it cannot be read."""
     try:
         return file.read_bytes()
     except FileNotFoundError:

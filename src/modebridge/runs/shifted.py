@@ -1,4 +1,4 @@
-"""The logits of members on corrupted test images and on images of other sets, kept like those on the clean ones."""
+"""The logits of members on corrupted test images and on images of other sets, stored like those on clean images."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["OtherLogits", "ShiftedAnswers", "ShiftedLogits", "shifted_answers"]
 
 @dataclass(frozen=True)
 class ShiftedLogits(Artefact):
-    """What a member predicts on the test images under every corruption and severity, a table each as "noise-1".
+    """The logits of a member on the test images under every corruption and severity, with tables such as "noise-1".
 
-    In half precision, each row less its highest logit (probabilities are the same): what is near the top, and so
-    decides scores, is then kept most precisely.
+    In half precision, with the highest logit of each row subtracted (probabilities are the same), so that values near
+    the top, which determine scores, are the most precise.
     """
 
     member: Member
@@ -35,11 +35,11 @@ class ShiftedLogits(Artefact):
 
     @property
     def name(self) -> str:
-        """That of the member."""
+        """The name of the member."""
         return self.member.name
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """Those of its logits on clean images."""
+        """The parents of its logits on clean images."""
         return Logits(self.member).parents(recipe)
 
     def ingredients(self, context: Context) -> dict[str, object]:
@@ -62,7 +62,7 @@ class ShiftedLogits(Artefact):
 
 @dataclass(frozen=True)
 class OtherLogits(Artefact):
-    """What a member predicts on the images of another set, in half precision."""
+    """The logits of a member on the images of another set, in half precision."""
 
     member: Member
     other: str
@@ -72,11 +72,11 @@ class OtherLogits(Artefact):
 
     @property
     def name(self) -> str:
-        """That of the member and of the set."""
+        """The names of the member and the set."""
         return f"{self.member.name}--{file_name_of(self.other)}"
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """Those of its logits on clean images."""
+        """The parents of its logits on clean images."""
         return Logits(self.member).parents(recipe)
 
     def ingredients(self, context: Context) -> dict[str, object]:
@@ -89,7 +89,7 @@ class OtherLogits(Artefact):
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
-        """Run the members on every set that is asked for."""
+        """Run the members on every requested set."""
         context = making.context
         members = {artefact.member.name: artefact.member for artefact in group}
         predictors = {name: member.load(context, making.parents) for name, member in members.items()}
@@ -102,13 +102,13 @@ class OtherLogits(Artefact):
 
 @dataclass(frozen=True)
 class ShiftedAnswers:
-    """The answers of members on images that they were not trained for.
+    """The predictions of members on images outside the training distribution.
 
     Args:
-        clean: on the test images that are corrupted, as they are.
-        corrupted: on the same images by corruption and severity, as "noise-1"; calibrated like `clean`.
-        whole: on all validation and test images.
-        others: on the images of other sets by name; there are no right labels.
+        clean: for the test images that are corrupted, without corruption.
+        corrupted: for the same images by corruption and severity, such as "noise-1"; calibrated like `clean`.
+        whole: for all validation and test images.
+        others: for the images of other sets by name; these have no correct labels.
     """
 
     clean: Answers
@@ -118,12 +118,12 @@ class ShiftedAnswers:
 
 
 def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) -> ShiftedAnswers:
-    """The answers of members on corrupted and other images: from the folder, or predicted now.
+    """The predictions of members on corrupted and other images: from the folder, or computed now.
 
     Args:
-        run: makes what is missing.
-        members: which; those that they read are added.
-        others: other sets, as `known_others` gives them.
+        run: the run; makes what is missing.
+        members: the members; those that they read are added.
+        others: other sets, from `known_others`.
     """
     whole = run.answers(members)
     wanted = list(dict.fromkeys([*members, *(needed for member in members for needed in member.needs)]))
@@ -140,13 +140,13 @@ def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) 
         table: replace(clean, test={name: tables[table] for name, tables in shifted.items()}) for table in corruptions
     }
     plan = run.make([OtherLogits(member, other) for other in others for member in wanted])
-    elsewhere: dict[str, Answers] = {}
+    others_by_name: dict[str, Answers] = {}
     for other in others:
         tables = {m.name: run.tensors(plan, OtherLogits(m, other).place)["logits"] for m in wanted}
         count = next(iter(tables.values())).shape[-2]
-        # No label is right: a class that does not exist would be refused, so nobody may score these against labels.
-        elsewhere[other] = replace(whole, test=tables, test_labels=torch.full((count,), -1))
-    return ShiftedAnswers(clean, corrupted, whole, elsewhere)
+        # No label is correct: -1 is an invalid class, so that scoring against labels raises an error.
+        others_by_name[other] = replace(whole, test=tables, test_labels=torch.full((count,), -1))
+    return ShiftedAnswers(clean, corrupted, whole, others_by_name)
 
 
 def _half(logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How fast this machine trains what a recipe asks for, measured by training a little of it."""
+"""How fast this machine trains a recipe, measured by training a little of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from modebridge.training import Epoch, side_by_side
 __all__ = ["measured_rates"]
 
 BATCHES = 12
-"""How many of an epoch are timed; fewer where the data set has fewer."""
+"""Number of batches per epoch to time; fewer if the data set has fewer."""
 EPOCHS = 3
 
 
@@ -27,7 +27,7 @@ def measured_rates(spec: RunSpec) -> dict[str, float]:
     Two modes, their curve and their bridges are trained for three epochs of a few batches; the fastest epoch counts.
 
     Args:
-        spec: of the run.
+        spec: the spec of the run.
     """
     timed = _Timed()
     recipe = _shortened(spec.recipe)
@@ -40,7 +40,7 @@ def _shortened(recipe: Recipe) -> Recipe:
     data = recipe.data
     train = min(data.train or 10**9, BATCHES * data.batch_size)
     share = min(1.0, train / data.train) if data.train else 0.0
-    # Validation is a part of an epoch: its share of the images stays as it is.
+    # Validation is part of an epoch: keep its share of the images.
     valid = max(1, round(share * data.valid)) if data.valid and share else min(data.valid or 10**9, train // 8 + 1)
     short = {part: replace(getattr(recipe, part), epochs=EPOCHS) for part in ("mode", "curve", "bridge")}
     return replace(
@@ -49,13 +49,13 @@ def _shortened(recipe: Recipe) -> Recipe:
 
 
 class _Timed(Executor):
-    """Makes jobs here, one at a time, each as a worker would, and times their epochs."""
+    """Makes jobs here, one at a time, as a worker would, and times their epochs."""
 
     def __init__(self) -> None:
         self.rates: dict[str, float] = {}
 
     def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
-        """Do all of them."""
+        """Run all jobs."""
         for job in jobs:
             epochs: list[Epoch] = []
             making = Making(orders.context, orders.parents(job), None, epochs.append)

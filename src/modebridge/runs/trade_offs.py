@@ -1,4 +1,4 @@
-"""Elastic answers from what the members of a run said: temperatures, thresholds, and what they buy."""
+"""Elastic predictions from the logits of a run's members: temperatures, thresholds, and trade-offs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from modebridge.recipes import Recipe
 __all__ = ["elastic_lines", "temperatures_of"]
 
 STEPS = 20
-"""Points of a trade-off curve, beside its ends."""
+"""Points of a trade-off curve, in addition to its ends."""
 
 
 def temperatures_of(answers: Answers, names: Sequence[str], mean: Mean = "probability") -> Temperatures:
     """A temperature for the first mode and for every number of bridges, from the validation split.
 
     Args:
-        answers: of a run.
-        names: of the members, modes first.
-        mean: how members become one.
+        answers: the predictions of a run.
+        names: names of the members, modes first.
+        mean: how members are averaged.
     """
     bridges = [name for name in names if parse_member(name).reads]
     heads = [len(answers.heads(name, "valid")) for name in bridges]
@@ -34,9 +34,9 @@ def temperatures_of(answers: Answers, names: Sequence[str], mean: Mean = "probab
 
 
 def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]:
-    """What asking the other members only about unsure images buys on the test split, a line per row of the table.
+    """The gain on the test split from running the other members only on uncertain images, one line per table row.
 
-    Temperatures and thresholds are those of the validation split; the test split only scores them.
+    Temperatures and thresholds come from the validation split; the test split is only used for scores.
     """
     lines = {}
     for plan in row_plans(recipe):
@@ -44,7 +44,7 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
         if not plan.elastic or not set(members) <= set(answers.test):
             continue
         if any(len(answers.heads(name)) > 1 for name in members if not parse_member(name).reads):
-            continue  # in an elastic file bridges alone have several heads
+            continue  # in an elastic file only bridges have several heads
         temperatures, extra = temperatures_of(answers, members), answers.cost(members)[0] - 1.0
         top = answers.calibrated(members[:1], "valid").amax(dim=-1)
         costs = [1.0 + extra * k / STEPS for k in range(STEPS)]
@@ -58,7 +58,7 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
 
 
 def _tables(answers: Answers, names: Sequence[str], split: str, mean: Mean = "probability") -> Tensor:
-    """(M, N, K) probabilities in float64: of a network one, of a bridge one per head."""
+    """(M, N, K) probabilities in float64: one table per network, and one per head of a bridge."""
     tables: list[Tensor] = []
     for name in names:
         if parse_member(name).reads:

@@ -1,4 +1,4 @@
-"""What must be trained for the members of a run, given that some of its modes are there already."""
+"""What must be trained for the members of a run, if some of its modes already exist."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ __all__ = ["effort_of", "given_modes_of"]
 
 
 def effort_of(blueprint: Blueprint, names: Iterable[str], have: int = 0, most: float = inf) -> Effort:
-    """The training behind members, in epochs of one network, counted part by part.
+    """The training cost of members, in epochs of one network, counted part by part.
 
-    Bridges and students that are trained in one pass share their frozen networks; counted one by one they do not, so
-    that this is a little more than the truth.
+    Bridges and students trained in one pass share their frozen networks; counting them one by one ignores that, so the
+    result is slightly too high.
 
     Args:
         blueprint: the network and the recipe.
-        names: of the members.
-        have: modes 0 to have - 1 are trained already.
-        most: what may be trained, in epochs.
+        names: names of the members.
+        have: number of modes, from mode 0 on, that are already trained.
+        most: maximum training, in epochs.
     """
     recipe = blueprint.recipe
     if not 0 <= have <= recipe.modes:
         raise ModebridgeError(
             f"Expected to have between 0 and {recipe.modes} of the run's modes, but got {have}; change it."
         )
-    # Where modes are distilled, those that are there are their teachers.
-    there = {BASES["sgd" if recipe.base == "distilled" else recipe.base](k) for k in range(have)}
-    behind = {
-        name: [one for one in artefacts_behind([parse_member(name)], recipe) if one not in there] for name in names
+    # If modes are distilled, the existing ones are their teachers.
+    existing = {BASES["sgd" if recipe.base == "distilled" else recipe.base](k) for k in range(have)}
+    needed = {
+        name: [one for one in artefacts_behind([parse_member(name)], recipe) if one not in existing] for name in names
     }
-    parts: dict[str, Artefact] = {one.place: one for artefacts in behind.values() for one in artefacts}
+    parts: dict[str, Artefact] = {one.place: one for artefacts in needed.values() for one in artefacts}
     unit = 3 * blueprint.base_cost.flops
     epochs = {
         place: type(one).work([one], blueprint) * one.epochs(recipe) / unit if one.epochs(recipe) else 0.0
         for place, one in parts.items()
     }
-    return Effort({name: frozenset(one.place for one in artefacts) for name, artefacts in behind.items()}, epochs, most)
+    return Effort({name: frozenset(one.place for one in artefacts) for name, artefacts in needed.items()}, epochs, most)
 
 
 def given_modes_of(folder: RunFolder, modes: int) -> int:
-    """How many of the first modes the run was given: nobody has to train those."""
+    """The number of first modes that were passed to the run, and need no training."""
     given = [folder.peek(ModeWeights(k).place).get("from") == "elsewhere" for k in range(modes)]
     return given.index(False) if False in given else modes

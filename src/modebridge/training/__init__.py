@@ -1,4 +1,4 @@
-"""The one loop, and fitting modes, curves, bridges and students with it."""
+"""The training loop, and fitting modes, curves, bridges and students with it."""
 
 from modebridge.training.bridge_plan import BridgePlan, plan_bridge
 from modebridge.training.checkpoints import Checkpoints

@@ -1,4 +1,4 @@
-"""What a bridge is before it is trained: its body, whose features it reads, and what it is to say."""
+"""What a bridge is before training: its body, the features it reads, and its target."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from modebridge.types import Inputs
 __all__ = ["Aim", "BridgePlan", "check_choices", "listed", "plan_bridge"]
 
 Aim: TypeAlias = Target | Literal["curve", "labels"]
-"""What a bridge, or a head of one, is to say."""
+"""What a bridge, or one of its heads, learns to predict."""
 
 
 @dataclass(frozen=True)
 class BridgePlan:
-    """One bridge to train: what it is, whose features it reads and what it is to say."""
+    """One bridge to train: the bridge, the modes whose features it reads, and its target."""
 
     bridge: Bridge
     reads: tuple[Mode, ...]
@@ -60,32 +60,33 @@ def plan_bridge(
     name: str = "bridge",
     seed: int = 0,
 ) -> BridgePlan:
-    """Decide on a bridge of a curve before training it.
+    """Plan a bridge for a curve before training it.
 
     Args:
         net: the base network.
-        curve: between the two modes; its point at r is the paper's target. Or modes, without a curve: the first is read
-            (of type II the first two), and unless `target` says otherwise there is a head for each of the others.
-        images: a few images (or inputs by name), to see the feature's shape.
+        curve: the curve between the two modes; its point at r is the paper's target. Modes may be given instead of a
+            curve: the bridge reads the first (type II: the first two) and, unless `target` is given, gets one head for
+            each of the others.
+        images: a few images (or inputs by name), to find the shape of the features.
         kind: "I" reads one end, "II" both.
-        source: which end a type I bridge reads.
-        tap: where the feature is read, or several places; None takes what `modebridge.inspect` chooses, the paper's
-            place in its networks.
-        slim: divides the widths; 2 is the paper's small bridge, 1 its medium one.
-        budget: at most this share of the base's FLOPs, 0.05 for 5 %, instead of `slim`: the widest body that fits; its
-            share of the parameters may be far larger (`bridge.parameter_share`).
-        design: how the blocks of a built body look on a map or a sequence: "plain", as the base's; "bottleneck",
-            "depthwise" or "low-rank", of cheaper convolutions and so wider within a budget; "shallow", one block.
+        source: the end that a type I bridge reads.
+        tap: where features are read, one place or several; None uses the choice of `modebridge.inspect`, which for the
+            paper's networks is the paper's.
+        slim: divisor of the widths; 2 is the paper's small bridge, 1 its medium one.
+        budget: maximum share of the base's FLOPs (0.05 for 5 %), used instead of `slim`: the widest body that fits is
+            built. Its share of the parameters may be much larger (`bridge.parameter_share`).
+        design: the kind of blocks in a body built for a map or a sequence: "plain", like the base's; "bottleneck",
+            "depthwise" or "low-rank", with cheaper convolutions and so wider within a budget; "shallow", one block.
         r: the position on the curve to predict.
-        target: "curve", "labels" (a control), or any `Target`; a list of them gives the bridge one head each, on one
+        target: "curve", "labels" (a control), or any `Target`; a list gives the bridge one head per target on a shared
             trunk.
-        body: a module of your own from feature(s) to logits, instead of the built one; what has `requires_grad=False`
-            in it stays as it is.
-        name: how tables and errors call it.
-        seed: of the bridge's weights.
+        body: your own module from feature(s) to logits, used instead of building one; its parameters with
+            `requires_grad=False` are not trained.
+        name: the bridge's name in tables and errors.
+        seed: seed for the bridge's initial weights.
 
     Returns:
-        The plan; `plan.bridge.share` and `.parameter_share` are its FLOPs and parameters in units of the base, counted.
+        The plan; `plan.bridge.share` and `.parameter_share` are the bridge's FLOPs and parameters relative to the base.
     """
     check_choices(net, curve, kind, source, r)
     if isinstance(curve, Curve):
@@ -119,7 +120,7 @@ def plan_bridge(
 
 
 def listed(modes: Mode | Sequence[Mode]) -> list[Mode]:
-    """Modes as a list, also where one is given alone."""
+    """Modes as a list, even if only one is given."""
     return [modes] if isinstance(modes, Mode) else list(modes)
 
 
@@ -127,14 +128,13 @@ def _others(modes: Sequence[Mode], kind: Kind) -> Target:
     others = modes[READS[kind] :]
     if not others:
         raise ModebridgeError(
-            f"Expected a type {kind} bridge without a curve to be given more modes than the {READS[kind]} that it "
-            f"reads, or its target, but got {len(modes)} and no target; give further modes to learn, a curve, or "
-            "target=."
+            f"Expected a type {kind} bridge without a curve to have a target, or more modes than the {READS[kind]} "
+            f"that it reads, but got {len(modes)} and no target; add modes to learn from, or pass a curve or target=."
         )
     if len({mode.id for mode in modes}) < len(modes):
         raise ModebridgeError(
-            "Expected the modes of a bridge without a curve to differ, but got one of them twice; give each once: the "
-            "first is read, and there is a head for each of the others."
+            "Expected the modes of a bridge without a curve to differ, but got one of them twice; pass each mode once: "
+            "the first is read, and each of the others gets a head."
         )
     return heads_target([mode_target(mode) for mode in others])
 
@@ -146,14 +146,14 @@ def _aim(target: object, curve: Curve | Mode | Sequence[Mode], r: float) -> Targ
         return label_target()
     if not isinstance(target, Target):
         raise ModebridgeError(
-            f"Expected target to be 'curve' (of a bridge with a curve), 'labels' or a Target, but got '{target}'; "
+            f"Expected target to be 'curve' (for a bridge with a curve), 'labels' or a Target, but got '{target}'; "
             "see modebridge.bridges for the others."
         )
     return target
 
 
 def check_choices(net: nn.Module, curve: Curve | Mode | Sequence[Mode], kind: str, source: str, r: float) -> None:
-    """Refuse what no bridge can be planned with."""
+    """Raise an error if no bridge can be planned with these choices."""
     check_r(r)
     if isinstance(curve, Curve):
         check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
@@ -162,12 +162,12 @@ def check_choices(net: nn.Module, curve: Curve | Mode | Sequence[Mode], kind: st
         if source == "end":
             raise ModebridgeError(
                 "Expected source to be 'start' for a bridge without a curve, which reads the first mode, but got "
-                "'end'; put the mode that is to be read first."
+                "'end'; put the mode to read first."
             )
     else:
         raise ModebridgeError(
-            f"Expected a bridge to be given a curve or modes, but got {type(curve).__name__}; make a curve with "
-            "fit_curve, or give a list of modes."
+            f"Expected a curve or modes for a bridge, but got {type(curve).__name__}; create a curve with fit_curve, "
+            "or pass a list of modes."
         )
     if kind not in ("I", "II"):
         raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")

@@ -1,4 +1,4 @@
-"""Checkpoints of a training loop: what it must remember to go on as if it had never stopped, whole or not at all."""
+"""Checkpoints of the training loop: all that is needed to resume as if it had never stopped, written atomically."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ __all__ = ["Checkpoints", "Position", "fingerprint"]
 
 @dataclass(frozen=True)
 class Position:
-    """A place in a run, between two steps.
+    """A position in a run, between two steps.
 
     Args:
-        epoch: which one, counted from 0; -1 for nowhere.
-        draws: the generators' states at its beginning, one a task.
-        totals: sums of losses and numbers of batches of the tasks that have finished the epoch.
-        count: batches that the task at work has done.
+        epoch: the epoch, counted from 0; -1 if not started.
+        draws: the generators' states at the start of the epoch, one per task.
+        totals: loss sums and batch counts of the tasks that have finished the epoch.
+        count: batches done by the current task.
         running: the sum of its losses so far.
     """
 
@@ -44,14 +44,14 @@ class Position:
 
 
 class Checkpoints:
-    """Where a loop saves itself, and finds itself again.
+    """Where the loop saves its state and resumes from.
 
-    Two files are kept, the newest and the one before it; a newest one that is damaged falls back to the other. A file
-    is a hash, a line of JSON and the tensors (safetensors), the hash being that of all that follows it.
+    Two files are kept, the newest and the previous one; if the newest is damaged, the previous one is used. A file
+    holds a hash, a line of JSON and the tensors (safetensors); the hash covers everything after it.
 
     Args:
-        path: the newest file; the one before has ".before" added.
-        every: seconds between two saves.
+        path: the newest file; the previous one has ".before" appended.
+        every: seconds between saves.
     """
 
     def __init__(self, path: Path | str, every: float = 60.0) -> None:
@@ -68,9 +68,9 @@ class Checkpoints:
         """Save the steps and the best states of all tasks.
 
         Args:
-            identity: of what is trained, from `fingerprint`.
-            position: where it is.
-            runs: the tasks under way.
+            identity: identifies what is trained, from `fingerprint`.
+            position: the current position.
+            runs: the running tasks.
         """
         tensors: dict[str, Tensor] = {"running": position.running}
         scores: dict[str, float] = {}
@@ -95,10 +95,10 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def restore(self, identity: str, runs: Sequence[TaskRun]) -> Position | None:
-        """Put everything back in place as it was saved; None where nothing was.
+        """Restore everything as it was saved; None if there is no checkpoint.
 
         Args:
-            identity: of what is trained; a checkpoint of something else is refused.
+            identity: identifies what is trained; a checkpoint of anything else raises an error.
             runs: the tasks before their first step.
         """
         newest = self._newest(identity)
@@ -121,12 +121,12 @@ class Checkpoints:
         return Position(metadata["epoch"], draws, totals, metadata["count"], tensors["running"])
 
     def clear(self) -> None:
-        """Remove both files: the work is done."""
+        """Remove both files once the work is done."""
         for file in (self.path, self._before):
             file.unlink(missing_ok=True)
 
     def _write(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-        """Write a file beside the old ones, then put it in the place of the newest."""
+        """Write a new file next to the old ones, then make it the newest."""
         plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         body = json.dumps(metadata).encode() + b"\n" + safetensors.torch.save(plain)
         scratch = self.path.with_name(self.path.name + ".new")
@@ -142,11 +142,12 @@ class Checkpoints:
         except OSError as error:
             scratch.unlink(missing_ok=True)
             raise ModebridgeError(
-                f"Expected to write a checkpoint to '{self.path}', but got '{error}'; make room or use another folder."
+                f"Expected to write a checkpoint to '{self.path}', but got '{error}'; free some space or use another "
+                "folder."
             ) from error
 
     def _newest(self, identity: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The newest whole file, or None where there is none yet."""
+        """The newest intact file, or None if there is none yet."""
         files = [file for file in (self.path, self._before) if file.exists()]
         for file in files:
             content = _read(file)
@@ -154,22 +155,22 @@ class Checkpoints:
                 continue
             if content[1].get("identity") != identity:
                 raise ModebridgeError(
-                    f"Expected the checkpoint '{file}' to be of this very run, but it is of another recipe, data, "
-                    "device, precision or version; delete it to begin anew, or go back to what it was made with."
+                    f"Expected the checkpoint '{file}' to be from this run, but its recipe, data, device, precision or "
+                    "version differs; delete it to start over, or go back to the settings it was created with."
                 )
             return content
         if files:
             raise ModebridgeError(
-                f"Expected '{files[0]}' to be a whole checkpoint, but every copy is damaged; delete it to begin anew."
+                f"Expected '{files[0]}' to be an intact checkpoint, but every copy is damaged; delete it to start over."
             )
         return None
 
 
 def fingerprint(config: TrainConfig, runs: Sequence[TaskRun], way: str) -> str:
-    """A hash of all that makes a run what it is: settings, names, the numbers it starts from, seeds, and how it runs.
+    """A hash of everything that defines a run: settings, names, initial weights, seeds, and how it runs.
 
-    How (`Engine.way`): the precision, and whether tasks go step by step together or one after another, which a position
-    depends on.
+    How it runs is `Engine.way`: the precision, and whether tasks run together step by step or one after another, which
+    a position depends on.
     """
     digest = hashlib.sha256(f"{config} {way} {[run.task.seed for run in runs]}".encode())
     for run in runs:

@@ -1,4 +1,4 @@
-"""What can be known before training starts is checked before training starts."""
+"""Checks before training: what can be known in advance fails in advance."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ from modebridge.types import Batches, Inputs
 __all__ = ["check_batches", "check_mixing", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
 
 ONE_VALUE = "more than 1 value per channel"
-"""What torch says where batch norm is to learn from a single value."""
+"""Torch's message when batch norm would learn from a single value."""
 
 
 def check_batches(
     net: nn.Module, mode: Mode, batches: Batches, what: str, *, least: Callable[[Inputs], int] = lambda images: 1
 ) -> Checked:
-    """Look at the data before training: every batch of a list, the first of a loader.
+    """Check the data before training: every batch of a list, the first batch of a loader.
 
     Args:
         net: the network.
-        mode: the weights to run it at.
+        mode: the weights to run it with.
         batches: the data.
-        what: how errors call it.
-        least: from the first inputs to how many images a batch must have (`least_images`); others are left out.
+        what: its name in errors.
+        least: from the first inputs to the minimum number of images per batch (`least_images`); smaller batches are
+            skipped.
 
     Returns:
-        The same batches, the others checked as they are drawn.
+        The same batches; those not checked yet are checked as they are drawn.
     """
     images, labels = first_batch(batches, what)
     classes = classes_of(net, mode, images, what)
@@ -52,51 +53,51 @@ def check_batches(
     if len(labels) < needed and all(len(check_batch(item, what)[1]) < needed for item in batches):
         raise ModebridgeError(
             f"Expected {what} to have batches of at least {needed} images for batch norm to learn from, but got "
-            f"{len(labels)}; raise the batch size."
+            f"{len(labels)}; increase the batch size."
         )
     return Checked(batches, what, classes, needed)
 
 
 def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False, heads: int = 1) -> int:
-    """How many images a batch must have to be learned from; refuses a network that cannot run in training mode.
+    """The minimum number of images per training batch; raises an error if the network cannot run in training mode.
 
-    One is enough, unless batch norm would see a single value of a channel: then two in every process that has a batch
-    norm of its own.
+    One is enough, unless batch norm would see a single value per channel: then two for every process with its own
+    batch norm.
 
     Args:
         module: a network that maps its inputs to logits, or a bridge's body.
-        inputs: a batch of each of its inputs; only the first image is looked at.
-        engine: says how many processes there are.
-        norms_only: whether only batch norm goes to training mode, as for its statistics.
-        heads: of a bridge's body; with several its logits are (batch, heads, classes).
+        inputs: one batch for each of its inputs; only the first image is used.
+        engine: knows the number of processes.
+        norms_only: whether only batch norm goes to training mode, as when its statistics are estimated.
+        heads: the number of heads of a bridge's body; with several its logits are (batch, heads, classes).
     """
     single = [each(lambda tensor: tensor[:1], batch) for batch in inputs]
-    look = partial(_in_training, norms_only=norms_only)
-    output = on_copy(module, single, look, weightless=False)
+    run_once = partial(_in_training, norms_only=norms_only)
+    output = on_copy(module, single, run_once, weightless=False)
     least = 1
     if isinstance(output, ValueError) and ONE_VALUE in str(output):
         least = 2 * (engine.processes.size if engine.device.type == "cpu" else 1)
         double = [each(lambda tensor: torch.cat([tensor] * 2), batch) for batch in single]
-        output = on_copy(module, double, look, weightless=False)
+        output = on_copy(module, double, run_once, weightless=False)
     if isinstance(output, Exception):
         raise ModebridgeError(
             f"Expected {type(module).__name__} to run in training mode on images as in train, {shapes_of(single[0])}, "
-            f"but got '{first_line(output)}'; give images that all its "
-            "heads can take, or build it without auxiliary heads (aux_logits=False)."
+            f"but got '{first_line(output)}'; use images that all its heads accept, or build it without auxiliary "
+            "heads (aux_logits=False)."
         )
     logits = logits_of(output, training=True)
     if logits.dim() != (2 if heads == 1 else 3):
         raise ModebridgeError(
-            f"Expected {type(module).__name__} to give logits of (batch, classes) first in training mode too, but got "
-            f"{tuple(logits.shape)}; wrap it in a module that does."
+            f"Expected {type(module).__name__} to return logits of (batch, classes) first in training mode too, but "
+            f"got {tuple(logits.shape)}; wrap it in a module that does."
         )
     return least
 
 
 def least_for_bridges(net: nn.Module, bridges: Sequence[Bridge], engine: Engine, images: Inputs) -> int:
-    """How many images a batch must have for every bridge to learn from it; the network itself is frozen."""
+    """The minimum number of images per batch for every bridge to learn from; the network itself is frozen."""
     shapes = feature_shapes(net, images, sorted({tap for bridge in bridges for tap in bridge.taps}))
-    # One of each kind: recipes train dozens that differ in their weights only.
+    # One of each kind: recipes train dozens that differ only in their weights.
     kinds = {(repr(bridge.body), bridge.taps, bridge.kind): bridge for bridge in bridges}.values()
     return max(
         least_images(
@@ -110,11 +111,11 @@ def least_for_bridges(net: nn.Module, bridges: Sequence[Bridge], engine: Engine,
 
 
 def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool) -> object:
-    """What a copy returns in training mode, or the error it raises there."""
+    """What a copy returns in training mode, or the error it raises."""
     for part in bare.modules():
         part.training = not norms_only or isinstance(part, _NormBase)
     device = next((parameter.device for parameter in bare.parameters()), None)
-    with seeds.borrowed(0, device):  # dropout must not move the generator that everybody draws from
+    with seeds.borrowed(0, device):  # dropout must not advance the global generator
         try:
             return invoke(bare, inputs)
         except FAILED as error:
@@ -122,33 +123,33 @@ def _in_training(bare: nn.Module, inputs: Sequence[Inputs], *, norms_only: bool)
 
 
 def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainConfig, engine: Engine) -> Batches | None:
-    """The validation data, looked at before training, where it will be used at all."""
+    """The validation data, checked before training; None if it will not be used."""
     if valid is None or config.keep != "best":
         return None
     return engine.feed(check_batches(net, mode, valid, "valid"))
 
 
 def check_mixing(mixup: float, cutmix: float, batches: Checked) -> None:
-    """Refuse to mix what cannot be mixed."""
+    """Raise an error if the inputs cannot be mixed."""
     inputs = batches.first()
-    whole = [name for name, tensor in named(inputs).items() if not tensor.is_floating_point()]
+    integers = [name for name, tensor in named(inputs).items() if not tensor.is_floating_point()]
     for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
-        if alpha and whole:
+        if alpha and integers:
             raise ModebridgeError(
-                f"Expected {name} to be 0 for whole numbers such as tokens and masks, but got {alpha:g} and "
-                f"'{whole[0].removeprefix('images/')}'; set {name}=0."
+                f"Expected {name} to be 0 for integers such as tokens and masks, but got {alpha:g} and "
+                f"'{integers[0].removeprefix('images/')}'; set {name}=0."
             )
     if cutmix:
         image_size(inputs)
 
 
 def trainable(net: nn.Module) -> set[str]:
-    """The names of the parameters that learn, as `requires_grad` says; refuses complex ones and none at all."""
+    """The names of the parameters with `requires_grad`; raises an error if there are none or if any is complex."""
     names = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
     if not names:
         raise ModebridgeError(
-            f"Expected {type(net).__name__} to have parameters that learn, but got requires_grad=False for all; "
-            "call requires_grad_(True) on it, or on the layers that are to learn."
+            f"Expected {type(net).__name__} to have trainable parameters, but got requires_grad=False for all; "
+            "call requires_grad_(True) on it, or on the layers to train."
         )
     for name, parameter in net.named_parameters():
         if parameter.is_complex():
@@ -161,11 +162,11 @@ def trainable(net: nn.Module) -> set[str]:
 
 @torch.no_grad()
 def classes_of(net: nn.Module, mode: Mode, images: Inputs, what: str) -> int:
-    """K: how many logits the network gives, from one image; refuses images that it cannot take."""
+    """K, the number of logits, found with one image; raises an error if the network cannot run on the images."""
     where = next(tensor.device for tensor in [*mode.params.values(), *named(images).values()])
     first = each(lambda tensor: tensor[:1].to(where), images)
     try:
-        # A network that draws in evaluation mode too must not disturb the caller's generator by being looked at.
+        # Networks that draw random numbers in evaluation mode must not disturb the caller's generator.
         with seeds.borrowed(0, where):
             logits = run(skeleton(net).to(where), mode.params, mode.buffers, first)
     except (RuntimeError, TypeError, IndexError) as error:
@@ -175,6 +176,6 @@ def classes_of(net: nn.Module, mode: Mode, images: Inputs, what: str) -> int:
         ) from error
     if logits.dim() != 2:
         raise ModebridgeError(
-            f"Expected the network's logits to be (batch, classes), but got {tuple(logits.shape)}; give a classifier."
+            f"Expected the network's logits to be (batch, classes), but got {tuple(logits.shape)}; pass a classifier."
         )
     return logits.shape[1]

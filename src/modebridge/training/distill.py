@@ -1,4 +1,4 @@
-"""Distil several networks into one: students learn the mean probability of their teachers on mixed-up images."""
+"""Distill several networks into one: students learn their teachers' mean probability on mixed-up images."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ def distill(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> Mode:
-    """Train one network to say what several say together; at prediction it costs what one does.
+    """Train one network to predict the mean of several; it costs as much as one network at prediction time.
 
-    Longer training than that of a mode pays (two to three times the epochs on our data), and so does mixup.
+    Training longer than a mode helps (two to three times the epochs on our data), and so does mixup.
 
     Args:
         net: the network that the teachers are modes of.
-        modes: the teachers: modes, bridged ensembles, or both; an ensemble's members have one voice each, before its
-            temperature and whatever its own mean.
-        train_data: yields (images, labels); labels only count where the loss says so.
-        student: another architecture for the student; None takes `net`.
-        start: the weights that the student begins from, a mode for example; None draws new ones.
+        modes: the teachers: modes, bridged ensembles, or both. Every member of an ensemble counts once, before the
+            ensemble's temperature and regardless of how it averages.
+        train_data: yields (images, labels); labels are used only if the loss needs them.
+        student: another architecture for the student; None uses `net`.
+        start: the student's initial weights, for example a mode; None initialises new ones.
         loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
         mixup: alpha of the per-sample mixup; 0 turns it off.
-        cutmix: alpha of CutMix, of images only; 0 turns it off, and beside mixup each batch gets one of the two.
+        cutmix: alpha of CutMix, for images only; 0 turns it off. With mixup as well, each batch gets one of the two.
         config: epochs, optimiser, and the seed of new weights; "best" keeps the lowest validation loss.
         valid: held-out data for `config.keep == "best"`.
-        engine: device and precision; None is the CPU in fp32.
-        checkpoints: where to save on the way and to go on from.
-        report: told of progress.
+        engine: device and precision; None means the CPU in fp32.
+        checkpoints: where to save progress and resume from.
+        report: called after every epoch.
 
     Returns:
         The student, a mode like any other: it can be exported, aligned, bridged.
     """
     teachers = (modes,) if isinstance(modes, Mode | BridgedEnsemble) else tuple(modes)
     if not teachers:
-        raise ModebridgeError("Expected teachers to distil, but got none; give at least one mode.")
+        raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
     plan = plan_student(student or net, teachers, start=start, loss=loss, seed=config.seed)
     return fit_students(
         net,
@@ -91,14 +91,14 @@ def plan_student(
     loss: DistillationLoss | None = None,
     seed: int = 0,
 ) -> StudentPlan:
-    """Decide on a student before training it.
+    """Plan a student before training it.
 
     Args:
         net: its architecture.
-        teachers: whose mean probability it learns; none for the control that learns the (mixed-up) labels.
-        start: the weights to begin from; None draws new ones.
-        loss: what it minimises; None is the KL to the teachers' mean.
-        seed: of new weights.
+        teachers: the teachers whose mean probability it learns; empty for the control that learns (mixed-up) labels.
+        start: the initial weights; None initialises new ones.
+        loss: the loss it minimises; None is the KL to the teachers' mean.
+        seed: seed of new weights.
     """
     trainable(net)
     check_kinds(teachers)
@@ -123,10 +123,11 @@ def fit_students(
 ) -> dict[str, Mode]:
     """Train several students in one pass over the data: every teacher runs once per batch.
 
-    Each ends where it would have ended alone. The arguments are those of `distill`; `plans` are from `plan_student`.
+    Each gets the same result as if trained alone. The arguments are those of `distill`; `plans` come from
+    `plan_student`.
     """
     if not plans:
-        raise ModebridgeError("Expected at least one student to train, but got none; give some plans.")
+        raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
     engine = engine or Engine()
     stale = config.average_from > 0 and any(has_statistics(plan.net) for plan in plans.values())
     if stale and config.keep == "best":
@@ -154,8 +155,8 @@ def fit_students(
     (states,) = train_and_look([task], config, data.classes, engine=engine, checkpoints=checkpoints, report=report)
     students = objective.result(states)
     if stale:
-        # The statistics on the way belong to the weights on the way, not to their mean. They are those of mixed-up
-        # images, as in all training of students: on digits those of plain images cost .02 to .03 of NLL.
+        # The statistics collected in training belong to those weights, not to their mean. Mixed-up images are used, as
+        # in all training of students: on digits, statistics of plain images cost .02 to .03 of NLL.
         batches = MixedBatches(objective, engine.feed(data), config.seed)
         for name, plan in plans.items():
             params, buffers = students[name].params, students[name].buffers
@@ -165,7 +166,7 @@ def fit_students(
 
 
 def _checked(plans: Mapping[str, StudentPlan], train_data: Batches, engine: Engine) -> Checked:
-    """The data, looked at with every architecture among the students."""
+    """The data, checked with every architecture among the students."""
     kinds = {repr(plan.net): plan for plan in plans.values()}.values()
     for plan in kinds:
         least = partial(least_images, plan.net, engine=engine)

@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, init=False)
 class Engine:
-    """How to run: where, in which precision, compiled or not; in one process or in all that `torchrun` started.
+    """How to run: device, precision, compiled or not; in one process or in all that `torchrun` started.
 
     Args:
         device: "cpu", "cuda" or "cuda:1", or a torch.device.
-        bf16: convolutions and products in bfloat16; weights, gradients' sums and the update stay fp32.
-        compile: fuse the losses and their gradient by torch.compile; costs most of a minute once per architecture.
-        graphs: replay a whole step (all tasks, each on a stream of its own) as one CUDA graph.
+        bf16: use bfloat16 for convolutions and products; weights, gradient sums and the update stay fp32.
+        compile: fuse the losses and their gradient with torch.compile; takes most of a minute once per architecture.
+        graphs: replay a whole step (all tasks, each on its own stream) as one CUDA graph.
 
     >>> Engine("cpu").device
     device(type='cpu')
@@ -51,7 +51,7 @@ class Engine:
     ) -> None:
         values = {"device": _device(device), "bf16": bf16, "compile": compile, "graphs": graphs}
         for name, value in values.items():
-            object.__setattr__(self, name, value)  # it is frozen from here on
+            object.__setattr__(self, name, value)  # the dataclass is frozen
         if self.graphs and self.device.type == "cuda" and self.processes.size > 1:
             raise ModebridgeError(
                 f"Expected graphs in one process only, but got {self.processes.size} processes; set graphs=False."
@@ -61,16 +61,16 @@ class Engine:
 
     @classmethod
     def best(cls) -> Engine:
-        """Everything that is fast on this machine: a compiled bf16 graph on a GPU, plain fp32 on a CPU."""
+        """The fastest settings for this machine: a compiled bf16 graph on a GPU, plain fp32 on a CPU."""
         if not torch.cuda.is_available():
             return cls()
         group = launched(cpu=False)
-        # Sums over processes stand between gradient and update, so a step is no longer one graph.
+        # Processes sum their gradients before the update, so a step is no longer one graph.
         return cls(group.device or torch.device("cuda"), bf16=True, compile=True, graphs=group.size == 1)
 
     @property
     def way(self) -> str:
-        """How steps are taken, as far as a checkpoint depends on it: "bf16 together", "fp32 in turn"."""
+        """How steps are run, as far as a checkpoint depends on it: "bf16 together", "fp32 in turn"."""
         return f"{'bf16' if self.bf16 else 'fp32'} {'together' if self.graphs else 'in turn'}"
 
     @property
@@ -79,26 +79,26 @@ class Engine:
         return launched(cpu=self.device.type == "cpu")
 
     def precision(self) -> AbstractContextManager[object]:
-        """Autocast to bfloat16 where asked for."""
+        """Autocast to bfloat16 if enabled."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
 
     def synced(self, net: nn.Module) -> nn.Module:
-        """The network with batch norm that sees all processes' images; on CPUs torch has none, each sees its own."""
+        """The network with batch norm synchronised over all processes; on CPUs torch has none, so each uses its own."""
         if self.processes.size == 1 or self.device.type != "cuda":
             return net
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-untyped-call]
         return converted
 
     def shares(self, a: nn.Module, b: nn.Module) -> bool:
-        """Whether two modules are to be one program: only to compile it once, and only where both are the same."""
+        """Whether two modules should share one program: only when compiling, and only if they are the same."""
         return self.compile and alike(a, b)
 
     def compiled(self, function: F) -> F:
-        """The function, compiled for fixed shapes where asked for."""
+        """The function, compiled for fixed shapes if enabled."""
         if not self.compile:
             return function
         keep_compiled(self.device)
-        # Programs of one kind are one function to the compiler, whose limit is meant for mistakes.
+        # The compiler counts programs of one kind as recompiled versions of one function, and its limit is too low.
         for limit in ("recompile_limit", "accumulated_recompile_limit"):
             setattr(torch._dynamo.config, limit, max(getattr(torch._dynamo.config, limit), PROGRAMS))
         compiled: Any = torch.compile(function, dynamic=False)  # type: ignore[call-overload]
@@ -109,10 +109,10 @@ class Engine:
         return batches if self.device.type == "cpu" else _Feed(batches, self.device)
 
     def moved(self, batch: Batch, draw: Draw) -> tuple[Batch, Draw]:
-        """A batch and its draws on our device; copies from pinned memory do not wait."""
+        """A batch and its draws on our device; copies from pinned memory are asynchronous."""
         images = each(lambda tensor: tensor.to(self.device, non_blocking=True), batch[0])
         labels = batch[1].to(self.device, non_blocking=True)
-        # float64 is slow on a GPU and no use to a step; draws are made in it on the CPU.
+        # float64 is slow on a GPU and does not help a step; numbers are drawn in float64 on the CPU.
         moved = {
             name: tensor.to(self.device, torch.float32 if tensor.is_floating_point() else None, non_blocking=True)
             for name, tensor in draw.items()
@@ -120,10 +120,10 @@ class Engine:
         return (images, labels), moved if self.device.type != "cpu" else draw
 
     def fan_out(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
-        """The results of independent jobs; while a graph is captured each gets a stream of its own.
+        """Run independent jobs and return their results; during graph capture each gets its own stream.
 
-        Outside of a capture they run one after another: the memory of one stream must not be given to another while it
-        is still read, which a graph's own pool takes care of.
+        Outside of a capture they run one after another: memory of one stream must not be reused by another while it is
+        still being read. A graph's own pool takes care of that.
         """
         if self.device.type != "cuda" or len(jobs) < 2 or not torch.cuda.is_current_stream_capturing():
             return [job() for job in jobs]
@@ -140,12 +140,12 @@ class Engine:
 
 
 def _device(given: torch.device | str) -> torch.device:
-    """A device that is there, from its name."""
+    """An available device, from its name."""
     try:
         device = torch.device(given)
     except (RuntimeError, TypeError) as error:
         raise ModebridgeError(
-            f"Expected device to be 'cpu', 'cuda', 'cuda:1' or a torch.device, but got {given!r}; name one of them."
+            f"Expected device to be 'cpu', 'cuda', 'cuda:1' or a torch.device, but got {given!r}; use one of them."
         ) from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ModebridgeError(
@@ -160,7 +160,7 @@ def _device(given: torch.device | str) -> torch.device:
 
 
 class _Feed:
-    """Batches that move to a device as they are asked for."""
+    """Batches that are moved to a device as they are drawn."""
 
     def __init__(self, batches: Batches, device: torch.device) -> None:
         self._batches = batches

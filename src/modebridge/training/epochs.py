@@ -1,4 +1,4 @@
-"""What an epoch was like, and where to write it down."""
+"""The record of one epoch, and where to log it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Epoch", "Report", "TensorBoard", "append_metrics", "parse_metrics"]
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of the loop, after it is done.
+    """One finished epoch of the loop.
 
     Args:
-        number: which one, counted from 1.
-        total: how many there are to be.
-        lr: the learning rate in it.
+        number: the epoch, counted from 1.
+        total: the total number of epochs.
+        lr: the learning rate.
         losses: mean training losses by member ("2/mode" for the third of several tasks).
         scores: validation scores by member, lower is better; empty unless the best epoch is kept.
-        images: how many were learned from, over all tasks and processes.
-        seconds: how long it took, validation included.
+        images: the number of training images, over all tasks and processes.
+        seconds: duration, including validation.
     """
 
     number: int
@@ -39,7 +39,7 @@ class Epoch:
 
     @property
     def rate(self) -> float:
-        """Images a second.
+        """Images per second.
 
         >>> Epoch(1, 2, 0.1, {}, images=500, seconds=2.0).rate
         250.0
@@ -52,23 +52,23 @@ Report: TypeAlias = Callable[[Epoch], None]
 
 
 def append_metrics(path: Path, epoch: Epoch) -> None:
-    """Add an epoch to a file of one JSON object a line, each with a sum of its own."""
+    """Append an epoch to a file with one JSON object per line, each with its own checksum."""
     record = asdict(epoch)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
-            file.truncate(_whole_lines(file))  # a kill has cut off the last one, and its epoch was done again
+            file.truncate(_whole_lines(file))  # drop a line that a kill cut off; its epoch was repeated
             file.write(json.dumps({**record, "sum": _sum(record)}).encode() + b"\n")
     except OSError as error:
         raise ModebridgeError(
-            f"Expected to write '{path}', but got '{error}'; make room, then start again: nothing trained is lost."
+            f"Expected to write '{path}', but got '{error}'; free some space and start again: no training is lost."
         ) from error
 
 
 def parse_metrics(data: bytes) -> tuple[list[Epoch], list[int]]:
-    """The epochs in the bytes of such a file, and the numbers of the lines that are damaged, counted from 1.
+    """The epochs in the bytes of such a file, and the numbers of its damaged lines, counted from 1.
 
-    They come in order; of an epoch that was done again after a stop, the last.
+    Epochs are in order; if one was repeated after a stop, the last record counts.
     """
     epochs: dict[int, Epoch] = {}
     damaged: list[int] = []
@@ -84,7 +84,7 @@ def parse_metrics(data: bytes) -> tuple[list[Epoch], list[int]]:
 def _epoch(line: bytes) -> Epoch | None:
     try:
         record = json.loads(line.decode())
-        # Lines of version 0.1 have no sum; one that has lost its name is an argument that an epoch does not take.
+        # Lines of version 0.1 have no sum; if "sum" is misspelled, it is an argument that Epoch does not take.
         if "sum" in record and record.pop("sum") != _sum(record):
             return None
         epoch = Epoch(**record)
@@ -100,7 +100,7 @@ def _sum(record: Mapping[str, Any]) -> str:
 
 
 def _whole_lines(file: BinaryIO) -> int:
-    """How long a file is up to its last end of a line."""
+    """The length of a file up to the end of its last complete line."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(size - 1, 0))
     if file.read(1) in (b"", b"\n"):
@@ -110,10 +110,10 @@ def _whole_lines(file: BinaryIO) -> int:
 
 
 class TensorBoard:
-    """A report that writes scalars for TensorBoard (an extra: `pip install 'modebridge[tensorboard]'`).
+    """A report callback that writes scalars for TensorBoard (extra: `pip install 'modebridge[tensorboard]'`).
 
     Args:
-        folder: the log folder, one run.
+        folder: the log folder of the run.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -121,12 +121,12 @@ class TensorBoard:
 
     @staticmethod
     def check() -> Any:
-        """TensorBoard's writer, or a sentence on how to get it."""
+        """TensorBoard's writer; raises an error with install instructions if it is missing."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ModebridgeError(
-                "Expected TensorBoard to write its logs, but it is not installed; "
+                "Expected TensorBoard to be installed to write its logs, but it is not; "
                 "pip install 'modebridge[tensorboard]'."
             ) from error
         return SummaryWriter

@@ -1,4 +1,4 @@
-"""Fit modes and curves: an objective, the checks before it, and the loop."""
+"""Fit modes and curves: objectives, checks before training, and the loop."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def fit_mode(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> Mode:
-    """Train one network on labels, from the weights it has. The module itself is left as it was.
+    """Train one network on labels, starting from its current weights. The module itself is not changed.
 
     Args:
-        net: any module that maps images to logits; parameters with `requires_grad=False` stay as they are. A
-            `rivals.Rival` is trained as its method says.
+        net: any module that maps images to logits; parameters with `requires_grad=False` are not trained. A
+            `rivals.Rival` is trained by its own method.
         train_data: yields (images, labels).
         config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
-        engine: device and precision; None is the CPU in fp32.
-        checkpoints: where to save on the way and to go on from.
-        report: told of progress.
+        engine: device and precision; None means the CPU in fp32.
+        checkpoints: where to save progress and resume from.
+        report: called after every epoch.
     """
     return fit_modes(
         [net], [train_data], config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report
@@ -66,10 +66,10 @@ def fit_modes(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> list[Mode]:
-    """Train several networks together: one loader each, the same result as one by one.
+    """Train several networks together, one loader per network, with the same result as one by one.
 
-    They are one program to a compiler where they differ in nothing but their weights. The arguments are those of
-    `fit_mode`; `seeds` are of each one's draws, by default `config.seed` and up.
+    Networks that differ only in their weights are compiled once. The arguments are those of `fit_mode`; `seeds` holds
+    one seed per network, by default `config.seed` and up.
     """
     _check_pairing(nets, train_data, "networks")
     seeds = _seeds(seeds, config, len(nets))
@@ -97,7 +97,7 @@ def fit_modes(
     trained = train_and_look(tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report)
     modes = [objective.result(states) for objective, states in zip(objectives, trained, strict=True)]
     if stale:
-        # The statistics on the way belong to the weights on the way, not to their mean.
+        # The statistics collected in training belong to those weights, not to their mean.
         for k, (net, mode, data) in enumerate(zip(nets, modes, trains, strict=True)):
             placed = skeleton(net).to(engine.device)
             buffers = engine.processes.refresh(placed, mode.params, mode.buffers, engine.feed(data))
@@ -123,28 +123,28 @@ def fit_curve(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> BezierCurve | Polychain:
-    """Train a low-loss curve between two modes; the modes are frozen, only the pins learn.
+    """Train a low-loss curve between two modes; the modes are frozen, only the pins are trained.
 
-    A curve should learn what its ends learned: labels, or between students (`distill`) what the teachers of those say.
-    Look at its middle before bridging it: one that is much worse than the ends is not worth a bridge.
+    A curve should learn what its ends learned: labels or, between students (`distill`), their teachers' predictions.
+    Check its middle before bridging it: if it is much worse than the ends, it is not worth a bridge.
 
     Args:
-        net: the network that both modes fit; a parameter with `requires_grad=False` is not trained, see
+        net: the network of both modes; a parameter with `requires_grad=False` is not trained, see
             `CurveObjective.start`.
         start: the mode at r = 0.
         end: the mode at r = 1.
         train_data: yields (images, labels).
         kind: "bezier" or "polychain".
-        pins: how many control points are learned.
-        pin_start: "midpoint", or "random" as the authors do.
-        r: where batch norm's statistics are kept and validation looks.
-        teachers: whose mean probability the networks along the curve learn on mixed-up images; None learns the labels.
+        pins: number of control points to learn.
+        pin_start: "midpoint", or "random" as in the authors' code.
+        r: the position where batch norm statistics are kept and validation runs.
+        teachers: the teachers whose mean probability the curve learns on mixed-up images; None learns the labels.
         mixup: alpha of that mixup; 0 turns it off.
         config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
-        engine: device and precision; None is the CPU in fp32.
-        checkpoints: where to save on the way and to go on from.
-        report: told of progress.
+        engine: device and precision; None means the CPU in fp32.
+        checkpoints: where to save progress and resume from.
+        report: called after every epoch.
     """
     if teachers is not None:
         return fit_taught_curves(
@@ -196,10 +196,10 @@ def fit_curves(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> list[BezierCurve | Polychain]:
-    """Train several curves on labels together: one loader each, the same result as one by one.
+    """Train several curves on labels together, one loader per curve, with the same result as one by one.
 
-    The arguments are those of `fit_curve`; `seeds` are of each one's draws, by default `config.seed` and up.
-    `statistics` are batches to re-estimate the batch norm of every curve on; by default each has its own loader's.
+    The arguments are those of `fit_curve`; `seeds` holds one seed per curve, by default `config.seed` and up.
+    `statistics` are batches to re-estimate the batch norm of every curve on; by default each uses its own loader.
     """
     check_r(r)
     _check_pairing(pairs, train_data, "pairs")
@@ -221,7 +221,7 @@ def fit_curves(
         synced=engine.synced,
         refresh=engine.processes.refresh,
     )
-    # Each with statistics of its own, as it would have alone; what is compiled is the program that they share.
+    # Each has its own statistics, as if trained alone; they share only the compiled program.
     objectives = [
         first.on(curve.to(engine.device), engine.feed(data if statistics is None else statistics))
         for curve, data in zip(curves, trains, strict=True)
@@ -231,7 +231,7 @@ def fit_curves(
     ]
     trained = train_and_look(tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report)
     return [
-        # The very modes that were given, not copies of them that have been to the device and back.
+        # Keep the modes that were passed in, not copies that went to the device and back.
         replace(objective.result(states).to("cpu"), start=curve.start, end=curve.end)
         for objective, curve, states in zip(objectives, curves, trained, strict=True)
     ]
@@ -244,23 +244,23 @@ def _objective(net: nn.Module) -> type[ModeObjective]:
 def _checked(
     nets: Sequence[nn.Module], modes: Sequence[Mode], train_data: Sequence[Batches], engine: Engine
 ) -> list[Checked]:
-    """The data that each mode or curve is trained on, looked at before any of them is."""
+    """The training data of each mode or curve, checked before any training starts."""
     return [
         check_batches(net, mode, data, "train", least=partial(least_images, net, engine=engine))
         for net, mode, data in zip(nets, modes, train_data, strict=True)
     ]
 
 
-def _check_pairing(things: Sequence[object], train_data: Sequence[Batches], what: str) -> None:
-    if not things or len(things) != len(train_data):
+def _check_pairing(items: Sequence[object], train_data: Sequence[Batches], what: str) -> None:
+    if not items or len(items) != len(train_data):
         raise ModebridgeError(
-            f"Expected one loader for each of at least one of the {what}, but got {len(train_data)} for {len(things)}; "
-            "give as many of one as of the other."
+            f"Expected at least one of the {what} and one loader for each, but got {len(train_data)} loaders for "
+            f"{len(items)} {what}; pass as many of one as of the other."
         )
 
 
 def _seeds(given: Sequence[int] | None, config: TrainConfig, count: int) -> list[int]:
     seeds = list(given) if given is not None else [config.seed + k for k in range(count)]
     if len(seeds) != count:
-        raise ModebridgeError(f"Expected one seed each, but got {len(seeds)} for {count}; give as many.")
+        raise ModebridgeError(f"Expected {count} seeds, but got {len(seeds)}; pass one for each.")
     return seeds

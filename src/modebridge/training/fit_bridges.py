@@ -1,4 +1,4 @@
-"""Fit bridges: all of them in one pass."""
+"""Fit bridges, all of them in one pass."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ def fit_bridges(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> dict[str, Bridge]:
-    """Train all bridges in one pass over the data: every frozen network runs once a batch.
+    """Train all bridges in one pass over the data: every frozen network runs once per batch.
 
     Args:
         net: the base network.
         plans: the bridges by name, from `plan_bridge`.
-        train_data: yields (images, labels); labels are used by controls only.
+        train_data: yields (images, labels); only controls use the labels.
         mixup: alpha of the per-sample mixup; 0 turns it off.
-        cutmix: alpha of CutMix, of images only; 0 turns it off, and beside mixup each batch gets one of the two.
+        cutmix: alpha of CutMix, for images only; 0 turns it off. With mixup as well, each batch gets one of the two.
         config: epochs and optimiser; "best" keeps the lowest validation KL of each bridge.
         valid: held-out data for `config.keep == "best"`.
-        engine: device and precision; None is the CPU in fp32.
-        checkpoints: where to save on the way and to go on from.
-        report: told of progress.
+        engine: device and precision; None means the CPU in fp32.
+        checkpoints: where to save progress and resume from.
+        report: called after every epoch.
     """
     if not plans:
-        raise ModebridgeError("Expected at least one bridge to train, but got none; give some plans.")
+        raise ModebridgeError("Expected at least one bridge to train, but got none; pass some plans.")
     if config.average_from and any(has_statistics(plan.bridge) for plan in plans.values()):
         raise ModebridgeError(
             "Expected average_from to be 0 for bridges with batch norm, but got "
@@ -115,10 +115,10 @@ def fit_bridge(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> Bridge:
-    """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with their arguments."""
+    """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with the same arguments."""
     check_choices(net, curve, kind, source, r)
-    for name_of_tap in listed_taps(tap):
-        check_tap(net, name_of_tap)
+    for tap_name in listed_taps(tap):
+        check_tap(net, tap_name)
     least = partial(least_images, net, engine=engine or Engine(), norms_only=True)
     start = curve.start if isinstance(curve, Curve) else listed(curve)[0]
     checked = check_batches(net, start, train_data, "train", least=least)

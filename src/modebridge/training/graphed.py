@@ -1,4 +1,4 @@
-"""A step of all tasks as one CUDA graph: one launch, every member on a stream of its own."""
+"""A step of all tasks as one CUDA graph: one launch, each member on its own stream."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Graphed"]
 
 
 class Graphed:
-    """Replays a captured step; batches of another size than the first (the last of an epoch) run without a graph.
+    """Replays a captured step; batches of a different size (the last of an epoch) run without a graph.
 
     Args:
-        run: the whole step of all tasks, from what they are fed with and the learning rate to their losses.
-        steps: what `run` changes, to be put back after the rehearsal.
-        noises: what is drawn in `run`.
+        run: the whole step of all tasks, from their batches and draws and the learning rate to their losses.
+        steps: the steps that `run` changes; restored after the warm-up.
+        noises: the random numbers drawn in `run`.
         device: a CUDA device.
     """
 
@@ -41,7 +41,7 @@ class Graphed:
         self._lr = torch.zeros((), device=device)
 
     def __call__(self, fed: Sequence[Fed], lr: float) -> list[Tensor]:
-        """One step of every task; returns the losses (valid until the next call)."""
+        """Run one step of every task; returns the losses (valid until the next call)."""
         self._lr.fill_(lr)
         if self._graph is None:
             self._graph = self._captured(fed)
@@ -57,7 +57,7 @@ class Graphed:
             ((each(Tensor.clone, batch[0]), batch[1].clone()), {name: tensor.clone() for name, tensor in draw.items()})
             for batch, draw in fed
         ]
-        # The rehearsal must leave no trace in the weights.
+        # The warm-up must not change the weights.
         before = [{name: tensor.clone() for name, tensor in step.tensors().items()} for step in self._steps]
         graph = CudaGraph(
             lambda: self._run(static, self._lr),

@@ -1,4 +1,4 @@
-"""The one loop: it trains whatever objectives it is given and knows nothing of curves or bridges."""
+"""The training loop: it trains any objectives and knows nothing of curves or bridges."""
 
 from __future__ import annotations
 
@@ -32,41 +32,41 @@ def train(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> list[States]:
-    """Minimise the sum of the members' losses of each task by SGD, tasks side by side where the device is wide enough.
+    """Minimise the sum of the members' losses of each task by SGD, tasks in parallel if the device has room.
 
-    Tasks share nothing but compiled programs: each ends where it would have ended alone.
+    Tasks share nothing but compiled programs: each gets the same result as if trained alone.
 
     Args:
         tasks: at least one.
         config: epochs and optimiser.
-        engine: device and precision; None is the CPU in fp32.
-        checkpoints: where to save the state every so often and to go on from; the end is the same to the last bit as
-            without a stop, given loaders that can repeat an epoch (ours do; `set_epoch`), also for networks that draw
-            (dropout): what they draw depends on the task's seed, the member's name and the step alone.
-        report: told of progress.
+        engine: device and precision; None means the CPU in fp32.
+        checkpoints: where to save progress and resume from. A resumed run is bitwise equal to one that never stopped,
+            given loaders that can repeat an epoch (ours can, by `set_epoch`). That includes networks with dropout: what
+            they draw depends only on the task's seed, the member's name and the step.
+        report: called after every epoch.
 
     Returns:
-        The states to keep of each task: each member's best epoch on `valid`, or the last one.
+        The states to keep for each task: each member's best epoch on `valid`, or the last one.
     """
     if not tasks:
-        raise ModebridgeError("Expected at least one task to train, but got none; give some.")
+        raise ModebridgeError("Expected at least one task to train, but got none; pass some.")
     if config.keep == "best" and any(task.valid is None for task in tasks):
         raise ModebridgeError(
-            "Expected validation data to keep the best epoch by, but got none; give valid or set keep='last'."
+            "Expected validation data to choose the best epoch, but got none; pass valid or set keep='last'."
         )
     loop = _Loop(tasks, config, engine or Engine(), checkpoints)
     for epoch in range(max(loop.position.epoch, 0), config.epochs):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         lr = config.lr * config.factor(epoch)
         losses, images = loop.epoch(epoch, lr)
         scores = loop.validate(epoch) if config.keep == "best" else {}
         if report is not None:
-            report(Epoch(epoch + 1, config.epochs, lr, losses, scores, images, time.perf_counter() - begin))
+            report(Epoch(epoch + 1, config.epochs, lr, losses, scores, images, time.perf_counter() - start))
     return [run.kept(run.states(averaged=loop.averaging)) for run in loop.runs]
 
 
 class _Loop:
-    """All tasks under way, from the place where a checkpoint left them."""
+    """All running tasks, resumed from a checkpoint if there is one."""
 
     def __init__(
         self, tasks: Sequence[Task], config: TrainConfig, engine: Engine, checkpoints: Checkpoints | None
@@ -85,11 +85,11 @@ class _Loop:
         if checkpoints is not None:
             self._identity = fingerprint(config, self.runs, engine.way)
             self.position = checkpoints.restore(self._identity, self.runs) or self.position
-            # Nobody may write a new one while another process still reads.
+            # No process may write a new checkpoint while another still reads.
             engine.processes.wait()
 
     def validate(self, epoch: int) -> dict[str, float]:
-        """The scores of all members after an epoch; the best states are kept."""
+        """The scores of all members after an epoch; keeps the best states."""
         return {
             self._label(k, member): score
             for k, run in enumerate(self.runs)
@@ -97,15 +97,15 @@ class _Loop:
         }
 
     def epoch(self, epoch: int, lr: float) -> tuple[dict[str, float], int]:
-        """One pass over the data of every task; returns the mean losses by member, and how many images were seen."""
+        """One pass over the data of every task; returns the mean losses by member and the number of images."""
         for run in self.runs:
             run.images = 0
             go_to_epoch(run.task.batches, epoch)
-        # An epoch is repeated from its first draw, what was done already skipped: nothing else knows where it stood.
-        begin, self.position = self.position, Position()
-        if begin.epoch != epoch:
-            begin = Position(epoch, tuple(run.draws.get_state() for run in self.runs))
-        totals = self._one_by_one(lr, begin) if self._graphed is None else self._together(self._graphed, lr, begin)
+        # Resume an epoch from its first draw and skip the finished batches; no other state records the position.
+        start, self.position = self.position, Position()
+        if start.epoch != epoch:
+            start = Position(epoch, tuple(run.draws.get_state() for run in self.runs))
+        totals = self._one_by_one(lr, start) if self._graphed is None else self._together(self._graphed, lr, start)
         averaged = epoch + 2 - self._config.average_from if self._config.average_from else 0
         for step in self._steps:
             step.settle()
@@ -117,7 +117,7 @@ class _Loop:
             if count == 0:
                 raise ModebridgeError(
                     f"Expected train to yield batches in epoch {epoch + 1}, but got none; "
-                    "give a list or loader that can be iterated again."
+                    "pass a list or loader that can be iterated again."
                 )
             for member, mean in zip(self.runs[k].steps, (total / count).tolist(), strict=True):
                 if not math.isfinite(mean):
@@ -129,40 +129,40 @@ class _Loop:
         return means, sum(run.images for run in self.runs)
 
     def _label(self, k: int, member: str) -> str:
-        """How metrics call a member of task k."""
+        """The name of a member of task k in metrics."""
         return member if len(self.runs) == 1 else f"{k}/{member}"
 
-    def _one_by_one(self, lr: float, begin: Position) -> list[tuple[Tensor, int]]:
-        """Task after task: on a CPU there is no room beside one."""
-        totals = list(begin.totals)
+    def _one_by_one(self, lr: float, start: Position) -> list[tuple[Tensor, int]]:
+        """One task after another: a CPU has no room for more."""
+        totals = list(start.totals)
         for run in self.runs[: len(totals)]:
-            # Done before the stop: only their generators must come to where the epoch left them.
+            # Finished before the stop: only advance their generators to the end of the epoch.
             for _ in run.fed(skip=sys.maxsize):
                 pass
-        done = begin.count
+        done = start.count
         for run in self.runs[len(totals) :]:
             device = self._engine.device
-            total, count = begin.running.to(device) if done else torch.zeros(len(run.steps), device=device), done
-            for prepared, weight in run.prepared(begin.epoch, skip=done):
+            total, count = start.running.to(device) if done else torch.zeros(len(run.steps), device=device), done
+            for prepared, weight in run.prepared(start.epoch, skip=done):
                 for step in run.steps.values():
-                    step.noise.at(begin.epoch, count)
+                    step.noise.at(start.epoch, count)
                 total = total + torch.stack([step(prepared[member], lr, weight) for member, step in run.steps.items()])
                 count += 1
-                self._save_if_due(Position(begin.epoch, begin.draws, tuple(totals), count, total))
+                self._save_if_due(Position(start.epoch, start.draws, tuple(totals), count, total))
             totals.append((total, count))
             done = 0
         return totals
 
-    def _together(self, graphed: Graphed, lr: float, begin: Position) -> list[tuple[Tensor, int]]:
-        """Step by step, all tasks in one launch: one batch of 128 leaves half of a large chip idle."""
-        sizes, count = [len(run.steps) for run in self.runs], begin.count
-        total = begin.running.to(self._engine.device) if count else torch.zeros(sum(sizes), device=self._engine.device)
+    def _together(self, graphed: Graphed, lr: float, start: Position) -> list[tuple[Tensor, int]]:
+        """All tasks together, one launch per step: one batch of 128 leaves half of a large GPU idle."""
+        sizes, count = [len(run.steps) for run in self.runs], start.count
+        total = start.running.to(self._engine.device) if count else torch.zeros(sum(sizes), device=self._engine.device)
         for fed in zip(*(run.fed(skip=count) for run in self.runs), strict=True):
             for noise in self._noises:
-                noise.at(begin.epoch, count)
+                noise.at(start.epoch, count)
             total = total + torch.cat(graphed([shared for shared, _ in fed], lr))
             count += 1
-            self._save_if_due(Position(begin.epoch, begin.draws, (), count, total))
+            self._save_if_due(Position(start.epoch, start.draws, (), count, total))
         return [(part, count) for part in torch.split(total, sizes)]
 
     def _all_tasks(self, fed: Sequence[Fed], lr: Tensor) -> list[Tensor]:
@@ -176,6 +176,6 @@ class _Loop:
         return list(torch.split(losses, [len(run.steps) for run in self.runs]))
 
     def _save_if_due(self, position: Position) -> None:
-        # All processes read; the first one writes.
+        # All processes read, only the first writes.
         if self._checkpoints is not None and self._engine.processes.rank == 0 and self._checkpoints.due():
             self._checkpoints.save(self._identity, position, self.runs)

@@ -1,4 +1,4 @@
-"""What networks draw by themselves while they learn (dropout, stochastic depth), from seeds of ours."""
+"""Random numbers that networks draw during training (dropout, stochastic depth), from seeds of the run."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ __all__ = ["Noise"]
 
 
 class Noise:
-    """Puts torch's own generators at a seed for the length of a step, and back where they were.
+    """Sets torch's global generators to a seed during a step, and restores them afterwards.
 
-    The seed is made of names and of the step's place in the run. So a step draws the same whatever is trained beside
-    it, whatever the caller has drawn before, and also where a run goes on from a checkpoint. What is captured in a
-    CUDA graph draws from a state of its own (`state`), which is put to the step's seed before each replay.
+    The seed depends on names and on the position of the step in the run. So a step draws the same numbers whatever is
+    trained next to it, whatever the caller drew before, and after resuming from a checkpoint. A captured CUDA graph
+    draws from its own generator (`state`), which is set to the step's seed before each replay.
 
-    The generators are everybody's: threads whose networks draw take turns. Whether a network draws is looked at in its
-    first step of every epoch; one that does not waits for nobody.
+    The generators are global: threads whose networks draw take turns. Whether a network draws is checked in its first
+    step of every epoch; one that does not never waits.
 
     Args:
-        device: where the network learns.
-        seed: of the task.
-        names: what this is the noise of.
+        device: the device of the network.
+        seed: the seed of the task.
+        names: the names that identify this noise.
     """
 
     def __init__(self, device: torch.device, seed: int, *names: str | int) -> None:
@@ -33,35 +33,35 @@ class Noise:
         self._seed = seed
         self._names = names
         self._place = (0, 0)
-        self._looked: int | None = None
+        self._checked_epoch: int | None = None
         self.draws = False
         self.state = torch.Generator(device) if device.type == "cuda" else None
 
     def at(self, epoch: int, number: int) -> None:
-        """Go to a step, by its epoch and its number there."""
+        """Move to a step, given by its epoch and its number within the epoch."""
         self._place = (epoch, number)
 
     def reset(self) -> None:
-        """Put the state that a captured graph draws from to the seed of the present step."""
+        """Set the generator of a captured graph to the seed of the current step."""
         if self.state is not None and self.draws:
             self.state.manual_seed(self._now)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """For the length of this all that draws, draws from the seed of the present step."""
+        """Within this context all random numbers come from the seed of the current step."""
         if self.state is not None and torch.cuda.is_current_stream_capturing():
-            # Nothing may be read or seeded now; the rehearsal has seen whether it draws.
+            # Nothing may be read or seeded now; the warm-up has recorded whether the network draws.
             with self._lent():
                 yield
             return
-        look = self._looked != self._place[0]
-        if not (look or self.draws):
+        first_step = self._checked_epoch != self._place[0]
+        if not (first_step or self.draws):
             yield
             return
         with seeds.borrowed(self._now, self._device) as drawn:
             yield
-            if look:
-                self._looked = self._place[0]
+            if first_step:
+                self._checked_epoch = self._place[0]
                 self.draws = self.draws or drawn()
 
     @property
@@ -70,7 +70,7 @@ class Noise:
 
     @contextmanager
     def _lent(self) -> Iterator[None]:
-        """The GPU's default generator at our state while a graph is captured, if anything will be drawn."""
+        """Let the GPU's default generator use our state during capture, if anything will be drawn."""
         if self.state is None or not self.draws:
             yield
             return

@@ -1,4 +1,4 @@
-"""The loop with a look at what came out: training can run away and stay finite, and then somebody must be told."""
+"""The loop, with a check of the outcome: training can diverge and stay finite, which deserves a warning."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from modebridge.types import Batch, State, States
 __all__ = ["train_and_look"]
 
 RISEN, OVERSHOOT = 2.0, 50
-"""Times the loss before training, or that of a uniform guess, at which a network has run away; in how many steps so.
+"""Training has diverged if the loss exceeds RISEN times the loss before training, or times that of a uniform guess.
 
-The first steps may overshoot: after n of them the loss may be 1 + 50 / n times as high again.
+The first steps may overshoot: after n steps the limit is 1 + OVERSHOOT / n times as high.
 """
 
 GROWN = 1000.0
-"""Times the length of the weights that no training that works makes them grow."""
+"""Growth of the weights' norm that no successful training reaches."""
 
 
 def train_and_look(
@@ -39,19 +39,19 @@ def train_and_look(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
 ) -> list[States]:
-    """`train`, and one warning where a member ended worse than it began or with weights that ran away.
+    """`train`, with one warning if a member ended worse than it started, or if its weights exploded.
 
-    Looked at is only what ended with a training loss above log K, that of a uniform guess: its loss on one batch, with
-    the same draws, before and after, should not have doubled (see `OVERSHOOT`). A loss that is not finite is an error
-    of the loop itself.
+    Only members whose final training loss is above log K, that of a uniform guess, are checked: their loss on one
+    batch, with the same draws, must not have doubled (see `OVERSHOOT`). A loss that is not finite raises an error in
+    the loop itself.
 
     Args:
-        tasks: as the others but K, what `train` takes.
-        config: see there.
+        tasks: see `train`, as for all arguments but K.
+        config: see `train`.
         classes: K.
-        engine: see there.
-        checkpoints: see there.
-        report: see there.
+        engine: see `train`.
+        checkpoints: see `train`.
+        report: see `train`.
     """
     last: dict[str, float] = {}
     images = 0
@@ -64,15 +64,15 @@ def train_and_look(
             report(epoch)
 
     trained = train(tasks, config, engine=engine, checkpoints=checkpoints, report=watch)
-    # One is enough, whichever is found first: all members have the same settings.
+    # The first problem is enough: all members have the same settings.
     seen = images / len(tasks)
-    for sentence in chain(_losses(tasks, trained, last, classes, engine, seen), _weights(tasks, trained)):
-        warnings.warn(f"{sentence}: training ran away; lower the learning rate (lr={config.lr:g}).", stacklevel=3)
+    for problem in chain(_loss_problems(tasks, trained, last, classes, engine, seen), _weight_problems(tasks, trained)):
+        warnings.warn(f"{problem}: training diverged; lower the learning rate (lr={config.lr:g}).", stacklevel=3)
         break
     return trained
 
 
-def _losses(
+def _loss_problems(
     tasks: Sequence[Task],
     trained: Sequence[States],
     last: Mapping[str, float],
@@ -80,20 +80,20 @@ def _losses(
     engine: Engine,
     seen: float,
 ) -> Iterator[str]:
-    guess = math.log(classes)
+    uniform = math.log(classes)
     for k, (task, states) in enumerate(zip(tasks, trained, strict=True)):
         for member, state in states.items():
-            ended = last.get(member if len(tasks) == 1 else f"{k}/{member}", 0.0)
-            if ended <= guess:
+            last_loss = last.get(member if len(tasks) == 1 else f"{k}/{member}", 0.0)
+            if last_loss <= uniform:
                 continue
             go_to_epoch(task.batches, 0)
             batch = next(iter(task.batches))
             before, after = _before_and_after(task, member, state, engine, batch)
             overshoot = 1 + OVERSHOOT * len(batch[1]) / max(seen, len(batch[1]))
-            if not after <= RISEN * overshoot * max(before, guess):
+            if not after <= RISEN * overshoot * max(before, uniform):
                 yield (
                     f"The training loss of '{member}' rose from {before:.3g} to {after:.3g}, where a uniform guess has "
-                    f"{guess:.3g}"
+                    f"{uniform:.3g}"
                 )
 
 
@@ -114,11 +114,13 @@ def _before_and_after(task: Task, member: str, end: State, engine: Engine, batch
     return losses[0], losses[1]
 
 
-def _weights(tasks: Sequence[Task], trained: Sequence[States]) -> Iterator[str]:
+def _weight_problems(tasks: Sequence[Task], trained: Sequence[States]) -> Iterator[str]:
     for task, states in zip(tasks, trained, strict=True):
         start = task.objective.start()
         for member, state in states.items():
             before, after = float(trees.norm(start[member].params)), float(trees.norm(state.params))
             if after > GROWN * before > 0:
-                times = f"{after / before:.3g} times as long, from {before:.3g} to {after:.3g}"
-                yield f"The weights of '{member}' became {times}"
+                yield (
+                    f"The norm of the weights of '{member}' grew {after / before:.3g} times, from {before:.3g} to "
+                    f"{after:.3g}"
+                )

@@ -1,4 +1,4 @@
-"""Independent jobs side by side on the cores of one machine."""
+"""Independent jobs in parallel on the cores of one machine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ T = TypeVar("T")
 def side_by_side(jobs: Sequence[Callable[[], T]], workers: int | None = None) -> list[T]:
     """Run jobs on threads, one core each, and return their results in order.
 
-    Small networks gain little from several cores within one operation, and much from one network per core: torch lets
-    go of the interpreter's lock inside its operations. Every job runs on one core whatever `workers` is, so results do
-    not depend on how many run at a time.
+    Small networks gain little from several cores per operation, and much from one network per core: torch releases the
+    GIL inside its operations. Every job runs on one core whatever `workers` is, so results do not depend on how many
+    run at a time.
 
     Args:
-        jobs: functions without arguments; they must share nothing that they change.
-        workers: how many at a time; None takes the number of cores, or all jobs where they are less than twice as many:
-            three that share two cores are done sooner than two and then one.
+        jobs: functions without arguments; they must not share anything that they change.
+        workers: how many jobs run at a time. None uses the number of cores, or all jobs at once if there are fewer
+            than twice as many: three jobs sharing two cores finish sooner than two and then one.
     """
     cores = os.cpu_count() or 1
     count = workers if workers is not None else (len(jobs) if cores < len(jobs) < 2 * cores else cores)
@@ -35,7 +35,7 @@ def side_by_side(jobs: Sequence[Callable[[], T]], workers: int | None = None) ->
         try:
             return [future.result() for future in [pool.submit(job) for job in jobs]]
         finally:
-            # After an error (or Ctrl-C) nothing more is begun, and nobody waits for what is under way.
+            # After an error (or Ctrl-C) start no more jobs, and do not wait for the running ones.
             pool.shutdown(wait=False, cancel_futures=True)
     finally:
         torch.set_num_threads(before)

@@ -1,7 +1,7 @@
-"""Several processes as one: what `torchrun` started, and the few things that they do together.
+"""Several processes as one: what `torchrun` started, and the few operations that they share.
 
 Every process runs the same program, takes its own rows of every batch, and adds its gradient to the others'. Nothing
-else is shared, so that a program for one process is a program for many.
+else is shared, so a program for one process also works for many.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["Processes", "Turns", "launched", "leave"]
 
 
 class Processes:
-    """One process, which is all of them.
+    """A single process; the base class for groups of processes.
 
     Attributes:
-        rank: which one this is, counted from 0; files are written and words printed by 0 alone.
-        size: how many there are.
-        device: the GPU that is this process's own; None where there is no such choice.
+        rank: the index of this process, counted from 0; only process 0 writes files and prints.
+        size: the number of processes.
+        device: the GPU of this process; None if there is no such choice.
     """
 
     rank = 0
@@ -42,23 +42,23 @@ class Processes:
         """Overwrite a tensor with that of process 0."""
 
     def wait(self) -> None:
-        """Go on when all have come here."""
+        """Wait until all processes get here."""
 
     def leave(self) -> None:
-        """End the group; the last thing that a program does."""
+        """Leave the group; must be the last call of a program."""
 
     def rows(self, count: int) -> tuple[slice, float]:
-        """Our rows of a batch of `count`, and what they weigh in its mean.
+        """This process's rows of a batch of `count`, and their weight in its mean.
 
-        A process that gets none (a last batch smaller than the group) takes the first row at weight 0: it must still
-        take part in the sum.
+        A process without rows (the last batch can be smaller than the group) takes the first row with weight 0: it must
+        still take part in the sum.
         """
         rows = slice(self.rank, count, self.size)
         number = len(range(count)[rows])
         return (rows, number / count) if number else (slice(0, 1), 0.0)
 
     def mean_score(self, scores: Mapping[str, float], seen: int) -> dict[str, float]:
-        """The mean over all images of scores that each process has on `seen` images of its own."""
+        """The mean over all images of scores that each process computed on `seen` images of its own."""
         if self.size == 1:
             return dict(scores)
         sums = [seen * score if seen else 0.0 for score in scores.values()]
@@ -66,7 +66,7 @@ class Processes:
         return {name: total / count if count else float("nan") for name, total in zip(scores, totals, strict=True)}
 
     def mean_(self, tensors: Params) -> None:
-        """Replace every float tensor by its mean over the processes."""
+        """Replace every float tensor with its mean over the processes."""
         if self.size > 1:
             for tensor in tensors.values():
                 if tensor.is_floating_point():
@@ -83,26 +83,26 @@ class Processes:
         seen = float(self.sum(torch.tensor(float(turns.seen), device=self.device)))
         share = turns.seen / max(seen, 1.0)
         return {
-            # Counts of batches add up; means and variances are means over all images.
+            # Batch counts add up; means and variances are averaged over all images.
             name: self.sum(tensor * share) if tensor.is_floating_point() else before + self.sum(tensor - before)
             for (name, tensor), before in zip(fresh.items(), buffers.values(), strict=True)
         }
 
     def check_same(self, batch: Batch) -> None:
-        """Refuse a loader that draws other batches in other processes: their rows would not make up one batch."""
+        """Raise an error if a loader draws different batches in different processes: rows would not form one batch."""
         if self.size > 1:
             labels = batch[1].double().cpu()
             mark = torch.stack([(labels * torch.arange(1, len(labels) + 1)).sum(), torch.tensor(float(len(labels)))])
             mark = mark.to(self.device)
             if not torch.equal(self.sum(mark) / self.size, mark):
                 raise ModebridgeError(
-                    "Expected every process to draw the same batches, but they differ; seed the loader alike in all "
-                    "(a shuffling DataLoader needs a seeded generator), and leave the sharing out to modebridge."
+                    "Expected every process to draw the same batches, but they differ; seed the loader the same way in "
+                    "all (a shuffling DataLoader needs a seeded generator), and let modebridge split the batches."
                 )
 
 
 class Turns:
-    """Every size-th batch, beginning with the rank-th; counts the images it has given."""
+    """Every size-th batch, starting with the rank-th; counts the images it has yielded."""
 
     def __init__(self, batches: Batches, processes: Processes) -> None:
         self._batches = batches
@@ -118,7 +118,7 @@ class Turns:
 
 
 class _Group(Processes):
-    """The processes of a launcher, by Accelerate."""
+    """The processes of a launcher, through Accelerate."""
 
     def __init__(self, *, cpu: bool) -> None:
         try:
@@ -126,7 +126,7 @@ class _Group(Processes):
             from accelerate.utils import broadcast, reduce
         except ImportError as error:
             raise ModebridgeError(
-                "Expected Accelerate for several processes, but it is not installed; "
+                "Expected Accelerate to be installed for several processes, but it is not; "
                 "pip install 'modebridge[distributed]'."
             ) from error
         self._state = accelerate.PartialState(cpu=cpu)
@@ -147,7 +147,7 @@ class _Group(Processes):
     def leave(self) -> None:
         self.wait()
         self._state.destroy_process_group()
-        # Gloo's threads can abort an interpreter that is shutting down after everything has been done.
+        # Gloo's threads can abort the interpreter at shutdown after all work is done.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -158,10 +158,10 @@ _group: list[_Group] = []
 
 
 def launched(*, cpu: bool) -> Processes:
-    """The processes that this program was started as: one, unless `torchrun` (or its like) says otherwise.
+    """The processes of this program: one, unless it was started by `torchrun` or a similar launcher.
 
     Args:
-        cpu: whether they talk about tensors on CPUs; decided by whoever asks first.
+        cpu: whether they exchange CPU tensors; the first call decides.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return _ALONE
@@ -171,6 +171,6 @@ def launched(*, cpu: bool) -> Processes:
 
 
 def leave() -> None:
-    """End the group, where there is one, as the last thing that a program does."""
+    """Leave the group, if there is one; must be the last call of a program."""
     if _group:
         _group[0].leave()

@@ -1,4 +1,4 @@
-"""One step of SGD on a task: losses, gradient, update. The same code runs on CPUs, compiled, and inside a graph."""
+"""One SGD step of a task: loss, gradient, update. The same code runs on CPUs, compiled, and inside a graph."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from modebridge.types import Params, Prepared, Program, State
 __all__ = ["FlatLayout", "Forward", "Step", "make_forward", "sgd_"]
 
 ALIGN = 64
-"""Every parameter starts at a multiple of this many numbers, so that vector loads stay aligned."""
+"""Every parameter starts at a multiple of this many elements, so that vector loads stay aligned."""
 
 Forward: TypeAlias = Callable[[Tensor, Params, Params, Prepared], Tensor]
-"""From the vector of parameters, buffers, frozen tensors and what was prepared to the loss."""
+"""From the parameter vector, buffers, frozen tensors and prepared inputs to the loss."""
 
 
 class Step:
-    """The training state of one member, and the step that moves it.
+    """The training state of one member, and the step that updates it.
 
     Args:
-        start: the state to begin from; it is copied.
-        layout: of its parameters.
+        start: the initial state; it is copied.
+        layout: the layout of its parameters.
         forward: from `make_forward`, compiled or not.
         config: the optimiser.
-        engine: where, in which precision, and with whom; all processes begin from the weights of the first.
-        noise: what the network draws by itself.
-        pace: by name, the shares of learning rate and weight decay of parameters that do not get all of them.
+        engine: device, precision and processes; all processes start from the weights of the first.
+        noise: the random numbers that the network draws.
+        pace: by name, factors for the learning rate and weight decay of parameters that do not get the full values.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Step:
         self._shares = _shares(layout, start.params, pace, device) if pace else None
         self.flat = layout.pack(start.params).to(device).requires_grad_()
         self.momentum = torch.zeros_like(self.flat, requires_grad=False)
-        # The running mean of stochastic weight averaging, where it is asked for.
+        # The running mean of stochastic weight averaging, if enabled.
         self.mean = torch.zeros_like(self.momentum) if config.average_from else None
         self.buffers = trees.to(trees.clone(start.buffers), device)
         self.frozen = trees.to(start.frozen, device)
@@ -65,14 +65,14 @@ class Step:
                 self._processes.from_first(tensor)
 
     def __call__(self, prepared: Prepared, lr: Tensor | float, weight: float = 1.0) -> Tensor:
-        """Learn from what was prepared of one batch; returns the loss, detached.
+        """Learn from one prepared batch; returns the loss, detached.
 
         Args:
-            prepared: from the objective.
+            prepared: the batch, prepared by the objective.
             lr: the learning rate.
-            weight: the share of the whole batch that this process has.
+            weight: this process's share of the whole batch.
         """
-        # The gradient too: a network that computes parts of its forward pass again must draw the same again.
+        # The gradient too: a network that recomputes parts of its forward pass must draw the same numbers.
         with self.noise():
             with self._engine.precision():
                 loss = self._forward(self.flat, self.buffers, self.frozen, prepared)
@@ -87,28 +87,28 @@ class Step:
         return loss
 
     def settle(self) -> None:
-        """Take the mean of the running statistics, which each process kept on images of its own."""
+        """Average the running statistics over processes, since each one collected them on its own images."""
         self._processes.mean_(self.buffers)
 
     def average(self, count: int) -> None:
-        """Take the present weights into the running mean, as the `count`-th."""
+        """Add the current weights to the running mean, as the `count`-th."""
         assert self.mean is not None
         with torch.no_grad():
             self.mean.add_((self.flat - self.mean) / count)
 
     def state(self, *, averaged: bool = False) -> State:
-        """The present state, or that of the running mean; parameters are views of the vector."""
+        """The current state, or that of the running mean; parameters are views of the vector."""
         flat = self.mean if averaged and self.mean is not None else self.flat.detach()
         return State(self.layout.views(flat), self.buffers, self.frozen)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that a step changes, by name: what a checkpoint saves and a rehearsal puts back."""
+        """Everything that a step changes, by name: what a checkpoint saves and a warm-up restores."""
         named = {f"buffers/{name}": tensor for name, tensor in self.buffers.items()}
         mean = {} if self.mean is None else {"mean": self.mean}
         return {"flat": self.flat.detach(), "momentum": self.momentum, **mean, **named}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        """Put saved tensors back, in place: graphs and views stay valid."""
+        """Restore saved tensors in place, so that graphs and views stay valid."""
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 tensor.copy_(saved[name])
@@ -131,17 +131,17 @@ def sgd_(
     config: TrainConfig,
     shares: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """SGD in place, as torch's: weight decay joins the gradient, the buffer is momentum * buffer + gradient.
+    """SGD in place, like torch's: weight decay is added to the gradient; buffer = momentum * buffer + gradient.
 
-    Written in operations that round once each, so that a number's result does not depend on its place in the vector.
+    Uses operations that round once each, so the result for an element does not depend on its place in the vector.
 
     Args:
         flat: the parameters.
         momentum: the buffer.
-        gradient: of the loss by the parameters.
+        gradient: the gradient of the loss.
         lr: the learning rate.
         config: the optimiser.
-        shares: of the learning rate and of weight decay that each parameter gets; None for all of both.
+        shares: factors for the learning rate and the weight decay, per element; None for the full values.
     """
     if config.weight_decay:
         decay = flat * config.weight_decay
@@ -159,7 +159,7 @@ def sgd_(
 def _shares(
     layout: FlatLayout, params: Params, pace: Mapping[str, tuple[float, float]], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The shares of learning rate and weight decay of every number in the vector."""
+    """Factors for the learning rate and weight decay of every element of the vector."""
     rates, decays = (
         layout.pack({name: torch.full_like(p, pace.get(name, (1.0, 1.0))[k]) for name, p in params.items()}).to(device)
         for k in (0, 1)
@@ -168,9 +168,9 @@ def _shares(
 
 
 class FlatLayout:
-    """Where each parameter of a member lies in one vector, by name: one kernel updates it, one tensor saves it.
+    """The place of each parameter of a member in one vector, by name: one kernel updates it, one tensor saves it.
 
-    A tensor keeps its own memory order (channels last stays channels last).
+    A tensor keeps its memory order (channels last stays channels last).
 
     Args:
         params: the parameters to lay out; others with the same names, shapes and memory orders fit too.
@@ -188,11 +188,11 @@ class FlatLayout:
 
     @property
     def key(self) -> str:
-        """Equal for layouts that are the same: those can share a compiled function."""
+        """Equal for identical layouts, which can share a compiled function."""
         return repr(self._places)
 
     def pack(self, params: Params) -> Tensor:
-        """The vector that holds the parameters, a copy."""
+        """The vector of the parameters, as a copy."""
         pieces: list[Tensor] = []
         for k, (name, order, _, _) in enumerate(self._places):
             tensor = params[name].detach()
@@ -200,7 +200,7 @@ class FlatLayout:
         return torch.cat(pieces) if pieces else torch.zeros(0)
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The parameters by name, as views: a gradient through them is a gradient of the vector."""
+        """The parameters by name, as views: gradients flow through them to the vector."""
         pieces = torch.split(flat, self._sizes)
         return {
             name: pieces[2 * k].view(shape).permute(inverse) for k, (name, _, inverse, shape) in enumerate(self._places)

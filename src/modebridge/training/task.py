@@ -1,4 +1,4 @@
-"""A task: one thing to train, its batches on their way to the steps, and its members under way."""
+"""A task: one thing to train, the path of its batches to the steps, and the state of its members."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program,
 __all__ = ["Fed", "Forwards", "Task", "TaskRun"]
 
 Fed: TypeAlias = tuple[Batch, Draw]
-"""What one task is fed with in a step, on the device."""
+"""The input of one task in a step, on the device."""
 
 Forwards: TypeAlias = MutableMapping[tuple[Program, str], Forward]
-"""What was compiled so far, by program and layout, for every task to share."""
+"""Functions compiled so far, by program and layout, shared by all tasks."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to train, and on what.
+    """One thing to train, and its data.
 
     Args:
-        objective: where it begins, and its losses.
-        batches: the training data, iterated once an epoch; `set_epoch` is called where it exists.
-        valid: held-out data; needed to keep the best epoch of each member, unused otherwise.
-        seed: of the objective's own draws, and of the networks'.
+        objective: its start and its losses.
+        batches: the training data, iterated once per epoch; `set_epoch` is called if it exists.
+        valid: held-out data; needed to keep the best epoch of each member, otherwise unused.
+        seed: seed for what the objective and the networks draw.
     """
 
     objective: Objective[Any]
@@ -44,20 +44,20 @@ class Task:
 
 
 class TaskRun:
-    """A task under way.
+    """A running task.
 
     Args:
         task: what is trained.
         config: the optimiser.
-        engine: where and how.
+        engine: where and how to run.
         forwards: the compiled losses, shared with other tasks.
 
     Attributes:
         steps: the training state of each member.
-        draws: the generator of the objective's random choices.
-        best: the best score of each member, and its state then.
-        images: how many were drawn so far, over all processes.
-        prepare_noise: what frozen networks draw by themselves, where somebody left dropout on.
+        draws: the generator for the objective's random choices.
+        best: the best score of each member, and its state at that time.
+        images: the number of images drawn so far, over all processes.
+        prepare_noise: the random numbers that frozen networks draw, if their dropout was left on.
     """
 
     def __init__(self, task: Task, config: TrainConfig, engine: Engine, forwards: Forwards) -> None:
@@ -78,15 +78,15 @@ class TaskRun:
         self.prepare_noise, self._valid_noise = self._noise("/prepare"), self._noise("/valid")
 
     def _noise(self, name: str) -> Noise:
-        # Of one name in each process: they learn from other rows, which must not be dropped alike.
+        # The rank is part of the name: processes learn from different rows, which need different dropout masks.
         return Noise(self._engine.device, self.task.seed, name, self._processes.rank)
 
     def states(self, *, averaged: bool) -> States:
-        """The present states of the members, or those of the running means."""
+        """The current states of the members, or those of the running means."""
         return {member: step.state(averaged=averaged) for member, step in self.steps.items()}
 
     def keep_best(self, epoch: int, states: States) -> dict[str, float]:
-        """Validate after an epoch, and keep the states of members that were never better; returns their scores."""
+        """Validate after an epoch, and keep the states of members that improved; returns the scores."""
         assert self.task.valid is not None
         turns = Turns(self.task.valid, self._processes)
         self._valid_noise.at(epoch, 0)
@@ -104,16 +104,16 @@ class TaskRun:
         return scores
 
     def kept(self, states: States) -> States:
-        """Of each member its best state, or the present one where none was kept."""
+        """The best state of each member, or the current one if none was kept."""
         return {
             member: self.best[member][1] if member in self.best else _copy(state) for member, state in states.items()
         }
 
     def fed(self, skip: int = 0) -> Iterator[tuple[Fed, float]]:
-        """Batches and draws of an epoch on our device, and the share of each that is this process's.
+        """Batches and draws of an epoch on our device, each with this process's share of the batch.
 
         Args:
-            skip: how many batches were done before a stop: only their draws are made again.
+            skip: number of batches done before a stop: only their draws are repeated.
         """
         objective = self.task.objective
         for number, (batch, count, ours) in enumerate(self._drawn()):
@@ -127,7 +127,7 @@ class TaskRun:
             yield self._engine.moved(batch, draw), weight
 
     def _drawn(self) -> Iterator[tuple[Batch, int, bool]]:
-        """Batches of an epoch, how many images each has in all processes, and whether it is our rows of it already."""
+        """Batches of an epoch, their sizes over all processes, and whether they hold only this process's rows."""
         batches, processes = self.task.batches, self._processes
         if processes.size > 1 and not self.task.objective.whole:
             shared = getattr(batches, "shared", None)
@@ -141,12 +141,12 @@ class TaskRun:
             yield batch, len(batch[1]), processes.size == 1
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
-        """What the objective prepares of a batch, by member."""
+        """What the objective prepares from a batch, by member."""
         with self.prepare_noise(), self._engine.precision():
             return self.task.objective.prepare(batch, draw)
 
     def prepared(self, epoch: int, skip: int) -> Iterator[tuple[Mapping[str, Prepared], float]]:
-        """The steps of an epoch, where it pays each prepared on another core while the one before is learned from."""
+        """The prepared batches of an epoch; if it helps, the next one is prepared on another core during a step."""
 
         def prepare(number: int, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
             self.prepare_noise.at(epoch, number)
@@ -158,7 +158,7 @@ class TaskRun:
             return
         with ThreadPoolExecutor(1) as other:
             waiting: tuple[Future[Mapping[str, Prepared]], float] | None = None
-            # Drawn here, in order, so that the numbers do not depend on which thread is faster.
+            # Drawn here, in order, so that the numbers do not depend on thread timing.
             for number, ((batch, draw), weight) in enumerate(self.fed(skip), skip):
                 coming = other.submit(prepare, number, batch, draw), weight
                 if waiting is not None:

@@ -1,4 +1,4 @@
-"""Fit taught curves, and what can be known of teachers before anybody learns from them."""
+"""Fit taught curves, and check teachers before training."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ def fit_taught_curves(
     """Train several curves between students in one pass over the data: every teacher runs once per batch.
 
     At each step the network at one random r of each curve learns the teachers' mean probability on mixed-up images,
-    with the loss of students. Each curve ends where it would have ended alone.
+    with the loss of students. Each curve gets the same result as if trained alone.
 
     Args:
-        net: the network that all modes fit, as in `fit_curve`.
+        net: the network of all modes, as in `fit_curve`.
         pairs: the two ends of each curve, by name.
-        teachers: modes, bridged ensembles, or both, as in `distill`: those of the ends.
-        train_data: yields (images, labels); labels do not count.
+        teachers: the teachers of the ends: modes, bridged ensembles, or both, as in `distill`.
+        train_data: yields (images, labels); labels are not used.
         mixup: alpha of the per-sample mixup; 0 turns it off.
         kind: "bezier" or "polychain".
-        pins: how many control points each curve learns.
-        pin_start: "midpoint", or "random" as the authors do.
-        r: where batch norm's statistics are kept and validation looks.
+        pins: number of control points to learn per curve.
+        pin_start: "midpoint", or "random" as in the authors' code.
+        r: the position where batch norm statistics are kept and validation runs.
         config: epochs and optimiser; "best" keeps the lowest validation loss at r of each curve.
-        seeds: of random pins, by name; `config.seed` where none is given.
+        seeds: seeds of random pins, by name; the default is `config.seed`.
         valid: held-out data for `config.keep == "best"`.
-        statistics: batches to re-estimate batch norm on, mixed up as in training; None takes `train_data`.
-        engine: device and precision; None is the CPU in fp32.
-        checkpoints: where to save on the way and to go on from.
-        report: told of progress.
+        statistics: batches to re-estimate batch norm on, mixed up as in training; None uses `train_data`.
+        engine: device and precision; None means the CPU in fp32.
+        checkpoints: where to save progress and resume from.
+        report: called after every epoch.
     """
     check_r(r)
     if not isinstance(pairs, Mapping):
@@ -79,10 +79,10 @@ def fit_taught_curves(
         )
     teachers = (teachers,) if isinstance(teachers, Mode | BridgedEnsemble) else tuple(teachers)
     if not pairs:
-        raise ModebridgeError("Expected at least one pair of modes, but got none; give the two ends of a curve.")
+        raise ModebridgeError("Expected at least one pair of modes, but got none; pass the two ends of a curve.")
     if not teachers:
         raise ModebridgeError(
-            "Expected teachers for curves to learn from, but got none; give at least one mode, or None for labels."
+            "Expected teachers for curves to learn from, but got none; pass at least one mode, or None for labels."
         )
     check_kinds(teachers)
     engine = engine or Engine()
@@ -114,45 +114,45 @@ def fit_taught_curves(
     task = Task(objective, data, held_out(net, first, valid, config, engine), config.seed)
     (states,) = train_and_look([task], config, data.classes, engine=engine, checkpoints=checkpoints, report=report)
     return {
-        # The very modes that were given, not copies of them that have been to the device and back.
+        # Keep the modes that were passed in, not copies that went to the device and back.
         name: replace(trained.to("cpu"), start=curves[name].start, end=curves[name].end)
         for name, trained in objective.result(states).items()
     }
 
 
 def check_kinds(teachers: Sequence[Teacher]) -> None:
-    """Refuse teachers that are neither modes nor ensembles."""
+    """Raise an error if a teacher is neither a mode nor an ensemble."""
     for teacher in teachers:
         if not isinstance(teacher, Mode | BridgedEnsemble):
             raise ModebridgeError(
-                f"Expected teachers to be modes or bridged ensembles, but got {type(teacher).__name__}; make a mode of "
-                "a module with Mode.from_module."
+                f"Expected teachers to be modes or bridged ensembles, but got {type(teacher).__name__}; create a mode "
+                "with Mode.from_module."
             )
 
 
 @torch.no_grad()
 def check_teachers(net: nn.Module, teachers: Sequence[Teacher], data: Checked, learner: str) -> None:
-    """Refuse modes that do not fit the network, and teachers that know other classes than those who learn from them.
+    """Raise an error if a mode does not fit the network, or a teacher's number of classes differs from the learner's.
 
     Args:
         net: the network of the teachers that are modes.
-        teachers: all of them.
-        data: knows the classes, and an image to ask about.
-        learner: how errors call who learns: "student", "curve".
+        teachers: all teachers.
+        data: knows the number of classes, and provides an image.
+        learner: the name of the learner in errors: "student", "curve".
     """
     modes = [teacher for teacher in teachers if isinstance(teacher, Mode)]
     if modes:
         check_modes(net, modes, 1, "distillation")
     image = some_of(data.first(), slice(0, 1))
     for teacher in teachers:
-        # Of an ensemble a copy is asked, where the image is.
-        known = (
+        # Run a copy of an ensemble, on the image's device.
+        classes = (
             classes_of(net, teacher, image, "train")
             if isinstance(teacher, Mode)
             else copy.deepcopy(teacher).to(next(iter(named(image).values())).device).members(image).shape[-1]
         )
-        if known != data.classes:
+        if classes != data.classes:
             raise ModebridgeError(
-                f"Expected teachers of as many classes as the {learner}'s {data.classes}, but one has {known}; give a "
-                f"{learner} with the same last layer."
+                f"Expected teachers with as many classes as the {learner}, {data.classes}, but one has {classes}; use "
+                f"a {learner} with the same last layer."
             )

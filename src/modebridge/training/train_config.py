@@ -1,4 +1,4 @@
-"""How long and how hard to train: one record for modes, curves and bridges."""
+"""How long and how fast to train: one record for modes, curves and bridges."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from modebridge.errors import ModebridgeError
 __all__ = ["DEFAULT", "TrainConfig", "TriangleConfig"]
 
 MOST = 10**6
-"""Of epochs and of every rate."""
+"""Upper limit for epochs and for every rate."""
 SEEDS = 2**62
-"""Torch's generators take 64 bits; some of a run's are a few above this one."""
+"""Upper limit for seeds. Torch's generators take 64 bits, and a run also uses seeds slightly above its own."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """SGD with warm-up and cosine decay, as the paper trains everything.
+    """SGD with warm-up and cosine decay, the paper's schedule for everything.
 
     Args:
         epochs: passes over the training data.
         lr: the peak learning rate.
-        momentum: of SGD.
-        weight_decay: L2 added to the gradient of every parameter, norms and biases too.
-        nesterov: "no"; "standard" as torch's; "authors": along gradient + buffer, the slip in the authors' code that
-            all of their Tiny ImageNet runs have.
-        warmup: epochs up to the peak, a quarter of all at most (see `factor`).
-        average_from: the first epoch, counted from 1, after which weights join a running mean that is kept instead of
-            the last ones (SWA); the learning rate stays from there on. 0 for never.
+        momentum: momentum of SGD.
+        weight_decay: L2 penalty added to the gradient of every parameter, including norms and biases.
+        nesterov: "no"; "standard" as in torch; "authors": along gradient + buffer, a slip in the authors' code that
+            affects all of their Tiny ImageNet runs.
+        warmup: epochs until the peak, at most a quarter of all epochs (see `factor`).
+        average_from: the first epoch, counted from 1, whose weights join a running mean that is kept instead of the
+            last weights (SWA); the learning rate is constant from there on. 0 turns it off.
         keep: "best" on validation, or the "last" epoch.
-        seed: of the objective's own draws (the r of a curve, mixup) and of the networks' (dropout, stochastic depth).
+        seed: seed for what the objective (the r of a curve, mixup) and the networks (dropout, stochastic depth) draw.
     """
 
     epochs: int
@@ -55,15 +55,15 @@ class TrainConfig:
         ):
             value = getattr(self, name)
             whole = isinstance(value, int) or name in ("lr", "momentum", "weight_decay")
-            # Not above MOST, so that neither nan nor inf is, nor a number that no float holds.
+            # The upper limit also excludes nan, inf, and integers too large for a float.
             if not (isinstance(value, int | float) and whole and least <= value <= MOST):
                 raise ModebridgeError(
-                    f"Expected {name} to be a {'number' if isinstance(least, float) else 'whole number'} of at least "
+                    f"Expected {name} to be {'a number' if isinstance(least, float) else 'an integer'} of at least "
                     f"{least:g} and at most {MOST:,}, but got {str(value)[:50]}; change it."
                 )
         if not (isinstance(self.seed, int) and abs(self.seed) <= SEEDS):
             raise ModebridgeError(
-                f"Expected seed to be a whole number up to {SEEDS:,}, but got {str(self.seed)[:50]}; change it."
+                f"Expected seed to be an integer up to {SEEDS:,}, but got {str(self.seed)[:50]}; change it."
             )
         if self.average_from > self.epochs:
             raise ModebridgeError(
@@ -77,7 +77,7 @@ class TrainConfig:
             raise ModebridgeError(f"Expected keep to be 'best' or 'last', but got '{self.keep}'; choose one.")
 
     def factor(self, epoch: int) -> float:
-        """The share of the peak learning rate in an epoch, counted from 0.
+        """The fraction of the peak learning rate in an epoch, counted from 0.
 
         With e = epoch + 1, W = warmup and N = epochs: 0.01 + 0.99 (e - 1)/(W - 1) before epoch W, then half a cosine,
         0.5 (1 + cos(pi (e - W)/(N - W + 1))), which ends a little above zero.
@@ -87,7 +87,7 @@ class TrainConfig:
         """
         if self.average_from:
             epoch = min(epoch, self.average_from - 1)
-        # A short run needs its decay more than its warm-up.
+        # A short run needs decay more than warm-up.
         e, warmup = epoch + 1, min(self.warmup, max(1, self.epochs // 4))
         if e < warmup:
             return 0.01 + 0.99 * (e - 1) / (warmup - 1)
@@ -95,21 +95,21 @@ class TrainConfig:
 
 
 DEFAULT = TrainConfig(epochs=30, keep="last")
-"""Of every function that fits something."""
+"""The default of every function that fits something."""
 
 
 @dataclass(frozen=True)
 class TriangleConfig(TrainConfig):
-    """One cycle of fast geometric ensembling: the learning rate rises to its peak and falls again, on straight lines.
+    """One cycle of fast geometric ensembling: the learning rate rises linearly to its peak and falls again.
 
     Args:
-        lowest: the share of the peak at the end of the cycle, where a network is taken.
+        lowest: the fraction of the peak at the end of the cycle, where a network is taken.
     """
 
     lowest: float = 0.01
 
     def factor(self, epoch: int) -> float:
-        """The share of the peak learning rate in an epoch, counted from 0.
+        """The fraction of the peak learning rate in an epoch, counted from 0.
 
         With s = (epoch + 1) / epochs: lowest + (1 - lowest) 2 s up to s = 1/2, then the same way back.
 
