@@ -61,11 +61,13 @@ class TerminalScreen(Screen):
         # Output to a file must not end up on the terminal with the bar.
         together = sys.stdout is not None and sys.stdout.isatty()
         super().__init__(_Stderr(stderr=True, markup=False, emoji=False, highlight=False), redirect_stdout=together)
-        self._bars.start()
 
     def refresh(self) -> None:
-        """Draw over the last state."""
-        self._bars.refresh()
+        """Draw over the last state, if there is one."""
+        if self._bars.live.is_started:
+            self._bars.refresh()
+        else:
+            self._bars.start()
 
     def close(self) -> None:
         """Give stdout, stderr and the cursor back."""
