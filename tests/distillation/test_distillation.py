@@ -166,7 +166,7 @@ def test_new_weights_are_new_and_no_epoch_changes_nothing():
         (lambda net: mb.DistillationLoss(soft=0), "not both 0"),
         (
             lambda net: mb.distill(net, modes(1), loader(), student=nn.Sequential(nn.Flatten(), nn.Linear(64, 4))),
-            "as many classes as the student's 4, but one has 3",
+            "with 4 classes like the student, but one has 3",
         ),
     ],
 )

@@ -165,6 +165,6 @@ def check_teachers(net: nn.Module, teachers: Sequence[Teacher], data: Checked, l
         )
         if classes != data.classes:
             raise ModebridgeError(
-                f"Expected teachers with as many classes as the {learner}, {data.classes}, but one has {classes}; use "
+                f"Expected teachers with {data.classes} classes like the {learner}, but one has {classes}; use "
                 f"a {learner} with the same last layer."
             )
