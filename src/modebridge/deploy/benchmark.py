@@ -227,7 +227,7 @@ def _exported(
     if folder is None:
         raise ModebridgeError("Expected a folder for exported files, but got none; give folder=.")
     path = folder / f"{name.replace(' ', '')}.onnx"
-    export(ensemble, path, example=torch.rand(1, *image_shape), uncertainty=False, elastic=False)
+    export(ensemble, path, example=torch.rand(1, *image_shape), uncertainty=False, elastic=False, progress=False)
     return Deployed.load(path, threads=torch.get_num_threads())
 
 

@@ -29,9 +29,13 @@ from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Cost
 from modebridge.nets import FilterResponseNorm
-from modebridge.types import Batch, Batches, Inputs
+from modebridge.progress import shows_progress
+from modebridge.types import Batch, Batches, Inputs, Progress
 
 __all__ = ["Exported", "check_format", "export"]
+
+STEPS = 4
+"""Steps that a progress bar counts."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Exported:
     int8: Int8Cost | None = None
 
 
+@shows_progress("export", "steps")
 def export(
     ensemble: BridgedEnsemble,
     path: Path | str,
@@ -76,6 +81,7 @@ def export(
     grouped: bool | Literal["auto"] = "auto",
     aot: bool = False,
     unit: Cost | None = None,
+    progress: bool | Progress | None = None,
 ) -> Exported:
     """Write a bridged ensemble as one file that needs no Python code of yours to run.
 
@@ -106,7 +112,10 @@ def export(
             faster: with filter response norm, not with batch norm (docs/deploy.md). Never in elastic files.
         aot: compile with AOTInductor (.pt2 only; needs a C++ compiler).
         unit: the network to state costs in units of (`module_cost`); None for the ensemble's first base.
+        progress: show a progress bar; None shows it in terminals and notebooks. A function is called instead, with
+            every step.
     """
+    assert callable(progress)
     place = Path(path)
     kind = place.suffix.removeprefix(".")
     check_format(place, int8=int8 is not None, aot=aot)
@@ -119,6 +128,7 @@ def export(
         )
     if threshold is not None and not elastic:
         raise ModebridgeError("Expected a threshold with elastic files only, but elastic is False; leave one out.")
+    progress("preparing", 0, STEPS, 0.0)
     reference = copy.deepcopy(ensemble).cpu().float().eval()
     images, pair = _images(check)
     fitted = _temperatures(reference, valid, temperatures)
@@ -146,10 +156,12 @@ def export(
     scratch = place.with_name(f".{place.stem}-{secrets.token_hex(6)}{place.suffix}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
+        progress("writing", 1, STEPS, 0.0)
         if kind == "onnx":
             seal = write_onnx(module, given, meta, scratch, ranges)
         else:
             seal = write_package(module, given, meta, scratch)
+        progress("comparing", 2, STEPS, 0.0)
         file = Deployed.load(scratch)
 
         def ask(images: Any, bridges: int | None, threshold: float | None) -> Any:
@@ -166,8 +178,10 @@ def export(
         price = compare(reference, fitted, file, pair) if int8 is not None and pair is not None else None
         meta["parity"] = {"largest_difference": parity, "images": sum(size_of(batch) for batch in batches)}
         meta |= {} if price is None else {"int8": price.as_dict()}
+        progress("saving", 3, STEPS, 0.0)
         seal(meta)
         scratch.replace(place)
+        progress("saving", STEPS, STEPS, 0.0)
     except OSError as error:
         raise ModebridgeError(f"Expected to write '{place}', but got '{error}'; make room, then try again.") from error
     finally:

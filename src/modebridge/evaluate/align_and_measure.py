@@ -14,6 +14,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate.profile import CurvePoint, barrier, curve_profile
 from modebridge.modes import Mode
 from modebridge.nets import skeleton
+from modebridge.progress import shows_progress
 from modebridge.types import Batches, HasDevice, Progress
 
 __all__ = ["Alignment", "align"]
@@ -70,6 +71,7 @@ class Alignment:
         return "\n".join(lines)
 
 
+@shows_progress("align")
 def align(
     net: nn.Module,
     a: Mode,
@@ -82,7 +84,7 @@ def align(
     barriers: bool = True,
     barrier_images: int = 1_000,
     engine: HasDevice | None = None,
-    progress: Progress | None = None,
+    progress: bool | Progress | None = None,
 ) -> Alignment:
     """Permute the units of `b` to match those of `a`: the same function, closer in parameter space.
 
@@ -102,11 +104,13 @@ def align(
             norm's statistics re-estimated at each).
         barrier_images: number of images for barriers; they are held in memory.
         engine: `mb.Engine`, or anything with a `device`, to run on; None uses the device of `a`.
-        progress: progress callback: "activations" counts images, "barriers" networks.
+        progress: show a progress bar; None shows it in terminals and notebooks. A function is called instead:
+            "activations" counts images, "barriers" networks.
 
     Returns:
         The aligned mode, on the device of `b`, with the check and the measurements.
     """
+    assert callable(progress)
     if barriers and barrier_images < 1:
         raise ModebridgeError(
             f"Expected barrier_images to be at least 1, but got {barrier_images}; set barriers=False to measure none."
@@ -137,13 +141,12 @@ def align(
 class _Counted:
     """Reports progress after every point."""
 
-    def __init__(self, progress: Progress | None, total: int) -> None:
+    def __init__(self, progress: Progress, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
 
     def __call__(self, point: CurvePoint) -> CurvePoint:
         self._done += 1
-        if self._progress is not None:
-            self._progress("barriers", self._done, self._total, 0.0)
+        self._progress("barriers", self._done, self._total, 0.0)
         return point
 
 

@@ -14,6 +14,7 @@ import torch
 from modebridge.data import Splits
 from modebridge.errors import ModebridgeError
 from modebridge.members import Context, Made, Making, Tensors
+from modebridge.progress import no_bars
 from modebridge.recipes import Recipe, RunData, check_recipe, facts_of, network_of
 from modebridge.recipes.user_code import load_file
 from modebridge.runs.plan import Job
@@ -135,7 +136,8 @@ def make_job(job: Job, making: Making) -> dict[str, Made]:
         job: what to make.
         making: network, data, device and the tensors that the job needs; its checkpoints and callbacks.
     """
-    return job.kind.make(job.artefacts, making)
+    with no_bars():  # the run shows its progress
+        return job.kind.make(job.artefacts, making)
 
 
 def make_job_of(

@@ -21,7 +21,16 @@ from modebridge.training.engine import Engine
 from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
 
-__all__ = ["check_batches", "check_mixing", "classes_of", "held_out", "least_for_bridges", "least_images", "trainable"]
+__all__ = [
+    "check_batches",
+    "check_mixing",
+    "check_pairing",
+    "classes_of",
+    "held_out",
+    "least_for_bridges",
+    "least_images",
+    "trainable",
+]
 
 ONE_VALUE = "more than 1 value per channel"
 """Torch's message when batch norm would learn from a single value."""
@@ -127,6 +136,15 @@ def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainCon
     if valid is None or config.keep != "best":
         return None
     return engine.feed(check_batches(net, mode, valid, "valid"))
+
+
+def check_pairing(items: Sequence[object], train_data: Sequence[Batches], what: str) -> None:
+    """Raise an error unless there is one loader for each item, and at least one."""
+    if not items or len(items) != len(train_data):
+        raise ModebridgeError(
+            f"Expected at least one of the {what} and one loader for each, but got {len(train_data)} loaders for "
+            f"{len(items)} {what}; pass as many of one as of the other."
+        )
 
 
 def check_mixing(mixup: float, cutmix: float, batches: Checked) -> None:

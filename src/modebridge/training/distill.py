@@ -16,6 +16,7 @@ from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, held_out, least_images, trainable
 from modebridge.training.engine import Engine
+from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
 from modebridge.training.loop import Task
 from modebridge.training.outcome import train_and_look
@@ -41,6 +42,7 @@ def distill(
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    progress: bool | None = None,
 ) -> Mode:
     """Train one network to predict the mean of several; it costs as much as one network at prediction time.
 
@@ -61,6 +63,7 @@ def distill(
         engine: device and precision; None means the CPU in fp32.
         checkpoints: where to save progress and resume from.
         report: called after every epoch.
+        progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
 
     Returns:
         The student, a mode like any other: it can be exported, aligned, bridged.
@@ -80,6 +83,7 @@ def distill(
         engine=engine,
         checkpoints=checkpoints,
         report=report,
+        progress=progress,
     )["student"]
 
 
@@ -120,6 +124,7 @@ def fit_students(
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    progress: bool | None = None,
 ) -> dict[str, Mode]:
     """Train several students in one pass over the data: every teacher runs once per batch.
 
@@ -152,7 +157,16 @@ def fit_students(
     )
     first = next(iter(plans.values()))
     task = Task(objective, data, held_out(first.net, first.start, valid, config, engine), config.seed)
-    (states,) = train_and_look([task], config, data.classes, engine=engine, checkpoints=checkpoints, report=report)
+    (states,) = train_and_look(
+        [task],
+        config,
+        data.classes,
+        title=counted(len(plans), "student"),
+        engine=engine,
+        checkpoints=checkpoints,
+        report=report,
+        progress=progress,
+    )
     students = objective.result(states)
     if stale:
         # The statistics collected in training belong to those weights, not to their mean. Mixed-up images are used, as

@@ -16,8 +16,9 @@ from modebridge.modes import Mode, ModeObjective, has_statistics
 from modebridge.nets import skeleton
 from modebridge.rivals import Rival
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, held_out, least_images, trainable
+from modebridge.training.checks import check_batches, check_pairing, held_out, least_images, trainable
 from modebridge.training.engine import Engine
+from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
 from modebridge.training.loop import Task
 from modebridge.training.outcome import train_and_look
@@ -37,6 +38,7 @@ def fit_mode(
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    progress: bool | None = None,
 ) -> Mode:
     """Train one network on labels, starting from its current weights. The module itself is not changed.
 
@@ -49,9 +51,17 @@ def fit_mode(
         engine: device and precision; None means the CPU in fp32.
         checkpoints: where to save progress and resume from.
         report: called after every epoch.
+        progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
     """
     return fit_modes(
-        [net], [train_data], config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report
+        [net],
+        [train_data],
+        config=config,
+        valid=valid,
+        engine=engine,
+        checkpoints=checkpoints,
+        report=report,
+        progress=progress,
     )[0]
 
 
@@ -65,13 +75,14 @@ def fit_modes(
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    progress: bool | None = None,
 ) -> list[Mode]:
     """Train several networks together, one loader per network, with the same result as one by one.
 
     Networks that differ only in their weights are compiled once. The arguments are those of `fit_mode`; `seeds` holds
     one seed per network, by default `config.seed` and up.
     """
-    _check_pairing(nets, train_data, "networks")
+    check_pairing(nets, train_data, "networks")
     seeds = _seeds(seeds, config, len(nets))
     engine = engine or Engine()
     starts = [Mode.from_module(net) for net in nets]
@@ -94,7 +105,16 @@ def fit_modes(
             "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
             "are only estimated at the end."
         )
-    trained = train_and_look(tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report)
+    trained = train_and_look(
+        tasks,
+        config,
+        trains[0].classes,
+        title=counted(len(nets), "mode"),
+        engine=engine,
+        checkpoints=checkpoints,
+        report=report,
+        progress=progress,
+    )
     modes = [objective.result(states) for objective, states in zip(objectives, trained, strict=True)]
     if stale:
         # The statistics collected in training belong to those weights, not to their mean.
@@ -122,6 +142,7 @@ def fit_curve(
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    progress: bool | None = None,
 ) -> BezierCurve | Polychain:
     """Train a low-loss curve between two modes; the modes are frozen, only the pins are trained.
 
@@ -145,6 +166,7 @@ def fit_curve(
         engine: device and precision; None means the CPU in fp32.
         checkpoints: where to save progress and resume from.
         report: called after every epoch.
+        progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
     """
     if teachers is not None:
         return fit_taught_curves(
@@ -162,6 +184,7 @@ def fit_curve(
             engine=engine,
             checkpoints=checkpoints,
             report=report,
+            progress=progress,
         )["curve"]
     return fit_curves(
         net,
@@ -176,6 +199,7 @@ def fit_curve(
         engine=engine,
         checkpoints=checkpoints,
         report=report,
+        progress=progress,
     )[0]
 
 
@@ -195,6 +219,7 @@ def fit_curves(
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    progress: bool | None = None,
 ) -> list[BezierCurve | Polychain]:
     """Train several curves on labels together, one loader per curve, with the same result as one by one.
 
@@ -202,7 +227,7 @@ def fit_curves(
     `statistics` are batches to re-estimate the batch norm of every curve on; by default each uses its own loader.
     """
     check_r(r)
-    _check_pairing(pairs, train_data, "pairs")
+    check_pairing(pairs, train_data, "pairs")
     engine = engine or Engine()
     seeds = _seeds(seeds, config, len(pairs))
     learns = trainable(net)
@@ -229,7 +254,16 @@ def fit_curves(
     tasks = [
         Task(objective, data, kept_out, seed) for objective, data, seed in zip(objectives, trains, seeds, strict=True)
     ]
-    trained = train_and_look(tasks, config, trains[0].classes, engine=engine, checkpoints=checkpoints, report=report)
+    trained = train_and_look(
+        tasks,
+        config,
+        trains[0].classes,
+        title=counted(len(pairs), "curve"),
+        engine=engine,
+        checkpoints=checkpoints,
+        report=report,
+        progress=progress,
+    )
     return [
         # Keep the modes that were passed in, not copies that went to the device and back.
         replace(objective.result(states).to("cpu"), start=curve.start, end=curve.end)
@@ -249,14 +283,6 @@ def _checked(
         check_batches(net, mode, data, "train", least=partial(least_images, net, engine=engine))
         for net, mode, data in zip(nets, modes, train_data, strict=True)
     ]
-
-
-def _check_pairing(items: Sequence[object], train_data: Sequence[Batches], what: str) -> None:
-    if not items or len(items) != len(train_data):
-        raise ModebridgeError(
-            f"Expected at least one of the {what} and one loader for each, but got {len(train_data)} loaders for "
-            f"{len(items)} {what}; pass as many of one as of the other."
-        )
 
 
 def _seeds(given: Sequence[int] | None, config: TrainConfig, count: int) -> list[int]:

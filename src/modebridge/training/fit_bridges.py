@@ -23,6 +23,7 @@ from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, list
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, held_out, least_for_bridges, least_images, trainable
 from modebridge.training.engine import Engine
+from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
 from modebridge.training.loop import Task
 from modebridge.training.outcome import train_and_look
@@ -44,6 +45,7 @@ def fit_bridges(
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    progress: bool | None = None,
 ) -> dict[str, Bridge]:
     """Train all bridges in one pass over the data: every frozen network runs once per batch.
 
@@ -58,6 +60,7 @@ def fit_bridges(
         engine: device and precision; None means the CPU in fp32.
         checkpoints: where to save progress and resume from.
         report: called after every epoch.
+        progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
     """
     if not plans:
         raise ModebridgeError("Expected at least one bridge to train, but got none; pass some plans.")
@@ -87,7 +90,14 @@ def fit_bridges(
     check_mixing(mixup, cutmix, train_data)
     task = Task(objective, train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     (states,) = train_and_look(
-        [task], config, train_data.classes, engine=engine, checkpoints=checkpoints, report=report
+        [task],
+        config,
+        train_data.classes,
+        title=counted(len(plans), "bridge"),
+        engine=engine,
+        checkpoints=checkpoints,
+        report=report,
+        progress=progress,
     )
     return objective.result(states)
 
@@ -114,6 +124,7 @@ def fit_bridge(
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    progress: bool | None = None,
 ) -> Bridge:
     """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with the same arguments."""
     check_choices(net, curve, kind, source, r)
@@ -152,4 +163,5 @@ def fit_bridge(
         engine=engine,
         checkpoints=checkpoints,
         report=report,
+        progress=progress,
     )[name]

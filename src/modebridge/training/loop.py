@@ -15,7 +15,7 @@ from modebridge.batches import go_to_epoch
 from modebridge.errors import ModebridgeError
 from modebridge.training.checkpoints import Checkpoints, Position, fingerprint
 from modebridge.training.engine import Engine
-from modebridge.training.epochs import Epoch, Report
+from modebridge.training.epochs import Epoch, Report, Tick
 from modebridge.training.graphed import Graphed
 from modebridge.training.task import Fed, Forwards, Task, TaskRun
 from modebridge.training.train_config import TrainConfig
@@ -31,6 +31,7 @@ def train(
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    tick: Tick | None = None,
 ) -> list[States]:
     """Minimise the sum of the members' losses of each task by SGD, tasks in parallel if the device has room.
 
@@ -44,6 +45,7 @@ def train(
             given loaders that can repeat an epoch (ours can, by `set_epoch`). That includes networks with dropout: what
             they draw depends only on the task's seed, the member's name and the step.
         report: called after every epoch.
+        tick: called after every step; must be fast.
 
     Returns:
         The states to keep for each task: each member's best epoch on `valid`, or the last one.
@@ -54,7 +56,7 @@ def train(
         raise ModebridgeError(
             "Expected validation data to choose the best epoch, but got none; pass valid or set keep='last'."
         )
-    loop = _Loop(tasks, config, engine or Engine(), checkpoints)
+    loop = _Loop(tasks, config, engine or Engine(), checkpoints, tick)
     for epoch in range(max(loop.position.epoch, 0), config.epochs):
         start = time.perf_counter()
         lr = config.lr * config.factor(epoch)
@@ -69,7 +71,12 @@ class _Loop:
     """All running tasks, resumed from a checkpoint if there is one."""
 
     def __init__(
-        self, tasks: Sequence[Task], config: TrainConfig, engine: Engine, checkpoints: Checkpoints | None
+        self,
+        tasks: Sequence[Task],
+        config: TrainConfig,
+        engine: Engine,
+        checkpoints: Checkpoints | None,
+        tick: Tick | None,
     ) -> None:
         forwards: Forwards = {}
         self.runs = [TaskRun(task, config, engine, forwards) for task in tasks]
@@ -79,6 +86,7 @@ class _Loop:
         self._noises = [*(run.prepare_noise for run in self.runs), *(step.noise for step in self._steps)]
         self._graphed = Graphed(self._all_tasks, self._steps, self._noises, engine.device) if engine.graphs else None
         self._checkpoints = checkpoints
+        self._tick = tick
         self._identity = ""
         self.averaging = False
         self.position = Position()
@@ -148,7 +156,7 @@ class _Loop:
                     step.noise.at(start.epoch, count)
                 total = total + torch.stack([step(prepared[member], lr, weight) for member, step in run.steps.items()])
                 count += 1
-                self._save_if_due(Position(start.epoch, start.draws, tuple(totals), count, total))
+                self._after_step(Position(start.epoch, start.draws, tuple(totals), count, total))
             totals.append((total, count))
             done = 0
         return totals
@@ -162,7 +170,7 @@ class _Loop:
                 noise.at(start.epoch, count)
             total = total + torch.cat(graphed([shared for shared, _ in fed], lr))
             count += 1
-            self._save_if_due(Position(start.epoch, start.draws, (), count, total))
+            self._after_step(Position(start.epoch, start.draws, (), count, total))
         return [(part, count) for part in torch.split(total, sizes)]
 
     def _all_tasks(self, fed: Sequence[Fed], lr: Tensor) -> list[Tensor]:
@@ -175,7 +183,9 @@ class _Loop:
         losses = torch.stack(self._engine.fan_out(jobs))
         return list(torch.split(losses, [len(run.steps) for run in self.runs]))
 
-    def _save_if_due(self, position: Position) -> None:
+    def _after_step(self, position: Position) -> None:
+        if self._tick is not None:
+            self._tick(position.epoch, sum(run.images for run in self.runs))
         # All processes read, only the first writes.
         if self._checkpoints is not None and self._engine.processes.rank == 0 and self._checkpoints.due():
             self._checkpoints.save(self._identity, position, self.runs)

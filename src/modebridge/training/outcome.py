@@ -11,8 +11,10 @@ import torch
 
 from modebridge import seeds, trees
 from modebridge.batches import go_to_epoch
+from modebridge.progress import progress_bar
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.engine import Engine
+from modebridge.training.epoch_bar import EpochBar
 from modebridge.training.epochs import Epoch, Report
 from modebridge.training.loop import Task, train
 from modebridge.training.train_config import TrainConfig
@@ -35,23 +37,27 @@ def train_and_look(
     config: TrainConfig,
     classes: int,
     *,
+    title: str,
     engine: Engine,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    progress: bool | None = None,
 ) -> list[States]:
-    """`train`, with one warning if a member ended worse than it started, or if its weights exploded.
+    """`train`, with a progress bar, and one warning if a member ended worse than it started or its weights exploded.
 
     Only members whose final training loss is above log K, that of a uniform guess, are checked: their loss on one
     batch, with the same draws, must not have doubled (see `OVERSHOOT`). A loss that is not finite raises an error in
     the loop itself.
 
     Args:
-        tasks: see `train`, as for all arguments but K.
+        tasks: see `train`, as for all arguments but K and those of the bar.
         config: see `train`.
         classes: K.
+        title: text in front of the bar.
         engine: see `train`.
         checkpoints: see `train`.
         report: see `train`.
+        progress: whether to show the bar; None shows it in terminals and notebooks unless there is a `report`.
     """
     last: dict[str, float] = {}
     images = 0
@@ -60,10 +66,15 @@ def train_and_look(
         nonlocal images
         last.update(epoch.losses)
         images += epoch.images
+        epoch_bar.epoch(epoch)
         if report is not None:
             report(epoch)
 
-    trained = train(tasks, config, engine=engine, checkpoints=checkpoints, report=watch)
+    show = progress if report is None else bool(progress)
+    with progress_bar(show, title, "epochs") as bar:
+        epoch_bar = EpochBar(bar, config.epochs)
+        tick = None if bar.silent else epoch_bar.tick
+        trained = train(tasks, config, engine=engine, checkpoints=checkpoints, report=watch, tick=tick)
     # The first problem is enough: all members have the same settings.
     seen = images / len(tasks)
     for problem in chain(_loss_problems(tasks, trained, last, classes, engine, seen), _weight_problems(tasks, trained)):

@@ -20,6 +20,7 @@ from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, classes_of, held_out, least_images, trainable
 from modebridge.training.engine import Engine
+from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
 from modebridge.training.loop import Task
 from modebridge.training.outcome import train_and_look
@@ -47,6 +48,7 @@ def fit_taught_curves(
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
+    progress: bool | None = None,
 ) -> dict[str, BezierCurve | Polychain]:
     """Train several curves between students in one pass over the data: every teacher runs once per batch.
 
@@ -70,6 +72,7 @@ def fit_taught_curves(
         engine: device and precision; None means the CPU in fp32.
         checkpoints: where to save progress and resume from.
         report: called after every epoch.
+        progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
     """
     check_r(r)
     if not isinstance(pairs, Mapping):
@@ -112,7 +115,16 @@ def fit_taught_curves(
         refresh=engine.processes.refresh,
     )
     task = Task(objective, data, held_out(net, first, valid, config, engine), config.seed)
-    (states,) = train_and_look([task], config, data.classes, engine=engine, checkpoints=checkpoints, report=report)
+    (states,) = train_and_look(
+        [task],
+        config,
+        data.classes,
+        title=counted(len(pairs), "curve"),
+        engine=engine,
+        checkpoints=checkpoints,
+        report=report,
+        progress=progress,
+    )
     return {
         # Keep the modes that were passed in, not copies that went to the device and back.
         name: replace(trained.to("cpu"), start=curves[name].start, end=curves[name].end)
