@@ -73,14 +73,14 @@ def test_version():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run", "cifar"), "Expected a known recipe, but got 'cifar'; near ones: "),
-        (("run", "--set", "mode.epoch=3"), "got 'mode.epoch'; near ones: mode.epochs"),
+        (("run", "cifar"), "Expected a known recipe, but got 'cifar'; did you mean "),
+        (("run", "--set", "mode.epoch=3"), "got 'mode.epoch'; did you mean mode.epochs"),
         (("run", "cifar10-short", "--data", "/nowhere"), "Expected CIFAR-10 in '/nowhere'"),
         (("study", "typo"), "Expected a known study, but got 'typo'"),
         (("report", "/nowhere"), "to be a run folder"),
         (("advise", "/nowhere"), "to be a run folder"),
         (("run", "mine.toml"), "no such file"),
-        (("cost", "--set", "data.name=foo"), "to be a known data set, but got 'foo'"),
+        (("cost", "--set", "data.name=foo"), "to be a known data set, folder:PATH or FILE.py:FUNCTION, but got 'foo'"),
     ],
 )
 def test_a_users_mistake_is_one_sentence_and_no_trace(arguments, message, tmp_path, monkeypatch, capsys):

@@ -192,7 +192,7 @@ def choose(names: Sequence[str], scene: Scene) -> dict[str, Variant]:
     """The variants of some names (all where there are none) for which the scene and the library have what they need."""
     for name in names:
         if name not in VARIANTS:
-            raise ModebridgeError(f"Expected the name of a variant, but got '{name}'; {near(name, VARIANTS)}.")
+            raise ModebridgeError(f"Expected the name of a variant, but got '{name}'; {near(name, VARIANTS)}")
     return {
         name: variant
         for name, variant in VARIANTS.items()

@@ -123,7 +123,7 @@ def test_members_of_several_heads_and_of_other_kinds(folder: RunFolder, tmp_path
 def test_what_is_refused(folder: RunFolder) -> None:
     with pytest.raises(ModebridgeError, match="Expected --ood with the study shift alone, but got it with type1"):
         run_study("type1", Run(tiny(), folder=folder), ["letters"])
-    with pytest.raises(ModebridgeError, match="near ones: letters"):
+    with pytest.raises(ModebridgeError, match="did you mean letters"):
         run_study("shift", Run(tiny(), folder=folder), ["leters"])
 
 

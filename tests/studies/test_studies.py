@@ -142,5 +142,5 @@ def test_runs_turn_the_partners() -> None:
     recipe = replace(find_recipe("cifar10"), modes=6)
     assert runs(recipe) == [[0, 1, 2, 3, 4, 5], [0, 2, 3, 4, 5, 1], [0, 3, 4, 5, 1, 2], [0, 4, 5, 1, 2, 3]]
     assert runs(recipe, 3) == [[0, 1, 2], [0, 2, 1]]
-    with pytest.raises(ModebridgeError, match="near ones: type"):
+    with pytest.raises(ModebridgeError, match="did you mean type"):
         run_study("type", Run(small()))

@@ -137,7 +137,7 @@ def checked(given: object, specs: Mapping[str, InputSpec]) -> dict[str, Array]:
     if missing:
         raise ModebridgeError(
             f"Expected the inputs {', '.join(specs)}, but '{missing[0]}' is missing; "
-            f"{near(missing[0], map(str, given))}."
+            f"{near(missing[0], map(str, given))}"
         )
     extra = [n for n, v in given.items() if n not in (*specs, *LABELS) and isinstance(v, Tensor | np.ndarray)]
     if extra:

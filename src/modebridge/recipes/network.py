@@ -137,7 +137,7 @@ def _factory(reference: str) -> tuple[Callable[..., object], dict[str, Any]]:
     if parts is None:
         raise ModebridgeError(
             f"Expected net to be a known network, timm:MODEL, torchvision:MODEL or FILE.py:FUNCTION, but got "
-            f"'{reference[:80]}'; {near(reference[:80], SPECS)}."
+            f"'{reference[:80]}'; {near(reference[:80], SPECS)}"
         )
     library, model = parts["library"], parts["model"]
     options = _options(parts["options"] or "", reference)
@@ -162,7 +162,7 @@ def _factory(reference: str) -> tuple[Callable[..., object], dict[str, Any]]:
             "and torchvision."
         ) from error
     if not known:
-        raise ModebridgeError(f"Expected a network of {library}, but got '{model[:80]}'; {near(model[:80], every())}.")
+        raise ModebridgeError(f"Expected a network of {library}, but got '{model[:80]}'; {near(model[:80], every())}")
     return partial(build, model), options
 
 

@@ -138,7 +138,7 @@ def find_function(reference: str, what: str) -> Callable[..., object]:
     if not callable(function):
         known = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
         raise ModebridgeError(
-            f"Expected {what} to be a function in '{path}', but it has no '{name}'; {near(name, known)}."
+            f"Expected {what} to be a function in '{path}', but it has no '{name}'; {near(name, known)}"
         )
     return function  # type: ignore[no-any-return]
 

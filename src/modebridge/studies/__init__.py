@@ -40,7 +40,7 @@ def run_study(name: str, run: Run, others: Sequence[str] = ()) -> StudyPart:
         others: other sets of images, for the study shift alone.
     """
     if name not in STUDIES:
-        raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
+        raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}")
     if others and name != "shift":
         raise ModebridgeError(f"Expected --ood with the study shift alone, but got it with {name}; leave it out.")
     return shift_study(run, others) if others else STUDIES[name](run)
