@@ -143,6 +143,7 @@ def test_a_run_says_where_its_report_is(folder):
     assert "DE-2 + 1 bridge II" in answer.stdout
     assert "What you just saw" in answer.stdout
     assert f"Report: {out / 'report.html'}" in answer.stdout
+    assert "figures: 2 curves done" in answer.stderr
     names = {file.name for file in out.iterdir()}
     assert {"recipe.toml", "results.json", "results.md", "report.html", "modes", "curves", "bridges"} <= names
     data = json.loads((out / "results.json").read_text())
@@ -157,7 +158,7 @@ def test_the_second_time_nothing_is_trained(quick, folder):
     before = (out / "modes" / "0" / "meta.json").stat().st_mtime_ns
     answer = invoke("run", "--out", str(out), "--json")
     assert answer.exit_code == 0
-    assert "Nothing was to be trained" in answer.stderr
+    assert "Nothing to train" in answer.stderr
     record = json.loads(answer.stdout)
     assert record["trained"] == []
     assert record["seconds"], "how long it took when it was trained"
@@ -200,10 +201,10 @@ def test_advice_by_every_price(quick, folder):
         assert advice["exact"]
     shown = " ".join(invoke("advise", str(out), "--budget", "2.5").stdout.split())
     assert "* Use mode-" in shown
-    assert "combinations were looked at" in shown
+    assert "combinations were compared" in shown
     # What was chosen on validation images is tested on others, and the score is that of every table.
     score = read_answers(RunFolder(out, writes=False)).score(advise_of(out, 2.5)["members"])
-    assert f"on the test split, which took no part in the choice, its NLL is {score.nll:.4f}" in shown
+    assert f"On the test split, which played no part in the choice, its NLL is {score.nll:.4f}" in shown
     assert invoke("report", str(out)).exit_code == 0
     assert "measured on the machine" in (out / "report.html").read_text()
 
@@ -256,7 +257,7 @@ def test_a_study_keeps_to_the_folders_settings(folder, tmp_path):
     before = (out / "recipe.toml").read_text()
     answer = invoke("study", "correspondence", "--out", str(out))
     assert answer.exit_code == 0, answer.output
-    assert "Settings of" in answer.stderr
+    assert "Using settings from" in answer.stderr
     assert (out / "recipe.toml").read_text() == before
 
 

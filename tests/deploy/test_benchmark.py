@@ -58,7 +58,7 @@ def test_no_points_and_no_bridges():
 def test_a_race_has_every_line(entered):
     heard = []
     entered = [one for one in entered if "3" not in one.name]
-    found = race(entered, SPEC.image, "eager", [1, 3], seconds=0.01, told=heard.append)
+    found = race(entered, SPEC.image, "eager", [1, 3], seconds=0.01, log=heard.append)
     assert [(one.name, one.batch) for one in found] == [(one.name, batch) for batch in (1, 3) for one in entered]
     by_name = {one.name: one for one in found if one.batch == 3}
     assert by_name["DE-1"].ratio.median == by_name["DE-1"].flops == 1.0

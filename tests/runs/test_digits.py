@@ -125,7 +125,7 @@ def test_unknown_recipe_and_too_few_modes():
         find_recipe("digit")
     with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
         replace(small(), modes=1)
-    with pytest.raises(ModebridgeError, match="to be a known data set, folder:PATH or FILE.py:FUNCTION, but got"):
+    with pytest.raises(ModebridgeError, match=r"to be a known data set, folder:PATH or FILE.py:FUNCTION, but got"):
         run_recipe(replace(small(), data=replace(small().data, name="mnist")))
 
 

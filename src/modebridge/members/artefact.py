@@ -55,6 +55,8 @@ class Artefact(ABC):
     """Whether making it is training, with epochs, checkpoints and metrics."""
     one_core: ClassVar[bool] = True
     """Whether several are made side by side on a CPU, one core each, rather than one after another on all cores."""
+    counted: ClassVar[bool] = False
+    """Whether progress counts finished artefacts of this kind, which have neither epochs nor batches to count."""
 
     @property
     @abstractmethod
