@@ -311,7 +311,7 @@ def test_a_folder_with_part_of_a_run_is_said(quick, tmp_path):
     assert "Expected a finished run" in str(answer.exception)
 
 
-AS_THEY_ARE = ("Written", "Report", "Export it")
+AS_THEY_ARE = ("Written", "Report", "To export it")
 """Lines with a path or a command to be copied are not broken."""
 
 

@@ -79,7 +79,7 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
     assert [row["name"] for row in rows] == ["DE-1", "DE-1 + 1 bridge"]
     assert [path.name for path in tmp_path.iterdir()] == ["fast.onnx"]
     for words, said in (
-        (("--ways", "magic"), "ways to be among eager, compiled, onnx, but got 'magic'"),
+        (("--ways", "magic"), "Expected ways for device 'cpu', but got 'magic'; choose one of eager, compiled, onnx."),
         (("--ways", "onnx"), "which can only run as a whole"),
         (("--only", "DE-1"), "which can only run as a whole"),
     ):
@@ -95,7 +95,10 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
         (["--recipe", "digits", "--batch", ","], "Expected --batch to list numbers from 1"),
         (["--recipe", "digits", "--batch", "9" * 20], "Expected --batch to list numbers from 1 to 1,000,000"),
         (["--recipe", "digits", "--device", "tpu"], "Expected --device to be auto, cpu or cuda"),
-        (["--recipe", "digits", "--device", "cpu", "--ways", "graphs"], "Expected ways to be among"),
+        (
+            ["--recipe", "digits", "--device", "cpu", "--ways", "graphs"],
+            "Expected ways for device 'cpu', but got 'graphs'",
+        ),
         (
             ["--recipe", "digits", "--device", "cpu", "--only", "DE-9"],
             "Expected --only to name rows of the table, but got 'DE-9'; did you mean DE-",
@@ -106,7 +109,7 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
         (["--recipe", "nothing"], "Expected a known recipe"),
         (
             ["--recipe", "digits", "--device", "cpu", "--ways", "magic"],
-            "ways to be among eager, compiled, onnx, but got 'm",
+            "Expected ways for device 'cpu', but got 'magic'",
         ),
         (["--recipe", "digits", "--device", "cpu", "--ways", ""], "Expected --ways to list names"),
         (["--recipe", "digits", "--device", "cpu", "--only", ","], "Expected --only to list names"),

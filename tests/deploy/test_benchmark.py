@@ -112,7 +112,9 @@ def test_a_file_that_is_not_elastic_has_one_line(exported):
 def test_ways_of_a_cpu():
     ways, lacking = usable_ways("cpu", ["onnx", "eager"])
     assert (ways, lacking) == (["eager", "onnx"], [])
-    with pytest.raises(ModebridgeError, match="Expected ways to be of eager, compiled, onnx, but got 'graphs'"):
+    with pytest.raises(
+        ModebridgeError, match="Expected ways for device 'cpu', but got 'graphs'; choose one of eager, compiled, onnx"
+    ):
         usable_ways("cpu", ["graphs"])
 
 

@@ -106,11 +106,11 @@ def advise_run(
             + ("no mode is trained yet." if not already else f"{plural(already, 'mode')} already trained.")
         )
     low, high = tested.nll_interval or (math.nan, math.nan)
-    asked = f" (all members run on {100 * tested.asked:.1f} % of its images)" if average else ""
+    share = f" (all members run on {100 * tested.asked:.1f} % of its images)" if average else ""
     console.print(
         f"It was chosen on the validation split ({plural(len(answers.valid_labels), 'image')}), so that NLL is "
         f"optimistic. On the test split, which played no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to "
-        f"{high:.4f}), accuracy {100 * tested.accuracy:.2f} %{asked}; {one} alone has NLL {alone.nll:.4f}, accuracy "
+        f"{high:.4f}), accuracy {100 * tested.accuracy:.2f} %{share}; {one} alone has NLL {alone.nll:.4f}, accuracy "
         f"{100 * alone.accuracy:.2f} %."
     )
     other = advice.other_mean

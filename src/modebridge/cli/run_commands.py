@@ -94,14 +94,14 @@ def run(
     say(f"Folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine, alone=cluster.on is not None):
         start = time.perf_counter()
-        with cluster.executor(recipe, device, folder) as executor, progress_bars(show=executor is None) as tell:
+        with cluster.executor(recipe, device, folder) as executor, progress_bars(show=executor is None) as report:
             result = run_recipe(
                 recipe,
                 seed=seed,
                 folder=folder,
                 data=data,
                 engine=engine,
-                progress=tell,
+                progress=report,
                 given=dict(enumerate(given)),
                 boards=boards,
                 executor=executor,
@@ -202,8 +202,8 @@ def study(
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine):
-        with progress_bars() as tell:
-            current = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell)
+        with progress_bars() as report:
+            current = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=report)
             part = run_study(name, current, others)
         if folder.writes:
             note("Writing tables and figures ...")

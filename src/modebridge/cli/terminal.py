@@ -48,7 +48,7 @@ __all__ = [
 MIN_WIDTH = 20
 UNITS = {"scores": "batches", "shifted scores": "batches", "other sets": "batches", "figures": "curves"}
 """What the progress of a stage counts, where it is not epochs."""
-Tell = Callable[[str, int, int, float], None]
+Report = Callable[[str, int, int, float], None]
 
 
 class OutputError(Exception):
@@ -155,7 +155,7 @@ def listed(option: str, text: str | None) -> list[str] | None:
 
 
 @contextmanager
-def progress_bars(*, show: bool = True) -> Iterator[Tell]:
+def progress_bars(*, show: bool = True) -> Iterator[Report]:
     """Progress bars on stderr, with rate and remaining time; in a pipe, one line per finished stage.
 
     Args:
@@ -176,7 +176,7 @@ def progress_bars(*, show: bool = True) -> Iterator[Tell]:
         disable=not (show and console.is_terminal),
     ) as bars:
 
-        def tell(stage: str, done: int, total: int, rate: float) -> None:
+        def report(stage: str, done: int, total: int, rate: float) -> None:
             unit = UNITS.get(stage, "epochs")
             with lock:
                 if stage not in tasks:
@@ -185,7 +185,7 @@ def progress_bars(*, show: bool = True) -> Iterator[Tell]:
                 if done == total and not console.is_terminal:
                     console.print(f"{stage}: {total} {unit} done")
 
-        yield tell
+        yield report
 
 
 def leave(code: int) -> None:

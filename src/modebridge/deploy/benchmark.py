@@ -122,7 +122,7 @@ def usable_ways(device: str, asked: Sequence[str] | None = None) -> tuple[list[W
     known = WAYS[device]
     for way in asked or ():
         if way not in known:
-            raise ModebridgeError(f"Expected ways to be among {', '.join(known)}, but got '{way}'; {near(way, known)}")
+            raise ModebridgeError(f"Expected ways for device '{device}', but got '{way}'; {near(way, known)}")
     unusable: dict[Way, str] = {}
     if find_spec("onnxruntime") is None or find_spec("onnxscript") is None:
         unusable["onnx"] = (
