@@ -17,8 +17,8 @@ from modebridge.studies.sheet import Sheet, paper_numbers, runs
 from tests.runs.small import finished, small
 
 ROWS = {
-    "type1": ["DE-1", "DE-1 + 1 bridges I small", "DE-1 + 2 bridges I medium", "DE-1 + 2 Bezier", "DE-3"],
-    "type2": ["DE-2", "DE-2 + 1 bridges II small", "DE-3 + 3 bridges II medium", "DE-3 + 3 Bezier"],
+    "type1": ["DE-1", "DE-1 + 1 bridge I small", "DE-1 + 2 bridges I medium", "DE-1 + 2 Bezier", "DE-3"],
+    "type2": ["DE-2", "DE-2 + 1 bridge II small", "DE-3 + 3 bridges II medium", "DE-3 + 3 Bezier"],
     "correspondence": ["Match type I bridge", "Other type II bridge", "Other Bezier"],
     "r-position": ["DE-2", "DE-2 + r = 0.1", "DE-2 + r = 0.9"],
     "r-ablation": ["DE-1", "DE-1 + bridge I at r = 0.1", "DE-1 + bridge I at r = 1"],
