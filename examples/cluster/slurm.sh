@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A run of modebridge on several nodes of Slurm: `sbatch slurm.sh cifar10`. Needs a home that all nodes see, with a virtual
-# environment ($VENV) that has modebridge[cluster]. Submitted again it goes on: what is finished is in the run folder.
+# Run modebridge on several Slurm nodes: `sbatch slurm.sh cifar10`. Needs a home directory shared by all nodes, with a virtual
+# environment ($VENV) that has modebridge[cluster]. If submitted again, it resumes: finished artefacts are in the run folder.
 #SBATCH --job-name=modebridge
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -24,7 +24,7 @@ mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}
 address=$(srun --nodes=1 --ntasks=1 -w "$head" hostname --ip-address | awk '{print $1}')
 
-# Every node gets a Ray that lives as long as this script.
+# Start Ray on every node, for the lifetime of this script.
 srun --nodes=1 --ntasks=1 --overlap -w "$head" \
     ray start --head --node-ip-address "$address" --port "$port" --num-cpus "$cores" --num-gpus "$gpus" \
     --include-dashboard=false --block &
@@ -36,6 +36,6 @@ if ((others > 0)); then
 fi
 sleep 15
 
-# The driver, on the head: it alone writes the run folder.
+# The driver runs on the head node; only it writes to the run folder.
 srun --nodes=1 --ntasks=1 --overlap -w "$head" \
     modebridge run "$recipe" --on "$address:$port" --out "$runs/$recipe" --shared "$runs/.checkpoints"
