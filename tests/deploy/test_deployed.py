@@ -141,7 +141,7 @@ def small() -> BridgedEnsemble:
 def test_nothing_appears_where_parity_fails(tmp_path):
     path = tmp_path / "fast.pt2"
     path.write_bytes(b"what was there")
-    with pytest.raises(ModebridgeError, match=r"within 0 of the library's, but got a difference of .*; nothing was"):
+    with pytest.raises(ModebridgeError, match=r"within 0 of the library's, but got a difference of .*, so nothing was"):
         export(small(), path, images(2), tolerance=0.0)
     assert [file.name for file in tmp_path.iterdir()] == ["fast.pt2"]
     assert path.read_bytes() == b"what was there"
@@ -321,7 +321,7 @@ def test_neighbours_stay_and_bad_wishes_are_sentences(tmp_path):
     file = Deployed.load(tmp_path / "f.onnx")
     for wrong, words in (
         (lambda: export(own, tmp_path / "g.onnx", example=x * float("nan")), "example to be finite"),
-        (lambda: export(own, tmp_path / "g.onnx", example=x, check=torch.rand(2, 1, 3, 3)), "images of check to be"),
+        (lambda: export(own, tmp_path / "g.onnx", example=x, check=torch.rand(2, 1, 3, 3)), "images of check to have"),
         (lambda: file(x, bridges="1"), "bridges to be from 0 to 0, but got 1"),
         (lambda: file(x, threshold=float("nan")), "threshold to be at least 0, but got nan"),
     ):
