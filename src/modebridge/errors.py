@@ -30,6 +30,8 @@ def near(name: str, known: Iterable[str], most: int = 5) -> str:
     if not names:
         return "there are none."
     close = difflib.get_close_matches(name, names, n=most, cutoff=0.4)
+    if not close and len(names) == 1:
+        return f"use {names[0]}."
     if not close:
         return f"choose one of {', '.join(names[:most])}{', ...' if len(names) > most else ''}."
     return f"did you mean {' or '.join(filter(None, (', '.join(close[:-1]), close[-1])))}?"

@@ -206,9 +206,7 @@ def test_refusals_say_why():
         "two": "returns dict, not a tensor",
         "head": "gives the logits themselves",
     }
-    with pytest.raises(
-        ModebridgeError, match=r"a bridge can read, but it gives torch\.int64, not floats; did you mean fine"
-    ):
+    with pytest.raises(ModebridgeError, match=r"a bridge can read, but it gives torch\.int64, not floats; use fine"):
         seen.tap("whole")
     with pytest.raises(ModebridgeError, match="submodule of Odd, but got 'fin'; did you mean fine"):
         seen.tap("fin")
