@@ -1,8 +1,8 @@
-"""Does bf16 cost quality? The same seeds trained in bf16 and in fp32 on CIFAR-10, accuracy and NLL side by side.
+"""Does bf16 reduce quality? Trains the same seeds in bf16 and in fp32 on CIFAR-10 and prints accuracy and NLL.
 
     python benchmarks/bf16_quality.py --data FOLDER --epochs 30 --seeds 3
 
-FOLDER holds CIFAR-10's binary version. ResNet-32x2 with filter response norm, the paper's settings but for the epochs.
+FOLDER holds the binary version of CIFAR-10. ResNet-32x2 with filter response norm; the paper's settings except epochs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from modebridge.training import Engine
 def compare(
     engine: Engine, config: TrainConfig, seeds: int, train: ImageSet, valid: ImageSet, test: ImageSet
 ) -> Iterator[str]:
-    """Train the seeds together with an engine; yields lines of figures."""
+    """Train all seeds together with an engine, and yield lines of results."""
     nets = [ResNet(spec_of("cifar10"), torch.Generator().manual_seed(k)) for k in range(seeds)]
     loaders = [Loader(train, 128, shuffle=True, seed=k, pad=4, flip=True) for k in range(seeds)]
     marks = [time.perf_counter()]
     modes = fit_modes(nets, loaders, config=config, engine=engine, report=lambda *_: marks.append(time.perf_counter()))
     seconds = [b - a for a, b in itertools.pairwise(marks)]
     ensembles = [BridgedEnsemble(nets[0], [mode]).to(engine.device) for mode in modes]
-    scores = [evaluate(one.calibrate(Loader(valid, 1000)), Loader(test, 1000)) for one in ensembles]
+    scores = [evaluate(ensemble.calibrate(Loader(valid, 1000)), Loader(test, 1000)) for ensemble in ensembles]
     precision = "bf16" if engine.bf16 else "fp32"
     for what in ("accuracy", "raw_nll", "nll"):
         values = [getattr(score, what) for score in scores]

@@ -1,6 +1,6 @@
-"""The mean table of study comparison over several runs, for docs/methods.md.
+"""Average the table of `modebridge study comparison` over several runs, for docs/methods.md.
 
-Make them with `modebridge study comparison digits --seed 5 --out runs/comparison-5` and so on, then
+Create the runs with `modebridge study comparison digits --seed 5 --out runs/comparison-5` and so on, then run
 `python benchmarks/comparison.py runs/comparison-0 runs/comparison-5 runs/comparison-6`.
 """
 
@@ -25,7 +25,7 @@ def main() -> None:
         values = {
             key: [run[name][key]["mean"] for run in runs] for key in runs[0][name] if all(name in run for run in runs)
         }
-        mean = {key: fmean(some) for key, some in values.items()}
+        mean = {key: fmean(by_run) for key, by_run in values.items()}
         by_seed = ", ".join(f"{nll:.3f}".removeprefix("0") for nll in values["NLL"])
         print(
             f"| {name} | x{mean['FLOPs']:.2f} | x{mean['#Params']:.2f} | {mean['training']:.0f} | "

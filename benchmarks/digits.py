@@ -1,8 +1,8 @@
-"""The demo's promises over several seeds: how much of the gap a bridge closes, with the spread.
+"""The results of the demo over several seeds: how much of the gap a bridge closes, with the spread.
 
     python benchmarks/digits.py --seeds 5
 
-Prints one line a seed and the means with their standard deviation (ddof 1) over seeds.
+Prints one line per seed, and the means with their standard deviations (ddof 1) over seeds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def figures(rows: list[Row]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="write the figures of every seed to this file")
+    parser.add_argument("--json", type=Path, help="write the results of every seed to this file")
     arguments = parser.parse_args()
     runs: list[dict[str, float]] = []
     for seed in range(arguments.seeds):

@@ -1,4 +1,4 @@
-r"""Variants of bridges on the same modes at equal budgets: more per FLOP than the paper?
+r"""Compare variants of bridges on the same modes at equal budgets: are some better per FLOP than the paper's?
 
     python benchmarks/frontier.py digits --seeds 30-37 --out FILE.json [--only NAME,...] [--epochs N]
     python benchmarks/frontier.py cifar10 --modes results/cifar10-frn/weights --data DIR --out FILE.json \
@@ -8,10 +8,10 @@ r"""Variants of bridges on the same modes at equal budgets: more per FLOP than t
     python benchmarks/frontier.py table FILE.json ...
     python benchmarks/frontier.py variants
 
-All variants of one regime (mixup, CutMix, epochs) are trained in one pass, and each ends where it would have ended
-alone. Temperatures, and weights of members where a variant has them, are fitted on validation images. FILE.json has
-one JSON object per line, for every seed and variant; a second call with other variants or seeds adds to it. On digits
-modes, curves and students are kept in a folder (--cache) and not trained again.
+All variants of one regime (mixup, CutMix, epochs) are trained in one pass, with the same result as if trained alone.
+Temperatures, and weights of members if a variant has them, are fitted on validation images. FILE.json has one JSON
+object per line, for every seed and variant; further calls with other variants or seeds append to it. On digits, modes,
+curves and students are cached in a folder (--cache).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holds.common import Hold, quiet
 
 
 def numbers(text: str) -> list[int]:
-    """Seeds as "5", "20,21" or "30-37"."""
+    """Parse seeds given as "5", "20,21" or "30-37"."""
     ranges = [part.split("-") for part in text.split(",")]
     return [seed for ends in ranges for seed in range(int(ends[0]), int(ends[-1]) + 1)]
 
@@ -42,18 +42,18 @@ def chosen(only: str, scene: Scene) -> dict[str, Variant]:
     variants = choose(names, scene)
     left_out = [name for name in names or VARIANTS if name not in variants]
     if left_out:
-        print(f"left out, for want of a curve or of an option of the library: {'; '.join(left_out)}", flush=True)
+        print(f"Skipped, because a curve or a library option is missing: {'; '.join(left_out)}", flush=True)
     return variants
 
 
 def run_digits(given: argparse.Namespace) -> None:
     for seed in numbers(given.seeds):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         bench = digits(seed, given.cache, given.epochs, lambda regime: None)
         ready = time.perf_counter()
         bench.run(chosen(given.only, bench.scene), {"data": "digits", "seed": seed}, given.out)
         print(
-            f"seed {seed}: {ready - begin:.0f} s for modes, curves and student, "
+            f"seed {seed}: {ready - start:.0f} s for modes, curves and student, "
             f"{time.perf_counter() - ready:.0f} s for {len(bench.spent)} bridges",
             flush=True,
         )
@@ -89,9 +89,9 @@ def run_cifar10(given: argparse.Namespace) -> None:
 
 
 def affordable(rates: Path, variants: dict[str, Variant], seconds: float, bench: Bench) -> int:
-    """How many epochs of all regimes there is time for, at most those of the recipe, by the times of a warm run."""
+    """The number of epochs of all regimes that fit in the time, estimated from a warm-up run; at most the recipe's."""
     stages = json.loads((rates.with_suffix("") / "stages.json").read_text())
-    # The fastest epoch: a warm run may share the card with others.
+    # The fastest epoch, because a warm-up run may share the GPU with others.
     epoch_s = sum(stages[str(regime)]["fastest_s"] * regime.longer for regime in parts_of(variants))
     return max(2, min(bench.config.epochs, int(seconds / epoch_s)))
 
@@ -103,18 +103,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sub = verbs.add_parser(verb)
         sub.add_argument("--out", type=Path, required=True)
         sub.add_argument("--only", default="", help="names of variants, separated by commas, or `candidates`")
-        sub.add_argument("--epochs", type=int, default=0, help="of bridges; 0 for the recipe's")
-        sub.add_argument("--seeds", default="0", help="as 5, 20,21 or 30-37; on saved modes those of the bridges")
+        sub.add_argument("--epochs", type=int, default=0, help="epochs of bridges; 0 for the recipe's")
+        sub.add_argument(
+            "--seeds", default="0", help="for example 5, 20,21 or 30-37; with saved modes, the seeds of the bridges"
+        )
     verbs.choices["digits"].add_argument("--cache", type=Path, default=Path("runs/frontier"))
     sub = verbs.choices["cifar10"]
-    sub.add_argument("--modes", type=Path, help="folder of the weights of four modes")
+    sub.add_argument("--modes", type=Path, help="folder with the weights of four modes")
     sub.add_argument("--data", default="-", help="folder of the data set; - for random images")
-    sub.add_argument("--pins", type=Path, help="folder of the curves' pins")
-    sub.add_argument("--curves", type=int, default=0, help="without pins: train curves for so many epochs first")
+    sub.add_argument("--pins", type=Path, help="folder with the pins of the curves")
+    sub.add_argument("--curves", type=int, default=0, help="without pins: number of epochs to train curves first")
     sub.add_argument("--student", type=Path, help="folder with the logits of the student of DE-4")
     sub.add_argument("--seconds", type=float, default=1500)
-    sub.add_argument("--rates", type=Path, help="FILE.json of a warm run: as many epochs as there is time for")
-    sub.add_argument("--warm", action="store_true", help="three epochs of everything, to compile and time it")
+    sub.add_argument(
+        "--rates", type=Path, help="FILE.json of a warm-up run, to choose as many epochs as fit in the time"
+    )
+    sub.add_argument("--warm", action="store_true", help="train everything for three epochs, to compile and time it")
     sub.add_argument("--tiny", action="store_true")
     verbs.add_parser("table").add_argument("files", type=Path, nargs="+")
     verbs.add_parser("variants")

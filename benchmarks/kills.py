@@ -1,8 +1,8 @@
-"""Kill the demo again and again, start it each time, and compare with a run that was left alone.
+"""Kill and restart the demo many times, and compare the result with an undisturbed run.
 
     python benchmarks/kills.py --kills 100
 
-Says how often it was killed and whether every weight file ended at the same bytes; exits with 1 if not.
+Prints how often it was killed and whether every weight file has the same bytes; exits with 1 if not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def weights(folder: Path) -> dict[str, bytes]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the times of the kills")
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as scratch:
@@ -46,7 +46,7 @@ def main() -> None:
                 sys.exit(1)
             if kills >= arguments.kills:
                 return
-            # Finished early: begin another run, to be killed as well.
+            # Finished early: start another run, to be killed as well.
             killed = killed.with_name(f"killed-{rounds}")
 
 

@@ -1,8 +1,7 @@
-"""What Ray costs and brings on this machine: the demo with and without it; eight small modes by one worker and by two;
-the wall time that `modebridge plan` predicts for both.
+"""Overhead and speedup of Ray on this machine, and the accuracy of `modebridge plan`.
 
-    python benchmarks/ray_scaling.py [overhead] [workers] [prediction]
-"""  # noqa: D205
+python benchmarks/ray_scaling.py [overhead] [workers] [prediction]
+"""
 
 from __future__ import annotations
 
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from modebridge.errors import plural
 from modebridge.members import ModeWeights, members_of
 from modebridge.recipes import Recipe
 from modebridge.recipes.demo import digits
@@ -30,7 +30,7 @@ PAIRS = 3
 """How often the demo is run in each way."""
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(f"[load {os.getloadavg()[0]:.1f}] {text}", flush=True)
 
 
@@ -40,39 +40,39 @@ def overhead() -> None:
     pairs = []
     for _ in range(PAIRS):
         with tempfile.TemporaryDirectory() as place:
-            begin = time.perf_counter()
+            start = time.perf_counter()
             here = run_recipe(recipe, folder=RunFolder(Path(place) / "here"))
-            local = time.perf_counter() - begin
-            begin = time.perf_counter()
+            local = time.perf_counter() - start
+            start = time.perf_counter()
             folder = RunFolder(Path(place) / "there")
             with OnRay(recipe=recipe, shared=folder.path / ".work") as executor:
-                up = time.perf_counter() - begin
-                begin = time.perf_counter()
+                up = time.perf_counter() - start
+                start = time.perf_counter()
                 there = run_recipe(recipe, folder=folder, executor=executor)
-                ray = time.perf_counter() - begin
+                ray = time.perf_counter() - start
             same = all(torch.equal(here.answers.test[name], there.answers.test[name]) for name in here.answers.test)
         pairs.append((local, ray))
-        say(f"demo in this process: {local:.1f} s; on Ray: {ray:.1f} s after it was up ({up:.1f} s); same bits: {same}")
+        log(f"demo in this process: {local:.1f} s; on Ray: {ray:.1f} s after it was up ({up:.1f} s); same bits: {same}")
     local, ray = (min(times) for times in zip(*pairs, strict=True))
-    say(f"shortest of {PAIRS} each: {local:.1f} s and {ray:.1f} s: {ray - local:+.1f} s")
+    log(f"shortest of {PAIRS} each: {local:.1f} s and {ray:.1f} s: {ray - local:+.1f} s")
 
 
 def workers() -> None:
-    """Stages per second of one worker and of two, on eight small modes; workers have started before."""
+    """Train eight small modes with one and with two workers that have already started."""
     recipe = replace(digits(), modes=8)
     times = []
     for count in (1, 2):
         with OnRay(recipe=recipe, cpus=count) as executor:
             _warm(executor, count)
-            begin = time.perf_counter()
+            start = time.perf_counter()
             Run(recipe, executor=executor).make([ModeWeights(k) for k in range(8)])
-            times.append(time.perf_counter() - begin)
-        say(f"eight modes, {count} worker{'s' if count > 1 else ''}: {times[-1]:.1f} s")
-    say(f"two workers against one: x{times[0] / times[1]:.2f}")
+            times.append(time.perf_counter() - start)
+        log(f"eight modes, {plural(count, 'worker')}: {times[-1]:.1f} s")
+    log(f"two workers against one: x{times[0] / times[1]:.2f}")
 
 
 def prediction() -> None:
-    """What the plan says about a run with one worker and with two, and what it takes."""
+    """Predicted and measured time of a run with one and with two workers."""
     recipe = replace(digits(), modes=4)
     spec = RunSpec(recipe, device="cpu")
     context = make_context(spec, engine_for(recipe, "cpu"))
@@ -82,14 +82,16 @@ def prediction() -> None:
         predicted = schedule(tasks, count).seconds
         with OnRay(recipe=recipe, cpus=count) as executor:
             _warm(executor, count)
-            begin = time.perf_counter()
+            start = time.perf_counter()
             Run(recipe, executor=executor).make([Logits(member) for member in members_of(recipe)])
-            taken = time.perf_counter() - begin
-        say(f"{count} workers: predicted {predicted:.1f} s, took {taken:.1f} s ({predicted / taken - 1:+.0%})")
+            taken = time.perf_counter() - start
+        log(
+            f"{plural(count, 'worker')}: predicted {predicted:.1f} s, took {taken:.1f} s ({predicted / taken - 1:+.0%})"
+        )
 
 
 def _warm(executor: OnRay, count: int) -> None:
-    """Let the workers import what they need."""
+    """Start the workers and let them import what they need."""
     recipe: Recipe = replace(digits(), mode=replace(digits().mode, epochs=1))
     Run(recipe, executor=executor).make([ModeWeights(k) for k in range(2 * count)])
 

@@ -1,12 +1,12 @@
-"""Load a served file on loopback: 32 clients at a time, every answer compared with the one its own image must get.
+"""Load test of a served file on loopback: 32 concurrent clients that check every response.
 
-    python benchmarks/serve_load.py                              # digits' networks, untrained: a minute
+    python benchmarks/serve_load.py                              # untrained networks of digits: one minute
     python benchmarks/serve_load.py --recipe cifar10 --seconds 10
-    python benchmarks/serve_load.py --files base.onnx fast.onnx  # your own
+    python benchmarks/serve_load.py --files base.onnx fast.onnx  # your own files
 
-One network, DE-4 and one network with three small type I bridges, each exported and served by `modebridge serve` in
-processes of its own, in turn. Prints latency, throughput, the mean batch and what was lost or mixed up; ends with 1
-where anything was.
+Exports one network, DE-4, and one network with three small type I bridges, and serves them in turn with
+`modebridge serve`. Prints latency, throughput, the mean batch size, and wrong or lost responses; exits with 1 if there
+are any.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from PIL import Image
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
 from modebridge.deploy.image_decoding import from_bytes
+from modebridge.errors import plural
 from modebridge.recipes import read_recipe
 from modebridge.runs.bench_entries import contenders_for, surroundings
 from server_load import load_server
@@ -43,7 +44,7 @@ SERVED = ("DE-1", "DE-4", "DE-1 + 3 bridges I")
 
 @contextmanager
 def served(path: Path, *options: str) -> Iterator[str]:
-    """A server in a process group of its own, until the block ends; gives its URL."""
+    """Run a server in its own process group, and yield its URL."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -62,12 +63,12 @@ def served(path: Path, *options: str) -> Iterator[str]:
 
 
 def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
-    """Until the server says that it is well."""
+    """Wait until the server is healthy."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         try:
-            with urllib.request.urlopen(url, timeout=1) as answer:
-                if answer.status == 200:
+            with urllib.request.urlopen(url, timeout=1) as response:
+                if response.status == 200:
                     return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
@@ -75,34 +76,34 @@ def wait_for(url: str, process: subprocess.Popen[bytes], seconds: float = 60.0) 
 
 
 def pictures(count: int, shape: tuple[int, ...]) -> list[bytes]:
-    """PNG files that even an untrained network tells apart: a few random squares each, drawn large."""
+    """PNG files that even an untrained network can tell apart: a few large random squares each."""
     channels, height, width = shape
-    found = []
+    files = []
     for k in range(count):
         cells = np.random.default_rng(k).integers(0, 256, (3, 3, 3), dtype=np.uint8)
         picture = Image.fromarray(cells).convert("L" if channels == 1 else "RGB")
         file = io.BytesIO()
         picture.resize((width, height), Image.Resampling.NEAREST).save(file, "PNG")
-        found.append(file.getvalue())
-    return found
+        files.append(file.getvalue())
+    return files
 
 
 def exported(recipe: str, folder: Path) -> dict[str, Path]:
-    """The three files of a recipe."""
+    """Export the three ensembles of a recipe."""
     entered, shape = contenders_for(read_recipe(recipe)[0])
-    found = {}
-    for one in entered:
-        if one.name in SERVED:
-            found[one.name] = folder / f"{one.name.replace(' ', '')}.onnx"
-            ensemble = one.make()
-            # Untrained networks say much the same of all images: stretched so far that a mix-up would be seen.
+    paths = {}
+    for contender in entered:
+        if contender.name in SERVED:
+            paths[contender.name] = folder / f"{contender.name.replace(' ', '')}.onnx"
+            ensemble = contender.make()
+            # Untrained networks predict nearly the same for all images, so differences are amplified to reveal mix-ups.
             pixels = torch.from_numpy(np.stack([from_bytes(file, shape) for file in pictures(64, shape)]))
             with torch.no_grad():
                 ensemble.temperature.fill_(float(ensemble(pixels).log().std()))
-            # Stretched with them are the last digits of fp32, which is why a little more of a difference is allowed.
+            # This also amplifies rounding in fp32, so the tolerance is larger.
             example = pixels[:1]
-            export(ensemble, found[one.name], example, uncertainty=False, elastic=False, tolerance=1e-4)
-    return {name: found[name] for name in SERVED}
+            export(ensemble, paths[contender.name], example, uncertainty=False, elastic=False, tolerance=1e-4)
+    return {name: paths[name] for name in SERVED}
 
 
 def main() -> None:
@@ -110,7 +111,7 @@ def main() -> None:
     parser.add_argument("--recipe", default="digits")
     parser.add_argument("--files", nargs="*", type=Path, help="exported files to serve instead")
     parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each file")
+    parser.add_argument("--seconds", type=float, default=5.0, help="seconds per file")
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--timeout-ms", type=float, default=2.0)
@@ -128,32 +129,32 @@ def main() -> None:
             del deployed
             with served(path, "--batch", str(given.batch), "--timeout-ms", str(given.timeout_ms)) as url:
                 load_server(url, files, expected, clients=given.clients, seconds=min(1.0, given.seconds))
-                found = load_server(url, files, expected, clients=given.clients, seconds=given.seconds)
-            bad += found.wrong + found.lost
-            low, high = found.latency.low, found.latency.high
+                load = load_server(url, files, expected, clients=given.clients, seconds=given.seconds)
+            bad += load.wrong + load.lost
+            low, high = load.latency.low, load.latency.high
             rows.append(
                 {
                     "name": name,
-                    "p50_ms": 1e3 * found.latency.median,
+                    "p50_ms": 1e3 * load.latency.median,
                     "p5_ms": 1e3 * low,
                     "p95_ms": 1e3 * high,
-                    "images_per_second": found.per_second,
-                    "mean_batch": found.mean_batch,
-                    "asked": found.asked,
-                    "wrong": found.wrong,
-                    "lost": found.lost,
+                    "images_per_second": load.per_second,
+                    "mean_batch": load.mean_batch,
+                    "asked": load.asked,
+                    "wrong": load.wrong,
+                    "lost": load.lost,
                 }
             )
     about = surroundings("cpu")
     if given.json:
         print(json.dumps({"clients": given.clients, "rows": rows, **about}, indent=1))
     else:
-        print(f"{given.clients} clients on loopback, batches of at most {given.batch}, {given.timeout_ms:g} ms wait;")
         print(
-            f"{about['device']}, {os.cpu_count()} cores shared with the clients, onnxruntime {about['onnxruntime']}, ",
-            end="",
+            f"{given.clients} clients on loopback, batch size at most {given.batch}, {given.timeout_ms:g} ms timeout;"
         )
-        print(f"{about['made']}\n\n| served | p50 ms | p95 ms | images/s | mean batch | asked | wrong | lost |")
+        cores = plural(os.cpu_count() or 1, "core")
+        print(f"{about['device']}, {cores} shared with the clients, onnxruntime {about['onnxruntime']}, ", end="")
+        print(f"{about['made']}\n\n| served | p50 ms | p95 ms | images/s | mean batch | requests | wrong | lost |")
         print("|---|---:|---:|---:|---:|---:|---:|---:|")
         for row in rows:
             print(

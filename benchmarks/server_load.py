@@ -1,4 +1,4 @@
-"""Load a server: many clients at a time, every answer compared with the one that its own image must get."""
+"""Load test of a server with many concurrent clients that compare every response with the expected one."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["Load", "check_distinct", "load_server"]
 
 @dataclass(frozen=True)
 class Load:
-    """What a load test found.
+    """Results of a load test.
 
     Args:
-        asked: requests sent.
-        right: answers that belong to their image.
-        wrong: answers that do not: mixed up or miscalculated.
-        lost: requests without an answer of status 200.
-        seconds: from the first request to the last answer.
-        latency: median, and the 5th and 95th percentile in place of quartiles, in seconds.
-        mean_batch: the mean size of the batch that an image ran in.
+        asked: number of requests sent.
+        right: responses that match their image.
+        wrong: responses that do not: mixed up or wrong.
+        lost: requests without a response of status 200.
+        seconds: time from the first request to the last response.
+        latency: median, and 5th and 95th percentiles instead of quartiles, in seconds.
+        mean_batch: mean size of the batch that an image ran in.
     """
 
     asked: int
@@ -44,7 +44,7 @@ class Load:
 
     @property
     def per_second(self) -> float:
-        """Right answers a second."""
+        """Right responses per second."""
         return self.right / self.seconds
 
 
@@ -57,48 +57,48 @@ def load_server(
     seconds: float = 5.0,
     tolerance: float = 1e-5,
 ) -> Load:
-    """Ask for answers from many threads, each with a connection of its own, for some seconds.
+    """Send requests from many threads, each with its own connection, for some seconds.
 
     Args:
-        url: of the server, as "http://127.0.0.1:8000".
-        images: bodies of requests: image files.
+        url: URL of the server, such as "http://127.0.0.1:8000".
+        images: bodies of the requests: image files.
         expected: (N, K) probabilities of each image; they must differ by far more than the tolerance.
-        clients: how many ask at the same time.
-        seconds: after which no client begins another request.
-        tolerance: of a probability.
+        clients: number of concurrent clients.
+        seconds: time after which no client starts another request.
+        tolerance: tolerance of a probability.
     """
     check_distinct(expected, tolerance)
     place = urlsplit(url)
     turn = itertools.count()
-    found: list[list[tuple[float, bool | None, int]]] = [[] for _ in range(clients)]
-    begin = time.perf_counter()
+    by_client: list[list[tuple[float, bool | None, int]]] = [[] for _ in range(clients)]
+    began = time.perf_counter()
 
-    def client(own: list[tuple[float, bool | None, int]]) -> None:
+    def client(records: list[tuple[float, bool | None, int]]) -> None:
         link = http.client.HTTPConnection(str(place.hostname), place.port, timeout=30)
-        while time.perf_counter() < begin + seconds:
+        while time.perf_counter() < began + seconds:
             k = next(turn) % len(images)
             start, right, size = time.perf_counter(), None, 0
             try:
                 link.request("POST", "/predict", images[k], {"Content-Type": "application/octet-stream"})
-                answer = link.getresponse()
-                body = answer.read()
-                if answer.status == 200:
-                    said = np.asarray(json.loads(body)["probabilities"])
-                    right = bool(np.abs(said - expected[k]).max() <= tolerance)
-                    size = int(answer.headers["x-batch-size"])
+                response = link.getresponse()
+                body = response.read()
+                if response.status == 200:
+                    probabilities = np.asarray(json.loads(body)["probabilities"])
+                    right = bool(np.abs(probabilities - expected[k]).max() <= tolerance)
+                    size = int(response.headers["x-batch-size"])
             except (OSError, http.client.HTTPException):
                 link.close()
-            own.append((time.perf_counter() - start, right, size))
+            records.append((time.perf_counter() - start, right, size))
         link.close()
 
-    threads = [threading.Thread(target=client, args=(own,)) for own in found]
+    threads = [threading.Thread(target=client, args=(records,)) for records in by_client]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    took = time.perf_counter() - begin
-    every = [one for own in found for one in own]
-    times = np.asarray([one[0] for one in every])
+    took = time.perf_counter() - began
+    every = [record for records in by_client for record in records]
+    times = np.asarray([seconds for seconds, _, _ in every])
     middle, low, high = np.percentile(times, [50, 5, 95])
     sizes = [size for _, _, size in every if size]
     return Load(
@@ -113,12 +113,12 @@ def load_server(
 
 
 def check_distinct(expected: NDArray[np.float64], tolerance: float) -> None:
-    """Refuse images whose answers are so alike that a mix-up would not be seen."""
-    apart = np.abs(expected[:, None] - expected[None]).max(axis=-1)
-    np.fill_diagonal(apart, np.inf)
-    closest = float(apart.min())
+    """Refuse images whose probabilities are so similar that a mix-up would go unnoticed."""
+    distances = np.abs(expected[:, None] - expected[None]).max(axis=-1)
+    np.fill_diagonal(distances, np.inf)
+    closest = float(distances.min())
     if closest <= 10 * tolerance:
         raise ModebridgeError(
-            f"Expected answers that differ by more than {10 * tolerance:g}, but two images differ by {closest:.1g}; "
-            "choose images that the network tells apart."
+            f"Expected probabilities that differ by more than {10 * tolerance:g}, but those of two images differ by "
+            f"{closest:.1g}; choose images that the network can tell apart."
         )

@@ -1,10 +1,10 @@
-"""How fast the engine trains on a GPU, against plain eager fp32 in the same run; prints the ratios.
+"""Training speed of the engine on a GPU relative to plain eager fp32 in the same run.
 
-    python benchmarks/train_speed.py            # a CUDA device; minutes, most of them compilation
-    python benchmarks/train_speed.py --tiny     # a dry run on a CPU, to see that it runs; its times mean nothing
+    python benchmarks/train_speed.py            # on a CUDA device; minutes, mostly compilation
+    python benchmarks/train_speed.py --tiny     # a dry run on a CPU; its times are meaningless
 
-Random images of CIFAR-10's shape on the device, crop and flip included, batches of 128, ResNet-32x2 with filter
-response norm.
+Random images of CIFAR-10's shape on the device, with crop and flip, batch size 128, ResNet-32x2 with filter response
+norm.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ STEPS = 60
 
 
 def clocked(fit: Callable[[Callable[[int, Mapping[str, float]], None]], object], steps: int) -> float:
-    """Seconds a step: the median epoch after the first, which compiles and captures."""
+    """Seconds per step: the median epoch after the first, which compiles and captures."""
     marks: list[float] = []
     fit(lambda done, losses: marks.append(time.perf_counter()))
     return statistics.median(b - a for a, b in itertools.pairwise(marks)) / steps
 
 
 def eager(spec, loader: Loader, device: torch.device, epochs: int) -> float:
-    """The authors' way: one network, fp32, no compilation, torch's own SGD."""
+    """As in the authors' code: one network, fp32, no compilation, torch's SGD."""
     net = ResNet(spec, torch.Generator().manual_seed(0)).to(device).train()
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
     times: list[float] = []
     for _ in range(epochs):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         for images, labels in loader:
             optimiser.zero_grad()
             F.cross_entropy(net(images), labels).backward()
             optimiser.step()
         if device.type == "cuda":
             torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - start)
     return statistics.median(times[1:]) / len(loader)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tiny", action="store_true", help="a dry run with small sizes on any device")
-    parser.add_argument("--parts", default="modes,curves,bridges", help="which parts to time")
+    parser.add_argument("--tiny", action="store_true", help="dry run with small sizes on any device")
+    parser.add_argument("--parts", default="modes,curves,bridges", help="parts to time")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)
@@ -80,9 +80,9 @@ def main() -> None:
         return Loader(data, batch, shuffle=True, seed=seed, pad=4, flip=True)
 
     name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or "cpu"
-    print(f"modebridge {__version__}, torch {torch.__version__}, {name}, batch {batch}, {steps} steps an epoch\n")
+    print(f"modebridge {__version__}, torch {torch.__version__}, {name}, batch {batch}, {steps} steps per epoch\n")
     base = batch / eager(spec, loader(0), device, 3)
-    print("| what | ms a step | images/s, all networks | x eager |\n|---|---:|---:|---:|")
+    print("| what | ms per step | images/s, all networks | x eager |\n|---|---:|---:|---:|")
 
     def row(what: str, seconds: float, count: int) -> float:
         rate = count * batch / seconds
@@ -111,7 +111,7 @@ def main() -> None:
         alone, shared = together[0], together[1]
         distance = trees.norm(trees.combine([1.0, -1.0], [alone.params, shared.params]))
         moved = trees.norm(trees.combine([1.0, -1.0], [alone.params, modes[0].params]))
-        print(f"\nmode 0 alone and beside three others, after {epochs * steps} steps: |difference| / |way| = "
+        print(f"\nmode 0 alone and with three others, after {epochs * steps} steps: |difference| / |distance moved| = "
               f"{float(distance / moved):.1e}\n")  # fmt: skip
     if "curves" in arguments.parts:
         for count in (1, 6):
@@ -142,7 +142,7 @@ def main() -> None:
             )
 
         one, two, every = bridges(["I-0-1"]), bridges(["II-0-1"]), bridges(list(plans))
-        print("\n| bridges | ms a step | bridges x images/s |\n|---|---:|---:|")
+        print("\n| bridges | ms per step | bridges x images/s |\n|---|---:|---:|")
         print(f"| one type I alone | {1e3 * one:.2f} | {batch / one:,.0f} |")
         print(f"| one type II alone | {1e3 * two:.2f} | {batch / two:,.0f} |")
         print(f"| 18 (12 I, 6 II) in one pass | {1e3 * every:.2f} | {18 * batch / every:,.0f} |")

@@ -3,7 +3,7 @@
     python examples/curve_plot.py --out curve.png
     python examples/curve_plot.py --net torchvision.models:resnet18 --a one.pt --b two.pt --data my_module:loaders
 
-`--data` names a function that returns (train, test), each anything that yields (images, labels).
+`--data` names a function that returns (train, test), each an iterable of (images, labels).
 """
 
 import argparse
@@ -25,21 +25,21 @@ import matplotlib.pyplot as plt
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--net", help="module:function that builds the network; a small ResNet for digits by default")
-    parser.add_argument("--a", help="a checkpoint; trained now where it is not given")
-    parser.add_argument("--b", help="another one")
+    parser.add_argument("--a", help="first checkpoint; trained now if not given")
+    parser.add_argument("--b", help="second checkpoint")
     parser.add_argument("--data", help="module:function that returns (train, test); noisy digits by default")
-    parser.add_argument("--epochs", type=int, default=30, help="of the curve")
+    parser.add_argument("--epochs", type=int, default=30, help="epochs of the curve")
     parser.add_argument("--out", default="curve.png")
-    choice = parser.parse_args()
+    arguments = parser.parse_args()
 
-    build = named(choice.net) if choice.net else lambda: resnet("digits", norm="bn")
-    train, test = named(choice.data)() if choice.data else digits()
+    build = named(arguments.net) if arguments.net else lambda: resnet("digits", norm="bn")
+    train, test = named(arguments.data)() if arguments.data else digits()
     net = build()
-    a, b = (mode(build, train, file, seed) for seed, file in enumerate((choice.a, choice.b)))
+    a, b = (mode(build, train, file, seed) for seed, file in enumerate((arguments.a, arguments.b)))
 
     aligned = mb.align(net, a, b, train)
     print(aligned)
-    curve = mb.fit_curve(net, a, b, train, config=mb.TrainConfig(epochs=choice.epochs, lr=0.05))
+    curve = mb.fit_curve(net, a, b, train, config=mb.TrainConfig(epochs=arguments.epochs, lr=0.05))
     lines = {
         "straight line": BezierCurve.line(a, b),
         "straight line, aligned": BezierCurve.line(a, aligned.mode),
@@ -49,11 +49,11 @@ def main() -> None:
     for label, line in lines.items():
         profile = curve_profile(net, line, test, 11, train)
         axes.plot([p.r for p in profile], [p.nll for p in profile], marker=".", label=label)
-        print(f"{label}: barrier {barrier(profile):.3f}, accuracy in the middle {profile[5].accuracy:.1%}")
+        print(f"{label}: barrier {barrier(profile):.3f}, midpoint accuracy {profile[5].accuracy:.1%}")
     axes.set(xlabel="r, from one checkpoint to the other", ylabel="test NLL", title="The loss between two checkpoints")
     axes.legend(frameon=False)
-    figure.savefig(choice.out, dpi=150)
-    print(f"wrote {choice.out}")
+    figure.savefig(arguments.out, dpi=150)
+    print(f"wrote {arguments.out}")
 
 
 def named(text: str):

@@ -1,11 +1,11 @@
-"""A recipe of your own: any network, any data, one file.
+"""A custom recipe: any network, any data, one file.
 
 pip install 'modebridge[vision]'
-modebridge run examples/my_recipe.py               # two networks of timm and bridges on their curve, a minute or two
-modebridge run examples/my_recipe.py --modes DIR   # the same from weights of make_net() that you have: a file each
+modebridge run examples/my_recipe.py               # two timm networks, a curve and bridges, in a minute or two
+modebridge run examples/my_recipe.py --modes DIR   # the same from your own weights of make_net(), one file each
 modebridge run examples/my_recipe.py --set "net=timm:vit_tiny_patch16_224(img_size=32, depth=3)" --out runs/vit
 
-The file is executed with all your rights, now and whenever the run is repeated from its folder.
+The file is executed with your permissions, now and whenever the run is repeated from its folder.
 """
 
 import timm
@@ -20,26 +20,26 @@ from modebridge.recipes import DataConfig, Recipe
 def recipe() -> Recipe:
     return Recipe(
         name="my-recipe",
-        about="two small ResNets of timm on hand-written digits",
+        about="two small timm ResNets on handwritten digits",
         net=make_net,  # or by name: "timm:resnet18", "torchvision:resnet18", ...
         data=DataConfig(name=my_data, batch_size=60),
         modes=2,
         mode=TrainConfig(epochs=12, lr=0.05, weight_decay=1e-3),
         curve=TrainConfig(epochs=24, lr=0.05, weight_decay=1e-3),
         bridge=TrainConfig(epochs=24, lr=0.05),
-        small=4,  # the bridges' widths, divided by this
+        small=4,  # divides the widths of the bridges
         device="cpu",
     )
 
 
 def make_net(classes: int, channels: int) -> torch.nn.Module:
-    """A fresh network, here a narrow one; both arguments are found in the data, and can be left out."""
+    """A new network, here a narrow one; both arguments are optional and come from the data."""
     small = {"channels": (16, 32, 64, 128), "stem_width": 16}
     return timm.create_model("resnet10t", num_classes=classes, in_chans=channels, **small)
 
 
 def my_data():
-    """(train, test), of which validation images are cut, or (train, valid, test): tensors, an ImageSet, or loaders."""
+    """(train, test), with validation images split off train, or (train, valid, test): tensors, ImageSets or loaders."""
     digits = noisy_digits(0.7)
     images = F.interpolate(digits.images, size=32, mode="bilinear").expand(-1, 3, -1, -1)
     return (images[:700], digits.labels[:700]), (images[700:], digits.labels[700:])

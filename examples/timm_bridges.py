@@ -1,7 +1,7 @@
-"""Add bridges to a timm model: two fine-tuned checkpoints, aligned, connected, bridged.
+"""Add a bridge to a timm model: align two fine-tuned checkpoints, connect them by a curve, and fit a bridge.
 
 pip install 'modebridge[vision]'
-python examples/timm_bridges.py [MODEL]      # resnet10t by default; convnext_atto, vit_tiny_patch16_224, ...
+python examples/timm_bridges.py [MODEL]      # resnet10t by default; try convnext_atto, vit_tiny_patch16_224, ...
 """
 
 import sys
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 try:
     import timm
 except RuntimeError as error:  # "operator torchvision::nms does not exist": built for another torch
-    sys.exit(f"torchvision does not fit this torch ({error}); install a matching pair, or run `make examples`.")
+    sys.exit(f"torchvision does not match this torch ({error}); install a matching pair, or run `make examples`.")
 
 import modebridge as mb
 from modebridge.data import ImageSet, Loader, noisy_digits
@@ -23,21 +23,21 @@ def main() -> None:
     train, valid, test = data()
     net = model(name)
 
-    # Two checkpoints, as fine-tuning leaves them (here: trained from scratch for a few epochs, there is no download).
+    # Two checkpoints, as after fine-tuning (here trained from scratch for a few epochs, to avoid a download).
     config = mb.TrainConfig(epochs=8, lr=0.02, weight_decay=5e-4)
     modes = []
     for seed in (0, 1):
         torch.manual_seed(seed)
         modes.append(mb.fit_mode(model(name), train, config=config))
-        print(f"network {seed} is trained")
+        print(f"network {seed} trained")
 
-    # The units of the second in the order of the first: the same function, nearer in parameter space.
+    # Permute the units of the second network to match the first: the same function, closer in parameter space.
     aligned = mb.align(net, modes[0], modes[1], valid)
     print(aligned)
     modes[1] = aligned.mode
 
     curve = mb.fit_curve(net, modes[0], modes[1], train, config=mb.TrainConfig(epochs=8, lr=0.02))
-    print("the curve is trained")
+    print("curve trained")
     print(mb.inspect(net, next(iter(valid))[0][:2]))
     bridge = mb.fit_bridge(net, curve, train, budget=0.1, config=mb.TrainConfig(epochs=15, lr=0.05))
     print(bridge.extra_repr())
@@ -54,13 +54,13 @@ def main() -> None:
 
 
 def model(name: str) -> torch.nn.Module:
-    """The model as timm makes it, for one channel and ten classes."""
+    """A timm model for one channel and ten classes."""
     small = {"img_size": 32, "patch_size": 8} if name.startswith("vit") else {}
     return timm.create_model(name, in_chans=1, num_classes=10, **small)
 
 
 def data() -> tuple[Loader, Loader, Loader]:
-    """Hand-written digits with noise, at 32 pixels."""
+    """Handwritten digits with noise, at 32 pixels."""
     digits = noisy_digits(0.7)
     images = F.interpolate(digits.images, size=32, mode="bilinear")
     large = ImageSet(images, digits.labels, 10)

@@ -1,7 +1,7 @@
-"""Two checkpoints to a bridged ensemble: the shortest way from files that you have to probabilities you can use.
+"""From two checkpoints to a bridged ensemble, in the fewest steps.
 
-python examples/two_checkpoints.py                 # makes two checkpoints first, on hand-written digits
-python examples/two_checkpoints.py a.pt b.safetensors    # your own of `Net` below: put your network there
+python examples/two_checkpoints.py                       # trains two checkpoints first, on handwritten digits
+python examples/two_checkpoints.py a.pt b.safetensors    # your checkpoints; replace `Net` below by your network
 """
 
 import sys
@@ -16,7 +16,7 @@ from modebridge.data import Loader, noisy_digits
 
 
 class Net(nn.Module):
-    """Any module that maps a batch to logits; nothing in it knows of modebridge."""
+    """Any module that maps a batch to logits; it does not depend on modebridge."""
 
     def __init__(self, width: int = 32, classes: int = 10) -> None:
         super().__init__()
@@ -38,18 +38,18 @@ def main() -> None:
     net = Net()
     files = [Path(name) for name in sys.argv[1:]] or make_checkpoints(train)
 
-    # 1. Modes out of your checkpoints: prefixes of DDP and torch.compile, EMA weights, Lightning files are understood.
+    # 1. Load modes from checkpoints; prefixes of DDP and torch.compile, EMA weights and Lightning files are supported.
     modes = [mb.load_mode(net, file) for file in files]
-    # 2. Where can a bridge read? The table marks the tap it would choose.
+    # 2. Show where a bridge can read; the table marks the default tap.
     print(mb.inspect(net, digits.images[:2]))
-    # 3. A bridge of at most 10 % of the network's FLOPs that reads the first network and learns the second.
+    # 3. Fit a bridge of at most 10 % of the network's FLOPs that reads the first network and learns the second.
     config = mb.TrainConfig(epochs=40, lr=0.05)
     bridge = mb.fit_bridge(net, modes, train, budget=0.1, config=config)
     print(f"\nThe bridge reads '{bridge.tap}' and costs {bridge.share:.1%} of one network.\n")
-    #    The paper's way: a low-loss curve between the two, and a bridge that learns the network in its middle.
+    #    As in the paper: a low-loss curve between the two, and a bridge that learns its midpoint.
     curve = mb.fit_curve(net, modes[0], modes[1], train, config=config)
     of_curve = mb.fit_bridge(net, curve, train, budget=0.1, config=config)
-    # 4. Compare, calibrated on the validation split.
+    # 4. Compare on the test split, calibrated on the validation split.
     print(f"{'members':24}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}{'ECE':>8}")
     for name, members, bridges in (
         ("one network", modes[:1], []),
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def make_checkpoints(train: Loader) -> list[Path]:
-    """What you have already: two networks, trained from different starts, as files."""
+    """Train two networks from different initialisations and save them, to stand in for your checkpoints."""
     folder = Path(tempfile.mkdtemp())
     for seed in (0, 1):
         torch.manual_seed(seed)

@@ -74,14 +74,14 @@ def test_version():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run", "cifar"), "Expected a known recipe, but got 'cifar'; near ones: "),
-        (("run", "--set", "mode.epoch=3"), "got 'mode.epoch'; near ones: mode.epochs"),
+        (("run", "cifar"), "Expected a known recipe, but got 'cifar'; did you mean "),
+        (("run", "--set", "mode.epoch=3"), "got 'mode.epoch'; did you mean mode.epochs"),
         (("run", "cifar10-short", "--data", "/nowhere"), "Expected CIFAR-10 in '/nowhere'"),
         (("study", "typo"), "Expected a known study, but got 'typo'"),
         (("report", "/nowhere"), "to be a run folder"),
         (("advise", "/nowhere"), "to be a run folder"),
         (("run", "mine.toml"), "no such file"),
-        (("cost", "--set", "data.name=foo"), "to be a known data set, but got 'foo'"),
+        (("cost", "--set", "data.name=foo"), "to be a known data set, folder:PATH or FILE.py:FUNCTION, but got 'foo'"),
     ],
 )
 def test_a_users_mistake_is_one_sentence_and_no_trace(arguments, message, tmp_path, monkeypatch, capsys):
@@ -144,6 +144,7 @@ def test_a_run_says_where_its_report_is(folder):
     assert "DE-2 + 1 bridge II" in answer.stdout
     assert "What you just saw" in answer.stdout
     assert f"Report: {out / 'report.html'}" in answer.stdout
+    assert "figures: 2 curves done" in answer.stderr
     names = {file.name for file in out.iterdir()}
     assert {"recipe.toml", "results.json", "results.md", "report.html", "modes", "curves", "bridges"} <= names
     data = json.loads((out / "results.json").read_text())
@@ -158,7 +159,7 @@ def test_the_second_time_nothing_is_trained(quick, folder):
     before = (out / "modes" / "0" / "meta.json").stat().st_mtime_ns
     answer = invoke("run", "--out", str(out), "--json")
     assert answer.exit_code == 0
-    assert "Nothing was to be trained" in answer.stderr
+    assert "Nothing to train" in answer.stderr
     record = json.loads(answer.stdout)
     assert record["trained"] == []
     assert record["seconds"], "how long it took when it was trained"
@@ -201,10 +202,10 @@ def test_advice_by_every_price(quick, folder):
         assert advice["exact"]
     shown = " ".join(invoke("advise", str(out), "--budget", "2.5").stdout.split())
     assert "* Use mode-" in shown
-    assert "combinations were looked at" in shown
+    assert "combinations were compared" in shown
     # What was chosen on validation images is tested on others, and the score is that of every table.
     score = read_answers(RunFolder(out, writes=False)).score(advise_of(out, 2.5)["members"])
-    assert f"on the test split, which took no part in the choice, its NLL is {score.nll:.4f}" in shown
+    assert f"On the test split, which played no part in the choice, its NLL is {score.nll:.4f}" in shown
     assert invoke("report", str(out)).exit_code == 0
     assert "measured on the machine" in (out / "report.html").read_text()
 
@@ -257,7 +258,7 @@ def test_a_study_keeps_to_the_folders_settings(folder, tmp_path):
     before = (out / "recipe.toml").read_text()
     answer = invoke("study", "correspondence", "--out", str(out))
     assert answer.exit_code == 0, answer.output
-    assert "Settings of" in answer.stderr
+    assert "Using settings from" in answer.stderr
     assert (out / "recipe.toml").read_text() == before
 
 
@@ -311,7 +312,7 @@ def test_a_folder_with_part_of_a_run_is_said(quick, tmp_path):
     assert "Expected a finished run" in str(answer.exception)
 
 
-AS_THEY_ARE = ("Written", "Report", "Export it")
+AS_THEY_ARE = ("Written", "Report", "To export it")
 """Lines with a path or a command to be copied are not broken."""
 
 

@@ -51,4 +51,4 @@ def test_differences_are_named():
 
 
 def test_near():
-    assert near("zz", ["a", "b"]) == "near ones: a, b"
+    assert near("zz", ["a", "b"]) == "choose one of a, b."

@@ -1,1 +1,1 @@
-"""Variants of bridges on the same modes: what they are, how they are trained and scored, and their table."""
+"""Variants of bridges on the same modes: their definition, training, scores and table."""

@@ -1,4 +1,4 @@
-"""Where the modes come from: trained and cached for digits, saved ones for CIFAR-10."""
+"""Modes for the comparison: trained and cached for digits, loaded from files for CIFAR-10."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from modebridge.training import Report
 __all__ = ["OTHERS", "cifar10", "digits"]
 
 OTHERS = (1, 2, 3)
-"""The ends of the curves that begin at mode 0."""
+"""The ends of the curves that start at mode 0."""
 
 
 def digits(seed: int, cache: Path, epochs: int, report: Callable[[str], Report | None]) -> Bench:
-    """The recipe digits: four modes, three curves and the student of a seed, as its run folder in the cache keeps them.
+    """The recipe digits: four modes, three curves and the student of a seed, cached in a run folder.
 
-    A run folder finds things by the settings that they were made with: others train anew.
+    Artefacts in the run folder are reused only if they were trained with the same settings.
 
     Args:
-        seed: of everything.
-        cache: the folder of run folders.
-        epochs: of bridges; 0 for the recipe's.
-        report: gives what is told of every epoch of a regime.
+        seed: seed of everything.
+        cache: folder of the run folders.
+        epochs: epochs of bridges; 0 for the recipe's.
+        report: returns the epoch callback of a regime.
     """
     recipe = find_recipe("digits")
     run = Run(recipe, seed=seed, folder=RunFolder(cache / "digits" / str(seed)))
@@ -83,22 +83,22 @@ def cifar10(
     """The recipe cifar10 on saved modes.
 
     Args:
-        hold: the clock and the folder for pins.
-        modes: folder of the weights of four; None, in a dry or warm run, draws them.
-        data: the folder of the data set; "-" for random images.
-        pins: folder of the curves' pins (weights-pin-0-J.safetensors).
-        curve_epochs: where there are no pins, so many epochs of curves; 0 for no curves.
+        hold: the clock, and the folder for pins.
+        modes: folder with the weights of four modes; None for random ones in a dry or warm-up run.
+        data: folder of the data set; "-" for random images.
+        pins: folder with the pins of the curves (weights-pin-0-J.safetensors).
+        curve_epochs: epochs of curves if there are no pins; 0 for no curves.
         student: folder with the logits of the student of DE-4 (weights.safetensors with valid and test).
-        epochs: of bridges; 0 for the recipe's.
-        seed: of bridges and of the order of images.
-        tiny: a small network and few images.
-        random: take modes with random weights where no folder is given, to compile and time things.
+        epochs: epochs of bridges; 0 for the recipe's.
+        seed: seed of the bridges and of the order of images.
+        tiny: use a small network and few images.
+        random: use random modes if no folder is given, for compilation and timing.
     """
     engine, recipe, spec, batch = cifar10_setting(tiny=tiny)
     splits = cifar10_splits(data, engine.device, 20 if tiny else 45_000)
     net = ResNet(spec)
     if modes is None and not (tiny or random):
-        raise ModebridgeError("Expected the folder of four modes, but got none; give --modes.")
+        raise ModebridgeError("Expected a folder with four modes, but got none; pass --modes.")
     drawn = [Mode.from_module(ResNet(spec, torch.Generator().manual_seed(k))) for k in range(4)]
     four = load_modes(net, modes)[:4] if modes is not None else drawn
     plain = {split: Loader(splits[split], 500) for split in ("valid", "test")}
@@ -143,5 +143,5 @@ def cifar10(
 
 
 def _brief(report: Report) -> Report:
-    """The same with one loss for all bridges: a pass has dozens."""
+    """Report the mean loss of all bridges, since a pass has dozens."""
     return lambda epoch: report(replace(epoch, losses={"mean": sum(epoch.losses.values()) / len(epoch.losses)}))

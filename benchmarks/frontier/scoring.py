@@ -1,4 +1,4 @@
-"""Scores of variants from members' logits: temperature and weights from validation only, everything else from both."""
+"""Scores of variants from the logits of members; temperatures and weights are fitted on the validation split only."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Spent: TypeAlias = tuple[float, int]
 """Seconds and epochs of training."""
 
 FOLDS = 5
-"""Of the validation images, to score there what is fitted there."""
+"""Number of folds of the validation images, to score there what is fitted there."""
 
 
 def fit_weights(members: Tensor, labels: Tensor, *, rounds: int = 500) -> Tensor:
-    """The weights (M,) of a mixture of members with the lowest NLL, by expectation maximisation.
+    """The mixture weights (M,) of members with the lowest NLL, by expectation maximisation.
 
-    The NLL of a mixture is convex in its weights, so that the steps, none of which makes it worse, end at the optimum.
+    The NLL of a mixture is convex in its weights and no step increases it, so the steps converge to the optimum.
 
     Args:
         members: probabilities (M, N, K).
         labels: (N,).
-        rounds: how many steps.
+        rounds: number of steps.
     """
     right = members.double()[:, torch.arange(len(labels)), labels]
     weights = torch.full((len(members),), 1 / len(members), dtype=torch.float64)
@@ -47,17 +47,17 @@ def fit_weights(members: Tensor, labels: Tensor, *, rounds: int = 500) -> Tensor
 def score(
     answers: Answers, members: Sequence[str], *, weighted: bool = False, against: Sequence[str] = (), raw: bool = False
 ) -> Record:
-    """Everything that a record says of a combination of members.
+    """The scores and costs of a combination of members.
 
-    Test images are scored with the temperature, and the weights where it has them, that all validation images say;
-    validation images with those of the other four fifths, so that what has more to fit has no advantage there.
+    For test images, the temperature (and weights, if any) are fitted on all validation images. For validation images,
+    they are fitted on the other four folds, so that variants with more to fit have no advantage.
 
     Args:
         answers: logits and costs of all members.
-        members: their names.
-        weighted: whether each head has a weight of its own.
-        against: members to compare with, image by image, on the test split.
-        raw: leave out the temperature.
+        members: names of the members.
+        weighted: fit one weight per head.
+        against: members to compare with, per image, on the test split.
+        raw: do not fit a temperature.
     """
     valid, test = (_heads(answers, members, split) for split in ("valid", "test"))
     labels = {"valid": answers.valid_labels, "test": answers.test_labels}
@@ -122,7 +122,7 @@ def _normal_interval(values: Tensor) -> list[float]:
 
 
 def lines(answers: Answers) -> dict[str, tuple[tuple[str, ...], bool]]:
-    """The combinations to beat, by title: members, and whether it goes without temperature."""
+    """The combinations to beat, by title: members, and whether no temperature is fitted."""
     modes = tuple(f"mode-{k}" for k in range(4))
     rows: dict[str, tuple[tuple[str, ...], bool]] = {"DE-1 without temperature": (modes[:1], True)}
     rows |= {f"DE-{count}": (modes[:count], False) for count in (1, 2, 3, 4)}
@@ -137,13 +137,13 @@ def lines(answers: Answers) -> dict[str, tuple[tuple[str, ...], bool]]:
 def records(
     answers: Answers, variants: Mapping[str, Variant], facts: Mapping[str, object], spent: Mapping[str, Spent]
 ) -> list[Record]:
-    """A record per variant all of whose bridges are among the answers; beside the baseline, also of the lines to beat.
+    """One record per variant whose bridges all have logits; with the baseline, also records of the lines to beat.
 
     Args:
         answers: logits and costs of all members.
-        variants: which ones are wanted; none for the lines alone.
-        facts: what every record says: data set, seed.
-        spent: by bridge, the seconds that are its share of the pass that trained it, and its epochs.
+        variants: variants to score; empty for only the lines to beat.
+        facts: entries of every record: data set, seed.
+        spent: by bridge, its share of the seconds of the pass that trained it, and its epochs.
     """
     members = {name: ("mode-0", *map(str, variant.parts)) for name, variant in variants.items()}
     ready = {name: names for name, names in members.items() if all(name in answers.test for name in names)}
@@ -165,7 +165,7 @@ def records(
 
 
 def keep(file: Path, made: Sequence[Record]) -> None:
-    """Write records to a file of one JSON object per line; those of the same data, seed and variant are replaced."""
+    """Add records to a JSON Lines file, replacing those of the same data set, seed and variant."""
     table = {_key(record): record for record in [*read(file), *made]}
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(file.name + ".partial")
@@ -174,7 +174,7 @@ def keep(file: Path, made: Sequence[Record]) -> None:
 
 
 def read(file: Path) -> list[Record]:
-    """The records of a file; none where there is no file."""
+    """The records of a file; empty if it does not exist."""
     text = file.read_text() if file.exists() else ""
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 

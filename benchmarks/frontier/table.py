@@ -1,4 +1,4 @@
-"""The table of a comparison: means and deviations over seeds, paired differences, and what validation would choose."""
+"""The table of the comparison: means and deviations over seeds, paired differences, and the choice on validation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from frontier.variants import BASELINE
 __all__ = ["interval", "table", "way"]
 
 LIMITS = (1.06, 1.20)
-"""FLOPs, one base network being 1, at which a variant is chosen; rounded to two digits as in the table."""
+"""FLOPs budgets, in multiples of one base network, for which a variant is chosen; rounded to two digits."""
 HEAD = (
     f"| variant | FLOPs | params | ACC % | NLL | ECE | way to DE-2: NLL | ACC | NLL minus {BASELINE} | ACC minus it | "
     "valid NLL | s |"
@@ -76,7 +76,7 @@ def _line(name: str, rows: Mapping[str, Mapping[int, Record]], seeds: int) -> st
 
 
 def _ways(name: str, rows: Mapping[str, Mapping[int, Record]]) -> list[float | None]:
-    """The shares of the way from DE-1 to DE-2 that a variant goes, on the seeds that all three have."""
+    """The shares of the gap from DE-1 to DE-2 that a variant closes, on the seeds that all three have."""
     if "DE-1" not in rows or "DE-2" not in rows:
         return [None, None]
     shared = [seed for seed in rows[name] if seed in rows["DE-1"] and seed in rows["DE-2"]]
@@ -90,7 +90,7 @@ def _ways(name: str, rows: Mapping[str, Mapping[int, Record]]) -> list[float | N
 
 
 def way(one: float, here: float, two: float) -> float | None:
-    """The share of the way from one network to two; None where they are level.
+    """The share of the gap from one network to two that is closed; None if there is no gap.
 
     >>> way(0.4, 0.35, 0.3)
     0.5
@@ -99,7 +99,7 @@ def way(one: float, here: float, two: float) -> float | None:
 
 
 def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
-    """The mean of values and the ends of its t interval; of one value no ends.
+    """The mean of values and the ends of its t interval, which are NaN for a single value.
 
     >>> [round(x, 3) for x in interval([1.0, 2.0, 3.0])]  # 2 -+ 4.303 / sqrt(3)
     [2.0, -0.484, 4.484]
@@ -112,7 +112,7 @@ def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float
 
 
 def _difference(name: str, rows: Mapping[str, Mapping[int, Record]], key: str, unit: float, digits: int) -> str:
-    """Paired with the baseline: over seeds, or over the test images of the one seed there is."""
+    """The paired difference to the baseline: over seeds, or over test images if there is only one seed."""
     if name == BASELINE or BASELINE not in rows:
         return ""
     row, base = rows[name], rows[BASELINE]
@@ -129,7 +129,7 @@ def _difference(name: str, rows: Mapping[str, Mapping[int, Record]], key: str, u
 
 
 def _choice(limit: float, rows: Mapping[str, Mapping[int, Record]], seeds: int) -> str:
-    """What the mean validation NLL chooses among the variants within a budget that all seeds have."""
+    """The variant with the lowest mean validation NLL within a budget, among those that all seeds have."""
     within = [
         name
         for name, row in rows.items()

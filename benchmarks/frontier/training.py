@@ -1,4 +1,4 @@
-"""Training of variants on a scene: one pass per regime, members' logits after each, records as soon as they can be."""
+"""Train the variants of a scene: one pass per regime, and records of its variants after each pass."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Bench"]
 
 @dataclass
 class Bench:
-    """A scene with its data, and what was trained and asked on it so far.
+    """A scene with its data, and the logits and costs of what has been trained so far.
 
     Args:
         scene: the networks.
-        train: gives the training batches, from the beginning at every call.
+        train: returns the training batches, from the start at every call.
         plain: validation and test batches in order.
-        valid: validation batches as training looks at them.
-        labels: of both.
-        config: of a bridge's training; a regime may multiply its epochs.
-        engine: where to train.
-        student: the student of all modes, or its logits by split, where there is one.
-        report: gives what is told of every epoch of a regime.
+        valid: validation batches used during training.
+        labels: labels of both splits.
+        config: training of a bridge; a regime may multiply its epochs.
+        engine: engine to train with.
+        student: the student of all modes, or its logits by split; None if there is none.
+        report: returns the epoch callback of a regime.
     """
 
     scene: Scene
@@ -51,8 +51,8 @@ class Bench:
     costs: dict[str, MemberCost] = field(default_factory=dict)
     spent: dict[str, Spent] = field(default_factory=dict)
 
-    def ask_networks(self) -> None:
-        """The logits of modes, midpoints and the student."""
+    def run_networks(self) -> None:
+        """Compute the logits of modes, midpoints and the student."""
         scene = self.scene
         networks = {f"mode-{k}": mode for k, mode in enumerate(scene.modes)}
         networks |= {f"midpoint-{j}": curve.at(0.5) for j, curve in scene.curves.items()}
@@ -65,13 +65,13 @@ class Bench:
         self.costs |= {name: MemberCost(whole.flops, whole.params) for name in self.logits}
 
     def train_regime(self, regime: Regime, parts: list[Part]) -> dict[str, Bridge]:
-        """Train all bridges of a regime in one pass, and ask them."""
+        """Train all bridges of a regime in one pass, and compute their logits."""
         scene, base = self.scene, self.costs["mode-0"]
         plans = {str(part): plan_part(part, scene) for part in parts}
         epochs, lr = self.config.epochs * regime.longer, self.config.lr * regime.faster
         config = replace(self.config, epochs=epochs, lr=lr)
         options = {"cutmix": regime.cutmix} if regime.cutmix else {}
-        begin = time.perf_counter()
+        start = time.perf_counter()
         bridges = fit_bridges(
             scene.net,
             plans,
@@ -83,32 +83,32 @@ class Bench:
             report=self.report(str(regime)),
             **options,
         )
-        seconds = (time.perf_counter() - begin) / len(bridges)
-        asked = logits_of_members(scene.net, {"mode-0": scene.modes[0]}, bridges, self.plain, self.engine)
+        seconds = (time.perf_counter() - start) / len(bridges)
+        logits = logits_of_members(scene.net, {"mode-0": scene.modes[0]}, bridges, self.plain, self.engine)
         for name, bridge in bridges.items():
-            self.logits[name] = {split: _heads_first(table) for split, table in asked[name].items()}
+            self.logits[name] = {split: _heads_first(table) for split, table in logits[name].items()}
             params = sum(parameter.numel() for parameter in bridge.parameters())
             self.costs[name] = MemberCost((bridge.share or 0.0) * base.flops, params, ("mode-0",))
             self.spent[name] = seconds, config.epochs
         return bridges
 
     def run(self, variants: Mapping[str, Variant], facts: Mapping[str, object], file: Path) -> None:
-        """Everything; records are kept in the file after every pass."""
-        self.ask_networks()
+        """Train and score all variants; records are written to the file after every pass."""
+        self.run_networks()
         if not any(record["line"] and record.items() >= facts.items() for record in read(file)):
             keep(file, records(self.answers(), {}, facts, self.spent))
         for regime, parts in parts_of(variants).items():
             self.train_regime(regime, parts)
-            # Beside the baseline, with which they are compared image by image.
+            # With the baseline, which they are compared with per image.
             these = {name: v for name, v in variants.items() if name == BASELINE or v.parts[0].regime == regime}
             keep(file, records(self.answers(), these, facts, self.spent))
 
     def answers(self) -> Answers:
-        """The logits of all that was asked so far."""
+        """The logits of all members so far."""
         tables = {split: {name: logits[split] for name, logits in self.logits.items()} for split in ("valid", "test")}
         return Answers(tables["valid"], tables["test"], self.labels["valid"], self.labels["test"], self.costs)
 
 
 def _heads_first(table: Tensor) -> Tensor:
-    """(N, K), or (h, N, K) as `Answers` wants the logits of h heads."""
+    """(N, K), or (h, N, K) for h heads, as `Answers` expects."""
     return table if table.ndim == 2 else torch.movedim(table, 1, 0)

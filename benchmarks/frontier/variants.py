@@ -1,4 +1,4 @@
-"""What is compared: every variant as the bridges that stand beside mode 0, and how each of those is planned."""
+"""The variants: the bridges that each adds to mode 0, and how each bridge is planned."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ __all__ = [
 ]
 
 BASELINE = "paper small"
-"""The variant that all others are compared with."""
+"""The variant to compare all others with."""
 
 STEPS = 16
-"""Into how many steps the usual widths are divided where a body is made to fit."""
+"""Number of steps of the default widths when fitting a body to a budget."""
 ENOUGH = 0.8
-"""The share of a budget that the body of `budget=` is to use; otherwise one is made to fit."""
+"""Share of the budget that the body of `budget=` must use; otherwise one is fitted."""
 
 
 @dataclass(frozen=True)
 class Regime:
-    """How bridges are trained; all of one regime are trained in one pass.
+    """How bridges are trained; all bridges of one regime are trained in one pass.
 
     Args:
-        mixup: alpha.
-        cutmix: alpha.
-        longer: times the recipe's epochs.
-        faster: times the recipe's learning rate; the losses of heads add up, which for their trunk is a higher rate.
+        mixup: alpha of mixup.
+        cutmix: alpha of CutMix.
+        longer: factor of the recipe's epochs.
+        faster: factor of the recipe's learning rate; the losses of heads add up, so their trunk has a higher rate.
     """
 
     mixup: float = 0.4
@@ -81,11 +81,11 @@ class Part:
     """One bridge of a variant.
 
     Args:
-        aim: what it learns, a key of `aims`.
-        size: "small" or "medium", as the recipe has them.
+        aim: what it learns, see `aim`.
+        size: "small" or "medium", as in the recipe.
         place: where it reads: the "paper" tap, "earlier", "later", or "both" of the last two.
-        design: of its blocks: "" as the paper's; "budget" for the body that `budget=` builds, at the FLOPs that the
-            paper's body with as many heads has; another design, or another place, is as wide as those FLOPs allow.
+        design: design of its blocks: "" for the paper's; "budget" for the body that `budget=` builds at the FLOPs of
+            the paper's body with as many heads; another design or place is as wide as those FLOPs allow.
         regime: how it is trained.
     """
 
@@ -101,32 +101,32 @@ class Part:
 
 @dataclass(frozen=True)
 class Variant:
-    """Bridges beside mode 0.
+    """Bridges added to mode 0.
 
     Args:
         parts: the bridges.
-        weighted: whether members have weights of their own, fitted on validation, instead of equal ones.
+        weighted: weight members by weights fitted on validation, instead of equally.
     """
 
     parts: tuple[Part, ...]
     weighted: bool = False
 
     def on(self, regime: Regime) -> Variant:
-        """The same, trained otherwise."""
+        """The same bridges in another regime."""
         return replace(self, parts=tuple(replace(part, regime=regime) for part in self.parts))
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The networks that all variants stand on.
+    """The networks that all variants share.
 
     Args:
         net: the architecture.
-        modes: four; bridges read the first.
-        curves: from mode 0 to mode j, by j; without them variants that need one are left out.
-        images: two, to see shapes with.
-        slims: what "small" and "medium" divide the widths by.
-        seed: of the bridges' weights.
+        modes: four modes; bridges read the first.
+        curves: curves from mode 0 to mode j, by j; without them, variants that need one are skipped.
+        images: two images, to infer shapes.
+        slims: divisors of the widths for "small" and "medium".
+        seed: seed of the weights of bridges.
     """
 
     net: ResNet
@@ -137,7 +137,7 @@ class Scene:
     seed: int = 0
 
     def taps(self) -> dict[str, tuple[str, ...]]:
-        """The taps by place: earlier is the end of the stage before the paper's tap, later is two blocks after it."""
+        """The taps by place: "earlier" is the end of the stage before the paper's tap, "later" two blocks after it."""
         paper = int(str(self.net.paper_tap).removeprefix("layers."))
         ends = [sum(self.net.spec.stages[: k + 1]) for k in range(len(self.net.spec.stages))]
         earlier, later = f"layers.{max([end for end in ends if end < paper], default=0)}", f"layers.{paper + 2}"
@@ -215,10 +215,10 @@ none of the choices above has seen."""
 
 
 def choose(names: Sequence[str], scene: Scene) -> dict[str, Variant]:
-    """The variants of some names (all where there are none) for which the scene and the library have what they need."""
+    """The named variants (all if no names are given) that are possible with the scene and the library."""
     for name in names:
         if name not in VARIANTS:
-            raise ModebridgeError(f"Expected the name of a variant, but got '{name}'; {near(name, VARIANTS)}.")
+            raise ModebridgeError(f"Expected the name of a variant, but got '{name}'; {near(name, VARIANTS)}")
     return {
         name: variant
         for name, variant in VARIANTS.items()
@@ -234,13 +234,13 @@ def _possible(part: Part, scene: Scene) -> bool:
 
 
 def parts_of(variants: Mapping[str, Variant]) -> dict[Regime, list[Part]]:
-    """The bridges of some variants, each once, by how they are trained."""
+    """The distinct bridges of some variants, by regime."""
     unique = dict.fromkeys(part for variant in variants.values() for part in variant.parts)
     return {regime: [p for p in unique if p.regime == regime] for regime in dict.fromkeys(p.regime for p in unique)}
 
 
 def plan_part(part: Part, scene: Scene) -> BridgePlan:
-    """The bridge before training; its first weights depend on the seed and on what it is, not on how it is trained."""
+    """The untrained bridge; its initial weights depend on the seed and the part, not on the regime."""
     target = aim(part.aim, scene)
     what = replace(part, regime=USUAL)
     seed = seeds.seed_for(scene.seed, "frontier", str(what))
@@ -255,7 +255,7 @@ def plan_part(part: Part, scene: Scene) -> BridgePlan:
     where: dict[str, Any] = {} if part.place == "paper" else {"tap": list(scene.taps()[part.place])}
     if part.design in ("", "budget"):
         plan = planned(budget=allowed, **where)
-        # It comes in coarse steps; on small networks it may be far from using its budget, or no convolution at all.
+        # Its sizes come in coarse steps: on small networks it may use little of its budget, or have no convolution.
         convolves = any(isinstance(module, ResidualBody) for module in plan.bridge.modules())
         if part.design or (convolves and (plan.bridge.share or 0.0) > ENOUGH * allowed):
             return plan
@@ -264,7 +264,7 @@ def plan_part(part: Part, scene: Scene) -> BridgePlan:
 
 
 def _widest(planned: Callable[[float], BridgePlan], allowed: float) -> BridgePlan:
-    """The widest of the bodies with 1, 2, ... sixteenths of the usual widths whose FLOPs are allowed, by bisection."""
+    """The widest body within the allowed FLOPs, in sixteenths of the default widths, by bisection."""
     best: BridgePlan | None = None
     fits, fails = 0, 4 * STEPS
     while fails - fits > 1:
@@ -279,12 +279,14 @@ def _widest(planned: Callable[[float], BridgePlan], allowed: float) -> BridgePla
         else:
             fails = middle
     if best is None:
-        raise ModebridgeError(f"Expected a body within {allowed:.3g} of the base's FLOPs, but there is none; widen it.")
+        raise ModebridgeError(
+            f"Expected a body within {allowed:.3g} of the base's FLOPs, but there is none; raise the budget."
+        )
     return best
 
 
 def aim(name: str, scene: Scene) -> Target:
-    """A target by its name; those of several heads have one part per head."""
+    """A target by name; targets of several heads have one part per head."""
     first, others, curves = scene.modes[0], [mode_target(mode) for mode in scene.modes[1:]], scene.curves
     kind, _, number = name.rpartition(" ")
     if kind == "midpoint" and number in ("1", "2", "3"):

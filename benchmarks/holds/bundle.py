@@ -1,10 +1,10 @@
-"""The deployable file of results/cifar10-frn: mode 0 and the two small bridges that do best on validation images.
+"""Export the file of results/cifar10-frn: mode 0 and the two small bridges that are best on validation images.
 
     python benchmarks/holds/bundle.py results/cifar10-frn DIR
 
-Two, because the file may have 10 MB and a network has 7.4, a small bridge 1.1. The kept validation logits choose; the
-test images in DIR only score what was chosen, since its bridges are rounded to half precision and those of the logits
-are not. tests/test_results.py scores the file itself.
+Two bridges, because the file may have 10 MB, and a network has 7.4 MB and a small bridge 1.1 MB. The choice uses the
+saved validation logits. The test images in DIR only score the result, because its bridges are rounded to half
+precision and those of the logits are not. tests/test_results.py scores the file itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ABOUT = (
 
 
 def choose(answers: Answers) -> tuple[str, ...]:
-    """Mode 0 and the pair of small bridges with the lowest calibrated validation NLL beside it, the better first."""
+    """Mode 0 and the pair of small bridges with the lowest calibrated validation NLL together, the better one first."""
     on_one = [name for name, cost in answers.costs.items() if cost.reads == ("mode-0",) and "small" in name]
     by_nll = {
         members: _valid_nll(answers, members) for count in (1, 2) for members in itertools.combinations(on_one, count)
@@ -50,12 +50,12 @@ def choose(answers: Answers) -> tuple[str, ...]:
 
 def _valid_nll(answers: Answers, bridges: tuple[str, ...]) -> float:
     members = ("mode-0", *bridges)
-    said = torch.stack([answers.valid[name].softmax(dim=1) for name in members]).mean(dim=0)
-    return nll(scale(said, answers.temperature(members)), answers.valid_labels)
+    probabilities = torch.stack([answers.valid[name].softmax(dim=1) for name in members]).mean(dim=0)
+    return nll(scale(probabilities, answers.temperature(members)), answers.valid_labels)
 
 
 def write(folder: Path, test: ImageSet) -> Exported:
-    """Choose, score what was chosen with the weights that are kept, and write the file."""
+    """Choose members, score them with the saved weights, and write the file."""
     answers = read_all(RunFolder(folder, writes=False))
     members = choose(answers)
     spec = spec_of("cifar10")
@@ -86,22 +86,22 @@ def write(folder: Path, test: ImageSet) -> Exported:
     )
 
 
-def measure(asked: Callable[[Tensor], Tensor], images: ImageSet) -> dict[str, float]:
+def measure(predict: Callable[[Tensor], Tensor], images: ImageSet) -> dict[str, float]:
     """Scores of calibrated probabilities on images."""
-    answers, labels = torch.cat([asked(batch) for batch, _ in Loader(images, 250)]), images.labels
+    probabilities, labels = torch.cat([predict(batch) for batch, _ in Loader(images, 250)]), images.labels
     scores: dict[str, Callable[[Tensor, Tensor], float]] = {
         "accuracy": accuracy,
         "nll": nll,
         "ece": ece,
         "brier": brier,
     }
-    return {name: score(answers, labels) for name, score in scores.items()}
+    return {name: score(probabilities, labels) for name, score in scores.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("data", type=Path, help="the folder of CIFAR-10")
+    parser.add_argument("data", type=Path, help="folder of CIFAR-10")
     given = parser.parse_args()
     test = load_set("cifar10", given.data).test
     assert isinstance(test, ImageSet)

@@ -2,12 +2,12 @@
 
     python benchmarks/holds/cifar10_bn.py DIR OUT --seconds 1400 --rates WARM
     python benchmarks/holds/cifar10_bn.py - WARM --warm modes    # then curves, bridges, students: compile and time
-    python benchmarks/holds/cifar10_bn.py - OUT --tiny           # a dry run on a CPU, to see that it runs
+    python benchmarks/holds/cifar10_bn.py - OUT --tiny           # a dry run on a CPU
 
 Settings are those of the recipe cifar10-bn with 100 epochs per stage; see cifar10_modes.py for the last 72 images and
-for half precision, which batch norm's statistics are not rounded to. Bridges get more epochs where time is left, up to
-200; where it is short, all that is still to come gets the same share of its epochs. Curves are validated after every
-epoch with statistics of 5,000 training images; the midpoints that are scored and imitated have those of all of them.
+for half precision (batch norm statistics are not rounded). Bridges get more epochs if time is left, up to 200; if time
+is short, all remaining stages get the same share of their epochs. Curves are validated after every epoch with
+statistics of 5,000 training images; midpoints that are scored and imitated use all training images.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from modebridge.training import Engine
 WARM_EPOCHS = {"modes": 4, "curves": 4, "bridges": 8, "students": 6}
 STAGES = tuple(WARM_EPOCHS)
 BESIDE = {"curves": 40, "bridges": 35, "students": 75}
-"""Seconds of a stage outside of its epochs: a first epoch is longer, then come logits, and the table at the end."""
+"""Seconds of a stage outside its epochs: a longer first epoch, then logits, and the table at the end."""
 RATES = {"modes": 3.0, "curves": 2.4, "bridges": 3.2, "students": 2.9}
-"""Seconds per epoch of a stage whose warm run failed or did not get to a second epoch, as measured."""
+"""Measured seconds per epoch, for stages whose warm-up run failed or did not reach a second epoch."""
 MOST_BRIDGE_EPOCHS = 200
 MIXUP = 1.0
-"""Of students."""
+"""Mixup of students."""
 
 
 def planned(stage: str, epochs: int, left: float, rates: Mapping[str, float]) -> int:
-    """The epochs of a stage: as many as asked for, unless time is short for what is to come; more for bridges.
+    """The epochs of a stage: as requested, fewer if time is short for the remaining stages, more for bridges if not.
 
     >>> rates = {"curves": 2.0, "bridges": 3.0, "students": 3.0}
     >>> [planned("bridges", 100, left, rates) for left in (410.0, 710.0, 860.0, 2000.0)]
@@ -70,12 +70,12 @@ def planned(stage: str, epochs: int, left: float, rates: Mapping[str, float]) ->
 
 
 class Networks:
-    """What has been trained so far, scored and saved after every stage.
+    """The networks trained so far, whose logits are saved after every stage.
 
     Args:
         net: the architecture.
-        splits: of the data.
-        engine: where to run.
+        splits: splits of the data.
+        engine: engine to run on.
         hold: where to save.
     """
 
@@ -101,7 +101,7 @@ class Networks:
         self._hold.say(f"logits of {stage} saved, {self._hold.left:.0f} s left")
 
     def table(self) -> None:
-        """Print every row of what is known by now; a row takes up to .4 s."""
+        """Print every row that is complete; a row takes up to .4 s."""
         answers = answers_of(self._net, self.modes, self._bridges, self._logits, self._labels)
         print_table(answers, combinations(answers))
         self._hold.say("table done")
@@ -113,9 +113,11 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=1400)
     parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--rates", type=Path, help="folder of the warm runs: seconds per epoch")
-    parser.add_argument("--leave-out", action="append", default=[], metavar="START", help="of bridges' names")
-    parser.add_argument("--modes", type=Path, help="folder of mode-0 to mode-2.safetensors: go on from there")
+    parser.add_argument("--rates", type=Path, help="folder of the warm-up runs, for seconds per epoch")
+    parser.add_argument(
+        "--leave-out", action="append", default=[], metavar="START", help="skip bridges whose names start with this"
+    )
+    parser.add_argument("--modes", type=Path, help="folder of mode-0 to mode-2.safetensors to continue from")
     parser.add_argument("--warm", choices=STAGES)
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
@@ -129,7 +131,7 @@ def main() -> None:
     net, valid = ResNet(spec), Loader(splits["valid"], 20 if given.tiny else 2500)
     rates: dict[str, float] = {}
     if given.rates is not None:
-        # The fastest epoch: a warm run shares the card with the others for most of its time.
+        # The fastest epoch, because a warm-up run shares the GPU with others most of the time.
         files = {stage: given.rates / stage / "stages.json" for stage in STAGES}
         timed = {stage: json.loads(file.read_text())[stage] for stage, file in files.items() if file.is_file()}
         rates = RATES | {stage: figures["fastest_s"] for stage, figures in timed.items() if "fastest_s" in figures}
@@ -185,7 +187,7 @@ def main() -> None:
         placed, every = skeleton(net).to(engine.device), Loader(splits["train"], 500, seed=41, pad=4, flip=True)
         for j, curve in zip(OTHERS, fitted, strict=True):
             pin = {name: tensor.half().float() for name, tensor in curve.pins[0].items()}
-            # Without pins' old statistics: those of the rounded midpoint are estimated on all training images.
+            # Statistics of the rounded midpoint are estimated on all training images; the old ones are dropped.
             moved = BezierCurve(modes[0], modes[j], (pin,)).to(engine.device).with_statistics(placed, 0.5, every)
             curves[j] = BezierCurve(modes[0], modes[j], (pin,), moved.to("cpu").statistics)
     if given.warm == "curves":
@@ -213,7 +215,7 @@ def main() -> None:
                 report=hold.report("bridges"),
             )
         except Exception:
-            # What fails here must not cost the students their time on the card.
+            # A failure here must not cost the students their time on the GPU.
             traceback.print_exc()
         for bridge in bridges.values():
             for parameter in bridge.parameters():

@@ -1,4 +1,4 @@
-"""Hold 4's bridges and controls, and the rows of its table; cifar10_bn.py trains them."""
+"""The bridges and controls of hold 4, and the rows of its table; cifar10_bn.py trains them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from modebridge.training import BridgePlan
 __all__ = ["OTHERS", "combinations", "plans_of"]
 
 OTHERS = (1, 2)
-"""The ends of the curves that begin at mode 0."""
+"""The ends of the curves that start at mode 0."""
 
 
 def plans_of(net: ResNet, curves: Mapping[int, BezierCurve], images: Tensor) -> dict[str, BridgePlan]:
-    """Every bridge and control, by name; `wanted` says of which curve it is, and how it differs from type I, small."""
+    """Every bridge and control, by name; `wanted` has its curve, and how it differs from a small type I bridge."""
     first = curves[1]
     modes = [first.start, *(curves[j].end for j in OTHERS)]
     wanted: dict[str, tuple[int, dict[str, object]]] = {
@@ -46,13 +46,12 @@ def plans_of(net: ResNet, curves: Mapping[int, BezierCurve], images: Tensor) -> 
 def _beyond(
     net: ResNet, curves: Mapping[int, BezierCurve], modes: Sequence[Mode], images: Tensor
 ) -> dict[str, dict[str, object]]:
-    """What the paper does not have: several heads on one trunk, other places to read, other targets; all on mode 0."""
+    """Variants that the paper does not have: several heads per trunk, other taps, other targets; all on mode 0."""
     midpoints, others = [curve_target(curves[j]) for j in OTHERS], [mode_target(curves[j].end) for j in OTHERS]
     small = plan_bridge(net, curves[1], images).bridge
-    early = [
-        f"layers.{sum(net.spec.stages[:2]) - 1}"
-    ]  # the last but one block of the second stage: layers.0 is the stem
-    same = {"target": others, "budget": 1.02 * (small.share or 0)}  # the heads' last layers, too
+    # The second to last block of the second stage: layers.0 is the stem.
+    early = [f"layers.{sum(net.spec.stages[:2]) - 1}"]
+    same = {"target": others, "budget": 1.02 * (small.share or 0)}  # includes the last layers of the heads
     return {
         "heads-midpoints": {"target": midpoints},
         "heads-others": {"target": others},
@@ -70,15 +69,17 @@ def _beyond(
 
 
 def combinations(answers: Answers) -> list[tuple[str, ...]]:
-    """The rows of the table, of those members that are there."""
+    """The rows of the table whose members exist."""
     modes, reads = tuple(f"mode-{k}" for k in range(3)), {name: cost.reads for name, cost in answers.costs.items()}
     midpoints = tuple(f"curve-0-{j}" for j in OTHERS)
     students = [name for name in reads if name.startswith("student")]
-    bridges = [name for name in reads if reads[name] and not re.search(r"-h\d+$", name)]  # heads go together
+    bridges = [
+        name for name in reads if reads[name] and not re.search(r"-h\d+$", name)
+    ]  # heads are not listed one by one
     rows: list[tuple[str, ...]] = [modes[:count] for count in (1, 2, 3)] + [(name,) for name in modes[1:]]
     rows += [(name,) for name in midpoints] + [("mode-0", name) for name in midpoints] + [("mode-0", *midpoints)]
     rows += [(name,) for name in bridges]
-    # What reads a network stands beside it: type I beside one, type II beside two.
+    # A bridge is combined with the networks that it reads: type I with one, type II with two.
     rows += [(*reads[name], name) for name in bridges]
     for rest in (
         *[tuple(f"{kind}-0-{j}-small" for j in OTHERS) for kind in ("I", "other")],

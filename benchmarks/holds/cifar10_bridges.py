@@ -1,11 +1,11 @@
-"""Holds 2 and 3 on the modes of results/cifar10-frn: a fourth mode, three curves, then bridges and controls of all.
+"""Holds 2 and 3 on the modes of results/cifar10-frn: a fourth mode, three curves, and all bridges and controls.
 
     python benchmarks/holds/cifar10_bridges.py DIR OUT --modes results/cifar10-frn/weights --seconds 1500 --rates WARM
     python benchmarks/holds/cifar10_bridges.py - WARM --warm mode      # then curves, bridges: compile and time a stage
-    python benchmarks/holds/cifar10_bridges.py - OUT --tiny            # a dry run on a CPU, to see that it runs
+    python benchmarks/holds/cifar10_bridges.py - OUT --tiny            # a dry run on a CPU
 
 Settings are those of the recipe cifar10; see cifar10_modes.py for the last 72 images and for half precision. The mode
-and the curves get 200 epochs, the bridges what is left of the time.
+and the curves get 200 epochs, the bridges the remaining time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from modebridge.nets import ResNet
 from modebridge.training import BridgePlan, TrainConfig
 
 OTHERS = (1, 2, 3)
-"""The ends of the curves that begin at mode 0."""
+"""The ends of the curves that start at mode 0."""
 STAGES = ("mode", "curves", "bridges")
 
 
@@ -85,10 +85,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("out", type=Path)
-    parser.add_argument("--modes", type=Path, help="weights of modes 0 to 2; 4 where the fourth is there already")
+    parser.add_argument(
+        "--modes", type=Path, help="folder with the weights of modes 0 to 2, or 0 to 3 if the fourth is already trained"
+    )
     parser.add_argument("--seconds", type=float, default=1500)
-    parser.add_argument("--epochs", type=int, default=200, help="of mode and curves, and at most of bridges")
-    parser.add_argument("--rates", type=Path, help="folder of the warm runs: seconds per epoch")
+    parser.add_argument(
+        "--epochs", type=int, default=200, help="epochs of mode and curves, and maximum epochs of bridges"
+    )
+    parser.add_argument("--rates", type=Path, help="folder of the warm-up runs, for seconds per epoch")
     parser.add_argument("--warm", choices=STAGES)
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
@@ -163,10 +167,10 @@ def main() -> None:
     plans = plans_of(net, curves, torch.rand(2, 3, 32, 32))
     epochs = given.epochs
     if given.rates is not None and not given.warm:
-        # The fastest epoch: a warm run shares the card with the others for most of its time.
+        # The fastest epoch, because a warm-up run shares the GPU with others most of the time.
         epoch_s = json.loads((given.rates / "bridges" / "stages.json").read_text())["bridges"]["fastest_s"]
         epochs = max(2, min(epochs, int((hold.left - 60) / epoch_s)))
-    hold.say(f"{len(plans)} bridges x {epochs} epochs in the {hold.left:.0f} s that are left")
+    hold.say(f"{len(plans)} bridges x {epochs} epochs in the remaining {hold.left:.0f} s")
     bridges = fit_bridges(
         net,
         plans,

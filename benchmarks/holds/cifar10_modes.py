@@ -1,12 +1,12 @@
-"""Hold 2, first part: CIFAR-10, ResNet-32x2 with FRN by the paper's protocol (200 epochs), several modes side by side.
+"""Hold 2, first part: CIFAR-10, ResNet-32x2 with FRN by the paper's protocol (200 epochs), several modes together.
 
     python benchmarks/holds/cifar10_modes.py DIR OUT --seconds 760 --rate WARM/stages.json
     python benchmarks/holds/cifar10_modes.py - WARM --warm    # compile and time on random images
-    python benchmarks/holds/cifar10_modes.py - OUT --tiny     # a dry run on a CPU, to see that it runs
+    python benchmarks/holds/cifar10_modes.py - OUT --tiny     # a dry run on a CPU
 
-Settings are those of the recipe cifar10, with one exception: the last 72 images of an epoch, which do not fill a batch,
-are left out (others every epoch), since they would be compiled a second time. The best epoch on validation is kept, and
-its weights are rounded to half precision: those are what is scored, saved and used by the next holds.
+Settings are those of the recipe cifar10, with one exception: the last 72 images of an epoch, different in each, are
+skipped, because a smaller batch would need a second compilation. The best epoch on validation is kept, and its weights
+are rounded to half precision; the rounded weights are scored, saved and used by the next holds.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("out", type=Path)
     parser.add_argument("--modes", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=200, help="fewer where time is short")
+    parser.add_argument("--epochs", type=int, default=200, help="maximum; fewer if time is short")
     parser.add_argument("--seconds", type=float, default=760)
-    parser.add_argument("--rate", type=Path, help="stages.json of a warm run: seconds per epoch")
+    parser.add_argument("--rate", type=Path, help="stages.json of a warm-up run, for seconds per epoch")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
@@ -47,7 +47,7 @@ def main() -> None:
     if given.rate is not None and given.rate.is_file():
         epoch_s = json.loads(given.rate.read_text())["modes"]["epoch_s"]
         given.epochs = min(given.epochs, int((hold.left - 40) / epoch_s))
-        hold.say(f"{epoch_s:.2f} s per epoch as timed: {given.epochs} epochs in the {hold.left:.0f} s that are left")
+        hold.say(f"{epoch_s:.2f} s per epoch as timed: {given.epochs} epochs in the remaining {hold.left:.0f} s")
     if given.warm or given.tiny:
         given.epochs = 4
     nets = [ResNet(spec, torch.Generator().manual_seed(k)) for k in range(given.modes)]

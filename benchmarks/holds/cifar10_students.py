@@ -1,12 +1,12 @@
-"""Hold 3, the rest: students of the four modes of results/cifar10-frn, and the label-only network that controls them.
+"""Hold 3, second part: students of the four modes of results/cifar10-frn, and a control trained on labels only.
 
     python benchmarks/holds/cifar10_students.py DIR OUT --modes results/cifar10-frn/weights --seconds 1500 --rates WARM
     python benchmarks/holds/cifar10_students.py - WARM --warm many      # then one: compile and time a stage
-    python benchmarks/holds/cifar10_students.py - OUT --tiny            # a dry run on a CPU, to see that it runs
+    python benchmarks/holds/cifar10_students.py - OUT --tiny            # a dry run on a CPU
 
-Training is that of the recipe cifar10's modes, mixup aside: students from random starts, 200 epochs. Stage "many" has
-mixup 1.0 and trains the student of DE-4 and the control together; stage "one" is the student of DE-4 with mixup 0.4,
-for as many epochs as are left, up to 200.
+Training is that of the modes of the recipe cifar10, except for mixup: students start from random weights, 200 epochs.
+Stage "many" trains the student of DE-4 and the control together with mixup 1.0; stage "one" trains the student of DE-4
+with mixup 0.4, for as many epochs as time allows, up to 200.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--modes", type=Path, help="weights of modes 0 to 3")
     parser.add_argument("--seconds", type=float, default=1500)
     parser.add_argument("--epochs", type=int, default=200)
-    parser.add_argument("--rates", type=Path, help="folder of the warm runs: seconds per epoch")
+    parser.add_argument("--rates", type=Path, help="folder of the warm-up runs, for seconds per epoch")
     parser.add_argument("--warm", choices=tuple(MIXUPS))
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
@@ -64,7 +64,7 @@ def main() -> None:
             plans["student-labels-mixup-1"] = plan_student(net, (), seed=210)
         epochs = given.epochs
         if given.rates is not None and not given.warm:
-            # The fastest epoch: a warm run shares the card with the others for most of its time.
+            # The fastest epoch, because a warm-up run shares the GPU with others most of the time.
             epoch_s = json.loads((given.rates / stage / "stages.json").read_text())[stage]["fastest_s"]
             epochs = max(2, min(epochs, int((hold.left - 45) / epoch_s)))
         hold.say(f"{len(plans)} students with mixup {mixup:g} x {epochs} epochs; {hold.left:.0f} s left")

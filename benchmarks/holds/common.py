@@ -1,4 +1,4 @@
-"""What every hold needs: a clock, a log of epochs, logits of members saved after every stage."""
+"""Common parts of all holds: a clock, a log of epochs, and saving logits after every stage."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def quiet() -> None:
 
 @dataclass
 class Hold:
-    """A run against the clock.
+    """A run with a time limit.
 
     Args:
-        out: where logits and stages.json go.
-        seconds: how long there is, from now on.
+        out: folder for logits and stages.json.
+        seconds: time limit, from now on.
     """
 
     out: Path
@@ -60,15 +60,15 @@ class Hold:
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Remaining seconds."""
         return self.seconds - (time.perf_counter() - self.began)
 
     def say(self, text: str) -> None:
-        """A line of the log, with the time since the start."""
+        """Print a line of the log, with the time since the start."""
         print(f"[{time.perf_counter() - self.began:7.1f} s] {text}", flush=True)
 
     def report(self, stage: str) -> Callable[[Epoch], None]:
-        """Logs every epoch of a stage and keeps its times: the first epoch's (compiling) and the rate of the others."""
+        """An epoch callback that logs a stage and its times: of the first epoch, which compiles, and of the others."""
         seconds: list[float] = []
 
         def note(epoch: Epoch) -> None:
@@ -79,7 +79,7 @@ class Hold:
                 "total_s": sum(seconds),
                 "first_epoch_s": seconds[0],
                 "epoch_s": steady,
-                # Not of a first epoch, which compiles: plans that took that for the rate cost a hold its machine.
+                # Not of a first epoch, which compiles: plans based on it have failed.
                 **({"fastest_s": min(seconds[1:])} if seconds[1:] else {}),
                 "images_per_s": epoch.images / steady,
             }
@@ -92,13 +92,13 @@ class Hold:
         return note
 
     def save(self, logits: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Write members' logits in half precision, a file per member."""
+        """Write the logits of members in half precision, one file per member."""
         for name, splits in logits.items():
             halves = {split: tensor.half().contiguous() for split, tensor in splits.items()}
             save_file(halves, self.out / f"{name}.safetensors")
 
     def save_weights(self, name: str, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
-        """Write a network: parameters in half precision, buffers (batch norm's statistics) as they are."""
+        """Write a network: parameters in half precision, buffers (batch norm statistics) unchanged."""
         tensors = {key: tensor.detach().half() for key, tensor in params.items()} | dict(buffers)
         tensors = {key: tensor.cpu().contiguous() for key, tensor in tensors.items()}
         save_file(tensors, self.out / f"weights-{name}.safetensors")
@@ -112,7 +112,7 @@ def logits_of_members(
     splits: Mapping[str, Batches],
     engine: Engine,
 ) -> dict[str, dict[str, Tensor]]:
-    """Logits (N, K) by member and split in fp32, (N, h, K) of h heads; every network runs once per batch."""
+    """Logits (N, K) by member and split in fp32, (N, h, K) for h heads; every network runs once per batch."""
     device = engine.device
     placed = {name: bridge.to(device).eval() for name, bridge in bridges.items()}
     tapped = Tapped(skeleton(net).to(device), sorted({tap for bridge in placed.values() for tap in bridge.taps}))
@@ -134,7 +134,7 @@ def logits_of_members(
 
 
 def by_head(logits: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, Tensor]]:
-    """The same with the heads of a bridge that has several as members of their own: NAME-h0, NAME-h1, ..."""
+    """Logits with the heads of a bridge as separate members: NAME-h0, NAME-h1, ..."""
     heads: dict[str, dict[str, Tensor]] = {}
     for name, splits in logits.items():
         for split, tensor in splits.items():
@@ -151,9 +151,9 @@ def answers_of(
     logits: Mapping[str, Mapping[str, Tensor]],
     labels: Mapping[str, Tensor],
 ) -> Answers:
-    """What members said, in half precision as it is saved, and what they cost.
+    """Logits of members in half precision, as saved, and their costs.
 
-    A bridge with several heads is a member by its own name, with one voice per head, and so is each head.
+    A bridge with several heads is a member under its own name, averaged over its heads, and so is each head.
     """
     names = {mode.id: name for name, mode in modes.items()}
     costs = {name: MemberCost(1.0, sum(p.numel() for p in net.parameters())) for name in modes}
@@ -171,14 +171,14 @@ def answers_of(
 
 
 def print_table(answers: Answers, rows: Iterable[tuple[str, ...]]) -> None:
-    """Rows of members in Markdown."""
+    """Print rows of members in Markdown."""
     print("| members | FLOPs | params | ACC % | NLL | ECE | Brier | T |\n|---|---|---|---|---|---|---|---|")
     for members in rows:
         print(row(" + ".join(members), answers, members), flush=True)
 
 
 def row(title: str, answers: Answers, members: tuple[str, ...]) -> str:
-    """A line of a table: cost, accuracy, calibrated NLL, ECE, Brier, temperature."""
+    """A row of a table: cost, accuracy, calibrated NLL, ECE, Brier, temperature."""
     scores = answers.score(members)
     return (
         f"| {title} | x{scores.relative_flops:.2f} | x{scores.relative_params:.2f} | {100 * scores.accuracy:.2f} | "
@@ -196,17 +196,17 @@ class WholeBatches:
         return (batch for batch in self._loader if len(batch[1]) == self._loader.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to an epoch."""
+        """Set the epoch."""
         self._loader.set_epoch(epoch)
 
 
 def rounded(mode: Mode) -> Mode:
-    """The mode with weights that half precision can hold; batch norm's statistics, a few numbers, stay as they are."""
+    """The mode with weights rounded to half precision; batch norm statistics stay unchanged."""
     return Mode({name: tensor.half().float() for name, tensor in mode.params.items()}, mode.buffers)
 
 
 def cifar10_setting(*, tiny: bool, norm: Norm = "frn") -> tuple[Engine, Recipe, ResNetSpec, int]:
-    """Where to train, and the recipe cifar10 with its network and batch size; small ones for a dry run."""
+    """The engine, and the recipe cifar10 with its network and batch size; small ones for a dry run."""
     recipe, spec = find_recipe("cifar10" if norm == "frn" else f"cifar10-{norm}"), spec_of("cifar10", norm)
     if tiny:
         return Engine(), recipe, replace(spec, stages=(1, 1, 3), widths=(8, 8, 8)), 8
@@ -217,7 +217,7 @@ def cifar10_setting(*, tiny: bool, norm: Norm = "frn") -> tuple[Engine, Recipe, 
 
 
 def cifar10_splits(place: str, device: torch.device, drawn: int) -> dict[str, ImageSet]:
-    """The recipe's splits of CIFAR-10 from its folder; for "-" so many random training images instead."""
+    """The recipe's splits of CIFAR-10 from its folder; for "-", `drawn` random training images instead."""
     if place == "-":
         generator = torch.Generator().manual_seed(0)
         images = torch.randint(256, (drawn, 3, 32, 32), dtype=torch.uint8, generator=generator)

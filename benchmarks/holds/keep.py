@@ -1,11 +1,11 @@
-"""Turn what a hold brought back into a folder of results/, which `modebridge report` reads without data or GPU.
+"""Convert the output of a hold to a folder of results/, which `modebridge report` reads without data or GPU.
 
     python benchmarks/holds/keep.py HOLD results/cifar10-frn --recipe cifar10 --set modes=4 --data DIR \
         --machine "NVIDIA H200, 16 cores" --torch 2.11.0+cu130 --log log-bridges.txt --bridge I-0-3-small
 
-HOLD has a file per member, NAME.safetensors with the logits of both splits (NAME-h0, NAME-h1, ... of one with several
-heads), weights-NAME.safetensors, and main.log. The weights of modes are kept unless --no-weights is given, of the small
-networks those that are asked for.
+HOLD has one file per member, NAME.safetensors with the logits of both splits (NAME-h0, NAME-h1, ... if it has several
+heads), weights-NAME.safetensors, and main.log. The weights of modes are kept unless --no-weights is given; those of
+small networks only if listed with --bridge.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--machine", required=True)
     parser.add_argument("--torch", required=True)
-    parser.add_argument("--log", default="log.txt", help="what the log is called there")
-    parser.add_argument("--bridge", action="append", default=[], help="keep the weights of this one; may be repeated")
-    parser.add_argument("--no-weights", action="store_true", help="of modes")
-    parser.add_argument("--leave-out", action="append", default=[], help="logits of this member; may be repeated")
-    parser.add_argument("--python", help="on the machine of the hold")
+    parser.add_argument("--log", default="log.txt", help="name of the log in the folder")
+    parser.add_argument("--bridge", action="append", default=[], help="keep the weights of this bridge; repeatable")
+    parser.add_argument("--no-weights", action="store_true", help="do not keep the weights of modes")
+    parser.add_argument("--leave-out", action="append", default=[], help="skip the logits of this member; repeatable")
+    parser.add_argument("--python", help="Python version on the machine of the hold")
     given = parser.parse_args()
     recipe = changed(find_recipe(given.recipe), given.set)
     data = RunData(recipe, 0, given.data)
@@ -59,10 +59,11 @@ def main() -> None:
 
     labels = {"valid": data.labels("valid"), "test": data.labels("test")}
     for called, logits in splits_of(given.hold).items():
-        name, own = kept_name(called), called.replace("curve-", "pin-")
+        name, weights_name = kept_name(called), called.replace("curve-", "pin-")
         if name in given.leave_out:
             continue
-        identity = modes.get(name) or trees.fingerprint(load_file(given.hold / f"weights-{own}.safetensors"))
+        file = given.hold / f"weights-{weights_name}.safetensors"
+        identity = modes.get(name) or trees.fingerprint(load_file(file))
         cost = cost_of(name, spec)
         keep(
             kind_of(name),

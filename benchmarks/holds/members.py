@@ -1,4 +1,4 @@
-"""Members of a hold by name: what they cost, where a results folder keeps them, and how they are read again."""
+"""Members of a hold by name: their costs, their place in a results folder, and how to read them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from modebridge.runs import RunFolder, read_answers
 __all__ = ["CONTROLS", "cost_of", "kept_name", "kind_of", "part_cost", "read_all", "read_hold", "splits_of"]
 
 CONTROLS = "controls"
-"""Where members lie whose names recipes do not know, laid out as those in logits/."""
+"""Folder of members whose names recipes do not know, with the same layout as logits/."""
 
 
 @cache
@@ -38,7 +38,7 @@ def part_cost(spec: ResNetSpec, kind: str = "", slim: float = 2.0) -> MemberCost
 
 
 def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
-    """What a member of a hold costs, by its name."""
+    """The cost of a member of a hold, by name."""
     if name.startswith(("mode", "curve", "distilled", "student")):
         part, reads = part_cost(spec), ()
     elif name.startswith("heads"):
@@ -52,7 +52,7 @@ def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
 
 @cache
 def _headed(spec: ResNetSpec) -> dict[str, MemberCost]:
-    """The cost of each bridge of the batch norm hold that is not only a body of type I or II; takes a minute."""
+    """The cost of each bridge of the batch norm hold, for those other than plain type I or II; takes a minute."""
     net = ResNet(spec)
     mode, whole = Mode.from_module(net), part_cost(spec)
     curves = {j: BezierCurve(mode, mode, (mode.params,), {0.5: mode.buffers}) for j in OTHERS}
@@ -64,7 +64,7 @@ def _headed(spec: ResNetSpec) -> dict[str, MemberCost]:
 
 
 def kept_name(name: str) -> str:
-    """The name of a member in results/: those that recipes know too are called as there.
+    """The name of a member in results/, which is the name in recipes if they know it.
 
     >>> kept_name("labels-0-small-b"), kept_name("other-0-1-small"), kept_name("student-3-mixup-1")
     ('labels-0-1-small-b', 'other-0-1-small', 'distilled-0')
@@ -77,7 +77,7 @@ def kept_name(name: str) -> str:
 
 
 def kind_of(name: str) -> str:
-    """Under what a results folder keeps the logits of a member."""
+    """The subfolder of a results folder for the logits of a member."""
     try:
         parse_member(name)
     except ModebridgeError:
@@ -86,7 +86,7 @@ def kind_of(name: str) -> str:
 
 
 def splits_of(hold: Path) -> dict[str, dict[str, Tensor]]:
-    """Logits by member, as the hold calls it, and split; of one with several heads (NAME-h0, NAME-h1 ...) (H, N, K)."""
+    """Logits by member (as named in the hold) and split; (H, N, K) for several heads (NAME-h0, NAME-h1 ...)."""
     parts: dict[str, list[dict[str, Tensor]]] = {}
     for file in sorted(hold.glob("*.safetensors")):
         if not file.stem.startswith("weights-") and file.stem != "labels":
@@ -100,7 +100,7 @@ def splits_of(hold: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def read_hold(hold: Path, spec: ResNetSpec) -> Answers:
-    """What all members of a hold said, by the names that results folders know."""
+    """The logits of all members of a hold, by their names in results folders."""
     logits, labels = splits_of(hold), load_file(hold / "labels.safetensors")
     valid, test = (
         {kept_name(name): both[split].float() for name, both in logits.items()} for split in ("valid", "test")
@@ -109,7 +109,7 @@ def read_hold(hold: Path, spec: ResNetSpec) -> Answers:
 
 
 def read_all(folder: RunFolder) -> Answers:
-    """What all members of a results folder said, controls too."""
+    """The logits of all members of a results folder, including controls."""
     known = read_answers(folder)
     valid, test, costs = dict(known.valid), dict(known.test), dict(known.costs)
     for place in folder.places(CONTROLS):

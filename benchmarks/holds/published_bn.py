@@ -21,7 +21,7 @@ LEFT_OUT = (
     "heads-others-built",
     "heads-others-early",
 )
-"""Members whose logits would be more than the folder may have."""
+"""Members whose logits are left out, to limit the size of the folder."""
 
 CASCADES: dict[str, tuple[Row, float]] = {
     "DE-2 cascade x1.06": (_MODES[:2], 1.0629),
@@ -30,7 +30,7 @@ CASCADES: dict[str, tuple[Row, float]] = {
     "DE-3 cascade x1.5": (_MODES, 1.5),
     "student, then DE-2, cascade x1.2": (("distilled-0", *_MODES[:2]), 1.2),
 }
-"""Those of the report, one at the cost of a small bridge, and mode 0 first at the cost of the student first."""
+"""The cascades of the report, one at the cost of a small bridge, and one at the cost of the one with the student."""
 
 _BRIDGES = (
     *(f"I-0-{j}-small" for j in OTHERS),
@@ -59,12 +59,12 @@ _BRIDGES = (
 
 
 def _beside(name: str) -> Row:
-    """A small network with the modes that it reads: type I beside one, type II beside two."""
+    """A small network with the modes that it reads: one for type I, two for type II."""
     return (*(_MODES[:2] if name.startswith("II") else _MODES[1:2] if name.startswith("I-1") else _MODES[:1]), name)
 
 
 def _rows() -> list[Row]:
-    """Those of the hold's own log, but for what small networks whose logits are not kept say alone."""
+    """The rows in the log of the hold, except small networks alone whose logits are not kept."""
     rows: list[Row] = [_MODES[:count] for count in (1, 2, 3)] + [(name,) for name in _MODES[1:]]
     rows += [(name,) for name in _MIDPOINTS] + [("mode-0", name) for name in _MIDPOINTS] + [("mode-0", *_MIDPOINTS)]
     rows += [(name,) for name in _BRIDGES if name not in LEFT_OUT] + [_beside(name) for name in _BRIDGES]
@@ -168,7 +168,7 @@ TARGETS: dict[Row, Rows] = {
     ("mode-0", "heads-complement-1"): [_MODES],
     ("self-0-small",): [("mode-0",)],
 }
-"""A complement is to say, beside mode 0, what all three modes say."""
+"""A complement, averaged with mode 0, should predict the mean of all three modes."""
 
 BN = Published(
     modes=3,

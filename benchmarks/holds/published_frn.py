@@ -10,7 +10,7 @@ from members import kept_name
 __all__ = ["FRN"]
 
 BUNDLE = ("mode-0", "other-0-1-small", "I-0-3-small")
-"""What bundle.onnx has: the two small bridges with the lowest validation NLL beside mode 0; see bundle.py."""
+"""Members of bundle.onnx: mode 0 and the two small bridges with the lowest validation NLL; see bundle.py."""
 
 _MODES = tuple(f"mode-{k}" for k in range(4))
 _CURVE, _OTHER = ([("mode-0", f"{kind}-0-{j}-small") for j in OTHERS] for kind in ("I", "other"))
@@ -63,7 +63,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
 
 
 def _rows() -> list[Row]:
-    """Those of the hold's own log, and the bundle's."""
+    """The rows in the log of the hold, and the bundle."""
     bridges = ["labels-0-small", "labels-0-small-b", "labels-0-medium", "II-labels-small", *TARGETS]
     rows = [tuple(kept_name(name) for name in row) for row in combinations(bridges)]
     students = ("distilled-0", "student-4-mixup-0.4", "student-labels")

@@ -1,6 +1,6 @@
-"""What a row's scores need, in nine bytes per test image, where logits are too large to commit.
+"""The data that the scores of a row need, nine bytes per test image, if logits are too large to commit.
 
-The calibrated and the plain surprisal of the label, the top probability, the squared error, and whether it is right.
+Calibrated and plain surprisal of the label, top probability, squared error, and whether the prediction is right.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BINS = 15
 
 
 def records_of(answers: Answers, rows: Rows) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the notes of some rows, from full logits."""
+    """Tensors and notes of some rows, from full logits."""
     tensors: dict[str, Tensor] = {}
     notes: dict[str, dict[str, float]] = {}
     for members in rows:
@@ -43,7 +43,7 @@ def records_of(answers: Answers, rows: Rows) -> tuple[dict[str, Tensor], dict[st
 
 
 def nearness(answers: Answers, name: str, target: Row) -> dict[str, Tensor]:
-    """What R2 and KL of a small network need, per image."""
+    """The data per image that R2 and KL of a small network need."""
     aim, guess = answers.probabilities(target), answers.probabilities([name])
     return {
         f"{name}/kl": (aim * (aim.clamp(min=1e-30).log() - guess.clamp(min=1e-30).log())).sum(dim=1).half(),
@@ -53,7 +53,7 @@ def nearness(answers: Answers, name: str, target: Row) -> dict[str, Tensor]:
 
 
 def read_records(file: Path) -> tuple[dict[str, Tensor], dict[str, dict[str, float]]]:
-    """The tensors, in double precision, and the notes by row; nothing where there is no such file."""
+    """Tensors in double precision, and notes by row; empty if the file does not exist."""
     if not file.exists():
         return {}, {}
     with safe_open(file, "pt") as opened:

@@ -1,11 +1,11 @@
-"""The tables of a hold from what lies in its results folder; no GPU, no data.
+"""Print the tables of a hold from its results folder; needs no GPU and no data.
 
-    python benchmarks/holds/rows.py results/cifar10-frn                     # print the tables, from logits (scored.py)
-    python benchmarks/holds/rows.py results/tin200-frn                      # the same, from a few numbers per image
-    python benchmarks/holds/rows.py results/cifar10-bn --record HOLD        # make rows.safetensors from full logits
+    python benchmarks/holds/rows.py results/cifar10-frn                     # from logits (scored.py)
+    python benchmarks/holds/rows.py results/tin200-frn                      # from a few numbers per image
+    python benchmarks/holds/rows.py results/cifar10-bn --record HOLD        # create rows.safetensors from full logits
 
-Logits over 200 classes are 8 MB per member, and those of 45 heads over 10 classes 13 MB in all; records.py has what the
-scores of a row need instead.
+Logits over 200 classes take 8 MB per member, and those of 45 heads over 10 classes 13 MB in all, so records.py stores
+only what the scores need.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from modebridge.nets import spec_of
 
 
 def record(hold: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the notes of rows.safetensors, from the full logits that the Tiny ImageNet hold brought back."""
+    """Tensors and notes of rows.safetensors, from the full logits of the Tiny ImageNet hold."""
     labels = load_file(hold / "labels.safetensors")
     names = sorted({name for combination in COMBINATIONS for name in combination})
     logits = {name: load_file(hold / f"{name}.safetensors") for name in names}
@@ -40,7 +40,7 @@ def record(hold: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def tables(file: Path) -> list[str]:
-    """Both tables in Markdown: the scores of every row, and how near bridges come to their targets."""
+    """Both tables in Markdown: the scores of every row, and how closely bridges match their targets."""
     wide, notes = records.read_records(file)
     one = wide["mode-0/surprisal"]
     gains = torch.stack([one - wide[f"{row}/surprisal"] for row in notes], dim=1)
@@ -51,14 +51,14 @@ def tables(file: Path) -> list[str]:
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for k, (row, note) in enumerate(notes.items()):
-        own = {key: wide[f"{row}/{key}"] for key in ("surprisal", "confidence", "squared_error", "right")}
+        data = {key: wide[f"{row}/{key}"] for key in ("surprisal", "confidence", "squared_error", "right")}
         low, high = interval_of(drawn[:, k] / drawn[:, gap])
         way = f"{100 * gains[:, k].mean() / gains[:, gap].mean():.0f} % [{100 * low:.0f} to {100 * high:.0f}]"
         if k in (0, gap):
             way = ""
         lines.append(
-            f"| {row} | x{note['flops']:.2f} | {100 * own['right'].mean():.2f} | {own['surprisal'].mean():.4f} | "
-            f"{records.ece_of(own['confidence'], own['right']):.4f} | {own['squared_error'].mean():.4f} | "
+            f"| {row} | x{note['flops']:.2f} | {100 * data['right'].mean():.2f} | {data['surprisal'].mean():.4f} | "
+            f"{records.ece_of(data['confidence'], data['right']):.4f} | {data['squared_error'].mean():.4f} | "
             f"{note['temperature']:.3f} | {way} |"
         )
     lines += ["", "| bridge | imitates | R2 | KL |", "|---|---|---:|---:|"]

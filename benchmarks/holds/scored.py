@@ -1,9 +1,9 @@
-"""The tables of a hold whose logits are committed: scores, how near bridges come to their targets, paired differences.
+"""The tables of a hold with committed logits: scores, how closely bridges match their targets, paired differences.
 
-NLL, ECE and Brier are calibrated by a temperature from the validation split. Intervals are 95 % percentile bootstrap
-intervals over test images, one draw for all rows, so that every ratio and difference is paired; temperatures stay.
-What each folder publishes is in published_frn.py and published_bn.py; rows that it has as records (records.py) are read
-from there.
+NLL, ECE and Brier are calibrated by a temperature fitted on the validation split. Intervals are 95 % percentile
+bootstrap intervals over test images; all rows share the draws, so that every ratio and difference is paired, and
+temperatures are not refitted. What each folder publishes is in published_frn.py and published_bn.py; rows stored as
+records (records.py) are read from there.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from modebridge.runs import RunFolder
 __all__ = ["RESULTS", "record", "tables"]
 
 RESULTS = {"cifar10-frn": FRN, "cifar10-bn": BN}
-"""By the name of the folder."""
+"""Records by the name of the folder."""
 
 
 class _Scored(NamedTuple):
-    """A row: what intervals need, per image, and the rest of its cells."""
+    """A row: values per image for intervals, and its other cells."""
 
     surprisal: Tensor
     right: Tensor
@@ -41,7 +41,7 @@ class _Scored(NamedTuple):
 
 
 def record(published: Published, answers: Answers) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the notes of rows.safetensors: rows and correspondence of what is not kept in full."""
+    """Tensors and notes of rows.safetensors: rows and correspondence of members whose logits are not kept."""
     tensors, notes = records_of(answers, published.recorded)
     for name, target in _recorded_targets(published).items():
         tensors |= nearness(answers, name, target)
@@ -54,7 +54,7 @@ def _recorded_targets(published: Published) -> dict[str, Row]:
 
 
 def tables(folder: Path, only: Rows | None = None) -> list[str]:
-    """Three tables in Markdown: scores of every row, correspondence, differences; or the first, of some rows only."""
+    """Three tables in Markdown: scores of every row, correspondence, differences; or only the scores of some rows."""
     published, answers = RESULTS[folder.name], read_all(RunFolder(folder, writes=False))
     tensors, notes = read_records(folder / FILE)
     rows = list(only or published.rows)
@@ -75,11 +75,11 @@ def tables(folder: Path, only: Rows | None = None) -> list[str]:
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for row, score in zip(rows, scores, strict=True):
-        nll, right = (float(means[place[row] + k]) for k in (0, 1))
-        numbers = (100 * right, nll, score.ece, score.brier, score.temperature)
+        mean_nll, right = (float(means[place[row] + k]) for k in (0, 1))
+        numbers = (100 * right, mean_nll, score.ece, score.brier, score.temperature)
         cells = [f"{value:.{digits}f}" for value, digits in zip(numbers, (2, 4, 4, 4, 3), strict=True)]
         ways = [_way(means, drawn, place[row] + k, one + k, two + k) for k in (0, 1)]
-        cells += [f"{dee(nll, reference):.2f}", *(ways if place[row] not in (one, two) else ("", ""))]
+        cells += [f"{dee(mean_nll, reference):.2f}", *(ways if place[row] not in (one, two) else ("", ""))]
         flops, params = score.cost
         lines.append(f"| {' + '.join(row)} | x{flops:.2f} | x{params:.2f} | {' | '.join(cells)} |")
     if only:
@@ -92,17 +92,17 @@ def tables(folder: Path, only: Rows | None = None) -> list[str]:
     ]
     lines += ["", "| difference | NLL | ACC, points |", "|---|---:|---:|"]
     for title, (ours, theirs) in published.pairs.items():
-        nll_apart, accuracy_apart = (_difference(drawn, means, place, ours, theirs, k) for k in (0, 1))
-        lines.append(f"| {title} | {_signed(nll_apart, 4, 1)} | {_signed(accuracy_apart, 2, 100)} |")
+        nll, accuracy = (_difference(drawn, means, place, ours, theirs, k) for k in (0, 1))
+        lines.append(f"| {title} | {_signed(nll, 4, 1)} | {_signed(accuracy, 2, 100)} |")
     return lines
 
 
 def _scored(answers: Answers, members: Row, cost: float | None) -> _Scored:
-    """A row from logits; that of a cascade where there is an average cost to choose its threshold by."""
+    """A row from logits; with an average cost, a cascade whose threshold is chosen for it."""
     threshold, labels = None if cost is None else answers.threshold(members, cost), answers.test_labels
-    said, numbers = answers.calibrated(members, threshold=threshold), answers.score(members, threshold=threshold)
+    table, numbers = answers.calibrated(members, threshold=threshold), answers.score(members, threshold=threshold)
     costs = numbers.relative_flops, numbers.relative_params
-    surprisal, right = surprisals(said, labels).double(), hits(said, labels).double()
+    surprisal, right = surprisals(table, labels).double(), hits(table, labels).double()
     return _Scored(surprisal, right, numbers.ece, numbers.brier, numbers.temperature, costs)
 
 
@@ -123,13 +123,13 @@ def _correspondences(published: Published, answers: Answers, tensors: dict[str, 
             name = " + ".join(row) + (f", head {k}" if len(targets) > 1 else "")
             if f"{name}/kl" in tensors:
                 kl, residual, variation = (tensors[f"{name}/{key}"] for key in ("kl", "residual", "variation"))
-                r2, near = float(1 - residual.sum() / variation.sum()), float(kl.mean())
+                r2, mean_kl = float(1 - residual.sum() / variation.sum()), float(kl.mean())
             else:
                 heads = answers.heads(row[-1])
-                said = heads[k].double().softmax(dim=-1) if len(targets) > 1 else answers.probabilities(row)
-                found = correspondence(answers.probabilities(target), said)
-                r2, near = found.r2, found.kl
-            lines.append(f"| {name} | {' + '.join(target)} | {r2:.3f} | {near:.3f} |")
+                imitator = heads[k].double().softmax(dim=-1) if len(targets) > 1 else answers.probabilities(row)
+                agreement = correspondence(answers.probabilities(target), imitator)
+                r2, mean_kl = agreement.r2, agreement.kl
+            lines.append(f"| {name} | {' + '.join(target)} | {r2:.3f} | {mean_kl:.3f} |")
     return lines
 
 
@@ -147,6 +147,6 @@ def _difference(
     return float(means[a].mean() - means[b].mean()), low, high
 
 
-def _signed(found: tuple[float, float, float], digits: int, unit: float) -> str:
-    value, low, high = (f"{unit * one:+.{digits}f}" for one in found)
+def _signed(interval: tuple[float, float, float], digits: int, unit: float) -> str:
+    value, low, high = (f"{unit * number:+.{digits}f}" for number in interval)
     return f"{value} [{low} to {high}]"

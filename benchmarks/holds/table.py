@@ -1,8 +1,8 @@
-"""Deep ensembles of a committed result, from its logits alone: no GPU, no data.
+"""Print the deep ensembles of a results folder from its logits; needs no GPU and no data.
 
     python benchmarks/holds/table.py results/cifar10-frn
 
-One row per number of modes: mean and standard deviation (ddof 0, as the authors') over all sets of so many modes.
+One row per number of modes: mean and standard deviation (ddof 0, as in the paper) over all sets of that size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from modebridge.runs.read_answers import read_answers
 
 
 def deep_ensembles(answers: Answers) -> list[str]:
-    """The lines of the table, in Markdown."""
+    """The lines of the Markdown table."""
     modes = [name for name in answers.test if name.startswith("mode-")]
     lines = ["| members | sets | ACC % | NLL | ECE | Brier |", "|---|---:|---:|---:|---:|---:|"]
     for count in range(1, len(modes) + 1):

@@ -1,11 +1,11 @@
-"""Hold 1 of the evidence: Tiny ImageNet, ResNet-34 with FRN: two modes, one curve, 12 bridges and controls on them.
+"""Hold 1: Tiny ImageNet, ResNet-34 with FRN: two modes, one curve, 12 bridges and controls.
 
     python benchmarks/holds/tin200.py DECODED.safetensors OUT --seconds 1450
     python benchmarks/holds/tin200.py - OUT --warm modes      # compile a stage on random images, for the cache
-    python benchmarks/holds/tin200.py - OUT --tiny            # a dry run on a CPU, to see that it runs
+    python benchmarks/holds/tin200.py - OUT --tiny            # a dry run on a CPU
 
-DECODED comes from tin200_decode.py. Settings are those of the recipe tin200 except for the epochs, which the time
-decides; the pin starts at the midpoint, and the last epoch is kept. Logits of every member are saved after every stage.
+DECODED comes from tin200_decode.py. Settings are those of the recipe tin200 except for the epochs, which time limits;
+the pin starts at the midpoint, and the last epoch is kept. Logits of every member are saved after every stage.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRAIN = TrainConfig(epochs=1, weight_decay=5e-4, nesterov="authors")
 BRIDGE = TrainConfig(epochs=1, nesterov="authors")
 BATCH, BRIDGE_BATCH = 128, 256
 WHOLE = 702 * BATCH
-"""Training images: whole batches of both sizes, since a smaller last batch would be compiled again (144 left out)."""
+"""Number of training images: full batches of both sizes, since a smaller one would be compiled again (skips 144)."""
 
 BRIDGES = (
     "I-0-1-small",
@@ -52,7 +52,7 @@ TARGETS = {
     "mean-0-1-small": ("mode-0", "mode-1"),
     "self-0-small": ("mode-0",),
 }
-"""What each bridge imitates, by the mean of which members; the others learn from labels."""
+"""The members whose mean each bridge imitates; the other bridges learn from labels."""
 COMBINATIONS: list[tuple[str, ...]] = [
     ("mode-0",),
     ("mode-1",),
@@ -75,7 +75,7 @@ COMBINATIONS: list[tuple[str, ...]] = [
     ("mode-0", "labels-0-1-small", "labels-0-1-small-b", "other-0-1-small"),
     ("mode-0", "labels-0-1-medium", "other-0-1-small"),
 ]
-"""The rows of the hold's table."""
+"""The rows of the table."""
 
 
 def plans_of(net: ResNet, curve: BezierCurve, images: torch.Tensor) -> dict[str, BridgePlan]:
@@ -108,8 +108,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1450)
     parser.add_argument("--modes", type=int, default=26, help="epochs")
     parser.add_argument("--curve", type=int, default=32, help="epochs")
-    parser.add_argument("--bridges", type=int, default=40, help="epochs, fewer where time is short")
-    parser.add_argument("--bridge-epoch", type=float, default=15.6, help="seconds per epoch of bridges, as planned")
+    parser.add_argument("--bridges", type=int, default=40, help="maximum epochs; fewer if time is short")
+    parser.add_argument("--bridge-epoch", type=float, default=15.6, help="planned seconds per epoch of bridges")
     parser.add_argument("--warm", choices=["modes", "curve", "bridges"])
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
@@ -187,11 +187,11 @@ def main() -> None:
         try:
             for point in curve_profile(net, curve.to(engine.device), plain["valid"], 9):
                 hold.say(f"curve at r = {point.r:.3f}: valid accuracy {point.accuracy:.4f}, NLL {point.nll:.4f}")
-        except Exception as error:  # the bridges of the hold must not be lost to its plot
+        except Exception as error:  # a failed profile must not cost the bridges
             hold.say(f"no profile: {error!r}")
     plans = plans_of(nets[0], curve, torch.rand(2, 3, 64, 64))
     epochs = max(2, min(given.bridges, int((hold.left - 100) / given.bridge_epoch)))
-    hold.say(f"{len(plans)} bridges x {epochs} epochs in the {hold.left:.0f} s that are left")
+    hold.say(f"{len(plans)} bridges x {epochs} epochs in the remaining {hold.left:.0f} s")
     bridges = fit_bridges(
         nets[0],
         plans,

@@ -1,8 +1,8 @@
-"""Tiny ImageNet from the parts of its archive to one decoded file, on all cores: seconds instead of minutes.
+"""Decode Tiny ImageNet from the parts of its archive to one file, on all cores: seconds instead of minutes.
 
     python benchmarks/holds/tin200_decode.py FOLDER OUT.safetensors PART ...
 
-Unpacks the joined .tar.xz parts into FOLDER, decodes every image, and writes the splits of `data.datasets`:
+Unpacks the concatenated .tar.xz parts into FOLDER, decodes every image, and writes the splits of `data.datasets`:
 90,000 training, 10,000 validation and 10,000 test images as uint8.
 """
 
@@ -29,19 +29,19 @@ CHUNK = 500
 
 
 def unpack(folder: Path, parts: Sequence[str]) -> None:
-    """The archive's files below FOLDER."""
+    """Unpack the archive into a folder."""
     joined = io.BytesIO(b"".join(Path(part).read_bytes() for part in parts))
     with lzma.open(joined) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
         tar.extractall(folder, filter="data")
 
 
 def decode(paths: Sequence[str]) -> np.ndarray:
-    """Some images as uint8 (N, 3, 64, 64)."""
+    """Decode images to uint8 (N, 3, 64, 64)."""
     return np.stack([np.asarray(open_image(path)).transpose(2, 0, 1) for path in paths])
 
 
 def read(files: ImageFiles) -> ImageSet:
-    """All images of a set, in order; processes, since the interpreter's lock holds threads back on small images."""
+    """Decode all images of a set, in order, in several processes: the GIL slows threads down on small images."""
     chunks = [files.paths[start : start + CHUNK] for start in range(0, len(files), CHUNK)]
     with multiprocessing.get_context("fork").Pool() as pool:
         images = np.concatenate(list(pool.imap(decode, chunks)))
@@ -50,10 +50,10 @@ def read(files: ImageFiles) -> ImageSet:
 
 def main() -> None:
     folder, out, *parts = sys.argv[1:]
-    begin = time.perf_counter()
+    start = time.perf_counter()
     if parts:
         unpack(Path(folder), parts)
-        print(f"unpacked in {time.perf_counter() - begin:.1f} s", flush=True)
+        print(f"unpacked in {time.perf_counter() - start:.1f} s", flush=True)
     train, test = (read(files) for files in tiny_imagenet(folder))
     train = train.shuffled(0)
     cut = len(train) * 9 // 10
@@ -62,7 +62,7 @@ def main() -> None:
         tensors |= {f"{name}_images": split.images.contiguous(), f"{name}_labels": split.labels.contiguous()}
     save_file(tensors, out + ".part")
     Path(out + ".part").rename(out)
-    print(f"decoded in {time.perf_counter() - begin:.1f} s", flush=True)
+    print(f"decoded in {time.perf_counter() - start:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

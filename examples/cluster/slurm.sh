@@ -28,7 +28,7 @@ mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}
 address=$(srun --nodes=1 --ntasks=1 -w "$head" hostname --ip-address | awk '{print $1}')
 
-# Each node runs Ray for as long as this script.
+# Start Ray on every node, for the lifetime of this script.
 srun --nodes=1 --ntasks=1 --overlap -w "$head" \
     ray start --head --node-ip-address "$address" --port "$port" --num-cpus "$cores" --num-gpus "$gpus" \
     --include-dashboard=false --block &
@@ -44,6 +44,6 @@ if (($(jobs -r | wc -l) < 1 + (others > 0))); then
     exit 1
 fi
 
-# The driver, on the head node: only it writes the run folder.
+# The driver runs on the head node; only it writes to the run folder.
 srun --nodes=1 --ntasks=1 --overlap -w "$head" \
     modebridge run "$recipe" --on "$address:$port" --out "$runs/$recipe" --shared "$runs/.checkpoints" "${@:2}"

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-__all__ = ["ModebridgeError", "first_line", "near"]
+__all__ = ["ModebridgeError", "first_line", "near", "plural"]
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -19,18 +19,31 @@ class ModebridgeError(ValueError):
 
 
 def near(name: str, known: Iterable[str], most: int = 5) -> str:
-    """The known names closest to `name`, as a phrase for the end of an error.
+    """The known names closest to `name`, as the end of an error message, with its full stop or question mark.
 
     >>> near("layers.21", ["layers.1", "layers.2", "head"])
-    'near ones: layers.2, layers.1'
-    >>> near("zzz", [])
-    'there are none'
+    'did you mean layers.2 or layers.1?'
+    >>> near("xyz", ["one", "two"]), near("xyz", [])
+    ('choose one of one, two.', 'there are none.')
     """
     names = list(known)
     if not names:
-        return "there are none"
-    close = difflib.get_close_matches(name, names, n=most, cutoff=0.4) or names[:most]
-    return "near ones: " + ", ".join(close)
+        return "there are none."
+    close = difflib.get_close_matches(name, names, n=most, cutoff=0.4)
+    if not close and len(names) == 1:
+        return f"use {names[0]}."
+    if not close:
+        return f"choose one of {', '.join(names[:most])}{', ...' if len(names) > most else ''}."
+    return f"did you mean {' or '.join(filter(None, (', '.join(close[:-1]), close[-1])))}?"
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "core"), plural(2, "core")
+    ('1 core', '2 cores')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def first_line(error: BaseException, most: int = 200) -> str:

@@ -226,7 +226,7 @@ def test_a_spec_by_hand():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"first.wait": ("hidden", None)}, "'first.wait'; near ones: first.weight"),
+        ({"first.wait": ("hidden", None)}, "'first.wait'; did you mean first.weight"),
         ({"first.bias": ("hidden", None)}, "one entry per dimension of 'first.bias', which has 1, but got 2"),
         ({"last.bias": ("hidden",)}, "one size, but got 8 in 'first.weight' and 3 in 'last.bias'"),
         ({"last.weight": (None, None)}, "same function, but its logits differ by"),

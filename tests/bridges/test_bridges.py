@@ -323,7 +323,7 @@ def test_bad_bridges():
     for kwargs, message in [
         ({"kind": "III"}, "'I' or 'II'"),
         ({"r": 1.5}, r"r to be in \[0, 1\]"),
-        ({"tap": "layers.99"}, "near ones"),
+        ({"tap": "layers.99"}, "did you mean"),
         ({"slim": 100}, "at least one channel"),
         ({"slim": 0}, "at least one channel"),
         ({"slim": -1, "tap": "layers.2"}, "at least one channel"),

@@ -79,9 +79,9 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
     assert [row["name"] for row in rows] == ["DE-1", "DE-1 + 1 bridge"]
     assert [path.name for path in tmp_path.iterdir()] == ["fast.onnx"]
     for words, said in (
-        (("--ways", "magic"), "ways to be of eager, compiled, onnx, but got 'magic'"),
-        (("--ways", "onnx"), "which runs whole and in one way"),
-        (("--only", "DE-1"), "which runs whole and in one way"),
+        (("--ways", "magic"), "Expected ways for device 'cpu', but got 'magic'; choose one of eager, compiled, onnx."),
+        (("--ways", "onnx"), "which can only run as a whole"),
+        (("--only", "DE-1"), "which can only run as a whole"),
     ):
         assert said in refused(str(tmp_path / "fast.onnx"), "--device", "cpu", *words)
 
@@ -90,23 +90,29 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
     ("arguments", "said"),
     [
         ([], "but got none"),
-        (["--recipe", "digits", "--batch", "0"], "Expected --batch to be numbers from 1"),
-        (["--recipe", "digits", "--batch", "a"], "Expected --batch to be numbers from 1"),
-        (["--recipe", "digits", "--batch", ","], "Expected --batch to be numbers from 1"),
-        (["--recipe", "digits", "--batch", "9" * 20], "Expected --batch to be numbers from 1 to 1,000,000"),
+        (["--recipe", "digits", "--batch", "0"], "Expected --batch to list numbers from 1"),
+        (["--recipe", "digits", "--batch", "a"], "Expected --batch to list numbers from 1"),
+        (["--recipe", "digits", "--batch", ","], "Expected --batch to list numbers from 1"),
+        (["--recipe", "digits", "--batch", "9" * 20], "Expected --batch to list numbers from 1 to 1,000,000"),
         (["--recipe", "digits", "--device", "tpu"], "Expected --device to be auto, cpu or cuda"),
-        (["--recipe", "digits", "--device", "cpu", "--ways", "graphs"], "Expected ways to be of"),
-        (["--recipe", "digits", "--device", "cpu", "--only", "DE-9"], "Expected --only to be of DE-1"),
+        (
+            ["--recipe", "digits", "--device", "cpu", "--ways", "graphs"],
+            "Expected ways for device 'cpu', but got 'graphs'",
+        ),
+        (
+            ["--recipe", "digits", "--device", "cpu", "--only", "DE-9"],
+            "Expected --only to name rows of the table, but got 'DE-9'; did you mean DE-",
+        ),
         (["--recipe", "digits", "--seconds", "0"], "Expected --seconds to be above 0"),
-        (["--recipe", "digits", "--threads", "0"], "Expected --threads to be between 1 and 4096"),
-        (["--recipe", "digits", "--device", "cpu", "--bf16"], "Expected --bf16 on a CUDA device"),
+        (["--recipe", "digits", "--threads", "0"], "Expected --threads to be from 1 to 4096"),
+        (["--recipe", "digits", "--device", "cpu", "--bf16"], "Expected a CUDA device for --bf16"),
         (["--recipe", "nothing"], "Expected a known recipe"),
         (
             ["--recipe", "digits", "--device", "cpu", "--ways", "magic"],
-            "ways to be of eager, compiled, onnx, but got 'm",
+            "Expected ways for device 'cpu', but got 'magic'",
         ),
-        (["--recipe", "digits", "--device", "cpu", "--ways", ""], "Expected --ways to name something"),
-        (["--recipe", "digits", "--device", "cpu", "--only", ","], "Expected --only to name something"),
+        (["--recipe", "digits", "--device", "cpu", "--ways", ""], "Expected --ways to list names"),
+        (["--recipe", "digits", "--device", "cpu", "--only", ","], "Expected --only to list names"),
         (["--recipe", "digits", "--seconds", "nan"], "Expected --seconds to be above 0"),
     ],
 )
@@ -132,7 +138,7 @@ def test_a_fuller_result_is_not_overwritten(folder):
     file.parent.mkdir()
     file.write_text('{"rows": [1, 2, 3]}')
     two = [str(folder), *QUICK[:2], "--batch", "1", *QUICK[4:], "--only", "DE-2"]
-    assert "it holds 3 and this would write 2; add --overwrite" in refused(*two)
+    assert "it has 3 and the new table would have 2; add --overwrite" in refused(*two)
     assert file.read_text() == '{"rows": [1, 2, 3]}'
     assert invoke(*two, "--overwrite").exit_code == 0
     assert len(json.loads(file.read_text())["rows"]) == 2
@@ -147,11 +153,11 @@ def test_tables_come_as_they_are_done_with_the_time_that_is_left(monkeypatch):
     monkeypatch.setattr(bench_command, "table_of", lambda results: done.append(f"table {results[0].batch}") or "")
     assert invoke("--recipe", "digits", *QUICK, "--only", "DE-2").exit_code == 0
     told = [text for text in done if text.startswith(("table", "4 rows", "1 of")) or "batch" in text]
-    assert told[0] == "4 rows in 2 tables, at least 0 s; compiling comes on top."
+    assert told[0] == "4 rows in 2 tables, at least 0 s, plus compilation."
     assert [text.partition(", about")[0] for text in told[1:]] == [
         "eager: batch 1",
         "table 1",
-        "1 of 2 tables",
+        "1 of 2 tables done",
         "eager: batch 2",
         "table 2",
     ]
@@ -162,7 +168,7 @@ def test_a_busy_machine_is_said(monkeypatch, load, busy):
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     result = invoke("--recipe", "digits", *QUICK[:2], "--batch", "1", *QUICK[4:], "--only", "DE-2", "--json")
-    assert ("The machine is busy: a load of 40.0 on 4 cores" in " ".join(result.stderr.split())) == busy
+    assert ("The machine is busy: load 40.0 on 4 cores" in " ".join(result.stderr.split())) == busy
     assert json.loads(result.stdout)["load"] == load
 
 

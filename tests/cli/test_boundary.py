@@ -152,7 +152,7 @@ def test_an_empty_path_is_not_the_current_folder(run, words, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     code, _, err = run(*words)
     assert code == MISTAKE
-    assert "empty one" in err or "got ''" in err
+    assert "empty string" in err or "got ''" in err
     assert not list(tmp_path.iterdir())
 
 
@@ -246,7 +246,7 @@ def test_ctrl_c_in_a_run_says_how_to_go_on(monkeypatch, tmp_path, new):
         out.mkdir()
     with pytest.raises(SystemExit):
         run_program(["run", "--out", str(out)], interrupts)
-    kept = f"; what is trained is kept in '{terminal.visible(str(out))}', and the same command goes on from there"
+    kept = f"; finished artefacts are kept in '{terminal.visible(str(out))}'; run the same command to resume"
     assert ended == ["; nothing had been trained yet" if new else kept]
 
 

@@ -22,7 +22,7 @@ def test_a_stage_under_way_has_its_node_device_epoch_rate_and_time_left() -> Non
     text = shown([state], 5)
     for part in ("curves 0-1", "running", "gpu-node-7", "cuda:2", "30/100", "12,346", "90 s"):
         assert part in text
-    assert "0 of 1 stages done" in text
+    assert "0 of 1 stage done" in text
 
 
 def test_a_small_screen_shows_what_is_under_way_first() -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from modebridge.cli.app import app
 from modebridge.cli.export_commands import examples
+from modebridge.cli.terminal import Screen
 from modebridge.data import load_digits
 from modebridge.deploy import Deployed
 from modebridge.recipes.demo import digits
@@ -56,6 +57,17 @@ def test_what_export_says(made):
     assert f"accuracy {100 * meta['scores']['accuracy']:.2f} %" in answer.stdout.replace("\n", " ")
 
 
+def test_long_steps_are_announced_on_a_terminal_only(made, monkeypatch):
+    root, exported, _ = made
+    assert "Reading members" not in exported.stderr
+    assert invoke("advise", root / "run", "--json").stderr == ""
+    monkeypatch.setattr(Screen, "is_terminal", property(lambda screen: screen.stderr))
+    announced = invoke("advise", root / "run", "--json")
+    assert json.loads(announced.stdout)["chosen"]
+    for step in ("Reading the predictions", "Comparing combinations of 9 members", "Scoring the choice"):
+        assert step in announced.stderr
+
+
 def test_good_images_are_answered_and_bad_ones_named(made):
     root, _, pixels = made
     answer = invoke("predict", root / "fast.onnx", root / "images", root / "nowhere.png", "--json")
@@ -64,7 +76,7 @@ def test_good_images_are_answered_and_bad_ones_named(made):
     assert set(found) == {"grey.png", "colour.PNG", "large.jpg"}
     assert "bad.png: Expected an image file" in answer.stderr
     assert "nowhere.png: Expected a file or a folder" in answer.stderr
-    assert "2 of 5 could not be read" in answer.stderr
+    assert "Skipped 2 of 5 images" in answer.stderr
     grey = found["grey.png"]
     wanted = Deployed.load(root / "fast.onnx")((pixels / 255.0).astype(np.float32)[None, None])
     assert grey["probabilities"] == pytest.approx(wanted.probabilities[0].tolist(), abs=1e-6)
@@ -134,14 +146,14 @@ def test_wrong_wishes(made):
     root, _, _ = made
     for more, message in (
         (("--grouped", "maybe"), "--grouped to be auto, yes or no"),
-        (("--plain", "--average-cost", "1.1"), "--average-cost with elastic files only"),
+        (("--plain", "--average-cost", "1.1"), "Expected --average-cost without --plain"),
         (("--average-cost", "0.5"), "at least the base's 1, but got 0.5"),
     ):
         answer = invoke("export", root / "run", root / "x.onnx", *more)
         assert message in str(answer.exception)
     assert not (root / "x.onnx").exists()
     answer = invoke("predict", root / "fast.onnx", root / "images", "--bridges", "7", "--json")
-    assert "between 0 and 2, but got 7" in str(answer.exception)
+    assert "from 0 to 2, but got 7" in str(answer.exception)
     assert answer.stdout == ""
 
 
@@ -167,7 +179,7 @@ def test_what_is_named_but_cannot_be_read_is_left_out(made, tmp_path):
     assert [record["file"].rsplit("/", 1)[-1] for record in lines(answer)] == ["grey.png"]
     for path in bad:
         assert f"{path}: Expected a file or a folder, but " in answer.stderr
-    assert "5 of 6 could not be read" in answer.stderr
+    assert "Skipped 5 of 6 images" in answer.stderr
 
 
 def test_a_file_of_an_earlier_version_is_noted(made, tmp_path):
@@ -175,7 +187,7 @@ def test_a_file_of_an_earlier_version_is_noted(made, tmp_path):
     old = unsealed(root / "fast.onnx", tmp_path / "old.onnx")
     answer = invoke("predict", old, root / "images" / "grey.png", "--json")
     assert (answer.exit_code, len(lines(answer))) == (0, 1)
-    assert " ".join(answer.stderr.split()).startswith(f"Note: '{old}' was written by an earlier modebridge")
+    assert " ".join(answer.stderr.split()).startswith(f"Note: '{old}' was written by an older modebridge")
 
 
 def installed(*arguments, **options):
@@ -202,8 +214,8 @@ def test_the_installed_program(made, tmp_path):
     own = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     done = installed(*as_others, told=[root / "fast.onnx", closed, root / "images" / "grey.png"], env=own | places)
     assert done.returncode == 1, done.stderr
-    assert f"{closed}: Expected a file that can be read, but got 'Permission denied'" in done.stderr
-    assert "1 of 2 could not be read" in done.stderr
+    assert f"{closed}: Expected a readable file, but got 'Permission denied'" in done.stderr
+    assert "Skipped 1 of 2 images that could not be read." in done.stderr
     assert "grey.png" in done.stdout.replace("\n", "")
     assert list(home.rglob("*")) == []
 
@@ -217,5 +229,5 @@ def test_a_wrong_command_of_the_installed_program(made, tmp_path):
     (tmp_path / "bad.onnx").write_bytes(data)
     done = installed(told=[tmp_path / "bad.onnx", root / "images"])
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"modebridge: Expected '{tmp_path / 'bad.onnx'}' to be as modebridge wrote it, but")
+    assert done.stderr.startswith(f"modebridge: Expected '{tmp_path / 'bad.onnx'}' to be intact, but")
     assert done.stderr.count("\n") == 1

@@ -60,7 +60,7 @@ def test_reading_verbs(folder):
     answer = invoke("run", "--out", folder, "--json")
     assert answer.exit_code == 0, answer.output
     assert json.loads(answer.stdout)["trained"] == []
-    assert "The folder is read-only: results and report are left as they are." in " ".join(answer.stderr.split())
+    assert "The folder is read-only: results and report were not updated." in " ".join(answer.stderr.split())
 
 
 def test_the_page_cannot_go_there(folder):

@@ -147,7 +147,7 @@ def test_imagenet_folders_are_split_as_the_authors_do(tmp_path: Path) -> None:
 
 
 def test_mistakes_with_folders(tmp_path: Path) -> None:
-    with pytest.raises(ModebridgeError, match="near ones: cifar10"):
+    with pytest.raises(ModebridgeError, match="did you mean cifar10"):
         load_set("cifar1", tmp_path)
     with pytest.raises(ModebridgeError, match=r"neither 'test.bin' nor 'test'"):
         load_set("cifar100", tmp_path)

@@ -172,7 +172,7 @@ def test_several_networks(tmp_path):
     with pytest.raises(ModebridgeError, match=r"to hold one ResNet, but got 2, '0', '1'; choose one with prefix="):
         load_mode(NET, file)
     assert [load_mode(NET, file, prefix=prefix).id for prefix in ("0", "1.")] == ids
-    with pytest.raises(ModebridgeError, match=r"prefix to be a place in .*, but got '2'; near ones: 0, 1"):
+    with pytest.raises(ModebridgeError, match=r"prefix to be a place in .*, but got '2'; choose one of 0, 1"):
         load_mode(NET, file, prefix="2")
 
 

@@ -30,7 +30,7 @@ DIFFERENT = {
     "shallower": (mlp(4, 5), "but got '1.weight', '1.bias' missing"),
     "renamed": (
         nn.ModuleDict({"0": nn.Linear(4, 5), "11": nn.Linear(5, 3)}),
-        "but got '1.weight', '1.bias' missing (near ones: 11.weight, 11.bias) and '11.weight', '11.bias' extra",
+        "but got '1.weight', '1.bias' missing (did you mean 11.weight or 11.bias?) and '11.weight', '11.bias' extra",
     ),
     "other names": (
         nn.ModuleDict({"a": nn.ParameterList([torch.ones(1)])}),

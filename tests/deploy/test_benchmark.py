@@ -58,7 +58,7 @@ def test_no_points_and_no_bridges():
 def test_a_race_has_every_line(entered):
     heard = []
     entered = [one for one in entered if "3" not in one.name]
-    found = race(entered, SPEC.image, "eager", [1, 3], seconds=0.01, told=heard.append)
+    found = race(entered, SPEC.image, "eager", [1, 3], seconds=0.01, log=heard.append)
     assert [(one.name, one.batch) for one in found] == [(one.name, batch) for batch in (1, 3) for one in entered]
     by_name = {one.name: one for one in found if one.batch == 3}
     assert by_name["DE-1"].ratio.median == by_name["DE-1"].flops == 1.0
@@ -112,7 +112,9 @@ def test_a_file_that_is_not_elastic_has_one_line(exported):
 def test_ways_of_a_cpu():
     ways, lacking = usable_ways("cpu", ["onnx", "eager"])
     assert (ways, lacking) == (["eager", "onnx"], [])
-    with pytest.raises(ModebridgeError, match="Expected ways to be of eager, compiled, onnx, but got 'graphs'"):
+    with pytest.raises(
+        ModebridgeError, match="Expected ways for device 'cpu', but got 'graphs'; choose one of eager, compiled, onnx"
+    ):
         usable_ways("cpu", ["graphs"])
 
 

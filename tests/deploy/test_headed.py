@@ -158,7 +158,7 @@ def test_what_metadata_says_twice(tmp_path):
     for change, words in (
         ({"heads": [4]}, "number of bridges with heads .* to be 2, .* but got 1"),
         ({"heads": [3, 2]}, "number of members .* to be 7, .* but got 6"),
-        ({"heads": [4, 0]}, "'heads' .* to be a list of whole numbers of at least 1"),
+        ({"heads": [4, 0]}, "'heads' .* to be a list of integers of at least 1"),
     ):
         with pytest.raises(ModebridgeError, match=words):
             said_of(change)
@@ -231,11 +231,11 @@ def test_a_temperature_for_every_number_of_bridges(said, tmp_path):
     torch.testing.assert_close(answers[unsure], wanted[unsure], rtol=0, atol=1e-12)
     last = trade_off(members, labels, 2, fitted, 2.0, 0.3)[-1]
     assert (last.share, last.cost) == (1.0, pytest.approx(2.3))
-    with pytest.raises(ModebridgeError, match=r"those of whole bridges, \[0, 3, 4, 6\], but got 2"):
+    with pytest.raises(ModebridgeError, match=r"besides the bases to be one of \[0, 3, 4, 6\], but got 2"):
         gated(members[:4], 2, fitted, 0.7)
-    with pytest.raises(ModebridgeError, match=r"those of the 6 members after the bases, but got \[3, 1\]"):
+    with pytest.raises(ModebridgeError, match=r"the 6 members after the bases, but got \[3, 1\]"):
         fit_temperatures(members, labels, 2, heads=[3, 1])
-    with pytest.raises(ModebridgeError, match=r"number of heads for each of 3 bridges, but got \(3, 2\)"):
+    with pytest.raises(ModebridgeError, match=r"one number of heads per bridge, for 3 bridges, but got \(3, 2\)"):
         Temperatures(1.0, (1.0,) * 4, (3, 2)).check(3)
     # In a file they are those of `valid`, the full one the ensemble's own.
     own, batch = headed(), images(60)

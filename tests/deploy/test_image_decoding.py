@@ -95,7 +95,7 @@ def test_every_mode_is_read_as_pillow_converts_it(mode):
 
 
 def test_channels_that_files_do_not_have():
-    with pytest.raises(ModebridgeError, match="1 or 3 channels"):
+    with pytest.raises(ModebridgeError, match="1 or 3 input channels"):
         from_bytes(png(COLOUR), (4, 4, 6))
 
 
@@ -117,9 +117,9 @@ def test_lists_are_taken_as_they_are():
         ([[[0.5]], [[0.5, 0.1]]], "something else"),
         ({"a": 1}, "something else"),
         ([[["x"]]], "something else"),
-        ([[[1.5]]], "outside"),
-        ([[[-0.1]]], "outside"),
-        ([[[float("nan")]]], "outside"),
+        ([[[1.5]]], "out of range"),
+        ([[[-0.1]]], "out of range"),
+        ([[[float("nan")]]], "out of range"),
     ],
 )
 def test_bad_lists_are_a_sentence(values, said):
@@ -130,7 +130,7 @@ def test_bad_lists_are_a_sentence(values, said):
 def test_pictures_of_sixteen_bits_are_refused_and_turned_ones_turned():
     buffer = io.BytesIO()
     Image.fromarray(np.array([[0, 20000], [40000, 65535]], np.uint16)).save(buffer, "PNG")
-    with pytest.raises(ModebridgeError, match="8 bits a channel, but got mode 'I;16'"):
+    with pytest.raises(ModebridgeError, match="8 bits per channel, but got mode 'I;16'"):
         from_bytes(buffer.getvalue(), (1, 2, 2))
     # A camera held upright: the file lies on its side and says so.
     buffer, exif = io.BytesIO(), Image.Exif()

@@ -137,20 +137,20 @@ def test_what_a_file_of_tokens_does_not_take(done, tmp_path):
     for wrong, words in (
         (torch.rand(2, 3, 8, 8), r"inputs by name \(input_ids, attention_mask, token_type_ids\), but got Tensor"),
         ({"input_ids": good["input_ids"]}, "'attention_mask' is missing"),
-        ({**good, "bias": torch.ones(2)}, "got 'bias' too, which this file does not take"),
+        ({**good, "bias": torch.ones(2)}, "but also got 'bias', which this file does not take"),
         ({**good, "input_ids": torch.rand(2, LENGTH)}, "Expected input_ids as int64, but got float32"),
         ({**good, "input_ids": torch.ones(2, 4).long()}, r"input_ids of shape \(B, 6\), but got \(2, 4\); pad or cut"),
-        ({**good, "input_ids": torch.ones(3, LENGTH).long()}, "as many rows of every input, but got 2, 3"),
+        ({**good, "input_ids": torch.ones(3, LENGTH).long()}, "the same number of rows, but got 2, 3"),
         ({**good, "input_ids": torch.full((2, LENGTH), WORDS)}, f"Expected '{done.path}' to run on these inputs, but"),
     ):
         with pytest.raises(ModebridgeError, match=words):
             file(wrong)
-    with pytest.raises(ModebridgeError, match="takes images to time"):
+    with pytest.raises(ModebridgeError, match="a file that takes images, but"):
         race_file(file, [1])
     (tmp_path / "a.png").write_bytes(b"")
     result = CliRunner().invoke(app, ["predict", str(done.path), str(tmp_path / "a.png")])
     assert isinstance(result.exception, ModebridgeError)
-    words = r"takes images \(C, H, W\), but '.*' takes input_ids \(6,\) of int64, .*; ask it in Python"
+    words = r"takes images \(C, H, W\), but '.*' takes input_ids \(6,\) of int64, .*; run it in Python"
     assert re.search(words, str(result.exception))
     with pytest.raises(ModebridgeError, match=words):
         file.image_shape()
@@ -228,7 +228,7 @@ def test_made_up_tokens_are_the_examples(own):
         ({}, "example to hold at least one image"),
         ({"texts": ["a"]}, "example to hold at least one image"),
         ((3, 8, 8), "a batch or a dict of tensors, but got tuple"),
-        ({"used": torch.ones(1, 2)}, "names of their own, but got 'used'"),
+        ({"used": torch.ones(1, 2)}, "not to have reserved names, but got 'used'"),
         ({"ids": torch.ones(1, 2).to(torch.uint8)}, r"'ids' \(B, ...\) of float32, int64"),
         ({"a": torch.ones(1, 2), "b": torch.ones(2, 2)}, "one batch size, but got 1, 2"),
         ({"input_ids": torch.full((1, LENGTH), WORDS), "attention_mask": torch.ones(1, LENGTH)}, "run on one row of"),

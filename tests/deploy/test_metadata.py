@@ -116,7 +116,7 @@ def test_programs_that_are_not_what_their_metadata_says(little_pt2, tmp_path):
     plan["reads"][0] = [[1, "nowhere"]]
     for change, words in (
         ({"elastic": False}, "but 'model' is missing"),
-        ({"plan": plan}, "what a bridge reads and no base gives"),
+        ({"plan": plan}, "the list of taps that bridges read but no base has"),
         ({"plan": {}}, "to be taps by base and reads by bridge"),
     ):
         with pytest.raises(ModebridgeError, match=words):
@@ -147,7 +147,7 @@ def test_files_of_other_tools(source, tmp_path, capfd):
         assert f"'{path}'" in str(caught.value)
         assert "\n" not in str(caught.value)
     weights = (tmp_path / f"weights{source.suffix}").rename(tmp_path / "weights.pt")
-    with pytest.raises(ModebridgeError, match=r"ending in .onnx or .pt2, but got '.*weights.pt'; make one"):
+    with pytest.raises(ModebridgeError, match=r"ending in .onnx or .pt2, but got '.*weights.pt'; create one"):
         Deployed.load(weights)
     captured = capfd.readouterr()
     assert captured.out + captured.err == "", "the runtimes say nothing of their own"
@@ -161,7 +161,9 @@ def test_good_files_of_other_tools(tmp_path):
     onnx.save(model, tmp_path / "a.onnx")
     torch.export.save(torch.export.export(nn.Linear(2, 2), (torch.zeros(1, 2),)), tmp_path / "a.pt2")
     for name in ("a.onnx", "a.pt2"):
-        with pytest.raises(ModebridgeError, match=rf"{name}' to be written by modebridge, but it has no metadata"):
+        with pytest.raises(
+            ModebridgeError, match=rf"{name}' to be written by modebridge, but it has no modebridge metadata"
+        ):
             Deployed.load(tmp_path / name)
     entry = model.metadata_props.add(key="modebridge", value="?" * 5)
     assert entry.value == "?????"
@@ -173,11 +175,11 @@ def test_good_files_of_other_tools(tmp_path):
 @pytest.mark.parametrize(
     ("wish", "words"),
     [
-        ({"scores": {"accuracy": torch.ones(1)}}, "to be kept in '.*fast.onnx', but got 'Object of type Tensor"),
+        ({"scores": {"accuracy": torch.ones(1)}}, "to store in '.*fast.onnx', but got 'Object of type Tensor"),
         ({"classes": ["\ud800"] * 10}, "'classes' in the metadata of '.*fast.onnx' to be a list of names"),
         (
             {"threshold": float("nan")},
-            "'threshold' in .*fast.onnx' .* but got NaN; give export others",
+            "'threshold' in .*fast.onnx' .* but got NaN; check what you pass to export",
         ),
         ({"names": [1, 2]}, "'members' in the metadata of '.*fast.onnx'"),
     ],

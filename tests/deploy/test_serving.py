@@ -235,5 +235,5 @@ def test_settings_that_cannot_be(change, said):
 
 
 def test_a_port_in_use_is_a_sentence(url):
-    with pytest.raises(ModebridgeError, match="another program uses it"):
+    with pytest.raises(ModebridgeError, match="another program is using it"):
         check_config(ServeConfig(port=urlsplit(url).port))

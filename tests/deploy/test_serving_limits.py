@@ -71,7 +71,7 @@ def shared(nursery, exported):
 def server(shared):
     """And none of these tests makes it say anything, or is an error of its own."""
     yield shared
-    assert shared.said().endswith("Ctrl-C stops it.")
+    assert shared.said().endswith("press Ctrl-C to stop.")
     assert 'modebridge_requests_total{code="500"}' not in counts(shared.url)
 
 
@@ -138,7 +138,7 @@ def test_requests_have_so_much_room_together():
     budget = ByteBudget(100)
     with budget.share() as first, budget.share() as second:
         first.take(60)
-        with pytest.raises(HTTPException, match="Expected requests of 100 bytes together"):
+        with pytest.raises(HTTPException, match="Expected at most 100 bytes in all requests"):
             second.take(60)
     with budget.share() as third:
         third.take(100)
@@ -170,7 +170,7 @@ def test_a_worker_that_hangs_is_told_of(server):
             answers = list(clients.map(lambda _: ask(server.url, SMALL), range(3)))
         took = time.monotonic() - begin
         assert [status for status, _ in answers] == [504] * 3
-        assert "Expected an answer within 2 s" in json.loads(answers[0][1])["detail"]
+        assert "Expected a result within 2 s" in json.loads(answers[0][1])["detail"]
         assert QUEUE <= took < QUEUE + 5
         assert server.health() == 503
         # What needs no worker is still answered.
@@ -218,7 +218,7 @@ def test_ctrl_c_while_it_starts(own):
     own.worker()
     own.press_ctrl_c()
     assert own.ended() == 0
-    assert own.said().endswith("Ctrl-C stops it.")
+    assert own.said().endswith("press Ctrl-C to stop.")
 
 
 @pytest.mark.slow
@@ -234,7 +234,7 @@ def test_ctrl_c_twice_does_not_wait_for_requests(own):
         own.press_ctrl_c()
         assert own.ended() == 130
         assert isinstance(asked.exception(timeout=10), OSError)
-    assert own.said().endswith("Ctrl-C stops it.")
+    assert own.said().endswith("press Ctrl-C to stop.")
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ def test_temperatures_are_those_of_each_partial_mean(said):
     assert found.by_bridges == pytest.approx([fit_temperature(members[:m].mean(0), labels) for m in (2, 3, 4, 5)])
     one = fit_temperatures(members[:1], labels, bases=1)
     assert one.by_bridges == (one.first,)
-    with pytest.raises(ModebridgeError, match="between 1 and 5 bases"):
+    with pytest.raises(ModebridgeError, match="bases to be from 1 to 5"):
         fit_temperatures(members, labels, bases=6)
 
 

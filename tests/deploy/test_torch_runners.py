@@ -59,7 +59,7 @@ def test_stacked_says_what_the_ensemble_says(norm, modes, images):
 
 
 def test_bridges_cannot_be_stacked():
-    with pytest.raises(ModebridgeError, match="modes alone to be stacked, but got 3 bridges"):
+    with pytest.raises(ModebridgeError, match="no bridges to stack modes, but got 3 bridges"):
         Vmapped(ensemble())
 
 

@@ -56,7 +56,7 @@ def test_scores_by_hand() -> None:
     assert scored.nll == pytest.approx(float(-tempered[torch.arange(len(labels)), labels].log().mean()), abs=1e-8)
     assert scored.nll_interval is not None
     assert scored.nll_interval[0] < scored.nll < scored.nll_interval[1]
-    with pytest.raises(ModebridgeError, match="near ones: mode-"):
+    with pytest.raises(ModebridgeError, match="did you mean mode-"):
         found.score(["mode-9"])
     with pytest.raises(ModebridgeError, match="to have members"):
         found.score([])

@@ -257,6 +257,6 @@ def test_refusals():
         module_cost(net, (1, 8, 8), convention="printed")
     with pytest.raises(ModebridgeError, match="modes to be at least 0"):
         combination_cost(net, (1, 8, 8), -1)
-    with pytest.raises(ModebridgeError, match=r"near ones: layers\.3"):
+    with pytest.raises(ModebridgeError, match=r"did you mean layers\.3"):
         feature_shapes(net, (1, 8, 8), ["layers.33"])
     assert feature_shapes(net, (1, 8, 8), []) == {}

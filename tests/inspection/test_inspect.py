@@ -206,11 +206,9 @@ def test_refusals_say_why():
         "two": "returns dict, not a tensor",
         "head": "returns the logits themselves",
     }
-    with pytest.raises(
-        ModebridgeError, match=r"a bridge can read, but it gives torch\.int64, not floats; near ones: fine"
-    ):
+    with pytest.raises(ModebridgeError, match=r"a bridge can read, but it gives torch\.int64, not floats; use fine"):
         seen.tap("whole")
-    with pytest.raises(ModebridgeError, match="submodule of Odd, but got 'fin'; near ones: fine"):
+    with pytest.raises(ModebridgeError, match="submodule of Odd, but got 'fin'; did you mean fine"):
         seen.tap("fin")
     assert seen.tap("fine").shape == (4,)
 

@@ -45,7 +45,7 @@ def test_skeleton_is_a_copy_with_its_own_mode():
 
 
 def test_a_tap_that_does_not_exist_lists_the_near_ones():
-    with pytest.raises(ModebridgeError, match=r"'layers\.33'; near ones: .*layers\.3"):
+    with pytest.raises(ModebridgeError, match=r"'layers\.33'; did you mean .*layers\.3"):
         Tapped(tiny_net(), ["layers.33"])(torch.rand(1, 1, 8, 8))
     with pytest.raises(ModebridgeError, match="submodule"):
         Tapped(tiny_net(), [""])(torch.rand(1, 1, 8, 8))

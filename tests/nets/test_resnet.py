@@ -99,7 +99,7 @@ def test_same_seed_same_weights_whatever_the_global_generator():
 
 
 def test_unknown_names():
-    with pytest.raises(ModebridgeError, match="near ones: cifar10"):
+    with pytest.raises(ModebridgeError, match="did you mean cifar10"):
         resnet("cifar-10")
     with pytest.raises(ModebridgeError, match="'frn' or 'bn'"):
         resnet("cifar10", "ln")  # type: ignore[arg-type]

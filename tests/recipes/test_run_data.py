@@ -289,7 +289,7 @@ def test_mistakes_with_a_folder(tmp_path: Path) -> None:
     pictures(tmp_path / "train", "cat", count=2)
     with pytest.raises(ModebridgeError, match="enough training images to cut off 2 held-out splits, but got 2"):
         RunData(recipe_on(f"folder:{tmp_path}", size=8))
-    with pytest.raises(ModebridgeError, match=r"known data set, but got 'foo'.* or folder:PATH, or FILE.py:FUNCTION"):
+    with pytest.raises(ModebridgeError, match=r"a known data set, folder:PATH or FILE.py:FUNCTION, but got 'foo'; "):
         check_recipe(recipe_on("foo"))
     with pytest.raises(ModebridgeError, match=r"data.size to be 0 for digits"):
         recipe_on("digits", size=32)

@@ -50,10 +50,10 @@ def test_one_setting_changes_and_no_other(setting: str, key: str, value: object)
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("mode.epoch=3", "got 'mode.epoch'; near ones: mode.epochs"),
-        ("mod.epochs=3", "near ones: mode.epochs"),
+        ("mode.epoch=3", "got 'mode.epoch'; did you mean mode.epochs"),
+        ("mod.epochs=3", "did you mean mode.epochs"),
         ("mode=3", "set one of mode.epochs, mode.lr"),
-        ("modes.x=3", "got 'modes.x'; near ones: modes"),
+        ("modes.x=3", "got 'modes.x'; did you mean modes"),
         ("modes=three", "modes to be an integer, but got 'three'"),
         ("modes=2.5", "modes to be an integer"),
         ("mixup=much", "mixup to be a number"),

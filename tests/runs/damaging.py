@@ -49,7 +49,7 @@ class Heard:
 
     def names(self, place: str) -> bool:
         """Whether a file is named, by itself or by the artefact that it belongs to."""
-        said = "\n".join(line for line in self.said.splitlines() if not line.startswith("Settings of"))
+        said = "\n".join(line for line in self.said.splitlines() if not line.startswith("Using settings from"))
         return place in said or (place.count("/") == 2 and place.rpartition("/")[0] in said)
 
 

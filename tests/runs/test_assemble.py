@@ -81,7 +81,7 @@ def test_a_cascade_is_exported_as_it_was_scored(run, mean):
     ("members", "message"),
     [
         (["I-0-1-small"], "Expected mode-0 to be a member, because I-0-1-small reads it"),
-        (["mode-9"], "Expected a member of this run, but got 'mode-9'; near ones: mode-"),
+        (["mode-9"], "Expected a member of this run, but got 'mode-9'; did you mean mode-"),
         (["mode-0", "curve-0-1"], "modes and bridges to export, but got 'curve-0-1'"),
     ],
 )

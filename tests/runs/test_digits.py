@@ -121,11 +121,11 @@ def test_an_equivalent_beyond_the_reference_is_a_dash(result):
 
 
 def test_unknown_recipe_and_too_few_modes():
-    with pytest.raises(ModebridgeError, match="near ones: digits"):
+    with pytest.raises(ModebridgeError, match="did you mean digits"):
         find_recipe("digit")
     with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
         replace(small(), modes=1)
-    with pytest.raises(ModebridgeError, match="to be a known data set, but got"):
+    with pytest.raises(ModebridgeError, match=r"to be a known data set, folder:PATH or FILE.py:FUNCTION, but got"):
         run_recipe(replace(small(), data=replace(small().data, name="mnist")))
 
 

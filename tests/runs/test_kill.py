@@ -59,7 +59,7 @@ def test_what_depends_on_a_change_is_trained_again_and_nothing_else(alone, tmp_p
     before, seen = artefacts(folder), set()
     changed = replace(small(), curve=replace(small().curve, weight_decay=0.5))
     run_recipe(changed, folder=RunFolder(folder), progress=lambda stage, *_: seen.add(stage))
-    assert seen == {"curves", "bridges", "scores"}
+    assert seen == {"curves", "bridges", "scores", "figures"}
     after = artefacts(folder)
     assert {name for name in before if before[name] != after[name]} >= {"curves/0-1/weights.safetensors"}
     assert all(before[name] == after[name] for name in before if name.startswith("modes/"))

@@ -235,9 +235,9 @@ def test_a_finished_folder_that_is_read_only(whole: Path) -> None:
         before = {name: (copy / name).read_bytes() for name in files_of(copy)}
         with read_only(copy):
             heard = hear("run", copy)
-            assert "read-only: results and report are left as they are" in heard.said
+            assert "read-only: results and report were not updated" in heard.said
             assert hear("advise", copy).shown is not None
-            assert "choose a place with --out FILE" in hear("report", copy).said
+            assert "choose a path with --out FILE" in hear("report", copy).said
             with pytest.raises(ModebridgeError, match=r"because times\.json must be written, but it is read"):
                 RunFolder(copy).files.write({"times.json": "{}"})
             with pytest.raises(ModebridgeError, match=r"settings change .*it is read-only; choose another"):

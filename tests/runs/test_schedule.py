@@ -138,7 +138,7 @@ def test_two_drivers_on_one_folder_are_refused(tmp_path: Path) -> None:
     with RunFolder(tmp_path).alone():
         result = CliRunner().invoke(app, ["run", "digits", "--out", str(tmp_path), "--on", "ray"])
     assert isinstance(result.exception, ModebridgeError)
-    assert "Expected no other run to be at work" in str(result.exception)
+    assert "Expected no other run to use" in str(result.exception)
 
 
 def test_without_ray_a_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,8 +44,8 @@ def test_it_runs_by_the_program(made: tuple[Path, str]) -> None:
         "DE-2",
         "SWA",
         "DE-2 (SWA)",
-        "SWA + 1 bridges I small",
-        "SWA + 1 bridges I medium",
+        "SWA + 1 bridge I small",
+        "SWA + 1 bridge I medium",
         "DE-2 (SWA) + 1 bridge II small",
     ]
 
@@ -88,13 +88,13 @@ def test_the_papers_rows_stand_beside_ours(monkeypatch: pytest.MonkeyPatch) -> N
     assert printed == {
         "SWA": "1.519 ± 0.01",
         "DE-2 (SWA)": "1.400 ± 0.003",
-        "SWA + 1 bridges I small": "1.435 ± 0.004",
+        "SWA + 1 bridge I small": "1.435 ± 0.004",
         "SWA + 2 bridges I small": "1.403 ± 0.003",
         "SWA + 3 bridges I small": "1.387 ± 0.001",
-        "SWA + 1 bridges I medium": "1.422 ± 0.004",
+        "SWA + 1 bridge I medium": "1.422 ± 0.004",
         "SWA + 2 bridges I medium": "1.386 ± 0.004",
         "SWA + 3 bridges I medium": "1.369 ± 0.002",
         "SWA + 4 bridges I medium": "1.359 ± 0.001",
     }
-    with pytest.raises(ModebridgeError, match="base to be sgd for study swa"):
+    with pytest.raises(ModebridgeError, match="base to be sgd for the study swa"):
         run_study("swa", Answering(replace(tiny(), base="swa")))  # type: ignore[arg-type]

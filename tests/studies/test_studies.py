@@ -17,8 +17,8 @@ from modebridge.studies.sheet import Sheet, paper_numbers, runs
 from tests.runs.small import finished, small
 
 ROWS = {
-    "type1": ["DE-1", "DE-1 + 1 bridges I small", "DE-1 + 2 bridges I medium", "DE-1 + 2 Bezier", "DE-3"],
-    "type2": ["DE-2", "DE-2 + 1 bridges II small", "DE-3 + 3 bridges II medium", "DE-3 + 3 Bezier"],
+    "type1": ["DE-1", "DE-1 + 1 bridge I small", "DE-1 + 2 bridges I medium", "DE-1 + 2 Bezier", "DE-3"],
+    "type2": ["DE-2", "DE-2 + 1 bridge II small", "DE-3 + 3 bridges II medium", "DE-3 + 3 Bezier"],
     "correspondence": ["Match type I bridge", "Other type II bridge", "Other Bezier"],
     "r-position": ["DE-2", "DE-2 + r = 0.1", "DE-2 + r = 0.9"],
     "r-ablation": ["DE-1", "DE-1 + bridge I at r = 0.1", "DE-1 + bridge I at r = 1"],
@@ -142,5 +142,5 @@ def test_runs_turn_the_partners() -> None:
     recipe = replace(find_recipe("cifar10"), modes=6)
     assert runs(recipe) == [[0, 1, 2, 3, 4, 5], [0, 2, 3, 4, 5, 1], [0, 3, 4, 5, 1, 2], [0, 4, 5, 1, 2, 3]]
     assert runs(recipe, 3) == [[0, 1, 2], [0, 2, 1]]
-    with pytest.raises(ModebridgeError, match="near ones: type"):
+    with pytest.raises(ModebridgeError, match="did you mean type"):
         run_study("type", Run(small()))

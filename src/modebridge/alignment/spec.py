@@ -28,7 +28,7 @@ def from_spec(spec: Spec, state: Params) -> Groups:
     for name, dims in spec.items():
         if name not in state:
             raise ModebridgeError(
-                f"Expected the spec to name weights of the network, but got '{name}'; {near(name, state)}."
+                f"Expected the spec to name weights of the network, but got '{name}'; {near(name, state)}"
             )
         if len(dims) != state[name].dim():
             raise ModebridgeError(

@@ -84,7 +84,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
                 if source not in known:
                     raise ModebridgeError(
                         f"Expected bridge '{name}' to read one of the {len(modes)} modes given, but it reads a mode "
-                        f"{source[:8]} that is not among them; {near(source[:8], [m.id[:8] for m in modes])}."
+                        f"{source[:8]} that is not among them; {near(source[:8], [m.id[:8] for m in modes])}"
                     )
         # Run only the networks that are needed: targets, and modes whose features are read.
         read = {source for bridge in bridges.values() for source in bridge.reads}

@@ -1,4 +1,4 @@
-"""The command line: one verb per thing a person wants."""
+"""The command line: one verb per task."""
 
 from modebridge.cli.start import main
 

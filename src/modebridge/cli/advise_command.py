@@ -1,4 +1,4 @@
-"""`modebridge advise`: what to use under a budget, and the command that makes a file of it."""
+"""`modebridge advise`: the best members for a cost budget, and the command to export them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from modebridge.cli.show_commands import existing, naming_damage, plain_table
-from modebridge.cli.terminal import say, screen
-from modebridge.errors import ModebridgeError
+from modebridge.cli.terminal import note, say, screen
+from modebridge.errors import ModebridgeError, plural
 from modebridge.evaluate import Advice, Answers, Choice, Effort, advise
 from modebridge.nets import check_mean
 from modebridge.recipes import Recipe
@@ -27,26 +27,27 @@ from modebridge.runs.estimate import member_times
 
 __all__ = ["advise_run"]
 
-WITHIN, BEYOND = 9, 4
-"""How many cheaper and dearer choices are shown beside the one that is advised."""
+CHEAPER, DEARER = 9, 4
+"""How many cheaper and more expensive choices are shown besides the recommended one."""
 
 
 def advise_run(
     path: Path, budget: float, by: str, mean: str, as_json: bool, train: float | None = None, have: int | None = None
 ) -> None:
-    """The best combination or cascade under a budget, what it scores on the test split, and the front.
+    """Print the best combination or cascade for a budget, its test score, and the Pareto front.
 
     Args:
-        path: of the run folder.
-        budget: of a forward pass, in networks.
-        by: in which unit.
-        mean: how members become one.
-        as_json: whether to print plain data.
-        train: what may be trained, in epochs of one network; None for no limit.
-        have: how many modes are trained already; None for those that the run was given.
+        path: the run folder.
+        budget: maximum cost of a forward pass, in multiples of one network.
+        by: unit of cost: "flops", "params" or "time".
+        mean: how members are averaged.
+        as_json: print JSON.
+        train: maximum training, in epochs of one network; None for no limit.
+        have: number of modes already trained; None for those given to the run.
     """
     kind = check_mean(mean)
     folder = existing(path)
+    note("Reading the predictions of all members ...")
     with naming_damage(folder):
         recipe, seed = find_recipe_of(folder)
         answers = read_answers(folder)
@@ -55,11 +56,13 @@ def advise_run(
         say(sentence, style="yellow")
     prices = _prices(answers, recipe, seed, by, folder)
     effort = _effort(answers, recipe, seed, folder, train, have)
-    # A cascade keeps all of its members in memory.
+    note(f"Comparing combinations of {plural(len(answers.costs), 'member')} on the validation split ...")
+    # A cascade keeps all of its members in memory, so it does not save parameters.
     advice = advise(answers, budget, prices, cascades=by != "params", mean=kind, effort=effort)
     chosen = advice.chosen
-    # After the choice, and only of what was chosen: the lowest of many validation scores flatters itself.
+    # The test split is used after the choice and only for it: the lowest of many validation scores is optimistic.
     one = next(name for name, cost in answers.costs.items() if not cost.reads and not cost.alone)
+    note("Scoring the choice on the test split ...")
     tested = answers.score(chosen.members, threshold=chosen.threshold, mean=kind, intervals=True)
     alone = answers.score([one])
     if as_json:
@@ -75,92 +78,90 @@ def advise_run(
     unit = {"flops": "FLOPs", "params": "params", "time": "time"}[by]
     training = ["training"] if effort is not None else []
     table = plain_table("", unit, *training, "valid NLL", "valid ACC %", "members", text=(0, 4 + len(training)))
-    # One screen: what is within the budget, and what a little more would buy.
+    # One screen: what the budget allows, and what a little more would buy.
     place = advice.front.index(chosen)
-    shown = advice.front[max(0, place - WITHIN) : place + 1 + BEYOND]
+    shown = advice.front[max(0, place - CHEAPER) : place + 1 + DEARER]
     for choice in shown:
         mark = "*" if choice == chosen else ""
         epochs = [] if choice.training is None else [f"{choice.training:,.0f}"]
         cells = (f"x{choice.cost:.3f}", *epochs, f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
-        table.add_row(mark, *cells, _words(choice))
+        table.add_row(mark, *cells, _described(choice))
     console.print(table)
     if len(shown) < len(advice.front):
         console.print(
-            f"{len(shown)} of {len(advice.front)} that nothing as cheap beats; the others, up to "
-            f"x{advice.front[-1].cost:.2f}: --json."
+            f"Showing {len(shown)} of {len(advice.front)} Pareto-optimal choices; --json lists all, up to "
+            f"x{advice.front[-1].cost:.2f}."
         )
     average = " on average" if chosen.threshold is not None else ""
     console.print(
-        f"* Use {_words(chosen)}{' of the images' if average else ''}: x{chosen.cost:.3f} {unit} of one "
+        f"* Use {_described(chosen)}{' of the images' if average else ''}: x{chosen.cost:.3f} {unit} of one "
         f"network{average}, validation NLL {chosen.nll:.4f}, the lowest {'' if advice.whole >= budget else 'found '}"
         f"within x{budget:g}. " + _looked_at(advice)
     )
     if chosen.training is not None:
-        limit = "" if train is None else f" of the {train:g} that may be spent"
+        limit = "" if train is None else f" of the {train:g} allowed"
         already = have if have is not None else given_modes_of(folder, recipe.modes)
         console.print(
-            f"Training it takes {chosen.training:,.0f} epochs of one network{limit}, with all that it is made from; "
-            + ("no mode is there yet." if not already else f"the modes that are there ({already}) cost nothing.")
+            f"Training it and everything it depends on takes {chosen.training:,.0f} epochs of one network{limit}; "
+            + ("no mode is trained yet." if not already else f"{plural(already, 'mode')} already trained.")
         )
     low, high = tested.nll_interval or (math.nan, math.nan)
-    asked = f" (all members are asked about {100 * tested.asked:.1f} % of its images)" if average else ""
+    share = f" (all members run on {100 * tested.asked:.1f} % of its images)" if average else ""
     console.print(
-        f"Chosen on the validation split ({len(answers.valid_labels)} images), whose NLL is therefore too good; on the "
-        f"test split, which took no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to {high:.4f}), "
-        f"accuracy {100 * tested.accuracy:.2f} %{asked}; {one} alone has NLL {alone.nll:.4f}, accuracy "
+        f"It was chosen on the validation split ({plural(len(answers.valid_labels), 'image')}), so that NLL is "
+        f"optimistic. On the test split, which played no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to "
+        f"{high:.4f}), accuracy {100 * tested.accuracy:.2f} %{share}; {one} alone has NLL {alone.nll:.4f}, accuracy "
         f"{100 * alone.accuracy:.2f} %."
     )
     other = advice.other_mean
     if other.nll < chosen.nll and len(chosen.members) > 1:
         console.print(
-            f"By the {other.mean} mean of the same members the validation NLL is {other.nll:.4f}; what is best by it: "
-            f"--mean {other.mean}."
+            f"With the {other.mean} mean of the same members, the validation NLL is {other.nll:.4f}; to choose by that "
+            f"mean: --mean {other.mean}."
         )
-    console.print(f"Export it: {_export_command(path, chosen, by)}", soft_wrap=True)
+    console.print(f"To export it: {_export_command(path, chosen, by)}", soft_wrap=True)
 
 
-def _words(choice: Choice) -> str:
-    """What a choice runs; of a cascade the further members with the share of images that they are asked about."""
+def _described(choice: Choice) -> str:
+    """The members of a choice; for a cascade, with the share of images on which the further members run."""
     if choice.threshold is None:
         return " + ".join(choice.members)
     return f"{choice.members[0]}, then {' + '.join(choice.members[1:])} for {100 * choice.asked:.0f} %"
 
 
 def _export_command(path: Path, chosen: Choice, by: str) -> str:
-    """What makes a file of just that."""
+    """The command that exports a choice."""
     command = f"modebridge export {path} fast.onnx --members {','.join(chosen.members)}"
     if chosen.threshold is not None:
-        # An average cost is one of FLOPs; a threshold for an average time has to be given itself.
+        # --average-cost is in FLOPs, so a cascade chosen by time is given by its threshold.
         flops = by == "flops"
         command += f" --average-cost {chosen.average_cost:g}" if flops else f" --threshold {chosen.threshold:.8g}"
     return command + (f" --mean {chosen.mean}" if chosen.mean != "probability" else "")
 
 
 def _looked_at(advice: Advice) -> str:
-    """How far the front is the true one."""
+    """How much of the front comes from an exhaustive search."""
     if math.isinf(advice.whole):
-        return f"All {advice.looked_at:,} combinations were looked at."
-    beyond = (
-        f"up to x{advice.whole:g}, beyond it the best that a beam search found" if advice.whole else "by beam search"
-    )
-    return f"{advice.looked_at:,} combinations were looked at: {'all ' if advice.whole else ''}{beyond}."
+        return f"All {advice.looked_at:,} combinations were compared."
+    beyond = f"up to x{advice.whole:g}, a beam search beyond" if advice.whole else "by beam search"
+    return f"{advice.looked_at:,} combinations were compared: {'all ' if advice.whole else ''}{beyond}."
 
 
 def _effort(
     answers: Answers, recipe: Recipe, seed: int, folder: RunFolder, train: float | None, have: int | None
 ) -> Effort | None:
-    """The training behind members; None where nobody asked."""
+    """The training that members need; None if neither --train nor --have was given."""
     if train is None and have is None:
         return None
     if train is not None and not train >= 0:
-        raise ModebridgeError(f"Expected --train to be at least 0 epochs, but got {train}; change it.")
+        raise ModebridgeError(f"Expected --train to be at least 0 epochs, but got {train}; leave it out for no limit.")
     already = given_modes_of(folder, recipe.modes) if have is None else have
     names = [name for name, cost in answers.costs.items() if cost.usable]
     return effort_of(blueprint_for(recipe, seed, folder), names, already, math.inf if train is None else train)
 
 
 def _prices(answers: Answers, recipe: Recipe, seed: int, by: str, folder: RunFolder) -> dict[str, float] | None:
-    """What each member adds to the cost; None for FLOPs, the library's own."""
+    """The relative cost of each member; None for FLOPs, the default of `advise`."""
     if by == "flops":
         return None
     if by == "params":
@@ -173,5 +174,5 @@ def _prices(answers: Answers, recipe: Recipe, seed: int, by: str, folder: RunFol
     if folder.writes:
         folder.files.write({"times.json": json.dumps({"relative": times, "batch": 64, **machine()}, indent=1)})
     else:
-        say(f"'{folder.path}' is read-only: these times are not kept for its page.", style="yellow")
+        say(f"'{folder.path}' is read-only: these times are not saved for its report.", style="yellow")
     return times

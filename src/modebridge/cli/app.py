@@ -43,12 +43,12 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _modebridge(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the trace of an error; also after the verb, or by MODEBRIDGE_DEBUG=1.")
+        bool, typer.Option("--debug", help="Show tracebacks; works after the verb too, or set MODEBRIDGE_DEBUG=1.")
     ] = False,
 ) -> None:
-    # `debug` is read by the boundary, before anything can go wrong; it stands here for --help.
+    # `debug` is parsed by the boundary, before anything can fail; it is declared here for --help.
     if version:
         from modebridge import __version__
         from modebridge.cli.terminal import put
@@ -66,20 +66,24 @@ def run(
     data: Data = None,
     modes: Modes = None,
     device: Device = "auto",
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write RUN/tensorboard too (an extra).")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Only show what is there and what would be trained.")] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also log to RUN/tensorboard (needs the `tensorboard` extra).")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show what exists and what would be trained, then exit.")
+    ] = False,
     on: On = None,
     gpus_per_stage: GpusPerStage = None,
     per_stage: PerStage = None,
     shared: Shared = None,
     as_json: Json = False,
 ) -> None:
-    """Train modes, curves and bridges that are missing, score them, and write the report.
+    """Train missing modes, curves and bridges, evaluate them, and write the report.
 
-    Without a recipe it runs `digits`: hand-written digits carried in the package, no download, a minute or two on two
-    cores. What is in the run folder is not trained again; a run that was stopped goes on. Started by `torchrun` it
-    shares the work among processes; with --on the stages run side by side on a Ray cluster. A recipe of your own that
-    is a Python file is executed, as any program.
+    The default recipe is `digits`: handwritten digits that ship with the package, no download, a minute or two on two
+    cores. Artefacts in the run folder are reused, and an interrupted run resumes. Under `torchrun`, processes share
+    the work; with --on, stages run in parallel on a Ray cluster. A recipe that is a Python file is executed like any
+    other program.
 
     Examples: `modebridge run`, `modebridge run cifar10-short --data ~/cifar --out runs/c10`,
     `modebridge run digits --set modes=3 --set norm=frn`.
@@ -108,13 +112,13 @@ def run(
 @app.command()
 def plan(
     recipe: RecipeName = None,
-    gpus: Annotated[int, typer.Option(metavar="N", help="Say how long it takes on 1, 2, 4, ... N of them.")] = 8,
+    gpus: Annotated[int, typer.Option(metavar="N", help="Estimate the time on 1, 2, 4, ..., N GPUs.")] = 8,
     tflops: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            help="What one GPU sustains in training, in TFLOP/s, two per multiply-add; measured on this machine by "
-            "default.",
+            help="Sustained training rate of one GPU in TFLOP/s (two FLOPs per multiply-add); measured on this machine "
+            "by default.",
         ),
     ] = None,
     per_stage: PerStage = None,
@@ -125,11 +129,10 @@ def plan(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Say how long a run takes on several GPUs, and where more of them are of no use.
+    """Estimate how long a run takes on several GPUs, and when more GPUs stop helping.
 
-    Counts the work of every stage, follows the longest path through them, and simulates who makes what when. Nothing is
-    trained but a few batches to measure this machine; on a CPU a core takes the place of a GPU. What is in the run
-    folder is not counted.
+    Counts the work of every stage, finds the critical path, and simulates the schedule. Trains only a few batches, to
+    measure this machine; on a CPU, each core counts as one GPU. Artefacts already in the run folder are not counted.
 
     Examples: `modebridge plan digits --gpus 2`, `modebridge plan in1k --gpus 64 --tflops 300`.
     """
@@ -152,11 +155,11 @@ def plan(
 @app.command()
 def recipes(
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Count the work and time a few steps: how long each would take here.")
+        bool, typer.Option("--estimate", help="Estimate the training time on this machine from a few timed steps.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List what can be run, and on what data; with --estimate how much work it is and how long that takes here."""
+    """List the recipes and the data they need; with --estimate, also their training work and time on this machine."""
     from modebridge.cli import show_commands
 
     show_commands.list_recipes(estimate=estimate, as_json=as_json)
@@ -167,7 +170,9 @@ def study(
     name: Annotated[
         str,
         typer.Argument(
-            help="type1, type2, correspondence, r-position, r-ablation, bridge-size, ...",
+            metavar="NAME",
+            help="type1, type2, correspondence, r-position, r-ablation, bridge-size, type-mix, mode-choice, swa, "
+            "comparison (all methods side by side), shift.",
             autocompletion=complete_study,
         ),
     ],
@@ -179,16 +184,18 @@ def study(
     device: Device = "auto",
     ood: Annotated[
         str | None,
-        typer.Option(help="For shift: other images, as `letters,svhn=DIR,folder:PATH`.", metavar="SETS"),
+        typer.Option(
+            help="For `shift`: out-of-distribution sets, e.g. `letters,svhn=DIR,folder:PATH`.", metavar="SETS"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make one table or figure of the paper: type1, type2, correspondence, r-position, r-ablation, bridge-size,
-    type-mix, mode-choice, swa, comparison (all methods side by side); or of what rows are worth on images that they
-    were not trained for: shift.
+    """Reproduce one table or figure of the paper, or evaluate under distribution shift.
 
-    It uses what is in the run folder, trains what is missing, and writes RUN/studies/NAME (Markdown, JSON, LaTeX, SVG).
-    """  # noqa: D205
+    Trains only what the run folder does not have yet, and writes RUN/studies/NAME (Markdown, JSON, LaTeX, SVG).
+
+    Examples: `modebridge study type1`, `modebridge study shift --ood letters`.
+    """
     from modebridge.cli import run_commands
     from modebridge.cli.terminal import listed
 
@@ -209,10 +216,10 @@ def study(
 def cost(
     recipe: RecipeName = None,
     settings: Settings = None,
-    paper: Annotated[bool, typer.Option("--paper", help="The paper's own counting beside the true one.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Also show costs as counted in the paper.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Count FLOPs and parameters of networks, bridges and combinations, without training anything."""
+    """Count FLOPs and parameters of networks, bridges and ensembles, without training."""
     from modebridge.cli import run_commands, show_commands
 
     show_commands.show_cost(run_commands.chosen(recipe, settings or [], None, None)[0], paper=paper, as_json=as_json)
@@ -223,7 +230,7 @@ def report(
     folder: Folder,
     out: Page = None,
 ) -> None:
-    """Write the page of a run folder again; needs neither the data set nor a GPU."""
+    """Regenerate the HTML report of a run folder; needs neither the data set nor a GPU."""
     from modebridge.cli import show_commands
 
     show_commands.report_run(folder, out)
@@ -232,23 +239,28 @@ def report(
 @app.command()
 def advise(
     folder: Folder,
-    budget: Annotated[float, typer.Option(help="What a forward pass may cost, in networks.")] = 1.2,
+    budget: Annotated[
+        float, typer.Option(help="Maximum cost of a forward pass, in multiples of one network.", metavar="X")
+    ] = 1.2,
     by: Annotated[
         str,
         typer.Option(
-            help="flops, params, or time (measured on this machine).", autocompletion=one_of("flops", "params", "time")
+            help="Unit of cost: flops, params, or time (measured on this machine).",
+            autocompletion=one_of("flops", "params", "time"),
         ),
     ] = "flops",
     train: Annotated[
-        float | None, typer.Option(help="What may be trained, in epochs of one network; no limit by default.")
+        float | None,
+        typer.Option(help="Maximum training, in epochs of one network; no limit by default.", metavar="EPOCHS"),
     ] = None,
     have: Annotated[
-        int | None, typer.Option(help="How many modes are trained already; by default those given with --modes.")
+        int | None,
+        typer.Option(help="Number of modes already trained; by default those given with --modes.", metavar="N"),
     ] = None,
     mean: MeanName = "probability",
     as_json: Json = False,
 ) -> None:
-    """Say which members to use under a budget, and for which images, chosen on validation data alone.
+    """Recommend the best members for a cost budget, chosen on validation data only.
 
     Example: `modebridge advise runs/digits --budget 1.2 --have 2 --train 100`.
     """

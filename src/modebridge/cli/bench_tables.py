@@ -1,4 +1,4 @@
-"""The tables of `modebridge bench`: on a screen, as Markdown, as data."""
+"""The tables of `modebridge bench`: on screen, as Markdown, as JSON."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from rich.table import Table
 
 from modebridge.cli.show_commands import plain_table
 from modebridge.deploy.benchmark import Result
+from modebridge.errors import plural
 
 __all__ = ["about_line", "goals", "markdown", "row_of", "table_of"]
 
 GOAL = 5.0
-"""By how many points (hundredths of one network) time may exceed FLOPs."""
+"""How far relative time may exceed relative FLOPs, in percentage points of one network."""
 
 
 def table_of(results: Sequence[Result]) -> Table:
-    """The table of one way and batch size."""
+    """The table for one way of running and one batch size."""
     one = results[0]
     columns = ("ms", "quartiles", "images/s", "time", "quartiles", "FLOPs", "points")
     table = plain_table(f"{one.way}, batch {one.batch}", *columns)
@@ -46,7 +47,7 @@ def _ms(seconds: float) -> str:
 
 
 def markdown(results: Sequence[Result], about: Mapping[str, Any]) -> str:
-    """All tables and what they come to."""
+    """All tables, and whether the goal is met."""
     lines: list[str] = []
     for way, batch in dict.fromkeys((one.way, one.batch) for one in results):
         lines += [
@@ -61,15 +62,15 @@ def markdown(results: Sequence[Result], about: Mapping[str, Any]) -> str:
 
 
 def about_line(about: Mapping[str, Any]) -> str:
-    """What a time means nothing without, in a line."""
+    """Machine, settings and versions in one line."""
     versions = ", ".join(f"{name} {about[name]}" for name in ("torch", "onnxruntime", "modebridge") if about.get(name))
-    threads = f"{about['threads']} thread{'s' if about['threads'] > 1 else ''}"
+    threads = plural(about["threads"], "thread")
     load = "" if about["load"] is None else f", load {about['load']:.2f} before"
     return f"{about['what']}; {about['device']}, {threads}{load}, {about['precision']}; {versions}; {about['made']}"
 
 
 def goals(results: Sequence[Result]) -> list[str]:
-    """Whether the largest ensemble of one network and type I bridges keeps its promise, once a way and batch."""
+    """Whether the largest ensemble of one network and type I bridges meets the goal, per way and batch size."""
     sentences: list[str] = []
     for way, batch in dict.fromkeys((one.way, one.batch) for one in results):
         bridged = [one for one in results if (one.way, one.batch) == (way, batch) and one.name.endswith(" I")]
@@ -84,7 +85,7 @@ def goals(results: Sequence[Result]) -> list[str]:
 
 
 def row_of(one: Result) -> dict[str, Any]:
-    """A line as data, for JSON."""
+    """A row as data, for JSON."""
     took, part = one.timing.seconds, one.ratio
     return {
         "name": one.name,

@@ -1,4 +1,4 @@
-"""Where every error of the program ends: one sentence on standard error, and an exit code that says of what kind."""
+"""Top-level error handling: every error becomes one sentence on stderr and an exit code by kind."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from modebridge.errors import ModebridgeError, first_line
 __all__ = ["BUG", "CLOSED", "MISTAKE", "PARTLY", "run_program"]
 
 PARTLY = 1
-"""A part of the work could not be done; it has been said which."""
+"""Part of the work failed; messages name which."""
 MISTAKE = 2
-"""Something a user can mend: an argument, a file, a full disk."""
+"""Something the user can fix: an argument, a file, a full disk."""
 BUG = 70
-"""Something nobody has thought of; EX_SOFTWARE of sysexits.h."""
+"""An unexpected error; EX_SOFTWARE of sysexits.h."""
 CLOSED = 141
-"""Nobody reads standard output any more, as after `| head -1`: 128 and the number of SIGPIPE."""
+"""Stdout was closed by the reader, as after `| head -1`: 128 plus SIGPIPE."""
 
 DEBUG = "MODEBRIDGE_DEBUG"
 COMPLETE = "_MODEBRIDGE_COMPLETE"
 """Set by the shell's completion script, which asks what may come next instead of running a verb."""
 HERE = Path(__file__).parents[1]
 
-WAYS_OUT = {
-    errno.EACCES: "choose another place, or ask for the right to use this one",
-    errno.EPERM: "choose another place, or ask for the right to use this one",
-    errno.EROFS: "choose another place",
-    errno.ENOSPC: "make room, then try again",
-    errno.EDQUOT: "make room, then try again",
-    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+HINTS = {
+    errno.EACCES: "check the permissions, or choose another path",
+    errno.EPERM: "check the permissions, or choose another path",
+    errno.EROFS: "choose another path",
+    errno.ENOSPC: "free some disk space, then try again",
+    errno.EDQUOT: "free some disk space, then try again",
+    errno.EFBIG: "raise the file size limit (ulimit -f)",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "close other programs, then try again",
@@ -47,11 +47,11 @@ WAYS_OUT = {
 
 
 def run_program(arguments: Sequence[str], interrupts: Interrupts) -> None:
-    """Run a verb and end the process with one of the codes above.
+    """Run a verb and exit with one of the codes above.
 
     Args:
-        arguments: of the command line, without the program's name.
-        interrupts: what Ctrl-C does.
+        arguments: the command line, without the program name.
+        interrupts: the Ctrl-C handler.
     """
     debug, words = _without_debug(arguments)
     try:
@@ -61,7 +61,7 @@ def run_program(arguments: Sequence[str], interrupts: Interrupts) -> None:
     except BaseException as error:
         interrupts.caught = False
         if interrupts.raised or isinstance(error, KeyboardInterrupt):
-            # Some library may have made another error of it.
+            # A library may have turned KeyboardInterrupt into another error.
             message = error.args[:1] if isinstance(error, KeyboardInterrupt) else ()
             goodbye(terminal.visible("".join(map(str, message))))
         if debug and not isinstance(error, typer.Exit | SystemExit):
@@ -71,7 +71,7 @@ def run_program(arguments: Sequence[str], interrupts: Interrupts) -> None:
 
 
 def _without_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
-    """Whether traces are wanted; the option may stand anywhere, since it comes to mind last."""
+    """Whether --debug was given, at any position, and the other arguments."""
     words = list(arguments)
     ours = words[: words.index("--")] if "--" in words else words
     wanted = "--debug" in ours or os.environ.get(DEBUG, "") not in ("", "0")
@@ -79,7 +79,7 @@ def _without_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
 
 
 def _verb(words: list[str]) -> int:
-    # Not by calling `app`: typer would make exit codes of Ctrl-C and of a closed pipe before we see them.
+    # Calling `app` would let typer turn Ctrl-C and a closed pipe into exit codes before we see them.
     command = typer.main.get_command(app)
     if os.environ.get(COMPLETE):
         command.main([], prog_name="modebridge")  # answers, and raises SystemExit
@@ -89,56 +89,56 @@ def _verb(words: list[str]) -> int:
 
 
 def _code_of(error: BaseException, words: Sequence[str]) -> int:
-    """Say what is to be said of an error; its exit code."""
+    """Print the message of an error and return its exit code."""
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
     unwritten = error.__cause__ if isinstance(error, terminal.OutputError) else _stdout_error(error)
     if isinstance(unwritten, BrokenPipeError):
         return CLOSED
     if isinstance(unwritten, OSError):
-        why = f"but got '{unwritten.strerror}'; send them elsewhere"
-        return _said(f"Expected to write the results to standard output, {why}.", PARTLY)
+        why = f"but got '{unwritten.strerror}'; redirect them elsewhere"
+        return _report(f"Expected to write the results to standard output, {why}.", PARTLY)
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else PARTLY if error.code else 0
     if isinstance(error, typer.Abort):
         return PARTLY
     if isinstance(error, ModebridgeError):
-        return _said(str(error), MISTAKE)
+        return _report(str(error), MISTAKE)
     show, wrong = getattr(error, "show", None), getattr(error, "exit_code", None)
-    if callable(show) and wrong is not None:  # typer's own words for a wrong option or argument
+    if callable(show) and wrong is not None:  # typer formats wrong options and arguments itself
         with io.StringIO() as reported:
             show(file=reported)
             for line in reported.getvalue().splitlines():
                 terminal.say(line, fold=False)
         return int(wrong)
     if isinstance(error, OSError):
-        return _said(_about_file(error), MISTAKE)
+        return _report(_about_file(error), MISTAKE)
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "can't allocate mem" in str(error):
-        way = "choose smaller batches, networks or images"
-        return _said(f"Expected enough memory, but got '{first_line(error, 300)}'; {way}.", MISTAKE)
-    return _said(_about_bug(error, words), BUG)
+        hint = "use smaller batches, networks or images"
+        return _report(f"Expected enough memory, but got '{first_line(error, 300)}'; {hint}.", MISTAKE)
+    return _report(_about_bug(error, words), BUG)
 
 
-def _said(sentence: str, code: int) -> int:
+def _report(sentence: str, code: int) -> int:
     terminal.say(f"modebridge: {sentence}", style="red", fold=False)
     return code
 
 
 def _stdout_error(error: BaseException) -> BaseException | None:
-    """What was wrong with standard output where typer wrote there itself, as for --help: no verb was at work then."""
-    if isinstance(error, SystemExit):  # rich's answer to a closed pipe
+    """The error of stdout if typer itself was writing to it, as for --help, when no verb was running."""
+    if isinstance(error, SystemExit):  # rich raises it for a closed pipe
         error = error.__context__ or error
     ours = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(HERE))]
-    if isinstance(error, OSError) and error.filename is None and all(one.filename == __file__ for one in ours):
+    if isinstance(error, OSError) and error.filename is None and all(frame.filename == __file__ for frame in ours):
         return error
     return None
 
 
 def _about_file(error: OSError) -> str:
-    files = " and ".join(f"'{os.fsdecode(one)}'" for one in (error.filename, error.filename2) if one is not None)
+    files = " and ".join(f"'{os.fsdecode(file)}'" for file in (error.filename, error.filename2) if file is not None)
     what = f"to read or write {files}" if files else "all files to be readable and writable"
-    way = WAYS_OUT.get(error.errno or 0, "check the path" if files else "run again with --debug to see which")
-    return f"Expected {what}, but got '{error.strerror or first_line(error, 300)}'; {way}."
+    hint = HINTS.get(error.errno or 0, "check the path" if files else "run again with --debug to see which")
+    return f"Expected {what}, but got '{error.strerror or first_line(error, 300)}'; {hint}."
 
 
 def _about_bug(error: BaseException, words: Sequence[str]) -> str:
@@ -149,6 +149,6 @@ def _about_bug(error: BaseException, words: Sequence[str]) -> str:
     given = next((f" on '{path}'" for path in paths if path and os.path.lexists(path)), "")
     got = f"{type(error).__name__}: '{first_line(error, 300)}'{where}"
     return (
-        f"Expected `modebridge {verb}`{given} to end well, but got {got}; "
-        "this is a mistake of the program: run again with --debug for the trace, and report it."
+        f"Expected `modebridge {verb}`{given} to succeed, but got {got}; "
+        "this is a bug: run again with --debug and report the traceback."
     )

@@ -1,4 +1,4 @@
-"""`modebridge run --on RAY`: the options, and one live table of all stages."""
+"""`modebridge run --on RAY`: its options, and a live table of all stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 from modebridge.cli.show_commands import plain_table, span
 from modebridge.cli.terminal import Screen, say
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 from modebridge.recipes import Recipe
 from modebridge.runs import RunFolder
 
@@ -26,13 +26,13 @@ __all__ = ["Cluster", "stage_table"]
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where stages are made, as a user says it.
+    """Where stages run, as given on the command line.
 
     Args:
-        on: "ray" or an address; None makes them in this process.
-        gpus: the share of a GPU that a stage asks for.
-        most: how many artefacts a stage of training has at most.
-        shared: a folder that all nodes see.
+        on: "ray" or an address; None for this process.
+        gpus: GPUs per stage, may be a fraction.
+        most: maximum number of artefacts per training stage.
+        shared: a folder visible to all nodes.
     """
 
     on: str | None = None
@@ -41,29 +41,29 @@ class Cluster:
     shared: Path | None = None
 
     def check(self) -> None:
-        """Refuse what cannot be meant."""
+        """Refuse options that contradict each other."""
         for option, value in {"--gpus-per-stage": self.gpus, "--per-stage": self.most, "--shared": self.shared}.items():
             if self.on is None and value is not None:
                 raise ModebridgeError(
-                    f"Expected {option} only with --on, but got {value}; add --on ray, or leave it out."
+                    f"Expected {option} only with --on, but got {value} without it; add --on ray, or leave it out."
                 )
         if self.on is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ModebridgeError(
-                "Expected --on to be used in one process, but torchrun started several; use one of the two."
+                "Expected --on in a single process, but torchrun started several; use one or the other."
             )
         if self.on == "":
-            raise ModebridgeError("Expected --on to name a cluster, but got nothing; use --on ray, or an address.")
+            raise ModebridgeError("Expected --on to name a cluster, but got an empty string; use ray, or an address.")
 
     @contextmanager
     def executor(self, recipe: Recipe, device: str, folder: RunFolder) -> Iterator[OnRay | None]:
-        """Who makes the stages; None for this process."""
+        """The executor of the stages; None for this process."""
         if self.on is None:
             yield None
             return
         from modebridge.runs.on_ray import OnRay
         from modebridge.runs.ray_connection import LOCAL
 
-        # On one machine the run folder is a folder that all see.
+        # On one machine, all workers see the run folder.
         shared = self.shared or (folder.path / ".work" if self.on == LOCAL else None)
         with (
             OnRay(
@@ -77,7 +77,7 @@ class Cluster:
 
 @contextmanager
 def _live_table(executor: OnRay) -> Iterator[None]:
-    """The stages on standard error while they are made; nothing in a pipe, where the kinds' lines are enough."""
+    """Show the stages on stderr while they run; nothing in a pipe, which gets one line per kind of stage."""
     console = Screen(stderr=True)
     if not console.is_terminal:
         yield
@@ -92,11 +92,11 @@ def _live_table(executor: OnRay) -> Iterator[None]:
 
 
 def stage_table(states: Sequence[StageState], rows: int) -> Table:
-    """All stages that are under way, as many of the others as there is room for, and how many are left out.
+    """A table of the running stages, as many others as fit, and the number of hidden ones.
 
     Args:
-        states: of all stages, in the order in which they were submitted.
-        rows: at most so many.
+        states: states of all stages, in the order of submission.
+        rows: maximum number of rows.
     """
     order = {"running": 0, "failed": 1, "waiting": 2, "done": 3}
     first = sorted(range(len(states)), key=lambda k: (order[states[k].state], k))[:rows]
@@ -114,5 +114,5 @@ def stage_table(states: Sequence[StageState], rows: int) -> Table:
         )
     done = sum(state.state == "done" for state in states)
     hidden = len(states) - len(shown)
-    table.caption = f"{done} of {len(states)} stages done" + (f", {hidden} not shown" if hidden else "")
+    table.caption = f"{done} of {plural(len(states), 'stage')} done" + (f", {hidden} not shown" if hidden else "")
     return table

@@ -1,4 +1,4 @@
-"""The verbs of the program that make, time and serve files."""
+"""The verbs that write, run, time and serve exported files."""
 
 from __future__ import annotations
 
@@ -28,24 +28,35 @@ def export(
     folder: Folder,
     file: NewFile,
     members: Annotated[
-        str | None, typer.Option(help="As `mode-0,I-0-1-small`; what `advise` says for x1.2 by default.")
+        str | None,
+        typer.Option(
+            help="Members to export, e.g. `mode-0,I-0-1-small`. Default: what `advise` recommends for a budget of 1.2.",
+            metavar="NAMES",
+        ),
     ] = None,
-    per_member: Annotated[bool, typer.Option("--per-member", help="Each member's probabilities go out too.")] = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Always all members: no choice of bridges.")] = False,
+    per_member: Annotated[
+        bool, typer.Option("--per-member", help="Also output the probabilities of each member.")
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Always run all members; the number of bridges is fixed.")
+    ] = False,
     average_cost: AverageCost = None,
     threshold: Threshold = None,
     mean: MeanName = "probability",
-    int8: Annotated[bool, typer.Option("--int8", help="Eight bits for CPUs; what that costs is printed.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Quantise to 8 bits for CPUs, and print the loss in accuracy.")
+    ] = False,
     grouped: Annotated[
         str,
         typer.Option(
-            help="Bridges as one, in --plain files: auto, yes, no.", autocompletion=one_of("auto", "yes", "no")
+            help="In --plain files, fuse bridges into grouped operations: auto, yes or no.",
+            autocompletion=one_of("auto", "yes", "no"),
         ),
     ] = "auto",
-    aot: Annotated[bool, typer.Option("--aot", help="Compile a .pt2 with AOTInductor for this machine.")] = False,
+    aot: Annotated[bool, typer.Option("--aot", help="Compile a .pt2 file with AOTInductor for this machine.")] = False,
     data: Data = None,
 ) -> None:
-    """Write modes and bridges of a run folder as one file, compared with the library before it appears.
+    """Export modes and bridges of a run folder as one file, verified against the library before it is saved.
 
     Examples: `modebridge export runs/digits fast.onnx`,
     `modebridge export runs/digits fast.onnx --members mode-0,I-0-1-small --average-cost 1.05`.
@@ -73,22 +84,22 @@ def predict(
     file: Exported,
     images: Images = None,
     examples: Annotated[
-        bool, typer.Option("--examples", help="The three digits that come with the package, for files of the demo.")
+        bool, typer.Option("--examples", help="Use the three digits that ship with the package, for files of the demo.")
     ] = False,
-    bridges: Annotated[int | None, typer.Option(help="Ask so many bridges; all by default.", metavar="K")] = None,
+    bridges: Annotated[int | None, typer.Option(help="Number of bridges to use; all by default.", metavar="K")] = None,
     threshold: Threshold = None,
-    megapixels: Annotated[float, typer.Option("--max-megapixels", help="Larger images are not unpacked.")] = 25.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON line an image on standard output.")] = False,
+    megapixels: Annotated[float, typer.Option("--max-megapixels", help="Refuse larger images.", metavar="X")] = 25.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line per image.")] = False,
 ) -> None:
-    """Say what is on images, from an exported file; images that cannot be read are named and left out (exit code 1).
+    """Classify images with an exported file. Unreadable images are reported and skipped (exit code 1).
 
     Examples: `modebridge predict fast.onnx cat.png holiday/`, `modebridge predict fast.onnx --examples`.
     """
     from modebridge.cli import export_commands
 
-    asked = [*(images or []), *(export_commands.examples() if examples else [])]
+    paths = [*(images or []), *(export_commands.examples() if examples else [])]
     export_commands.predict_files(
-        file, asked, bridges=bridges, threshold=threshold, megapixels=megapixels, as_json=as_json
+        file, paths, bridges=bridges, threshold=threshold, megapixels=megapixels, as_json=as_json
     )
 
 
@@ -96,25 +107,32 @@ def bench(
     target: Target = None,
     recipe: Annotated[
         str | None,
-        typer.Option(help="The networks of a recipe, untrained: time is the same.", autocompletion=complete_recipe),
+        typer.Option(
+            help="Time the untrained networks of a recipe; weights do not affect time.", autocompletion=complete_recipe
+        ),
     ] = None,
-    batch: Annotated[str, typer.Option(help="Images a call.")] = "1,8,64,256",
+    batch: Annotated[str, typer.Option(help="Batch sizes.", metavar="SIZES")] = "1,8,64,256",
     device: Device = "auto",
     ways: Annotated[
-        str | None, typer.Option(help="Of eager, compiled, onnx; on a GPU eager, compiled, graphs.")
+        str | None,
+        typer.Option(help="Ways to run: eager, compiled, onnx; on a GPU eager, compiled, graphs.", metavar="WAYS"),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Some rows alone, as `DE-2,DE-1 + 3 bridges I`.")] = None,
-    seconds: Annotated[float, typer.Option(help="For each row at each batch size.")] = 2.0,
-    threads: Annotated[int | None, typer.Option(help="Of the CPU; torch's choice by default.")] = None,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Weights and images in bfloat16, on a GPU.")] = False,
+    only: Annotated[
+        str | None, typer.Option(help="Time only these rows, e.g. `DE-2,DE-1 + 3 bridges I`.", metavar="ROWS")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds per row and batch size.", metavar="S")] = 2.0,
+    threads: Annotated[
+        int | None, typer.Option(help="Number of CPU threads; torch's default if not given.", metavar="N")
+    ] = None,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Use bfloat16 weights and images (GPU only).")] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Even a result in DIR/bench that has more rows.")
+        bool, typer.Option("--overwrite", help="Replace results in DIR/bench even if they have more rows.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure latency and throughput of one network, deep ensembles and bridges, beside what FLOPs promise.
+    """Measure latency and throughput of one network, deep ensembles and bridges, and compare with their FLOPs.
 
-    Of a run folder it writes DIR/bench (Markdown, JSON) too. Examples: `modebridge bench runs/digits`,
+    For a run folder, also writes DIR/bench (Markdown, JSON). Examples: `modebridge bench runs/digits`,
     `modebridge bench fast.onnx --batch 1,64`, `modebridge bench --recipe cifar10 --ways onnx`.
     """
     from modebridge.cli import bench_command
@@ -136,14 +154,18 @@ def bench(
 
 def serve(
     file: Exported,
-    host: Annotated[str, typer.Option(help="127.0.0.1 answers this machine alone, 0.0.0.0 everyone.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Where to listen.")] = 8000,
-    batch: Annotated[int, typer.Option(help="The most images that run together.")] = 32,
-    timeout_ms: Annotated[float, typer.Option(help="How long the first image of a batch waits for others.")] = 2.0,
-    max_mb: Annotated[float, typer.Option(help="The largest request, in MB.")] = 10.0,
-    megapixels: Annotated[float, typer.Option("--max-megapixels", help="Larger images are not unpacked.")] = 25.0,
+    host: Annotated[
+        str, typer.Option(help="Address to bind: 127.0.0.1 for this machine only, 0.0.0.0 for all interfaces.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", metavar="N")] = 8000,
+    batch: Annotated[int, typer.Option(help="Maximum batch size.", metavar="N")] = 32,
+    timeout_ms: Annotated[
+        float, typer.Option(help="How long the first image of a batch waits for others, in milliseconds.", metavar="MS")
+    ] = 2.0,
+    max_mb: Annotated[float, typer.Option(help="Maximum request size, in MB.", metavar="MB")] = 10.0,
+    megapixels: Annotated[float, typer.Option("--max-megapixels", help="Refuse larger images.", metavar="X")] = 25.0,
 ) -> None:
-    """Serve an exported file over HTTP until stopped: POST an image to /predict; /health, /info, /metrics.
+    """Serve an exported file over HTTP: POST an image to /predict; see also /health, /info, /metrics.
 
     Example: `modebridge serve fast.onnx`, then `curl --data-binary @cat.png http://127.0.0.1:8000/predict`.
     """

@@ -1,4 +1,4 @@
-"""The verbs that deploy: export, predict."""
+"""The verbs `export` and `predict`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rich.table import Table
 
 import modebridge.data
 from modebridge.cli.show_commands import existing, naming_damage
-from modebridge.cli.terminal import put, say, screen
+from modebridge.cli.terminal import note, put, say, screen
 from modebridge.deploy import Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
 from modebridge.deploy.image_decoding import MAX_MEGAPIXELS, from_path
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 from modebridge.nets import check_mean
 from modebridge.runs import ensemble_of, find_recipe_of, some_images
 
@@ -29,7 +29,7 @@ __all__ = ["examples", "export_run", "predict_files"]
 
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 BATCH = 64
-NO_PLACE = "Expected a file or a folder"
+EXPECTED = "Expected a file or a folder"
 
 
 def export_run(
@@ -47,18 +47,19 @@ def export_run(
     data: Path | None,
     aot: bool,
 ) -> None:
-    """Write members of a run folder as one file and say what it is."""
+    """Export members of a run folder as one file and describe it."""
     if grouped not in ("auto", "yes", "no"):
         raise ModebridgeError(f"Expected --grouped to be auto, yes or no, but got '{grouped}'; choose one.")
     if plain and (average_cost is not None or threshold is not None):
         name = "--average-cost" if average_cost is not None else "--threshold"
-        raise ModebridgeError(f"Expected {name} with elastic files only, but got --plain; leave one out.")
+        raise ModebridgeError(f"Expected {name} without --plain, but got both; leave one out.")
     if average_cost is not None and threshold is not None:
         raise ModebridgeError("Expected --average-cost or --threshold, but got both; leave one out.")
     kind = check_mean(mean)
-    # Before anything is read: that takes long, and would be for nothing.
+    # First, because reading the members takes long.
     check_format(file, int8=int8, aot=aot)
     folder = existing(path)
+    note("Reading members and fitting temperatures ...")
     with naming_damage(folder):
         ensemble, notes = ensemble_of(
             folder, members or None, average_cost=average_cost, threshold=threshold, mean=kind, cascades=not plain
@@ -78,14 +79,15 @@ def export_run(
         grouped="auto" if grouped == "auto" else grouped == "yes",
         aot=aot,
     )
-    _tell(done)
+    _describe(done)
 
 
-def _tell(done: Exported) -> None:
+def _describe(done: Exported) -> None:
     meta = done.meta
     console = screen()
     console.print(f"File: {done.path}, {done.bytes / 1e6:.2f} MB, {done.format}, {meta['precision']}", soft_wrap=True)
-    ways = f"elastic, 0 to {meta['bridges']} bridges" if meta["elastic"] and meta["bridges"] else "all members, always"
+    elastic = meta["elastic"] and meta["bridges"]
+    ways = f"elastic, 0 to {plural(meta['bridges'], 'bridge')}" if elastic else "all members, always"
     flops = meta["cost"]["relative_flops"]
     console.print(f"Members: {' + '.join(meta['members'])} ({ways}); x{flops:.3f} FLOPs of one network.")
     scores = meta["scores"]
@@ -96,15 +98,14 @@ def _tell(done: Exported) -> None:
     )
     if meta["threshold"] is not None:
         console.print(
-            f"Threshold: {meta['threshold']:.4f}; surer images get the answer of {meta['members'][0]} alone, the other "
-            f"{100 * scores['asked']:.1f} % of the test images that of all members."
+            f"Threshold: {meta['threshold']:.4f}; images above it use only {meta['members'][0]}, the other "
+            f"{100 * scores['asked']:.1f} % of the test images use all members."
         )
     if meta["mean"] != "probability":
         console.print(f"Mean: {meta['mean']}.")
     parity = meta["parity"]
-    console.print(
-        f"Parity: the file's probabilities are within {done.parity:.1e} of the library's on {parity['images']} images."
-    )
+    images = plural(parity["images"], "image")
+    console.print(f"Parity: the file's probabilities are within {done.parity:.1e} of the library's on {images}.")
     if done.int8 is not None:
         console.print(f"{done.int8.sentence}")
 
@@ -118,11 +119,11 @@ def predict_files(
     as_json: bool,
     megapixels: float = MAX_MEGAPIXELS,
 ) -> None:
-    """Ask a file about image files; bad ones are named on stderr and left out."""
+    """Classify image files with an exported file; unreadable ones are reported on stderr and skipped."""
     if not images:
         raise ModebridgeError(
-            "Expected images to be named, but got none; name files or folders, or add --examples for the three digits "
-            "that come with the package."
+            "Expected images, but got none; give files or folders, or add --examples for the three digits that ship "
+            "with the package."
         )
     deployed = _opened(file)
     shape, classes = deployed.image_shape(), deployed.meta["classes"]
@@ -130,7 +131,7 @@ def predict_files(
     rows: list[dict[str, Any]] = []
     waiting: list[tuple[Path, Any]] = []
 
-    def ask() -> None:
+    def predict() -> None:
         if waiting:
             answer = deployed(np.stack([pixels for _, pixels in waiting]), bridges=bridges, threshold=threshold)
             for k, (path, _) in enumerate(waiting):
@@ -140,81 +141,81 @@ def predict_files(
                     put(json.dumps(record))
             waiting.clear()
 
-    # Refused before the first image is read, not at the first full batch.
+    # Check the options before reading the first image, not at the first full batch.
     deployed(np.zeros((0, *shape), np.float32), bridges=bridges, threshold=threshold)
-    for path, wrong in _found(images):
-        if wrong is None:
+    for path, problem in _image_files(images):
+        if problem is None:
             try:
                 waiting.append((path, from_path(path, shape, max_megapixels=megapixels)))
             except ModebridgeError as error:
-                wrong = str(error)
+                problem = str(error)
             except OSError as error:
-                wrong = f"Expected a file that can be read, but got '{error.strerror}'; check its permissions."
+                problem = f"Expected a readable file, but got '{error.strerror}'; check its permissions."
             except ImportError as error:
                 raise ModebridgeError(
                     "Expected Pillow to read image files, but it is not installed; pip install 'modebridge[images]'."
                 ) from error
-        if wrong is not None:
+        if problem is not None:
             bad += 1
-            # Not folded at the width of a screen: a program may read it.
-            say(f"{path}: {wrong}", fold=False)
+            # Not wrapped: a program may read it.
+            say(f"{path}: {problem}", fold=False)
         if len(waiting) == BATCH:
-            ask()
-    ask()
+            predict()
+    predict()
     if not as_json and rows:
         screen().print(_table(rows))
     if bad:
-        say(f"{bad} of {bad + len(rows)} could not be read and were left out.")
+        say(f"Skipped {bad} of {plural(bad + len(rows), 'image')} that could not be read.")
         raise typer.Exit(1)
 
 
 def _opened(file: Path) -> Deployed:
-    """The file; that an old one cannot be checked is said in a line."""
+    """Load the file; warn in one line if it is too old to be checked."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", UncheckedFileWarning)
         deployed = Deployed.load(file)
-    for one in caught:
-        say(f"Note: {one.message}", style="yellow")
+    for warning in caught:
+        say(f"Note: {warning.message}", style="yellow")
     return deployed
 
 
 def examples() -> list[Path]:
-    """The digits that come with the package, each named for what it shows."""
+    """The digits that ship with the package, each named after its class."""
     return sorted((Path(modebridge.data.__file__).parent / "examples").glob("*.png"))
 
 
-def _found(paths: Sequence[Path]) -> Iterator[tuple[Path, str | None]]:
-    """Every file, folders looked through; with a sentence where there is nothing to read."""
+def _image_files(paths: Sequence[Path]) -> Iterator[tuple[Path, str | None]]:
+    """Every file, also those in folders, with a message if it cannot be read."""
     for path in paths:
-        wrong = _wrong(path)
-        if wrong is not None or not path.is_dir():
-            yield path, wrong
+        problem = _problem(path)
+        if problem is not None or not path.is_dir():
+            yield path, problem
             continue
-        closed: list[OSError] = []
+        unreadable: list[OSError] = []
         inside = [
             Path(folder) / name
-            for folder, _, names in os.walk(path, onerror=closed.append)
+            for folder, _, names in os.walk(path, onerror=unreadable.append)
             for name in names
             if Path(name).suffix.lower() in ENDINGS
         ]
-        for error in closed:
+        for error in unreadable:
             yield Path(error.filename), f"Expected a folder, but got '{error.strerror}'; check its permissions."
-        yield from ((file, _wrong(file)) for file in sorted(inside))
-        if not inside and not closed:
-            yield path, "Expected images in this folder, but it has none; name the files themselves."
+        yield from ((file, _problem(file)) for file in sorted(inside))
+        if not inside and not unreadable:
+            yield path, "Expected images in this folder, but it has none; give the files by name."
 
 
-def _wrong(path: Path) -> str | None:
-    """Why there is neither a file nor a folder to be looked at."""
+def _problem(path: Path) -> str | None:
+    """Why a path is neither a regular file nor a folder; None if it is one."""
     try:
         kind = path.stat().st_mode
     except FileNotFoundError:
-        return f"{NO_PLACE}, but there is none; check the name."
+        return f"{EXPECTED}, but it does not exist; check the name."
     except (OSError, ValueError) as error:
-        return f"{NO_PLACE}, but got '{getattr(error, 'strerror', error)}'; check the name and its permissions."
+        return f"{EXPECTED}, but got '{getattr(error, 'strerror', error)}'; check the name and its permissions."
     # Reading a pipe or a device might never end.
-    return None if stat.S_ISREG(kind) or stat.S_ISDIR(kind) else f"{NO_PLACE}, but it is neither; check the name."
+    return None if stat.S_ISREG(kind) or stat.S_ISDIR(kind) else f"{EXPECTED}, but it is neither; check the name."
 
 
 def _record(path: Path, answer: Answer[Any], k: int, classes: Sequence[str]) -> dict[str, Any]:

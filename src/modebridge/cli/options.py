@@ -1,4 +1,4 @@
-"""The arguments and options that verbs share, and all that are paths."""
+"""Arguments and options shared by several verbs, and all paths."""
 
 from __future__ import annotations
 
@@ -42,88 +42,102 @@ __all__ = [
 
 
 def path(text: str) -> Path:
-    """A path that a user gives; an empty one would be the current folder."""
+    """Parse a path; an empty one is refused, since it would mean the current folder."""
     if not text:
-        raise typer.BadParameter("Expected a path, but got an empty one; name a place, or leave it out.")
+        raise typer.BadParameter("Expected a path, but got an empty string; give a path, or leave it out.")
     return Path(text)
 
 
 RecipeName = Annotated[
     str | None,
     typer.Argument(
-        help="A name of `modebridge recipes`, or your own file (.toml; .py, which is executed: only run one that you "
-        "trust); else that of the run folder, else digits.",
+        metavar="RECIPE",
+        help="A recipe name (see `modebridge recipes`) or a file: .toml, or .py, which is executed, so run only files "
+        "you trust. Default: the recipe of the run folder, else digits.",
         autocompletion=complete_recipe,
     ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Replace a setting, as `mode.epochs=3`; may be given again.", metavar="KEY=VALUE"),
+    typer.Option("--set", help="Override a setting, e.g. `mode.epochs=3`; repeatable.", metavar="KEY=VALUE"),
 ]
-Seed = Annotated[int | None, typer.Option(help="Of every random choice; 0 unless the recipe's file says otherwise.")]
+Seed = Annotated[
+    int | None, typer.Option(help="Random seed. Default: the seed in the recipe file, else 0.", metavar="N")
+]
 Data = Annotated[
     Path | None,
-    typer.Option(parser=path, metavar="DIR", help="The data set's official files; else MODEBRIDGE_DATA, else ./data."),
+    typer.Option(
+        parser=path,
+        metavar="DIR",
+        help="Folder with the official files of the data set. Default: $MODEBRIDGE_DATA, else ./data.",
+    ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", autocompletion=one_of("auto", "cpu", "cuda"))]
+Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.", autocompletion=one_of("auto", "cpu", "cuda"))]
 On = Annotated[
     str | None,
     typer.Option(
         metavar="RAY",
-        help="Make stages as tasks of Ray: `ray` for this machine, or a running cluster's address: `auto`, HOST:6379, "
+        help="Run stages as Ray tasks: `ray` for this machine, or the address of a running cluster: `auto`, HOST:6379, "
         "ray://HOST:10001.",
     ),
 ]
 GpusPerStage = Annotated[
-    float | None, typer.Option(metavar="X", help="With --on: the share of a GPU per stage; 0.5 puts two on a card.")
+    float | None, typer.Option(metavar="X", help="With --on: GPUs per stage; 0.5 runs two stages on each GPU.")
 ]
 PerStage = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="At most N artefacts per stage of training: bridges, else one stage, become work for several GPUs.",
+        help="Maximum artefacts per training stage; splits the bridges, otherwise one stage, across GPUs.",
     ),
 ]
 Shared = Annotated[
     Path | None,
-    typer.Option(parser=path, metavar="DIR", help="With --on: a folder that every node sees, for checkpoints."),
+    typer.Option(parser=path, metavar="DIR", help="With --on: a folder visible to every node, for checkpoints."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Results as JSON on standard output.")]
+Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 AverageCost = Annotated[
-    float | None, typer.Option(help="In networks: surer images get the first network alone.", metavar="X")
+    float | None,
+    typer.Option(
+        help="Target average cost, in multiples of one network. Confident images use only the first network.",
+        metavar="X",
+    ),
 ]
 Threshold = Annotated[
-    float | None, typer.Option(help="Surer images get the first network alone; 2 asks all members.", metavar="T")
+    float | None,
+    typer.Option(
+        help="Images at least this confident use only the first network; 2 runs all members on every image.",
+        metavar="T",
+    ),
 ]
 MeanName = Annotated[
     str,
     typer.Option(
         "--mean",
-        help="Of members: of their probability, the paper's, or logarithmic, of their logits.",
+        help="How members are averaged: probability (as in the paper), or logarithmic (mean of log-probabilities).",
         autocompletion=one_of("probability", "logarithmic"),
     ),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
-        parser=path,
-        metavar="DIR",
-        help="The run folder; runs/RECIPE by default.",
-        autocompletion=complete_run_folder,
+        parser=path, metavar="DIR", help="Run folder. Default: runs/RECIPE.", autocompletion=complete_run_folder
     ),
 ]
 Folder = Annotated[
     Path, typer.Argument(parser=path, help="A run folder.", metavar="DIR", autocompletion=complete_run_folder)
 ]
 NewFile = Annotated[
-    Path, typer.Argument(parser=path, metavar="FILE", help="To be written: .onnx, or .pt2 for torch.export.")
+    Path, typer.Argument(parser=path, metavar="FILE", help="File to write: .onnx, or .pt2 for torch.export.")
 ]
 Exported = Annotated[
     Path,
-    typer.Argument(parser=path, metavar="FILE", help="Made by `modebridge export`.", autocompletion=complete_exported),
+    typer.Argument(
+        parser=path, metavar="FILE", help="A file written by `modebridge export`.", autocompletion=complete_exported
+    ),
 ]
 Images = Annotated[
-    list[Path] | None, typer.Argument(parser=path, metavar="IMAGES...", help="Files, or folders of them.")
+    list[Path] | None, typer.Argument(parser=path, metavar="IMAGES", help="Image files, or folders of images.")
 ]
 Target = Annotated[
     Path | None,
@@ -132,6 +146,6 @@ Target = Annotated[
     ),
 ]
 Modes = Annotated[
-    Path | None, typer.Option(parser=path, metavar="DIR", help="Use these trained modes: a folder of checkpoints.")
+    Path | None, typer.Option(parser=path, metavar="DIR", help="Use trained modes from a folder of checkpoints.")
 ]
-Page = Annotated[Path | None, typer.Option(parser=path, metavar="FILE", help="The page; DIR/report.html by default.")]
+Page = Annotated[Path | None, typer.Option(parser=path, metavar="FILE", help="Output file. Default: DIR/report.html.")]

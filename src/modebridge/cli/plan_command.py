@@ -1,4 +1,4 @@
-"""`modebridge plan`: how long a run takes on several GPUs, before anything is trained."""
+"""`modebridge plan`: estimate how long a run takes on several GPUs before training."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from modebridge import __version__
 from modebridge.cli.run_commands import chosen, default_folder
 from modebridge.cli.show_commands import plain_table, span
-from modebridge.cli.terminal import say, screen
-from modebridge.errors import ModebridgeError
+from modebridge.cli.terminal import note, say, screen
+from modebridge.errors import ModebridgeError, plural
 from modebridge.runs import RunFolder
 from modebridge.runs.estimate import rate_here
 from modebridge.runs.executor import RunSpec
@@ -22,8 +22,8 @@ from modebridge.runs.throughput import measured_rates
 
 __all__ = ["plan_run"]
 
-MOST = 10_000
-"""GPUs; more than there are stages change nothing."""
+MAX_GPUS = 10_000
+"""More GPUs than stages do not help."""
 
 
 def plan_run(
@@ -39,11 +39,11 @@ def plan_run(
     device: str,
     as_json: bool,
 ) -> None:
-    """Count, simulate, and show it."""
-    if not 1 <= gpus <= MOST:
-        raise ModebridgeError(f"Expected --gpus to be from 1 to {MOST}, but got {gpus}; say how many there are.")
+    """Count the work, simulate the schedule, and print it."""
+    if not 1 <= gpus <= MAX_GPUS:
+        raise ModebridgeError(f"Expected --gpus to be from 1 to {MAX_GPUS}, but got {gpus}; give the number of GPUs.")
     if tflops is not None and not 0 < tflops < 1e6:
-        raise ModebridgeError(f"Expected --tflops to be a rate in TFLOP/s, but got {tflops:g}; 300, say.")
+        raise ModebridgeError(f"Expected --tflops to be a rate in TFLOP/s, but got {tflops:g}; try 300.")
     if per_stage is not None and per_stage < 1:
         raise ModebridgeError(f"Expected --per-stage to be at least 1, but got {per_stage}; leave it out for no limit.")
     recipe, seed = chosen(name, settings, seed, out)
@@ -52,12 +52,13 @@ def plan_run(
     spec = RunSpec(recipe, seed, None if data is None else str(data), device)
     if folder is not None:
         check_folder(folder, recipe, seed)
-    context, note = planning_context(spec, folder)
-    if tflops is not None:  # of GPUs that need not be here
+    context, problem = planning_context(spec, folder)
+    if tflops is not None:  # GPUs of another machine
         context.made_on = "cuda"
     context.most = per_stage
     unit = "GPU" if context.made_on == "cuda" else "core"
-    rates, source = _rates(spec, tflops, bool(note))
+    rates, source = _rates(spec, tflops, bool(problem))
+    note("Counting the work of each stage ...")
     given = keys_of_given(folder, range(recipe.modes), folder.peek) if folder is not None else {}
     tasks = tasks_of(context, Glance(folder), given, rates)
     counts = sorted({*(2**k for k in range(20) if 2**k <= gpus), gpus})
@@ -79,13 +80,13 @@ def plan_run(
         )
         return
     say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
-    say(f"Rate of one {unit}: {source}")
+    say(f"Training rate of one {unit}: {source}")
     _show_stages(tasks)
     console = screen()
     if not tasks:
-        console.print("Nothing is to be made: everything is there.")
+        console.print("Nothing to do: all artefacts are up to date.")
         return
-    table = plain_table(f"{unit}s", "wall time", f"{unit}-hours at work", "of their time", "times as fast", text=())
+    table = plain_table(f"{unit}s", "wall time", f"busy {unit}-hours", "utilisation", "speedup", text=())
     for row in rows:
         faster = rows[0].seconds / row.seconds if row.seconds else 1.0
         table.add_row(
@@ -94,23 +95,25 @@ def plan_run(
     console.print(table)
     longest = " -> ".join(task.title for task in path_tasks)
     console.print(f"Longest path: {_time(sum(task.seconds for task in path_tasks))}: {longest}.")
-    console.print(f"More than {enough} {unit}{'s' if enough > 1 else ''} are of no use (within 1 %).")
-    console.print("Starting, compiling and moving things around come on top.")
+    console.print(f"More than {plural(enough, unit)} will not help (within 1 %).")
+    console.print("Startup, compilation and data transfer are not included.")
 
 
 def _rates(spec: RunSpec, tflops: float | None, unread: bool) -> tuple[Mapping[str, float], str]:
     if tflops is not None:
         return {"": tflops * 1e12 / 2}, f"{tflops:g} TFLOP/s, as given"
     if unread:
+        note("Timing a few steps of a similar network ...")
         rate = rate_here(spec.recipe)
-        return {"": rate}, f"{2 * rate / 1e12:.3g} TFLOP/s by a few steps of a similar network, as the data is not here"
+        return {"": rate}, f"{2 * rate / 1e12:.3g} TFLOP/s from a few steps of a similar network, as there is no data"
+    note("Training a few batches to measure this machine ...")
     rates = measured_rates(spec)
-    said = ", ".join(f"{kind} {2 * rate / 1e12:.3g}" for kind, rate in rates.items() if kind)
-    return rates, f"{said} TFLOP/s, measured here by training a few batches"
+    measured = ", ".join(f"{kind} {2 * rate / 1e12:.3g}" for kind, rate in rates.items() if kind)
+    return rates, f"{measured} TFLOP/s, measured here by training a few batches"
 
 
 def _show_stages(tasks: Sequence[Task]) -> None:
-    table = plain_table("stages", "how many", "each", "together", "wait for", text=(0, 4))
+    table = plain_table("stages", "count", "each", "total", "wait for", text=(0, 4))
     kinds = dict.fromkeys(task.kind for task in tasks)
     titles = {task.title: task.kind for task in tasks}
     for kind in kinds:
@@ -122,5 +125,5 @@ def _show_stages(tasks: Sequence[Task]) -> None:
 
 
 def _time(seconds: float) -> str:
-    """To be compared with others: hours are not rounded to days."""
+    """A duration to compare with others, so hours are not rounded to days."""
     return f"{seconds / 3600:,.1f} h" if seconds >= 3600 else span(seconds)

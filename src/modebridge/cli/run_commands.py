@@ -1,4 +1,4 @@
-"""`modebridge run`: train what is missing, show what it is worth, write the results and the page."""
+"""`modebridge run` and `study`: train what is missing, print the results, write them and the report."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import torch
 from modebridge import __version__
 from modebridge.cli.cluster import Cluster
 from modebridge.cli.show_commands import plain_table, span
-from modebridge.cli.terminal import first_process, progress_bars, say, screen
-from modebridge.errors import ModebridgeError, near
+from modebridge.cli.terminal import first_process, note, progress_bars, say, screen
+from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import file_of_own_kinds
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, changed, check_recipe, read_recipe
@@ -47,20 +47,20 @@ __all__ = ["Cluster", "chosen", "default_folder", "run", "study"]
 
 
 def chosen(recipe: str | None, settings: Sequence[str], seed: int | None, out: Path | None) -> tuple[Recipe, int]:
-    """The recipe and seed that a user asks for: by name or file, else those of the run folder, else the demo's."""
+    """The recipe and seed to use: by name or file, else those of the run folder, else the demo's."""
     kept = recipe_to_go_on_with(out) if recipe is None and out is not None else None
     if kept is not None:
-        say(f"Settings of {kept[2]}")
-    named, own_seed = kept[:2] if kept is not None else read_recipe("digits" if recipe is None else recipe)
+        say(f"Using settings from {kept[2]}")
+    named, recipe_seed = kept[:2] if kept is not None else read_recipe("digits" if recipe is None else recipe)
     named = changed(named, settings)
     if file_of_own_kinds() and not named.members_file:
         named = replace(named, members_file=file_of_own_kinds())
     check_recipe(named)
-    return named, seed if seed is not None else own_seed or 0
+    return named, seed if seed is not None else recipe_seed or 0
 
 
 def default_folder(recipe: Recipe, seed: int) -> Path:
-    """Where a run goes that is not told where."""
+    """The run folder if --out is not given."""
     return Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
 
 
@@ -77,7 +77,7 @@ def run(
     as_json: bool,
     cluster: Cluster = Cluster(),  # noqa: B008 - it is frozen
 ) -> None:
-    """Do it and say it."""
+    """Run a recipe: train what is missing, evaluate, print the table and write the report."""
     cluster.check()
     recipe, seed = chosen(name, settings, seed, out)
     if boards:
@@ -86,7 +86,7 @@ def run(
     if modes is not None:
         given = find_modes(blueprint_for(recipe, data=data).net, modes)
         recipe = changed(recipe, [f"modes={len(given)}"])
-    # Elsewhere there may be a GPU though there is none here.
+    # The cluster may have GPUs even if this machine has none.
     engine = _quiet(engine_for(recipe, "auto" if cluster.on and device == "cuda" else device))
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
     console = screen()
@@ -94,14 +94,14 @@ def run(
     say(f"Folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine, alone=cluster.on is not None):
         start = time.perf_counter()
-        with cluster.executor(recipe, device, folder) as executor, progress_bars(show=executor is None) as tell:
+        with cluster.executor(recipe, device, folder) as executor, progress_bars(show=executor is None) as report:
             result = run_recipe(
                 recipe,
                 seed=seed,
                 folder=folder,
                 data=data,
                 engine=engine,
-                progress=tell,
+                progress=report,
                 given=dict(enumerate(given)),
                 boards=boards,
                 executor=executor,
@@ -111,9 +111,9 @@ def run(
         if folder.writes:
             _write(result, record, folder)
         elif folder.read_only:
-            say("The folder is read-only: results and report are left as they are.", style="yellow")
+            say("The folder is read-only: results and report were not updated.", style="yellow")
     if not result.trained:
-        say(f"Nothing was to be trained: everything was there ({time.perf_counter() - start:.1f} s).")
+        say(f"Nothing to train: all artefacts are up to date ({time.perf_counter() - start:.1f} s).")
     if as_json:
         console.print_data(record)
         return
@@ -125,7 +125,8 @@ def run(
     console.print(terminal_table(result.rows, title))
     console.print(summary(result.rows))
     seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
-    console.print(f"Time: {seconds}; {engine.device.type}, {torch.get_num_threads()} cores, torch {torch.__version__}.")
+    cores = plural(torch.get_num_threads(), "core")
+    console.print(f"Time: {seconds}; {engine.device.type}, {cores}, torch {torch.__version__}.")
     if page.is_file():
         console.print(f"Report: {page}", soft_wrap=True)
 
@@ -141,7 +142,7 @@ def show_plan(
     modes: Path | None,
     as_json: bool,
 ) -> None:
-    """Show what a run would do: what is there, what would be made, in which order, and about how long that takes."""
+    """Show what a run would do: what exists, what is missing, in which order, and about how long it takes."""
     recipe, seed = chosen(name, settings, seed, out)
     given = find_modes(blueprint_for(recipe, data=data).net, modes) if modes is not None else []
     if given:
@@ -149,18 +150,19 @@ def show_plan(
     path = out or default_folder(recipe, seed)
     folder = RunFolder(path, writes=False) if path.is_dir() else None
     say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
-    say(f"Folder: {path}{'' if folder is not None else ' (not there yet)'}")
+    say(f"Folder: {path}{'' if folder is not None else ' (does not exist yet)'}")
     spec = RunSpec(recipe, seed, None if data is None else str(data), device)
     if folder is not None:
         check_folder(folder, recipe, seed)
-    steps, note = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
+    note("Counting the work of each step ...")
+    steps, problem = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
     console = screen()
-    if note:
-        say(f"The data cannot be read: {note}", style="yellow")
+    if problem:
+        say(f"The data cannot be read: {problem}", style="yellow")
     if as_json:
         console.print_data([asdict(step) for step in steps])
         return
-    table = plain_table("step", "there", "to make", "epochs", "about", "which", text=(0, 5))
+    table = plain_table("step", "done", "missing", "epochs", "about", "which", text=(0, 5))
     for step in steps:
         missing = [name for group in step.missing for name in group]
         seconds = "" if not missing else "?" if step.seconds is None else span(step.seconds)
@@ -169,15 +171,15 @@ def show_plan(
     console.print(table)
     total = sum(step.seconds or 0.0 for step in steps)
     console.print(
-        f"Training takes about {span(total)} on this machine, by counted work and a few steps timed now; compilation, "
-        "reading and scoring come on top."
+        f"Training takes about {span(total)} on this machine, estimated from counted work and a few timed steps; "
+        "compilation, data loading and evaluation are not included."
         if total
-        else "Nothing is to be trained."
+        else "Nothing to train."
         if not any(step.missing for step in steps)
-        else "Nothing is to be trained; what is missing is made from what is there."
+        else "Nothing to train; what is missing is computed from what exists."
     )
     if folder is not None:
-        console.print("Weights were not looked at: `run` verifies them, and makes again what is damaged.")
+        console.print("Weights were not checked: `run` verifies them and recreates damaged ones.")
 
 
 def study(
@@ -194,16 +196,17 @@ def study(
 ) -> None:
     """Run one study in a run folder."""
     if name not in STUDIES:
-        raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
+        raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}")
     recipe, seed = chosen(recipe_name, settings, seed, out)
     engine = _quiet(engine_for(recipe, device))
     folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine):
-        with progress_bars() as tell:
-            made = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=tell)
-            part = run_study(name, made, others)
+        with progress_bars() as report:
+            current = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=report)
+            part = run_study(name, current, others)
         if folder.writes:
+            note("Writing tables and figures ...")
             place = write_study(part, folder)
             if (folder.path / "report.html").is_file():
                 write_page(folder)
@@ -213,43 +216,43 @@ def study(
         return
     for table in part.tables:
         console.print(study_table(table, spread=console.width >= 110))
-        for note in table.notes:
-            console.print(note, style="dim")
+        for footnote in table.notes:
+            console.print(footnote, style="dim")
     if folder.writes:
         console.print(f"Written: {place}", soft_wrap=True)
 
 
 @contextmanager
 def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine, *, alone: bool = False) -> Iterator[None]:
-    """Alone in the folder, what has changed in it said, and all processes there.
+    """Lock the folder, print what has changed in it, and wait for all processes.
 
     Args:
-        folder: of the run.
-        recipe: of the run.
-        seed: of the run.
-        engine: knows the other processes.
-        alone: refuse where another run is at work in the folder, rather than wait.
+        folder: the run folder.
+        recipe: the recipe of the run.
+        seed: the seed of the run.
+        engine: gives access to the other processes.
+        alone: raise an error if another run uses the folder, instead of waiting.
     """
 
     def waiting() -> None:
         if alone:
             raise ModebridgeError(
-                f"Expected no other run to be at work in '{folder.path}', but there is one; wait for it, or choose "
-                "another folder with --out."
+                f"Expected no other run to use '{folder.path}', but there is one; wait for it, or choose another "
+                "folder with --out."
             )
-        say("Another run is at work in this folder; waiting for it.", style="yellow")
+        say("Another run is using this folder; waiting for it.", style="yellow")
 
     with folder.alone(waiting):
         try:
             for sentence in begin(folder, recipe, seed):
                 say(sentence, style="yellow")
-            # All processes look into the folder in the same state.
+            # All processes must see the folder in the same state.
             engine.processes.wait()
             yield
         except KeyboardInterrupt:
             folder.undo()
             raise KeyboardInterrupt(
-                f"; what is trained is kept in '{folder.path}', and the same command goes on from there"
+                f"; finished artefacts are kept in '{folder.path}'; run the same command to resume"
                 if folder.path.is_dir()
                 else "; nothing had been trained yet"
             ) from None
@@ -260,7 +263,7 @@ def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine, *, al
 
 def _quiet(engine: Engine) -> Engine:
     if engine.compile:
-        # The compiler's remarks are for its authors.
+        # Compiler warnings do not help users.
         warnings.filterwarnings("ignore", module="torch")
         logging.getLogger("torch").setLevel(logging.ERROR)
     return engine
@@ -284,7 +287,7 @@ def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> N
     folder.files.write({"results.md": "\n\n".join(text) + "\n"})
     before, now = folder.files.record("results.json"), json.loads(json.dumps(record))
     shown = ("recipe", "seed", "rows", "warnings", "summary")
-    # When and where it was made stays, where nothing was.
+    # If nothing changed, keep the recorded time and machine.
     if record["trained"] or any(before.get(key) != now[key] for key in shown):
         folder.files.write({"results.json": json.dumps(record, indent=1)})
     write_page(folder, gather(folder, result.rows))

@@ -1,4 +1,4 @@
-"""`modebridge serve`: an exported file over HTTP."""
+"""`modebridge serve`: serve an exported file over HTTP."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["ServeConfig", "serve_file"]
 
 
 def serve_file(path: Path, config: ServeConfig) -> None:
-    """Say where, then serve."""
+    """Print the address, then serve."""
     check_config(config)
     address = f"http://{config.host}:{config.port}"
-    say(f"Serving {path} at {address}/predict (also /health, /info, /metrics); Ctrl-C stops it.")
-    # While it serves Ctrl-C is its own matter; once it has ended, another has nothing left to stop.
+    say(f"Serving {path} at {address}/predict (also /health, /info, /metrics); press Ctrl-C to stop.")
+    # The server handles Ctrl-C itself; after it has ended, another Ctrl-C has nothing left to stop.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         serve(path, config)

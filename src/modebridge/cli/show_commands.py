@@ -1,4 +1,4 @@
-"""The verbs that look: recipes, cost, report."""
+"""The verbs that train nothing: recipes, cost, report."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from rich import box
 from rich.table import Table
 
-from modebridge.cli.terminal import say, screen
-from modebridge.errors import ModebridgeError
+from modebridge.cli.terminal import note, say, screen
+from modebridge.errors import ModebridgeError, plural
 from modebridge.evaluate import Cost, CostConvention, combination_cost, feature_shapes
 from modebridge.members import Blueprint, Body, Member, members_of, row_plans
 from modebridge.recipes import RECIPES, Recipe
@@ -49,7 +49,7 @@ NEEDS = {
 
 
 def plain_table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
-    """A table that fits 80 columns; `text` are the columns of words, which may be folded, the others are numbers."""
+    """A table that fits 80 columns; columns in `text` hold words and may wrap, the others hold numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for k, column in enumerate(columns):
         table.add_column(
@@ -59,7 +59,7 @@ def plain_table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
 
 
 def list_recipes(*, estimate: bool, as_json: bool) -> None:
-    """Every recipe with what it trains and the data it needs; where asked, its work and how long that takes here."""
+    """List every recipe with what it trains and the data it needs; optionally its work and time on this machine."""
     recipes = [replace(make(), name=name) for name, make in RECIPES.items()]
     records: list[dict[str, Any]] = [
         {
@@ -74,9 +74,13 @@ def list_recipes(*, estimate: bool, as_json: bool) -> None:
     ]
     if estimate:
         say("Counting the work and timing a few steps ...")
+        for number, (record, recipe) in enumerate(zip(records, recipes, strict=True), start=1):
+            note(f"Counting recipe {number} of {len(recipes)}: {recipe.name}")
+            record["petaflop"] = 2 * sum(work_of(recipe).values()) / 1e15
+        note("Timing a few training steps ...")
         seconds = seconds_here(recipes)
-        for record, recipe in zip(records, recipes, strict=True):
-            record |= {"petaflop": 2 * sum(work_of(recipe).values()) / 1e15, "seconds": seconds[recipe.name]}
+        for record in records:
+            record["seconds"] = seconds[record["name"]]
     if as_json:
         screen().print_data(records)
         return
@@ -90,21 +94,22 @@ def list_recipes(*, estimate: bool, as_json: bool) -> None:
         table.add_row(record["name"], *cells, record["data"])
     console = screen()
     console.print(table)
-    where = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU cores"
+    cuda = torch.cuda.is_available()
+    where = torch.cuda.get_device_name() if cuda else plural(torch.get_num_threads(), "CPU core")
     explained = (
-        f"PFLOP: of training everything. Here: an estimate for {where}, from a few steps timed now; compilation, "
-        "reading and scoring come on top. "
+        f"PFLOP: total training work. Here: estimated time on {where}, from a few timed steps, without compilation, "
+        "data loading and evaluation. "
         if estimate
-        else "How long each takes here: modebridge recipes --estimate. "
+        else "To estimate training times on this machine: modebridge recipes --estimate. "
     )
     console.print(
-        f"{explained}Names ending in -bn have batch norm, the others filter response norm. "
-        "Run one: modebridge run RECIPE --data DIR, DIR holding the set's official files."
+        f"{explained}Recipes ending in -bn use batch norm, the others filter response norm. "
+        "To run one: modebridge run RECIPE --data DIR, where DIR holds the official files of the data set."
     )
 
 
 def span(seconds: float) -> str:
-    """A time in the unit that people would use."""
+    """A duration in a readable unit."""
     for unit, size in (("years", 31557600.0), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
@@ -112,15 +117,16 @@ def span(seconds: float) -> str:
 
 
 def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
-    """FLOPs and parameters of every kind of member and of the rows of the results table, from architectures alone."""
+    """Print FLOPs and parameters of every kind of member and of the rows of the results table."""
+    note("Counting FLOPs and parameters ...")
     blueprint = blueprint_for(recipe)
     small = {member.title: member for member in members_of(recipe) if member.reads}
     plans: list[tuple[str, list[Member]]] = [(f"one {title}", [member]) for title, member in small.items()]
-    # What a cascade costs depends on the images.
+    # The cost of a cascade depends on the images.
     rows = [(plan.name, list(plan.members)) for plan in row_plans(recipe) if plan.average_cost is None]
     plans = [*rows[:1], *plans, *rows[1:]]
     conventions: list[CostConvention] = ["counted", "paper"] if paper else ["counted"]
-    # Costs add up: each part is counted once, however many rows it is in.
+    # Costs add up, so each part is counted once.
     bodies = {title: body for title, member in small.items() if (body := member.body(blueprint)) is not None}
     parts = {convention: _parts(blueprint, bodies, convention) for convention in conventions}
     records: list[dict[str, Any]] = []
@@ -128,7 +134,7 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
         record: dict[str, Any] = {"name": name}
         for convention in conventions:
             if convention == "paper" and any(member.alone for member in wanted):
-                continue  # how the paper counted networks of another kind is not known
+                continue  # it is unknown how the paper counted other kinds of networks
             costs = [
                 _of_another_network(member, blueprint)
                 if member.alone
@@ -156,20 +162,20 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
         table.add_row(record["name"], *cells)
     console = screen()
     console.print(table)
-    explained = "FLOPs and params in units of one network, truly counted (convolutions and matrix products)."
+    explained = "FLOPs and params: multiples of one network, counted over convolutions and matrix products."
     if paper:
-        explained += " [P]: as the paper counts, elementwise work too, bridges' parameters divided by three networks."
+        explained += " [P]: as in the paper, with elementwise work, and bridge parameters divided by three networks."
     console.print(explained)
 
 
 def _of_another_network(member: Member, blueprint: Blueprint) -> Cost:
-    """The cost of a member that is another network than the recipe's."""
+    """The cost of a member whose network is not the recipe's."""
     counted, unit = member.cost(blueprint), blueprint.base_cost
     return Cost(counted.flops, counted.params, counted.flops / unit.flops, counted.params / unit.params)
 
 
 def _parts(blueprint: Blueprint, small: Mapping[str, Body], convention: CostConvention) -> dict[str, Cost]:
-    """The cost of each small member by its title, and of one network."""
+    """The cost of each small member by title, and of one network under ""."""
     example = blueprint.example
     assert isinstance(example, torch.Tensor)
     net, image = blueprint.bare, tuple(example.shape[1:])
@@ -186,12 +192,13 @@ def _parts(blueprint: Blueprint, small: Mapping[str, Body], convention: CostConv
 
 
 def report_run(path: Path, out: Path | None = None) -> None:
-    """Write the page of a run folder again, there or elsewhere, and say where it is."""
+    """Regenerate the report of a run folder, there or elsewhere, and print its path."""
     folder = existing(path)
     if out is None and not folder.writes:
         raise ModebridgeError(
-            f"Expected to write the page to '{path}', but the folder is read-only; choose a place with --out FILE."
+            f"Expected to write the report to '{path}', but the folder is read-only; choose a path with --out FILE."
         )
+    note("Drawing the figures of the report ...")
     with folder.alone(), naming_damage(folder):
         data = gather(folder)
         if out is None:
@@ -205,17 +212,17 @@ def report_run(path: Path, out: Path | None = None) -> None:
 
 
 def existing(path: Path) -> RunFolder:
-    """The run folder at a path, to read and, where that is allowed, to write."""
+    """Open the run folder at a path, for writing if permitted."""
     if not any((path / name).exists() for name in ("recipe.toml", "manifest.json")):
         raise ModebridgeError(
-            f"Expected '{path}' to be a run folder, but it has no recipe.toml; make one: modebridge run --out {path}"
+            f"Expected '{path}' to be a run folder, but it has no recipe.toml; create one: modebridge run --out {path}"
         )
     return RunFolder(path)
 
 
 @contextmanager
 def naming_damage(folder: RunFolder) -> Iterator[None]:
-    """Name what is not whole in a folder and therefore was left out, whether the rest was enough or not."""
+    """On exit, warn about damaged files in a folder that were skipped, also after an error."""
     try:
         yield
     finally:

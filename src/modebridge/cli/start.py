@@ -1,4 +1,4 @@
-"""The program's first moments: Ctrl-C and the standard streams are safe before anything large is imported."""
+"""Program startup: set up Ctrl-C and the standard streams before any large import."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import signal
 import sys
 
-TYPE_CHECKING = False  # as in modebridge/__init__.py: nothing is imported here that need not be
+TYPE_CHECKING = False  # as in modebridge/__init__.py: avoid unnecessary imports here
 if TYPE_CHECKING:
     from types import FrameType
 
 __all__ = ["Interrupts", "goodbye", "main"]
 
 STOPPED = 130
-"""The exit code after Ctrl-C, as a shell would say it."""
+"""Exit code after Ctrl-C: 128 plus SIGINT, as in shells."""
 
 
 def main() -> None:
@@ -27,27 +27,27 @@ def main() -> None:
 
 
 class Interrupts:
-    """What Ctrl-C does: the first raises KeyboardInterrupt where that is caught, every other ends the process at once.
+    """Ctrl-C handling: the first raises KeyboardInterrupt if something catches it, any further one exits immediately.
 
-    While something is being imported it ends at once too: an exception inside of the interpreter's own import, or of a
-    library's, is printed as a trace there and then lost.
+    During an import it also exits immediately: an exception inside an import may be printed as a traceback and then
+    lost.
     """
 
     def __init__(self) -> None:
         self.caught = False
-        """Whether somebody is there to catch KeyboardInterrupt: set by the boundary, and by it alone."""
+        """Whether KeyboardInterrupt will be caught; set only by the boundary."""
         self.raised = False
         """Whether KeyboardInterrupt was raised."""
         self._process = os.getpid()
 
     def install(self) -> None:
-        """From now on."""
-        # Not where the caller has Ctrl-C ignored (a shell's background).
+        """Install the signal handler."""
+        # Unless the caller ignores Ctrl-C, as shells do for background jobs.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, _: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:  # a forked worker: its parent speaks
+        if os.getpid() != self._process:  # a forked worker: the parent prints the message
             raise KeyboardInterrupt
         if not self.caught or _importing(frame):
             goodbye()
@@ -56,14 +56,14 @@ class Interrupts:
 
 
 def goodbye(more: str = "") -> None:
-    """Say that the program was stopped, and end: a plain exit would wait for the networks trained on other threads."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a key that is held down says it once
+    """Print that the program was stopped, and exit without waiting for training threads."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # print once, even if the key is held down
     if os.environ.get("RANK", "0") == "0":
-        # The cursor comes back, which a bar of progress had hidden; past Python's buffers, whose locks may be held.
+        # Show the cursor again, which progress bars hide. Bypass Python's buffers, whose locks may be held.
         cursor = "\x1b[?25h" if os.isatty(2) else ""
         try:  # noqa: SIM105 - contextlib is not worth its import here
             os.write(2, f"{cursor}modebridge: stopped{more}.\n".encode(errors="backslashreplace"))
-        except OSError:  # nobody listens
+        except OSError:  # stderr is closed
             pass
     os._exit(STOPPED)
 
@@ -77,12 +77,12 @@ def _importing(frame: FrameType | None) -> bool:
 
 
 def _open_streams() -> None:
-    """Make both streams print any text, whatever the locale; let no file of ours take the number of a closed one."""
+    """Make stdout and stderr accept any text in any locale, and reserve the descriptors of closed streams."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -1,7 +1,7 @@
-"""How the program talks: one console, progress of long work, silence in pipes and in all processes but the first.
+"""Terminal output: one console, progress bars that pipes do not get, and only the first process prints.
 
-Whatever comes from a user (paths, names, what is quoted in an error) goes through `Screen`, which shows it as it is: no
-markup is read in it, and its control characters are made visible, so that a file's name cannot steer the terminal.
+User text (paths, names, quotes in errors) goes through `Screen`, which prints it literally: markup is not interpreted
+and control characters are escaped, so a file name cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ __all__ = [
     "first_process",
     "leave",
     "listed",
+    "note",
     "progress_bars",
     "put",
     "say",
@@ -44,56 +45,58 @@ __all__ = [
     "visible",
 ]
 
-NARROWEST = 20
-Tell = Callable[[str, int, int, float], None]
+MIN_WIDTH = 20
+UNITS = {"scores": "batches", "shifted scores": "batches", "other sets": "batches", "figures": "curves"}
+"""What the progress of a stage counts, where it is not epochs."""
+Report = Callable[[str, int, int, float], None]
 
 
 class OutputError(Exception):
-    """Standard output cannot be written; the cause says why."""
+    """Standard output cannot be written; the cause is the original error."""
 
 
 def first_process() -> bool:
-    """Whether this is the process that speaks and writes: the only one, or the first that torchrun started."""
+    """Whether this process prints and writes files: the only one, or rank 0 under torchrun."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def visible(text: str) -> str:
-    r"""Text with every character shown that a terminal would obey, hide or refuse.
+    r"""Text with all non-printable characters escaped.
 
     >>> print(visible("a\x1b[31mb\n\udcff ü"))
     a\x1b[31mb\n\udcff ü
     """
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 class Screen(Console):
-    """A console for text that a user may have had a hand in.
+    """A console that prints user text literally.
 
     Args:
-        stderr: write to standard error.
+        stderr: write to stderr instead of stdout.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, quiet=not first_process(), highlight=False, markup=False, emoji=False)
-        if self.width < NARROWEST:  # COLUMNS=0 would print nothing at all
-            self.width = NARROWEST
+        if self.width < MIN_WIDTH:  # COLUMNS=0 would print nothing at all
+            self.width = MIN_WIDTH
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Every string that is printed, alone or in a table, comes here."""
+        """Render a string literally; rich calls this for every string, also in tables."""
         return super().render_str(visible(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; tables that are too wide for the screen as a list."""
-        shown = [fitting(one, self) if isinstance(one, Table) else one for one in objects]
+        """Print; tables too wide for the screen become lists."""
+        shown = [fitting(item, self) if isinstance(item, Table) else item for item in objects]
         with _written(self):
             super().print(*shown, **options)
 
     def print_data(self, data: object) -> None:
-        """Print JSON that any locale can write."""
+        """Print ASCII-only JSON, which works in any locale."""
         self.print_json(json.dumps(data), ensure_ascii=True)
 
     def on_broken_pipe(self) -> None:
-        """Leave it to the boundary."""
+        """Let the boundary handle it."""
         raise
 
 
@@ -102,18 +105,18 @@ def _written(console: Console) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # What is said about the work is no reason to stop it.
+        # A failed progress message must not stop the work.
         if not console.stderr:
             raise OutputError from error
 
 
 def screen() -> Screen:
-    """The standard output; nothing in the other processes of a group."""
+    """A console on stdout; silent in all processes but the first."""
     return Screen()
 
 
 def put(line: str) -> None:
-    """A line of results as it is, for programs to read."""
+    """Print a line of results unchanged, for other programs to read."""
     if first_process() and sys.stdout is not None:
         try:
             sys.stdout.write(line + "\n")
@@ -123,34 +126,40 @@ def put(line: str) -> None:
 
 
 def say(text: str, *, style: str | None = None, fold: bool = True) -> None:
-    """A sentence about the work, on standard error, so that results alone go down a pipe.
+    """Print a message to stderr, so that stdout carries only results.
 
     Args:
-        text: one sentence or more.
-        style: of rich.
-        fold: False leaves it on one line however narrow the screen is; off a terminal it always is on one.
+        text: the message.
+        style: rich style.
+        fold: wrap at the width of the terminal. Output that is not a terminal is never wrapped.
     """
     console = Screen(stderr=True)
-    # In a log a path must stay whole; only a person's screen has an edge.
+    # Paths must stay whole in logs, so only terminals wrap.
     console.print(text, style=style, soft_wrap=not (fold and console.is_terminal))
 
 
+def note(text: str) -> None:
+    """Print to stderr what a long step is doing, on a terminal only."""
+    if Screen(stderr=True).is_terminal:
+        say(text, style="dim")
+
+
 def listed(option: str, text: str | None) -> list[str] | None:
-    """The names after an option, with commas between them; None where it was not given."""
+    """Split the comma-separated value of an option; None if the option was not given."""
     if text is None:
         return None
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names:
-        raise ModebridgeError(f"Expected {option} to name something, but got '{text}'; leave it out, or name some.")
+        raise ModebridgeError(f"Expected {option} to list names, but got '{text}'; give some, or leave it out.")
     return names
 
 
 @contextmanager
-def progress_bars(*, show: bool = True) -> Iterator[Tell]:
-    """Bars on standard error, with rate and time left; in a pipe one line a stage, when it is done.
+def progress_bars(*, show: bool = True) -> Iterator[Report]:
+    """Progress bars on stderr, with rate and remaining time; in a pipe, one line per finished stage.
 
     Args:
-        show: whether to draw them on a terminal; False where something else is drawn there.
+        show: draw bars on a terminal; False if something else is drawn there.
     """
     console = Screen(stderr=True)
     lock = Lock()
@@ -167,24 +176,24 @@ def progress_bars(*, show: bool = True) -> Iterator[Tell]:
         disable=not (show and console.is_terminal),
     ) as bars:
 
-        def tell(stage: str, done: int, total: int, rate: float) -> None:
-            unit = "batches" if stage in ("scores", "shifted scores", "other sets") else "epochs"
+        def report(stage: str, done: int, total: int, rate: float) -> None:
+            unit = UNITS.get(stage, "epochs")
             with lock:
                 if stage not in tasks:
                     tasks[stage] = bars.add_task(stage, total=total, rate="", unit=unit)
-                bars.update(tasks[stage], completed=done, total=total, rate=f"{rate:,.0f} images/s")
+                bars.update(tasks[stage], completed=done, total=total, rate=f"{rate:,.0f} images/s" if rate else "")
                 if done == total and not console.is_terminal:
                     console.print(f"{stage}: {total} {unit} done")
 
-        yield tell
+        yield report
 
 
 def leave(code: int) -> None:
-    """End, and with it the group of processes where there is one; see `Processes.leave`."""
+    """Exit, and leave the process group if there is one; see `Processes.leave`."""
     if code != 0:
-        # At once, as after Ctrl-C: networks on other threads must not go on training without the folder's lock.
+        # Exit immediately, as after Ctrl-C: other threads must not keep training without the folder's lock.
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, AttributeError):  # full, or closed from the beginning
+            with contextlib.suppress(OSError, AttributeError):  # disk full, or closed from the start
                 stream.flush()
         os._exit(code)
     if "torch" in sys.modules:

@@ -68,7 +68,7 @@ def difference(places: Sequence[Place], wanted: Params, containers: Mapping[str,
     if missing or best.extra:
         parts = [f"{some(missing)} missing"] if missing else []
         if missing and best.extra:
-            parts[0] += f" ({near(missing[0], best.extra, 3)})"
+            parts[0] += f" ({near(missing[0], best.extra, 3).rstrip('.')})"
         parts += [f"{some(best.extra)} extra"] if best.extra else []
         fix = "" if missing or shapes else ", or leave them out by name with ignore="
         return f"{start}, but got {' and '.join(parts)}; use a network of the file's architecture{fix}."

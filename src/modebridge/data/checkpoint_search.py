@@ -102,9 +102,7 @@ def _choose(
         inside = [place for place in places if place.path in allowed]
         if places and not inside:
             paths = [place.path for place in sorted(places, key=lambda place: -len(place.tensors))]
-            raise ModebridgeError(
-                f"Expected prefix to be a place in {what}, but got '{prefix}'; {near(prefix, paths)}."
-            )
+            raise ModebridgeError(f"Expected prefix to be a place in {what}, but got '{prefix}'; {near(prefix, paths)}")
         places = inside
     for place in places:
         place.extra = [name for name in place.extra if not _ignored(name, place.path, ignore)]

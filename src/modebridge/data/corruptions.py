@@ -77,7 +77,7 @@ def corrupt(
     """
     if corruption not in CORRUPTIONS:
         raise ModebridgeError(
-            f"Expected a known corruption, but got '{str(corruption)[:80]}'; {near(str(corruption), CORRUPTIONS)}."
+            f"Expected a known corruption, but got '{str(corruption)[:80]}'; {near(str(corruption), CORRUPTIONS)}"
         )
     if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
         raise ModebridgeError(

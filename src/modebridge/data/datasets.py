@@ -112,7 +112,7 @@ def load_set(name: str, folder: Path | str) -> Splits:
         folder: the folder with its official files.
     """
     if name not in SETS:
-        raise ModebridgeError(f"Expected a known data set, but got '{name}'; {near(name, SETS)}.")
+        raise ModebridgeError(f"Expected a known data set, but got '{name}'; {near(name, SETS)}")
     return SETS[name](Path(folder))
 
 
@@ -170,7 +170,7 @@ def load_folder(folder: Path, size: int) -> Splits:
         if unknown:
             raise ModebridgeError(
                 f"Expected the classes of '{place}' to be those of train, but got '{unknown[0]}'; "
-                f"{near(unknown[0], classes)}."
+                f"{near(unknown[0], classes)}"
             )
         given[split] = find_images(place, classes).shuffled(0)
     rest, *parts = cut_off(train, 2 - len(given))

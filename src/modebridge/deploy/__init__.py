@@ -1,4 +1,4 @@
-"""One module, one file: a bridged ensemble for production, and how to ask it."""
+"""A bridged ensemble as one module and one file for production, and how to run it."""
 
 from modebridge.deploy.bridge_temperatures import Temperatures, fit_temperatures
 from modebridge.deploy.deployed import Deployed, UncheckedFileWarning

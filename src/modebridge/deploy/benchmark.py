@@ -1,4 +1,4 @@
-"""What is timed: one network, deep ensembles, networks on curves and bridged ensembles, in each way of running them."""
+"""Benchmarks of one network, deep ensembles, networks on curves and bridged ensembles, in every way to run them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from modebridge.deploy.export import export
 from modebridge.deploy.timing import Spread, Timing, measure, ratio
 from modebridge.deploy.torch_runners import Branches, Vmapped, capture
 from modebridge.ensembles import BridgedEnsemble
-from modebridge.errors import ModebridgeError, near
+from modebridge.errors import ModebridgeError, near, plural
 from modebridge.evaluate import cost
 from modebridge.modes import Mode
 from modebridge.seeds import generator
@@ -28,7 +28,7 @@ __all__ = ["WAYS", "Contender", "Result", "Way", "contenders", "race", "race_fil
 
 Way: TypeAlias = Literal["eager", "compiled", "graphs", "onnx"]
 WAYS: dict[str, tuple[Way, ...]] = {"cpu": ("eager", "compiled", "onnx"), "cuda": ("eager", "compiled", "graphs")}
-"""The ways of each kind of device: as written, blocks compiled, compiled and captured in one CUDA graph, exported."""
+"""The ways to run on each device: eager, compiled blocks, compiled and captured in one CUDA graph, exported."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Contender:
     """Something to time.
 
     Args:
-        name: how tables call it.
-        make: gives the ensemble; called once a way, so that not all are in memory at once.
-        stacked: whether its modes run as one vmapped network.
-        taps: where every contender's regions are cut, so that all are compiled alike.
+        name: name in tables.
+        make: builds the ensemble; called once per way, so that not all are in memory at once.
+        stacked: run its modes as one vmapped network.
+        taps: where compiled regions are split; the same for all contenders, so that all are compiled alike.
     """
 
     name: str
@@ -50,15 +50,15 @@ class Contender:
 
 @dataclass(frozen=True)
 class Result:
-    """One line of a table.
+    """One row of a table.
 
     Args:
-        name: of the contender.
+        name: name of the contender.
         way: how it ran.
-        batch: images a call.
-        timing: of one call.
-        ratio: to one network, run the same way in the same rounds.
-        flops: counted, to one network.
+        batch: batch size.
+        timing: time per call.
+        ratio: time relative to one network, run the same way in the same rounds.
+        flops: counted FLOPs relative to one network.
     """
 
     name: str
@@ -70,28 +70,28 @@ class Result:
 
     @property
     def images_per_second(self) -> float:
-        """Throughput at the median."""
+        """Throughput at the median time."""
         return self.batch / self.timing.seconds.median
 
     @property
     def over(self) -> float:
-        """By how many points (hundredths of one network) time exceeds what FLOPs promise."""
+        """How far relative time exceeds relative FLOPs, in percentage points of one network."""
         return 100 * (self.ratio.median - self.flops)
 
 
 Shown: TypeAlias = Callable[[list[Result]], None]
-"""Gets the results of a batch size as soon as they are there."""
+"""Called with the results of each batch size as soon as they are complete."""
 
 
 def contenders(
     net: nn.Module, modes: Sequence[Mode], points: Sequence[Mode], type1: Sequence[Bridge], type2: Sequence[Bridge]
 ) -> list[Contender]:
-    """What can be made of these parts: DE-1 first, the unit of all ratios.
+    """All ensembles of these parts, starting with DE-1, the unit of all ratios.
 
     Args:
         net: the base network.
         modes: at least one; DE-m takes the first m.
-        points: networks on curves; their weights are known beforehand, so that each costs what a mode costs.
+        points: networks on curves; their weights are computed in advance, so each costs as much as a mode.
         type1: bridges that read the first mode.
         type2: bridges that read the first two modes.
     """
@@ -113,27 +113,30 @@ def contenders(
 
 
 def usable_ways(device: str, asked: Sequence[str] | None = None) -> tuple[list[Way], list[str]]:
-    """The ways that run here, and a sentence for each of the usual ones that does not.
+    """The ways that work on this machine, and a message for each that does not.
 
     Args:
         device: "cpu" or "cuda".
-        asked: the ways that the user wants; one that cannot run is then an error.
+        asked: the requested ways; one that does not work is then an error. None for all.
     """
     known = WAYS[device]
     for way in asked or ():
         if way not in known:
-            raise ModebridgeError(f"Expected ways to be of {', '.join(known)}, but got '{way}'; {near(way, known)}.")
-    lacks: dict[Way, str] = {}
+            raise ModebridgeError(f"Expected ways for device '{device}', but got '{way}'; {near(way, known)}")
+    unusable: dict[Way, str] = {}
     if find_spec("onnxruntime") is None or find_spec("onnxscript") is None:
-        lacks["onnx"] = "Expected onnx and onnxruntime to be installed, but got neither; install modebridge[onnx]."
+        unusable["onnx"] = (
+            "Expected onnxruntime and onnxscript for the way 'onnx', but they are not installed; "
+            "pip install 'modebridge[onnx]'."
+        )
     if device == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
-        lacks["compiled"] = "Expected a C++ compiler for compiled networks, but found none; install g++."
+        unusable["compiled"] = "Expected a C++ compiler for compiled networks, but found none; install g++."
     wanted = [way for way in known if not asked or way in asked]
     if asked:
         for way in wanted:
-            if way in lacks:
-                raise ModebridgeError(lacks[way])
-    return [way for way in wanted if way not in lacks], [lacks[way] for way in wanted if way in lacks]
+            if way in unusable:
+                raise ModebridgeError(unusable[way])
+    return [way for way in wanted if way not in unusable], [unusable[way] for way in wanted if way in unusable]
 
 
 def race(
@@ -146,22 +149,22 @@ def race(
     dtype: torch.dtype = torch.float32,
     seconds: float = 2.0,
     folder: Path | None = None,
-    told: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
     shown: Shown = lambda results: None,
 ) -> list[Result]:
-    """Time contenders in one way at several batch sizes; those that the way does not know are left out.
+    """Time contenders in one way at several batch sizes; contenders that the way does not support are left out.
 
     Args:
-        entered: the first is the unit of the ratios.
+        entered: contenders; the first is the unit of the ratios.
         image_shape: (C, H, W) of one image.
         way: how to run them.
-        batches: how many images a call.
-        device: where; ONNX Runtime runs on the CPU.
+        batches: batch sizes.
+        device: device to run on; ONNX Runtime runs on the CPU.
         dtype: float32 or bfloat16.
-        seconds: for each contender at each batch size.
-        folder: where exported files go for a while; needed for ONNX Runtime.
-        told: hears what is being done.
-        shown: gets the results of each batch size as soon as they are there.
+        seconds: time per contender and batch size.
+        folder: folder for temporary exported files; required for ONNX Runtime.
+        log: called with a message before each step.
+        shown: called with the results of each batch size as soon as they are complete.
     """
     device = torch.device(device)
     flops: dict[str, float] = {}
@@ -169,19 +172,19 @@ def race(
     for contender in entered:
         if contender.stacked and way == "onnx":
             continue
-        told(f"{way}: {contender.name}")
+        log(f"{way}: {contender.name}")
         ensemble = contender.make()
         flops[contender.name] = cost(ensemble, image_shape).relative_flops
         runners[contender.name] = _runner(contender, ensemble, way, image_shape, device, dtype, folder)
     results: list[Result] = []
     for batch in batches:
         images = torch.rand(batch, *image_shape, generator=generator(0, "images")).to(device, dtype)
-        told(f"{way}: batch {batch}")
+        log(f"{way}: batch {batch}")
         times = measure({name: _call(run, images, way) for name, run in runners.items()}, seconds)
         unit = times[entered[0].name]
-        fresh = [Result(n, way, batch, timing, ratio(timing, unit), flops[n]) for n, timing in times.items()]
-        shown(fresh)
-        results += fresh
+        rows = [Result(n, way, batch, timing, ratio(timing, unit), flops[n]) for n, timing in times.items()]
+        shown(rows)
+        results += rows
     return results
 
 
@@ -203,7 +206,7 @@ def _runner(
 
 
 def _call(run: Callable[[Tensor], object], images: Tensor, way: Way) -> Callable[[], object]:
-    """What `measure` calls: it comes back when the answer is there."""
+    """The function that `measure` calls; it returns when the result is ready."""
     if way == "onnx":
         pixels = images.numpy()
         return lambda: run(pixels)  # type: ignore[arg-type]
@@ -213,9 +216,9 @@ def _call(run: Callable[[Tensor], object], images: Tensor, way: Way) -> Callable
         return lambda: run(images)
 
     def call() -> object:
-        answer = run(images)
+        output = run(images)
         torch.cuda.synchronize(images.device)
-        return answer
+        return output
 
     return call
 
@@ -223,9 +226,9 @@ def _call(run: Callable[[Tensor], object], images: Tensor, way: Way) -> Callable
 def _exported(
     ensemble: BridgedEnsemble, name: str, image_shape: Sequence[int], folder: Path | None
 ) -> Callable[[Tensor], object]:
-    """The very file that a user would deploy, without the outputs that cost extra."""
+    """The file as a user would deploy it, without outputs that cost extra."""
     if folder is None:
-        raise ModebridgeError("Expected a folder for exported files, but got none; give folder=.")
+        raise ModebridgeError("Expected a folder for exported files, but got none; pass folder=.")
     path = folder / f"{name.replace(' ', '')}.onnx"
     export(ensemble, path, example=torch.rand(1, *image_shape), uncertainty=False, elastic=False, progress=False)
     return Deployed.load(path, threads=torch.get_num_threads())
@@ -234,21 +237,21 @@ def _exported(
 def race_file(
     deployed: Deployed, batches: Sequence[int], *, seconds: float = 2.0, shown: Shown = lambda results: None
 ) -> list[Result]:
-    """Time an exported file with none, one, ... all of its bridges; without bridges is the unit of the ratios.
+    """Time an exported file with 0, 1, ..., all of its bridges; the unit of the ratios is the file without bridges.
 
-    A file that is not elastic always runs all, and is its own unit.
+    A file that is not elastic always runs all members and is its own unit.
 
     Args:
         deployed: the file.
-        batches: how many images a call.
-        seconds: for each number of bridges at each batch size.
+        batches: batch sizes.
+        seconds: time per number of bridges and batch size.
         shown: as in `race`.
     """
     meta = deployed.meta
     if meta["image"] is None:
         raise ModebridgeError(
-            f"Expected a file that takes images to time, but '{deployed.path.name}' takes {', '.join(meta['inputs'])}; "
-            "time calls of Deployed with inputs of your own."
+            f"Expected a file that takes images, but '{deployed.path.name}' takes {', '.join(meta['inputs'])}; "
+            "time Deployed on your own inputs in Python."
         )
     most, bases = int(meta["bridges"]), int(meta["bases"])
     counts: list[int | None] = list(range(most + 1)) if meta["elastic"] else [None]
@@ -260,11 +263,11 @@ def race_file(
         names = {count: _named(bases, most if count is None else count) for count in counts}
         times = measure({names[count]: partial(deployed, images, bridges=count) for count in counts}, seconds)
         unit = times[names[counts[0]]]
-        fresh = [Result(n, "onnx", batch, times[n], ratio(times[n], unit), flops[count]) for count, n in names.items()]
-        shown(fresh)
-        results += fresh
+        rows = [Result(n, "onnx", batch, times[n], ratio(times[n], unit), flops[count]) for count, n in names.items()]
+        shown(rows)
+        results += rows
     return results
 
 
 def _named(bases: int, bridges: int, kind: str = "") -> str:
-    return f"DE-{bases}" + (f" + {bridges} bridge{'s' if bridges > 1 else ''}{kind}" if bridges else "")
+    return f"DE-{bases}" + (f" + {plural(bridges, 'bridge')}{kind}" if bridges else "")

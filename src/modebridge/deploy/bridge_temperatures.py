@@ -1,4 +1,4 @@
-"""A temperature for every number of bridges, so that an elastic answer is calibrated however short it is."""
+"""One temperature per number of bridges, so that an elastic answer is calibrated however many members run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from itertools import accumulate
 from torch import Tensor
 
 from modebridge.ensembles import Mean, average, fit_temperature
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 
 __all__ = ["Temperatures", "fit_temperatures"]
 
 
 @dataclass(frozen=True)
 class Temperatures:
-    """What the log of an averaged probability is divided by.
+    """The temperatures that divide the log of the mean probability.
 
     Args:
-        first: of the first base alone, which answers for the images that it is sure of.
-        by_bridges: of all bases and 0, 1, ... bridges.
-        heads: of every bridge, each of which is a member; () where every bridge has one.
+        first: temperature of the first base alone, used for confident images.
+        by_bridges: temperatures of all bases with 0, 1, ... bridges.
+        heads: number of heads of each bridge, each of which is a member; () if every bridge has one.
     """
 
     first: float
@@ -29,16 +29,16 @@ class Temperatures:
     heads: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if all(count == 1 for count in self.heads):  # one way to say it, so that equal tables are equal
+        if all(count == 1 for count in self.heads):  # one representation, so that equal objects compare equal
             object.__setattr__(self, "heads", ())
 
     @classmethod
     def same(cls, temperature: float, bridges: int, heads: Sequence[int] = ()) -> Temperatures:
-        """One temperature for all, where there is no data to fit more."""
+        """The same temperature for every number of bridges."""
         return cls(temperature, (temperature,) * (bridges + 1), tuple(heads))
 
     def members(self, bridges: int) -> int:
-        """How many members the first so many bridges are.
+        """The number of members in the first `bridges` bridges.
 
         >>> Temperatures.same(1.0, 2).members(2), Temperatures.same(1.0, 2, (3, 1)).members(2)
         (2, 4)
@@ -46,7 +46,7 @@ class Temperatures:
         return sum(self.heads[:bridges]) if self.heads else bridges
 
     def of_members(self, count: int) -> float:
-        """The temperature of all bases and the bridges that are so many members.
+        """The temperature of all bases and the bridges that have `count` members together.
 
         >>> Temperatures(1.0, (1.1, 1.2, 1.3), (3, 1)).of_members(3)
         1.2
@@ -56,12 +56,12 @@ class Temperatures:
                 return temperature
         wanted = [self.members(bridges) for bridges in range(len(self.by_bridges))]
         raise ModebridgeError(
-            f"Expected the members beside the bases to be those of whole bridges, {wanted}, but got {count}; give the "
-            "temperatures of these members."
+            f"Expected the number of members besides the bases to be one of {wanted}, but got {count}; pass the "
+            "temperatures fitted for these members."
         )
 
     def check(self, bridges: int) -> None:
-        """Refuse a table of another length, and temperatures that are none."""
+        """Refuse the wrong number of temperatures or heads, and temperatures that are not positive."""
         if len(self.by_bridges) != bridges + 1:
             raise ModebridgeError(
                 f"Expected a temperature for each of 0 to {bridges} bridges, but got {len(self.by_bridges)}; "
@@ -69,8 +69,8 @@ class Temperatures:
             )
         if self.heads and (len(self.heads) != bridges or min(self.heads) < 1):
             raise ModebridgeError(
-                f"Expected a number of heads for each of {bridges} bridges, but got {self.heads}; leave it out for one "
-                "each."
+                f"Expected one number of heads per bridge, for {plural(bridges, 'bridge')}, but got {self.heads}; "
+                "leave it out if each has one."
             )
         if not all(0 < temperature < float("inf") for temperature in (self.first, *self.by_bridges)):
             raise ModebridgeError(
@@ -88,21 +88,21 @@ def fit_temperatures(
     """Fit one temperature for the first base and one for each number of bridges.
 
     Args:
-        members: (M, N, K) probabilities of held-out data, the bases first, then every head of the bridges in order.
+        members: (M, N, K) probabilities on held-out data: the bases, then every head of the bridges in order.
         labels: (N,).
-        bases: how many of the members are bases.
-        mean: how members become one.
-        heads: of every bridge; None where each has one.
+        bases: number of bases among the members.
+        mean: how members are averaged.
+        heads: number of heads of each bridge; None if each has one.
     """
     if not 1 <= bases <= len(members):
         raise ModebridgeError(
-            f"Expected between 1 and {len(members)} bases among the members, but got {bases}; bases come first."
+            f"Expected bases to be from 1 to {len(members)}, the number of members, but got {bases}; bases come first."
         )
     counts = [1] * (len(members) - bases) if heads is None else list(heads)
     if bases + sum(counts) != len(members) or min(counts, default=1) < 1:
         raise ModebridgeError(
-            f"Expected heads to be those of the {len(members) - bases} members after the bases, but got {counts}; "
-            "count them by bridge."
+            f"Expected heads to add up to the {plural(len(members) - bases, 'member')} after the bases, but got "
+            f"{counts}; give one number per bridge."
         )
     ends = accumulate(counts, initial=bases)
     fitted = tuple(fit_temperature(average(members[:end], mean), labels) for end in ends)

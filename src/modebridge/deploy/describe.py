@@ -1,4 +1,4 @@
-"""What a deployed file says about itself: plain data, kept inside the file as JSON."""
+"""The metadata of an exported file: plain data, stored in the file as JSON."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ def describe(
     about: str | None,
     unit: Cost | None = None,
 ) -> dict[str, Any]:
-    """The metadata of an ensemble: what it is, what it was made from and with; its cost in units of its first base.
+    """The metadata of an ensemble: its members, weights, versions, and its cost in multiples of the first base.
 
     Args:
-        ensemble: what is exported.
-        temperatures: of every number of bridges.
+        ensemble: the ensemble to export.
+        temperatures: temperature per number of bridges.
         example: a batch.
-        classes: their names; None numbers them.
-        names: of the modes and bridges; None numbers modes.
-        scores: to be kept.
-        about: a sentence.
-        unit: the network to give costs in units of, where it is another one than the first base.
+        classes: class names; None for numbers.
+        names: names of the modes and bridges; None numbers the modes.
+        scores: scores to store.
+        about: a short description.
+        unit: the cost of the network to use as the unit, if it is not the first base.
     """
     count = _classes(ensemble, example)
     labels = [str(k) for k in range(count)] if classes is None else [str(name) for name in classes]
     if len(labels) != count:
         raise ModebridgeError(
-            f"Expected one name for each of the {count} classes, but got {len(labels)}; leave them out for numbers."
+            f"Expected one name per class, {count} names, but got {len(labels)}; leave them out for numbers."
         )
     bridges = [bridge for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
     unnamed = [f"mode-{k}" for k in range(len(ensemble.bases))] + [bridge.name for bridge in bridges]
     parts = unnamed if names is None else list(names)
     if len(parts) != len(unnamed):
         raise ModebridgeError(
-            f"Expected one name for each of the {len(unnamed)} modes and bridges, but got {len(parts)}; "
-            "modes first, then bridges."
+            f"Expected one name per mode and bridge, {len(unnamed)} names, but got {len(parts)}; "
+            "give modes first, then bridges."
         )
     heads = [bridge.heads for bridge in bridges]
     several = {"heads": heads} if max(heads, default=1) > 1 else {}
@@ -77,12 +77,12 @@ def describe(
     by_bridges = [combination_cost(base, example, len(ensemble.bases), fed[:j]) for j in range(len(bridges) + 1)]
     if unit is not None:
         by_bridges = [
-            replace(one, relative_flops=one.flops / unit.flops, relative_params=one.params / unit.params)
-            for one in by_bridges
+            replace(total, relative_flops=total.flops / unit.flops, relative_params=total.params / unit.params)
+            for total in by_bridges
         ]
     whole = by_bridges[-1]
     specs = specs_of(example)
-    # Of a file with one input of floats it is the image, whatever the network calls it.
+    # A single float input is the image, whatever the network calls it.
     image = next(iter(specs.values())) if [spec.type for spec in specs.values()] == ["float32"] else None
     return {
         "format": _format(ensemble, image is not None and IMAGES in specs),
@@ -114,9 +114,9 @@ def describe(
 
 
 def _format(ensemble: BridgedEnsemble, images: bool) -> int:
-    """The oldest that has what is in the file, so that readers of that time read it: see `metadata.FORMAT`.
+    """The oldest format version that covers the file, so that older readers can load it; see `metadata.FORMAT`.
 
-    Readers of 0.1 know of one input, `images`; its files stay theirs.
+    Readers of 0.1 know only one input, `images`.
     """
     if any(bridge.heads > 1 for bridge in ensemble.bridges if isinstance(bridge, Bridge)):
         return 4
@@ -133,12 +133,12 @@ def _classes(ensemble: BridgedEnsemble, example: Inputs) -> int:
     except FAILED as error:
         raise ModebridgeError(
             f"Expected {type(base).__name__} to run on one row of the example, {shapes_of(example)}, "
-            f"but got '{first_line(error)}'; check its shape and type, and that the network takes batches of any size."
+            f"but got '{first_line(error)}'; check its shape and type, and that the network accepts any batch size."
         ) from error
 
 
 def _normalisation(ensemble: BridgedEnsemble, image: InputSpec | None) -> dict[str, Any]:
-    """Mean and std where the network carries them by these names, as ours do; else nobody knows."""
+    """Mean and std, if the network has attributes of these names, as ours do; otherwise they are unknown."""
     if image is None:
         return {"input": "by name, as the network takes them"}
     constants: dict[str, Any] = {}

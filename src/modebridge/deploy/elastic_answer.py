@@ -1,4 +1,4 @@
-"""What an ensemble says about a batch, and the elastic way to say it: no more members than an image needs."""
+"""The prediction of an ensemble for a batch, and elastic prediction: each image runs only the members it needs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ T = TypeVar("T")
 
 
 class Answer(NamedTuple, Generic[T]):
-    """What an ensemble says about a batch.
+    """The prediction of an ensemble for a batch.
 
     Args:
         probabilities: (B, K), calibrated.
-        members: (B, M, K), each member's own, before calibration; zeros where a member did not run. None where the
-            file does not give them.
-        entropy: (B,) of the calibrated probabilities, in nats; None where the file does not give it.
-        mutual_information: (B,), how much the members disagree: the entropy of their mean less the mean of their
-            entropies, before calibration, in nats; None where the file does not give it.
-        used: (B,), how many members were averaged for each image; every head of a bridge is one.
+        members: (B, M, K) probabilities of each member before calibration; zeros where a member did not run. None if
+            the file does not output them.
+        entropy: (B,) entropy of the calibrated probabilities, in nats; None if the file does not output it.
+        mutual_information: (B,) disagreement of the members: the entropy of their mean minus the mean of their
+            entropies, before calibration, in nats; None if the file does not output it.
+        used: (B,) number of members averaged for each image; every head of a bridge counts as one.
     """
 
     probabilities: T
@@ -55,19 +55,19 @@ def staged(
     threshold: float | None,
     mean: Mean = "probability",
 ) -> Answer[Tensor]:
-    """The first base for all images, the other members only for those that it is unsure of.
+    """Run the first base on all images, and the other members only on images it is unsure of.
 
     Args:
         images: (B, ...), at least one; or several inputs by name.
-        base: from the number of a base and images to its logits and the features at its taps.
-        bridges: from features to the logits of the bridges that are asked for, (B, K) or (B, h, K) each.
-        taps: of every base.
-        members: how many there are in all.
-        temperatures: of every number of bridges.
-        count: how many bridges are asked for.
-        threshold: images whose first base is at least this confident, after its own temperature, get its answer alone;
-            None asks every member about every image.
-        mean: how members become one.
+        base: maps the number of a base and images to its logits and the features at its taps.
+        bridges: maps features to the logits of the bridges to run, (B, K) or (B, h, K) each.
+        taps: taps of every base.
+        members: total number of members.
+        temperatures: temperature per number of bridges.
+        count: number of bridges to run.
+        threshold: images whose first base is at least this confident, after its own temperature, use only that base;
+            None runs every member on every image.
+        mean: how members are averaged.
     """
     logits, *at_taps = base(0, images)
     first = probabilities_of(logits)
@@ -80,28 +80,28 @@ def staged(
         features: dict[Place, Tensor] = {
             (0, tap): feature[unsure] for tap, feature in zip(taps[0], at_taps, strict=True)
         }
-        asked = [first[unsure]]
+        ran = [first[unsure]]
         for k in range(1, len(taps)):
             logits, *at_taps = base(k, some_of(images, unsure))
             features |= {(k, tap): feature for tap, feature in zip(taps[k], at_taps, strict=True)}
-            asked.append(probabilities_of(logits))
-        asked += [probabilities_of(head) for logits in bridges(features) for head in heads_of(logits)]
-        probabilities = torch.stack(asked)
+            ran.append(probabilities_of(logits))
+        ran += [probabilities_of(head) for logits in bridges(features) for head in heads_of(logits)]
+        probabilities = torch.stack(ran)
         answer[unsure] = scale(average(probabilities, mean), temperatures.by_bridges[count])
-        table[: len(asked), unsure] = probabilities
-        used[unsure] = len(asked)
+        table[: len(ran), unsure] = probabilities
+        used[unsure] = len(ran)
     return Answer(answer, table.transpose(0, 1), *uncertainty(answer, table, used), used)
 
 
 def heads_of(logits: Tensor) -> list[Tensor]:
-    """The logits (B, K) of each head from what a bridge gives: (B, K), or (B, h, K)."""
+    """The logits (B, K) of each head, from the output of a bridge, (B, K) or (B, h, K)."""
     return [logits] if logits.dim() == 2 else list(logits.unbind(dim=1))
 
 
 def uncertainty(probabilities: Tensor, members: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
     """The entropy (B,) of an answer and the mutual information (B,) of the members (M, B, K) behind it."""
     mean = members.sum(dim=0) / used[:, None]
-    # A member that did not run is a row of zeros, whose entropy is zero.
+    # A member that did not run has zeros, whose entropy is zero.
     return _entropy(probabilities), _entropy(mean) - _entropy(members).sum(dim=0) / used
 
 

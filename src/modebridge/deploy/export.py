@@ -1,4 +1,4 @@
-"""From an ensemble to one file: compared with the library before it appears, with its metadata inside."""
+"""Export an ensemble as one file, compared with the library before it is saved, with its metadata inside."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ STEPS = 4
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """An exported file.
 
     Args:
-        path: of the file.
+        path: path of the file.
         format: "onnx" or "pt2".
-        parity: the largest difference of a probability between the file and the library.
-        bytes: the size of the file.
-        meta: what the file says about itself.
-        int8: what eight bits cost, where they were asked for and labels were given.
+        parity: largest difference of a probability between the file and the library.
+        bytes: size of the file.
+        meta: metadata of the file.
+        int8: effect of int8 on scores, if requested and labels were given.
     """
 
     path: Path
@@ -83,35 +83,35 @@ def export(
     unit: Cost | None = None,
     progress: bool | Progress | None = None,
 ) -> Exported:
-    """Write a bridged ensemble as one file that needs no Python code of yours to run.
+    """Export a bridged ensemble as one file that runs without your Python code.
 
-    The file is written under another name, run in its own runtime on the example, the images of `check` and random
-    ones, compared with the library, and only then put in its place.
+    The file is written under a temporary name, run in its own runtime on the example, the images of `check` and random
+    ones, and compared with the library. Only then is it moved to `path`.
 
     Args:
-        ensemble: modes, bridges and a temperature; it is not changed.
+        ensemble: modes, bridges and a temperature; not changed.
         path: the suffix chooses the format: .onnx for ONNX Runtime, .pt2 for torch.export.
-        example: (B, ...) images as the network takes them, floats in [0, 1], or a dict of inputs by name, whole numbers
-            too; their shapes and types become the file's. Labels in it are left out.
-        members: whether each member's probabilities are an output too.
-        uncertainty: whether entropy and mutual information are outputs too.
-        elastic: whether the file can answer with fewer bridges, or with the first base alone where that is sure.
-        classes: the names of the classes; None numbers them.
-        names: of the modes, then of the bridges; None numbers the modes and takes the bridges' own. The heads of a
-            bridge are numbered, as NAME/0.
-        scores: to be kept in the file, for example of the test split.
-        about: a sentence to be kept in the file.
-        tolerance: how far a probability of the file may be from the library's, in fp32.
-        check: more images to compare on, or images and labels; int8 is scored on them where there are labels.
-        valid: held-out data to fit a temperature for every number of bridges on; the full ensemble keeps its own where
-            it is calibrated. Without it the ensemble's own serves for all.
-        temperatures: the same, fitted before.
-        threshold: the file's own, where the caller gives none; None runs every member for every image.
-        int8: images to find the ranges of activations on; weights and activations then have eight bits (.onnx only).
-        grouped: whether bridges of one architecture at one tap run as one; "auto" does it where it was
-            faster: with filter response norm, not with batch norm (docs/deploy.md). Never in elastic files.
+        example: (B, ...) images as the network takes them, floats in [0, 1], or a dict of inputs by name, also
+            integers. Their shapes and types become those of the file. Labels are ignored.
+        members: also output the probabilities of each member.
+        uncertainty: also output entropy and mutual information.
+        elastic: let the file run with fewer bridges, or with the first base alone on confident images.
+        classes: class names; None for numbers.
+        names: names of the modes, then of the bridges; None numbers the modes and uses the names of the bridges. The
+            heads of a bridge are numbered, as NAME/0.
+        scores: scores to store in the file, for example on the test split.
+        about: a short description to store in the file.
+        tolerance: maximum difference of a probability between the file and the library, in fp32.
+        check: more images to compare on, or images and labels; int8 files are scored on the labelled images.
+        valid: held-out data to fit one temperature per number of bridges; a calibrated ensemble keeps its own
+            temperature. Without it, the temperature of the ensemble is used for all.
+        temperatures: temperatures fitted before, instead of `valid`.
+        threshold: default confidence threshold of the file; None runs every member on every image.
+        int8: calibration images; quantises weights and activations to 8 bits (.onnx only).
+        grouped: run bridges of one architecture at one tap as one; "auto" does so where it was measured to be faster:
+            with filter response norm, not with batch norm (docs/deploy.md). Never in elastic files.
         aot: compile with AOTInductor (.pt2 only; needs a C++ compiler).
-        unit: the network to state costs in units of (`module_cost`); None for the ensemble's first base.
+        unit: cost of the network to use as the unit (`module_cost`); None for the first base of the ensemble.
         progress: show a progress bar; None shows it in terminals and notebooks. A function is called instead, with
             every step.
     """
@@ -123,11 +123,11 @@ def export(
     specs = specs_of(given)
     if elastic and grouped is True:
         raise ModebridgeError(
-            "Expected grouped bridges in files that are not elastic, but elastic is True; an elastic file may "
-            "run any number of them, so it runs them one by one."
+            "Expected elastic=False for grouped bridges, but elastic is True; an elastic file can run any number of "
+            "bridges, so it runs them one by one."
         )
     if threshold is not None and not elastic:
-        raise ModebridgeError("Expected a threshold with elastic files only, but elastic is False; leave one out.")
+        raise ModebridgeError("Expected elastic=True for a threshold, but elastic is False; change one of them.")
     progress("preparing", 0, STEPS, 0.0)
     reference = copy.deepcopy(ensemble).cpu().float().eval()
     images, pair = _images(check)
@@ -136,22 +136,22 @@ def export(
     for what, other in (("check", images), ("int8", ranges)):
         if other is not None and specs_of(other) != specs:
             raise ModebridgeError(
-                f"Expected the images of {what} to be {shapes_of(given)} as the example, but got {shapes_of(other)}; "
-                "give such."
+                f"Expected the images of {what} to have the shape and type of the example, {shapes_of(given)}, but got "
+                f"{shapes_of(other)}; convert them."
             )
     meta = describe(reference, fitted, given, classes=classes, names=names, scores=scores, about=about, unit=unit)
     batches = probe(given, images, reference)
     meta |= {"threshold": threshold, "elastic": elastic, "precision": "fp32" if int8 is None else "int8", "aot": aot}
     extras = {"members": members, "entropy": uncertainty, "mutual_information": uncertainty}
     meta["outputs"] = ["probabilities", *[name for name, wanted in extras.items() if wanted], "used"]
-    # What no reader would take is refused before the long part, under the name that the user gave.
+    # Check the metadata before the long part, under the path that the user gave.
     metadata_json(meta, place)
-    # Measured: filter response norm's many small operations gain by grouping, folded convolutions lose by it.
+    # As measured, grouping speeds up the many small operations of filter response norm but not folded convolutions.
     small = any(isinstance(layer, FilterResponseNorm) for layer in reference.bridges.modules())
     together = not elastic and (small if grouped == "auto" else grouped)
     module = OneModule(reference, fitted, grouped=together)
-    if _apart(module, reference, batches) >= tolerance:
-        # Folding is exact in the network's graph as torch.fx saw it; a network that hides something keeps its norms.
+    if _difference(module, reference, batches) >= tolerance:
+        # Folding relies on the graph that torch.fx traced; if a network does something else, its norms are kept.
         module = OneModule(reference, fitted, folded=False, grouped=together)
     scratch = place.with_name(f".{place.stem}-{secrets.token_hex(6)}{place.suffix}")
     try:
@@ -173,7 +173,7 @@ def export(
         if int8 is None and not parity < tolerance:
             raise ModebridgeError(
                 f"Expected the file's probabilities to be within {tolerance:g} of the library's, but got a difference "
-                f"of {parity:.3g}; nothing was written: give the tolerance that you can accept."
+                f"of {parity:.3g}, so nothing was written; raise tolerance if you can accept that."
             )
         price = compare(reference, fitted, file, pair) if int8 is not None and pair is not None else None
         meta["parity"] = {"largest_difference": parity, "images": sum(size_of(batch) for batch in batches)}
@@ -183,15 +183,17 @@ def export(
         scratch.replace(place)
         progress("saving", STEPS, STEPS, 0.0)
     except OSError as error:
-        raise ModebridgeError(f"Expected to write '{place}', but got '{error}'; make room, then try again.") from error
+        raise ModebridgeError(
+            f"Expected to write '{place}', but got '{error}'; check the permissions and the free disk space."
+        ) from error
     finally:
         scratch.unlink(missing_ok=True)
     return Exported(place, kind, parity, place.stat().st_size, meta, price)
 
 
 @torch.no_grad()
-def _apart(module: OneModule, ensemble: BridgedEnsemble, batches: Sequence[Inputs]) -> float:
-    """How far the module is from the library, on a few images of each kind."""
+def _difference(module: OneModule, ensemble: BridgedEnsemble, batches: Sequence[Inputs]) -> float:
+    """The largest difference between the module and the library, on a few images of each batch."""
     some = [some_of(batch, slice(8)) for batch in batches]
     differences = [
         module(batch) - expected(ensemble.members(batch), len(ensemble.bases), module.temperatures, mean=ensemble.mean)
@@ -201,15 +203,15 @@ def _apart(module: OneModule, ensemble: BridgedEnsemble, batches: Sequence[Input
 
 
 def check_format(place: Path, *, int8: bool = False, aot: bool = False) -> None:
-    """Refuse a file that could not be written here whatever is in it: its suffix, its wishes, missing packages."""
+    """Refuse a wrong suffix, options that the format does not support, and missing packages."""
     if place.suffix not in (".onnx", ".pt2"):
         raise ModebridgeError(
             f"Expected the file to end in .onnx or .pt2, but got '{place.name}'; the suffix chooses the format."
         )
     if int8 and place.suffix != ".onnx":
-        raise ModebridgeError(f"Expected int8 with .onnx files only, but got '{place.name}'; choose .onnx.")
+        raise ModebridgeError(f"Expected an .onnx file for int8, but got '{place.name}'; use .onnx.")
     if aot and place.suffix != ".pt2":
-        raise ModebridgeError(f"Expected aot with .pt2 files only, but got '{place.name}'; choose .pt2.")
+        raise ModebridgeError(f"Expected a .pt2 file for aot, but got '{place.name}'; use .pt2.")
     if place.suffix == ".onnx":
         needs_onnx()
 
@@ -233,7 +235,7 @@ def _temperatures(ensemble: BridgedEnsemble, valid: Batches | None, given: Tempe
         return Temperatures.same(float(ensemble.temperature), len(heads), heads)
     pairs = [check_batch(item, "valid") for item in valid]
     if not pairs:
-        raise ModebridgeError("Expected valid to have batches, but got none; give the validation split.")
+        raise ModebridgeError("Expected valid to have batches, but got none; pass the validation split.")
     members = torch.cat([ensemble.members(check_example(images, "valid")) for images, _ in pairs], dim=1)
     labels = torch.cat([labels.cpu() for _, labels in pairs])
     fitted = fit_temperatures(members, labels, len(ensemble.bases), ensemble.mean, heads)

@@ -1,7 +1,7 @@
-"""A file that shows that it is whole: its last 64 bytes are the SHA-256, in hex digits, of all bytes before them.
+"""The seal of an exported file: its last 64 bytes are the SHA-256, in hex digits, of all bytes before them.
 
-They are the value of a metadata entry in ONNX and the end of the archive's comment in .pt2, so that other readers of
-these formats need not know. Nothing is left out: weights, graph, metadata, and the name of the seal itself.
+The digits are the value of a metadata entry in ONNX and the end of the archive comment in .pt2, so other readers of
+these formats can ignore them. They cover everything: weights, graph, metadata, and the name of the seal itself.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from modebridge.errors import ModebridgeError
 __all__ = ["SEAL", "check_seal", "seal_archive", "write_sealed_onnx"]
 
 SEAL = "sha256"
-"""The metadata of a sealed file says this too: one that has lost its seal is not taken for a file without."""
+"""Also stored in the metadata, so that a file that lost its seal is not taken for an unsealed one."""
 
 NAME = b"modebridge.sha256"
 DIGITS = 64
 BETWEEN = 2
-"""Bytes between name and digits: in ONNX the type and length of a value, in .pt2 a colon and a space."""
+"""Bytes between name and digits: type and length of a value in ONNX, a colon and a space in .pt2."""
 
 CHUNK = 2**20
 
 
 def write_sealed_onnx(path: Path, model: bytes) -> None:
-    """Write a serialised ONNX model with its seal behind it, which protobuf merges into the model when it is read."""
+    """Write a serialised ONNX model followed by its seal, which protobuf merges into the model when reading."""
     import onnx
 
     entry = onnx.StringStringEntryProto(key=NAME.decode(), value="0" * DIGITS)
@@ -41,7 +41,7 @@ def write_sealed_onnx(path: Path, model: bytes) -> None:
 
 
 def seal_archive(path: Path) -> None:
-    """Put the seal into a zip archive without a comment, whose last two bytes are the comment's length."""
+    """Seal a zip archive that has no comment; its last two bytes are the length of the comment."""
     comment = NAME + b": "
     with path.open("r+b") as file:
         file.seek(-2, os.SEEK_END)
@@ -50,7 +50,7 @@ def seal_archive(path: Path) -> None:
 
 
 def check_seal(path: Path) -> bool:
-    """Refuse a file that is not as it was written; whether it has a seal at all, which those of 0.1 have not."""
+    """Whether a file has a seal (files of 0.1 have none); an error if the seal does not match."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - DIGITS - BETWEEN - len(NAME), 0))
@@ -59,14 +59,14 @@ def check_seal(path: Path) -> bool:
         file.seek(size - DIGITS)
         if file.read() != _digits(file, size - DIGITS):
             raise ModebridgeError(
-                f"Expected '{path}' to be as modebridge wrote it, but its SHA-256 is another: it was damaged or "
-                "changed; get it again, or export it again."
+                f"Expected '{path}' to be intact, but its SHA-256 does not match, so it was damaged or changed; "
+                "download it again, or export it again."
             )
     return True
 
 
 def _digits(file: BinaryIO, size: int) -> bytes:
-    """Of the first bytes of a file, which is then behind them."""
+    """The hex digits of the first `size` bytes of a file; leaves the file position after them."""
     digest = hashlib.sha256()
     file.seek(0)
     while size > 0 and (part := file.read(min(size, CHUNK))):

@@ -1,4 +1,4 @@
-"""Batch norm folded into the convolution or linear layer right before it: in evaluation both are one affine map."""
+"""Fold batch norm into the preceding convolution or linear layer: in evaluation mode, both are one affine map."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _BEFORE: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
 
 
 def fold(net: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
-    """Fold in place what can be folded exactly, and give the network back.
+    """Fold batch norms in place where that is exact, and return the network.
 
-    A batch norm is folded where the graph of the forward pass (torch.fx) shows that a convolution or linear layer feeds
-    it and nothing else. It becomes an identity, so every submodule keeps its name and its place. A network that fx
-    cannot follow is folded child by child, and what it cannot follow at all stays as it is.
+    A batch norm is folded if the graph of the forward pass (torch.fx) shows that a convolution or linear layer feeds
+    it and nothing else. It becomes an identity, so every submodule keeps its name. A network that fx cannot trace is
+    folded child by child; children that fx cannot trace stay unchanged.
 
     Args:
-        net: in evaluation mode; changed in place.
-        keep: taps; what one reads before a batch norm must stay what it was.
+        net: network in evaluation mode; changed in place.
+        keep: taps whose features must not change; a batch norm right after one is not folded.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
     >>> fold(net)[1]
@@ -36,7 +36,7 @@ def fold(net: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
     if not any(isinstance(module, tuple(_BEFORE)) for module in net.modules()):
         return net
     modules = dict(net.named_modules(remove_duplicate=False))
-    # A module under two names, or whose weights are shared, is used in two places: folding would change both.
+    # A module with two names or with shared weights is used in two places, and folding would change both.
     uses = Counter(id(module) for module in modules.values())
     owners = Counter(id(p) for _, p in net.named_parameters(remove_duplicate=False))
     for before, after in _pairs(net, ""):
@@ -45,7 +45,7 @@ def fold(net: nn.Module, keep: Sequence[str] = ()) -> nn.Module:
         read = any(f"{before}.".startswith(f"{tap}.") and not f"{after}.".startswith(f"{tap}.") for tap in keep)
         if read or tied or uses[id(layer)] > 1 or uses[id(norm)] > 1 or not _foldable(layer, norm):
             continue
-        # torch's own fusion makes a new layer; its numbers go into the old one, which may be of a subclass.
+        # torch's fusion creates a new layer; its weights go into the old one, which may be a subclass.
         fuse = fuse_linear_bn_eval if isinstance(layer, nn.Linear) else fuse_conv_bn_eval
         fused = fuse(layer, norm)
         layer.weight, layer.bias = fused.weight, fused.bias
@@ -63,23 +63,23 @@ def _foldable(layer: nn.Module, norm: nn.Module) -> bool:
         and norm.running_mean is not None
         and not hooked
         and not hasattr(layer, "parametrizations")
-        # Of a linear layer on tokens batch norm may normalise the tokens.
+        # After a linear layer on tokens, batch norm may normalise over tokens instead of features.
         and (not isinstance(layer, nn.Linear) or layer.out_features == norm.num_features)
     )
 
 
 class _Tracer(fx.Tracer):
-    """Follows the forward pass down to layers without children, whoever wrote them."""
+    """Traces down to layers without children, also those of torch and of third-party libraries."""
 
     def is_leaf_module(self, m: nn.Module, qualified_name: str) -> bool:
         return not any(True for _ in m.children()) or super().is_leaf_module(m, qualified_name)
 
 
 def _pairs(net: nn.Module, prefix: str) -> list[tuple[str, str]]:
-    """(layer, batch norm) by name, where the batch norm is the only one that uses the layer's output."""
+    """Names of (layer, batch norm) pairs in which only the batch norm uses the layer's output."""
     try:
         graph = _Tracer().trace(net)
-    # Anything may be raised by a forward pass that is run on stand-ins.
+    # A forward pass on proxies may raise anything.
     except Exception:
         return [pair for name, child in net.named_children() for pair in _pairs(child, f"{prefix}{name}.")]
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")

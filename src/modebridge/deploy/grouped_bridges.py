@@ -1,4 +1,4 @@
-"""Several bridges of one architecture at one tap run as one: every layer once, for all of them."""
+"""Run several bridges of one architecture at one tap as one: each layer runs once for all of them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ Reads: TypeAlias = Sequence[tuple[int, str]]
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d)
 _BY_CHANNEL = (*_BATCH_NORM, FilterResponseNorm)
-_AS_THEY_ARE = (nn.SiLU, nn.ReLU, nn.Identity, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.Dropout)
+_UNCHANGED = (nn.SiLU, nn.ReLU, nn.Identity, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.Dropout)
 
 
 class Grouped(nn.Module):
-    """Bodies that differ only in their weights, side by side on the channel axis.
+    """Bodies that differ only in their weights, concatenated along the channel axis.
 
-    Convolutions become grouped, linear layers batched products, norms and activations act by channel anyway.
+    Convolutions become grouped and linear layers batched products; norms and activations act per channel anyway.
 
     Args:
-        bodies: at least two modules of one architecture that read one feature, made of layers that `units` knows.
+        bodies: at least two modules of one architecture that read one feature, built from layers that `units` supports.
     """
 
     def __init__(self, bodies: Sequence[nn.Module]) -> None:
         super().__init__()
         self.count = len(bodies)
-        # Heads are taken apart here: inside, the channels of all bodies lie side by side.
+        # Heads are split here: inside, the channels of all bodies are concatenated.
         trunks = [body.body if isinstance(body, Heads) else body for body in bodies]
         self._heads = (bodies[0].heads,) if isinstance(bodies[0], Heads) else ()
         self.body = skeleton(trunks[0])
@@ -61,7 +61,7 @@ class Grouped(nn.Module):
 
 
 class _Products(nn.Module):
-    """Linear layers side by side: (B, J * C) to (B, J * K)."""
+    """Linear layers as one batched product: (B, J * C) to (B, J * K)."""
 
     weight: Tensor
     bias: Tensor
@@ -81,7 +81,7 @@ class _Products(nn.Module):
 
 
 def _join(layer: nn.Module, peers: Sequence[nn.Module]) -> None:
-    """Give a layer the weights and statistics of all its peers, one after the other on the channel axis."""
+    """Give a layer the weights and statistics of all its peers, concatenated along the channel axis."""
     for name, parameter in list(layer.named_parameters(recurse=False)):
         joined = torch.cat([peer.get_parameter(name).detach() for peer in peers])
         setattr(layer, name, nn.Parameter(joined, requires_grad=False) if parameter is not None else None)
@@ -95,15 +95,15 @@ def _join(layer: nn.Module, peers: Sequence[nn.Module]) -> None:
 def units(
     bodies: Sequence[nn.Module], reads: Sequence[Reads], heads: Sequence[int] | None = None
 ) -> list[tuple[int, ...]]:
-    """The numbers of the bridges that can run as one, and of the others alone.
+    """The indices of bridges that can run as one; other bridges form units of their own.
 
-    Together go type I bridges at one tap that differ in their weights alone, if all their layers are of known kinds;
-    with several heads, if these are made by `Heads`.
+    Type I bridges at one tap are grouped if they differ only in their weights and all their layers are supported. Those
+    with several heads must use `Heads`.
 
     Args:
-        bodies: one a bridge.
-        reads: (base, tap) of every feature that each of them takes.
-        heads: how many each of them has; None where each has one.
+        bodies: one per bridge.
+        reads: (base, tap) of every feature that each bridge reads.
+        heads: number of heads of each bridge; None if each has one.
     """
     groups: list[list[int]] = []
     for j, (body, places) in enumerate(zip(bodies, reads, strict=True)):
@@ -112,15 +112,15 @@ def units(
             (group for group in groups if list(reads[group[0]]) == list(places) and alike(bodies[group[0]], body)), None
         )
         split = isinstance(body, Heads) or heads is None or heads[j] == 1
-        if peers is None or len(places) != 1 or not split or not all(map(_known, leaves)):
+        if peers is None or len(places) != 1 or not split or not all(map(_supported, leaves)):
             groups.append([j])
         else:
             peers.append(j)
     return [tuple(numbers) for numbers in groups]
 
 
-def _known(layer: nn.Module) -> bool:
+def _supported(layer: nn.Module) -> bool:
     if isinstance(layer, Join):
-        # Features are repeated on the axis of channels, which must be the first.
+        # Features are repeated along the channel axis, which must come first.
         return layer.channels_first
-    return isinstance(layer, (*_CONVOLUTION, nn.Linear, *_BY_CHANNEL, *_AS_THEY_ARE))
+    return isinstance(layer, (*_CONVOLUTION, nn.Linear, *_BY_CHANNEL, *_UNCHANGED))

@@ -1,4 +1,4 @@
-"""HTTP connections that cannot be held open; only `server` imports this."""
+"""HTTP connections with time limits; only `server` imports this."""
 
 import asyncio
 import json
@@ -13,16 +13,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 __all__ = ["LATE", "Connection", "HttpServer"]
 
 LATE = "modebridge.late"
-"""In the scope of a request: it did not arrive in time, and was told so."""
+"""Key in the scope of a request that did not arrive in time and was answered with 408."""
 GRACE = 1.0
-"""Seconds in which requests have to arrive that were on their way when the server was told to end."""
+"""Seconds that requests in transit have to arrive when the server shuts down."""
 
 
 class Connection(H11Protocol):
-    """A connection whose requests have to arrive whole, and whose answers have to be taken, within some seconds.
+    """A connection with a time limit for receiving a request and for sending its response.
 
-    Uvicorn limits neither: a client that sends nothing, a header a minute or half a body would stay for ever. (Of its
-    two parsers this is the one that limits the size of headers.)
+    Uvicorn has neither limit: a client that sends nothing, one header per minute or half a body would stay connected
+    forever. (Of its two parsers, this is the one that limits the size of headers.)
     """
 
     seconds = 30.0
@@ -30,53 +30,53 @@ class Connection(H11Protocol):
     _begun = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to count."""
+        """Start the timer."""
         super().connection_made(transport)
-        self._count()
+        self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Count from the first byte of a request to its last."""
+        """Run the timer from the first byte of a request to its last."""
         if self._timer is None:
-            self._count()
+            self._start_timer()
         self._begun = True
         super().data_received(data)
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._stop_counting()
+            self._stop_timer()
 
     def on_response_complete(self) -> None:
-        """Count for a next request, a part of which was there already."""
+        """Start the timer if part of the next request has already arrived."""
         super().on_response_complete()
         if self.cycle.more_body and self._timer is None:
-            self._count()
+            self._start_timer()
             self._begun = True
 
     def pause_writing(self) -> None:
-        """The client does not take what it asked for."""
+        """Start the timer: the client does not read the response."""
         super().pause_writing()
-        self._count()
+        self._start_timer()
 
     def resume_writing(self) -> None:
-        """It does."""
+        """Stop the timer: the client reads again."""
         super().resume_writing()
-        self._stop_counting()
+        self._stop_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing to count any more."""
-        self._stop_counting()
+        """Stop the timer."""
+        self._stop_timer()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        """Before the server ends: whole requests are answered, nobody waits for the rest of others."""
+        """Answer complete requests before the server ends; drop incomplete ones."""
         if self.cycle is not None and _arriving(self):
             self.transport.close()
         else:
             super().shutdown()
 
-    def _count(self) -> None:
-        self._stop_counting()
+    def _start_timer(self) -> None:
+        self._stop_timer()
         self._timer = self.loop.call_later(self.seconds, self._late)
 
-    def _stop_counting(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._begun = None, False
@@ -90,36 +90,36 @@ class Connection(H11Protocol):
         answered = unread and self.cycle.response_started
         if unread and not answered:
             self.cycle.scope[LATE] = True  # type: ignore[literal-required]
-        # Not to a connection that never said anything: a browser may have opened it just in case.
+        # A connection that sent nothing gets no response: browsers open some speculatively.
         if self._begun and not answered:
             self.transport.write(_too_late(self.seconds))
         self.transport.close()
 
 
 def _too_late(seconds: float) -> bytes:
-    sentence = f"Expected the whole request within {seconds:g} s, but got a part of it; send it faster."
+    sentence = f"Expected the whole request within {seconds:g} s, but got only part of it; send it faster."
     body = json.dumps({"detail": sentence}).encode()
     head = "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nConnection: close\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn that loses no request when it is told to end.
+    """A Uvicorn server that loses no request at shutdown.
 
-    It leaves signals to `serve.Stop`: its own handlers end with the signal once more, as a stack trace.
+    It leaves signals to `serve.Stop`: Uvicorn's own handlers raise the signal again at the end, with a traceback.
     """
 
     def capture_signals(self) -> Any:
-        """None."""
+        """Install no signal handlers."""
         return nullcontext()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take in who has connected, close the port, read what was sent; then as uvicorn does it, answer and close."""
+        """Accept pending connections, close the port and read what was sent; then let Uvicorn answer and close."""
         loop = asyncio.get_running_loop()
         accepted: list[socket.socket] = []
         for listener in sockets or []:
             listener.setblocking(False)
-            # Connections that the system has accepted would be reset with the port.
+            # Closing the port would reset connections that the system has already accepted.
             with suppress(OSError):
                 while True:
                     accepted.append(listener.accept()[0])
@@ -131,7 +131,7 @@ class HttpServer(uvicorn.Server):
             connection.setblocking(False)
             await loop.connect_accepted_socket(self._connection, connection)
         end = loop.time() + GRACE
-        # One turn at least, for what has come on connections that were kept.
+        # At least one turn of the event loop, for data on kept-alive connections.
         await asyncio.sleep(0.05)
         while loop.time() < end and any(map(_arriving, self.server_state.connections)):
             await asyncio.sleep(0.02)
@@ -143,5 +143,5 @@ class HttpServer(uvicorn.Server):
 
 
 def _arriving(connection: Any) -> bool:
-    """Whether a connection has not said all that it was opened for."""
+    """Whether a connection has not yet sent its complete request."""
     return connection.cycle is None or (connection.cycle.more_body and not connection.cycle.response_complete)

@@ -1,4 +1,4 @@
-"""What a file takes: inputs by name, each of one shape and type; images are one input of floats."""
+"""The inputs of an exported file, by name, each with a shape and type; images are a single float input."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 Arrays: TypeAlias = Array | Mapping[str, Array]
-"""`Inputs` in NumPy."""
+"""`Inputs` as NumPy arrays."""
 
 OUTPUTS = ("probabilities", "members", "entropy", "mutual_information", "used")
 
 RESERVED = ("bridges", "threshold", *OUTPUTS)
-"""Names that a file gives to other things."""
+"""Names that exported files use for other inputs and outputs."""
 
 TYPES = ("float32", "int64", "int32", "bool")
 
@@ -46,25 +46,25 @@ class InputSpec:
     """One input of a file.
 
     Args:
-        shape: of one image or text, without the batch axis.
-        type: NumPy's name of it.
+        shape: shape without the batch axis.
+        type: NumPy name of the data type.
     """
 
     shape: tuple[int, ...]
     type: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data, for the file's metadata."""
+        """As plain data, for the metadata of a file."""
         return asdict(self) | {"shape": list(self.shape)}
 
 
 def names_of(inputs: Inputs) -> list[str] | None:
-    """By which names a network is called with these inputs; None where it is given one tensor."""
+    """The names under which a network receives these inputs; None for a single tensor."""
     return None if isinstance(inputs, Tensor) else list(inputs)
 
 
 def specs_of(example: Inputs) -> dict[str, InputSpec]:
-    """What a file takes that was made with this example."""
+    """The input specs of a file exported with this example."""
     tensors = {IMAGES: example} if isinstance(example, Tensor) else example
     return {
         name: InputSpec(tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."))
@@ -73,83 +73,84 @@ def specs_of(example: Inputs) -> dict[str, InputSpec]:
 
 
 def specs_in(meta: Mapping[str, Any]) -> dict[str, InputSpec]:
-    """What a file takes, by its metadata."""
-    if "inputs" not in meta:  # files of 0.1 knew of images only
+    """The input specs of a file, from its metadata."""
+    if "inputs" not in meta:  # files of 0.1 take only images
         return {IMAGES: InputSpec(tuple(meta["image"]), "float32")}
     return {name: InputSpec(tuple(entry["shape"]), entry["type"]) for name, entry in meta["inputs"].items()}
 
 
 def check_example(example: object, what: str) -> Inputs:
-    """The inputs in an example as a file takes them: on the CPU, floats of 32 bits, whole numbers as they are."""
+    """The inputs of an example as an exported file takes them: on the CPU, with floats as float32."""
     inputs = inputs_of(example, what)
     if isinstance(inputs, Tensor):
-        return _ready(inputs, what, "a batch of float images (B, ...)", "images[:1] in [0, 1]", least=2)
+        return _ready(inputs, what, "a batch of float images (B, ...)", "give images[:1] in [0, 1]", least=2)
     taken = [name for name in inputs if name in RESERVED]
     if taken:
         raise ModebridgeError(
-            f"Expected the inputs of {what} to have names of their own, but got '{taken[0]}', which the file gives to "
-            "something else; wrap the network in a module that calls it otherwise."
+            f"Expected the inputs of {what} not to have reserved names, but got '{taken[0]}'; wrap the network in a "
+            "module that renames it."
         )
-    ready = {name: _ready(t, what, f"'{name}' (B, ...) of {', '.join(TYPES)}", "such") for name, t in inputs.items()}
+    ready = {
+        name: _ready(t, what, f"'{name}' (B, ...) of {', '.join(TYPES)}", "convert it") for name, t in inputs.items()
+    }
     sizes = {len(tensor) for tensor in ready.values()}
     if len(sizes) > 1:
         raise ModebridgeError(
             f"Expected the inputs of {what} to have one batch size, but got {', '.join(map(str, sorted(sizes)))}; "
-            "give as many rows of each."
+            "give the same number of rows of each."
         )
     return ready
 
 
-def _ready(tensor: Tensor, what: str, rule: str, way_out: str, least: int = 1) -> Tensor:
+def _ready(tensor: Tensor, what: str, rule: str, hint: str, least: int = 1) -> Tensor:
     ready = tensor.detach().cpu()
     ready = (ready.float() if ready.is_floating_point() else ready).contiguous()
     if ready.dim() < least or str(ready.dtype).removeprefix("torch.") not in TYPES:
-        raise ModebridgeError(
-            f"Expected {what} to be {rule}, but got {tensor.dtype} {tuple(tensor.shape)}; give {way_out}."
-        )
+        raise ModebridgeError(f"Expected {what} to be {rule}, but got {tensor.dtype} {tuple(tensor.shape)}; {hint}.")
     if ready.is_floating_point() and not bool(torch.isfinite(ready).all()):
         raise ModebridgeError(f"Expected {what} to be finite, but got NaN or Inf; give real inputs.")
     return ready
 
 
 def arrays_of(inputs: Inputs) -> Arrays:
-    """The same in NumPy."""
+    """Inputs as NumPy arrays."""
     if isinstance(inputs, Tensor):
         return inputs.numpy()
     return {name: tensor.numpy() for name, tensor in inputs.items()}
 
 
 def checked(given: object, specs: Mapping[str, InputSpec]) -> dict[str, Array]:
-    """What a file is asked about, by the names of its inputs and in their types.
+    """The inputs of a call, by name and in the types that the file takes.
 
     Args:
-        given: an array or tensor where the file takes one input; else a dict, from which labels and what is neither
-            an array nor a tensor are left out, as everywhere.
-        specs: what the file takes.
+        given: an array or tensor if the file takes one input; otherwise a dict, in which labels and values other than
+            arrays and tensors are ignored.
+        specs: input specs of the file.
     """
     if not isinstance(given, Mapping):
         if len(specs) > 1:
             raise ModebridgeError(
-                f"Expected several inputs by name ({', '.join(specs)}), but got {type(given).__name__}; give a dict."
+                f"Expected several inputs by name ({', '.join(specs)}), but got {type(given).__name__}; pass a dict."
             )
         given = dict.fromkeys(specs, given)
     missing = [name for name in specs if name not in given]
     if missing:
         raise ModebridgeError(
             f"Expected the inputs {', '.join(specs)}, but '{missing[0]}' is missing; "
-            f"{near(missing[0], map(str, given))}."
+            f"{near(missing[0], map(str, given))}"
         )
     extra = [n for n, v in given.items() if n not in (*specs, *LABELS) and isinstance(v, Tensor | np.ndarray)]
     if extra:
         raise ModebridgeError(
-            f"Expected the inputs {', '.join(specs)}, but got '{extra[0]}' too, which this file does not take; "
+            f"Expected the inputs {', '.join(specs)}, but also got '{extra[0]}', which this file does not take; "
             "leave it out."
         )
     tables = {name: _table(given[name], name, spec) for name, spec in specs.items()}
     sizes = {len(table) for table in tables.values()}
     if len(sizes) > 1:
         raise ModebridgeError(
-            f"Expected as many rows of every input, but got {', '.join(map(str, sorted(sizes)))}; give one batch."
+            f"Expected all inputs to have the same number of rows, but got {', '.join(map(str, sorted(sizes)))}; "
+            "give one batch."
         )
     return tables
 
@@ -157,9 +158,9 @@ def checked(given: object, specs: Mapping[str, InputSpec]) -> dict[str, Array]:
 def _table(given: Any, name: str, spec: InputSpec) -> Array:
     table = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     if table.shape[1:] != spec.shape or table.ndim != len(spec.shape) + 1:
-        way_out = "resize them" if spec.type == "float32" else "pad or cut them"
+        hint = "resize them" if spec.type == "float32" else "pad or cut them"
         raise ModebridgeError(
-            f"Expected {name} of shape (B, {', '.join(map(str, spec.shape))}), but got {table.shape}; {way_out}."
+            f"Expected {name} of shape (B, {', '.join(map(str, spec.shape))}), but got {table.shape}; {hint}."
         )
     floats = spec.type == "float32"
     if floats and not np.issubdtype(table.dtype, np.floating):
@@ -170,5 +171,5 @@ def _table(given: Any, name: str, spec: InputSpec) -> Array:
         raise ModebridgeError(f"Expected {name} as {spec.type}, but got {table.dtype}; convert them.")
     converted = np.ascontiguousarray(table, dtype=spec.type)
     if not floats and not np.array_equal(converted, table):
-        raise ModebridgeError(f"Expected {name} as {spec.type}, but got larger numbers; check them.")
+        raise ModebridgeError(f"Expected {name} to fit {spec.type}, but got larger numbers; check them.")
     return converted

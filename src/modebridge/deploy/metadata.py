@@ -1,4 +1,4 @@
-"""The metadata of a file, as JSON: what must be in it, checked by one table when written and when read."""
+"""The metadata of a file as JSON, checked by one table of rules when written and when read."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from modebridge.nets import MEANS
 __all__ = ["FORMAT", "KEY", "metadata_json", "read_metadata"]
 
 FORMAT = 4
-"""Goes up when a reader of the old files could not read the new ones.
+"""Version of the format; raised when older readers cannot read newer files.
 
-2 has inputs by name, 3 the logarithmic mean, 4 bridges with several heads.
+2 adds inputs by name, 3 the logarithmic mean, 4 bridges with several heads.
 """
 
 KEY = "modebridge"
-"""Under which the JSON lies in a file."""
+"""The key of the JSON in a file."""
 
 MOST = 2**28
-"""Numbers in one input, by which its shape is told from damage: 1 GiB of floats an image."""
+"""Maximum number of values in one input, 1 GiB of floats per image; a larger shape is a sign of damage."""
 
 
 class _Rule(NamedTuple):
-    """What an entry must be, in words and as a test."""
+    """What an entry must be: a description and a test."""
 
-    words: str
+    description: str
     test: Callable[[Any], bool]
     needed: bool = True
 
@@ -45,7 +45,7 @@ def _number(value: Any) -> bool:
 
 
 def _text(value: Any) -> bool:
-    # JSON can spell halves of characters, which cannot be printed.
+    # JSON can contain lone surrogates, which cannot be printed.
     return isinstance(value, str) and value == value.encode("utf-8", "ignore").decode()
 
 
@@ -108,20 +108,20 @@ def _object(value: Any) -> bool:
 
 
 RULES = {
-    "format": _Rule("a whole number of at least 1", lambda value: _whole(value, 1)),
+    "format": _Rule("an integer of at least 1", lambda value: _whole(value, 1)),
     "classes": _Rule("a list of names", _names),
     "image": _Rule("null or a shape", lambda value: value is None or _shape(value)),
-    # Files of 0.1 knew of images only.
+    # Files of 0.1 take only images.
     "inputs": _Rule(f"shapes and types ({', '.join(TYPES)}) by name", _inputs, needed=False),
     "members": _Rule("a list of names", _names),
-    "bases": _Rule("a whole number of at least 1", lambda value: _whole(value, 1)),
-    "bridges": _Rule("a whole number of at least 0", lambda value: _whole(value, 0)),
-    # Of every bridge; where it is not there each has one, and is one member.
-    "heads": _Rule("a list of whole numbers of at least 1", _all(lambda value: _whole(value, 1)), needed=False),
+    "bases": _Rule("an integer of at least 1", lambda value: _whole(value, 1)),
+    "bridges": _Rule("an integer of at least 0", lambda value: _whole(value, 0)),
+    # Number of heads of each bridge; if missing, every bridge has one.
+    "heads": _Rule("a list of integers of at least 1", _all(lambda value: _whole(value, 1)), needed=False),
     "temperature": _Rule("a positive number", _positive),
     "temperatures": _Rule("a list of positive numbers", _all(_positive, 1)),
     "first_temperature": _Rule("a positive number", _positive),
-    # Earlier files had the mean of probabilities, and did not say so.
+    # Older files do not have it; they use the mean of probabilities.
     "mean": _Rule(" or ".join(MEANS), lambda value: value in list(MEANS), needed=False),
     "threshold": _Rule("null or a number of at least 0", lambda value: value is None or _not_negative(value)),
     "elastic": _Rule("true or false", _flag),
@@ -141,35 +141,36 @@ RULES = {
     "parity": _Rule("an object", _object, needed=False),
     "int8": _Rule("an object", _object, needed=False),
     "seal": _Rule(SEAL, lambda value: value == SEAL, needed=False),
-    # How the programs of a .pt2 archive are put together.
+    # How the programs of a .pt2 archive are connected.
     "plan": _Rule("taps by base and reads by bridge", _plan, needed=False),
 }
 
 
 def metadata_json(metadata: Mapping[str, Any], path: Path) -> str:
-    """The metadata as it goes into a file; refused where no reader would take it."""
+    """The metadata as stored in a file; an error if no reader would accept it."""
     try:
         text = json.dumps(metadata)
     except (TypeError, ValueError, RecursionError) as error:
         raise ModebridgeError(
-            f"Expected plain numbers, texts, lists and dicts to be kept in '{path}', but got '{error}'; "
-            "convert scores and names, as with float() and str()."
+            f"Expected numbers, strings, lists and dicts to store in '{path}', but got '{error}'; "
+            "convert scores and names with float() and str()."
         ) from error
-    _check(json.loads(text), path, "give export others")
+    _check(json.loads(text), path, "check what you pass to export")
     return text
 
 
 def read_metadata(text: str | None, path: Path, *, sealed: bool) -> dict[str, Any]:
-    """The metadata of a file, checked.
+    """Parse and check the metadata of a file.
 
     Args:
-        text: what lies under `KEY`; None where nothing does.
-        path: of the file, for the sentence.
+        text: the value of `KEY`; None if the file has none.
+        path: path of the file, for error messages.
         sealed: whether the file has a seal, see `check_seal`.
     """
     if text is None:
         raise ModebridgeError(
-            f"Expected '{path}' to be written by modebridge, but it has no metadata of it; make one: modebridge export."
+            f"Expected '{path}' to be written by modebridge, but it has no modebridge metadata; "
+            "create one with `modebridge export`."
         )
     try:
         metadata = json.loads(text)
@@ -180,28 +181,26 @@ def read_metadata(text: str | None, path: Path, *, sealed: bool) -> dict[str, An
     _check(metadata, path, "export it again")
     if "seal" in metadata and not sealed:
         raise ModebridgeError(
-            f"Expected '{path}' to end with its SHA-256, but it does not: it was damaged or changed; "
-            "get it again, or export it again."
+            f"Expected '{path}' to end with its SHA-256, but it does not, so it was damaged or changed; "
+            "download it again, or export it again."
         )
     return dict(metadata)
 
 
-def _check(metadata: Any, path: Path, way_out: str) -> None:
-    """The table above, then what must agree with one another."""
+def _check(metadata: Any, path: Path, hint: str) -> None:
+    """Check the rules above, then the consistency of the entries."""
     if not isinstance(metadata, dict):
-        raise ModebridgeError(
-            f"Expected the metadata of '{path}' to be an object, but got {_shown(metadata)}; {way_out}."
-        )
+        raise ModebridgeError(f"Expected the metadata of '{path}' to be an object, but got {_shown(metadata)}; {hint}.")
     for name, rule in RULES.items():
         if name not in metadata and rule.needed:
-            raise ModebridgeError(f"Expected '{name}' in the metadata of '{path}', but it is missing; {way_out}.")
+            raise ModebridgeError(f"Expected '{name}' in the metadata of '{path}', but it is missing; {hint}.")
         if name in metadata and not rule.test(metadata[name]):
             raise ModebridgeError(
-                f"Expected '{name}' in the metadata of '{path}' to be {rule.words}, "
-                f"but got {_shown(metadata[name])}; {way_out}."
+                f"Expected '{name}' in the metadata of '{path}' to be {rule.description}, "
+                f"but got {_shown(metadata[name])}; {hint}."
             )
         if name == "format" and metadata[name] > FORMAT:
-            # Its other entries may be anything.
+            # The other entries of a newer format may differ.
             raise ModebridgeError(
                 f"Expected '{path}' to be of format {FORMAT} or older, but got {metadata[name]}; "
                 "install a newer modebridge."
@@ -209,17 +208,17 @@ def _check(metadata: Any, path: Path, way_out: str) -> None:
     for name, value, wanted in _agreements(metadata):
         if value != wanted:
             raise ModebridgeError(
-                f"Expected {name} in the metadata of '{path}' to be {wanted}, as the rest of it says, but got {value}; "
-                f"{way_out}."
+                f"Expected {name} in the metadata of '{path}' to be {wanted}, to match its other entries, but got "
+                f"{value}; {hint}."
             )
 
 
 def _agreements(metadata: Mapping[str, Any]) -> Sequence[tuple[str, Any, Any]]:
-    """What is said twice: a name for it, once, and again."""
+    """Redundant entries: a description, the value, and the value it must equal."""
     bridges, bases = metadata["bridges"], metadata["bases"]
     heads = metadata.get("heads")
     given = list(metadata.get("inputs", {}).values())
-    # Of a file with one input of floats it is the image.
+    # A single float input is the image.
     image = given[0]["shape"] if [entry["type"] for entry in given] == ["float32"] else None
     agreements: list[tuple[str, Any, Any]] = [
         ("the number of bridges with heads", bridges if heads is None else len(heads), bridges),
@@ -236,7 +235,7 @@ def _agreements(metadata: Mapping[str, Any]) -> Sequence[tuple[str, Any, Any]]:
         agreements += [
             ("the number of bases in the plan", len(taps), bases),
             ("the number of bridges in the plan", len(reads), bridges),
-            ("what a bridge reads and no base gives", missing, []),
+            ("the list of taps that bridges read but no base has", missing, []),
         ]
     return agreements
 
@@ -245,5 +244,5 @@ def _shown(value: Any, most: int = 60) -> str:
     try:
         text = json.dumps(value)
     except RecursionError:
-        return "lists in lists without end"
+        return "too deeply nested lists"
     return text if len(text) <= most else f"{text[:most]}..."

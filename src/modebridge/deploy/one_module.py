@@ -1,4 +1,4 @@
-"""A bridged ensemble as one module: each base once, temperature and averaging inside, probabilities out."""
+"""A bridged ensemble as one module: each base runs once, and the output is the calibrated mean probability."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["BasePart", "OneModule", "Positional"]
 
 
 class OneModule(Predictor):
-    """All members as one module that shares no state with the ensemble it came from.
+    """All members as one module that shares no state with the original ensemble.
 
-    Several threads may run it, and `train()` leaves its networks in evaluation mode.
+    It is thread-safe, and `train()` leaves its networks in evaluation mode.
 
     Args:
-        ensemble: the modes and bridges; it is copied.
-        temperatures: of every number of bridges; None takes the ensemble's own for all.
-        folded: whether batch norm is folded into the layer before it, where that is exact.
-        grouped: whether bridges of one architecture at one tap run as one; see `grouped_bridges`.
+        ensemble: modes and bridges; copied.
+        temperatures: temperature per number of bridges; None uses the temperature of the ensemble for all.
+        folded: fold batch norm into the preceding layer where that is exact.
+        grouped: run bridges of one architecture at one tap as one; see `grouped_bridges`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OneModule(Predictor):
         )
         bodies = [skeleton(bridge.body) for bridge in bridges]
         bodies = [fold(body) if folded else body for body in bodies]
-        # Bridges that run as one are one unit; else each is a unit of its own.
+        # Bridges that run as one form a unit; each other bridge is a unit of its own.
         alone: list[tuple[int, ...]] = [(j,) for j in range(len(bodies))]
         self.units = units(bodies, self.reads, self.heads) if grouped else alone
         self.runners = nn.ModuleList(
@@ -68,11 +68,11 @@ class OneModule(Predictor):
         self.eval().requires_grad_(False)
 
     def forward(self, images: Inputs) -> Tensor:
-        """The calibrated probabilities (B, K) of all members: a plain graph, to compile, capture or export."""
+        """The calibrated probabilities (B, K): a plain graph to compile, capture or export."""
         return scale(average(self.members(images), self.mean), self.temperatures.by_bridges[-1])
 
     def members(self, images: Inputs) -> Tensor:
-        """The probabilities (M, B, K) of every member: the modes, then the bridges' heads."""
+        """The probabilities (M, B, K) of every member: the modes, then the heads of the bridges."""
         logits, features = self.run_bases(images)
         by_bridge: dict[int, Tensor] = {}
         for numbers, runner in zip(self.units, self.runners, strict=True):
@@ -93,12 +93,12 @@ class OneModule(Predictor):
 
 
 class BasePart(Predictor):
-    """A base network that gives its logits and, in order, the features at its taps.
+    """A base network that returns its logits and the features at its taps, in order.
 
     Args:
-        net: the network with its weights; it is copied.
-        taps: names of submodules whose outputs are wanted.
-        folded: whether batch norm is folded where that is exact.
+        net: the network with its weights; copied.
+        taps: names of submodules whose outputs to return.
+        folded: fold batch norm where that is exact.
     """
 
     def __init__(self, net: nn.Module, taps: Sequence[str], *, folded: bool = True) -> None:
@@ -107,17 +107,17 @@ class BasePart(Predictor):
         self._taps = Taps(self.net, taps)
 
     def forward(self, images: Inputs) -> tuple[Tensor, ...]:
-        """Logits (B, K), then one feature a tap."""
+        """Logits (B, K), then one feature per tap."""
         logits, features = self._taps.read(lambda: call(self.net, images))
         return (logits, *features.values())
 
 
 class Positional(nn.Module):
-    """Any module behind one signature, whatever its own arguments are called.
+    """A wrapper that calls any module with positional tensors.
 
     Args:
-        module: it is shared, not copied.
-        names: of the tensors, where the module takes one dict of them.
+        module: shared, not copied.
+        names: names of the tensors, if the module takes a dict.
     """
 
     def __init__(self, module: nn.Module, names: Sequence[str] | None = None) -> None:
@@ -126,6 +126,6 @@ class Positional(nn.Module):
         self._names = names
 
     def forward(self, *inputs: Tensor) -> Any:
-        """What the module says."""
+        """The output of the module."""
         given: Sequence[Inputs] = inputs if self._names is None else [dict(zip(self._names, inputs, strict=True))]
         return untouched(self.module, self.module, *given)

@@ -1,4 +1,4 @@
-"""Nodes, constants and whole models put into one ONNX graph, each value under a name of its own."""
+"""Build one ONNX graph from nodes, constants and whole models, with unique value names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from modebridge.ensembles.temperature import FLOOR
 __all__ = ["Builder", "Model"]
 
 Model = Any
-"""An `onnx.ModelProto`; onnx has no types to speak of."""
+"""An `onnx.ModelProto`; onnx has no useful type hints."""
 
 
 class Builder:
-    """Nodes and constants of the graph under construction; every value gets a name."""
+    """Nodes and constants of a graph under construction; every value gets a name."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
@@ -24,7 +24,7 @@ class Builder:
         self._count = 0
 
     def constant(self, value: np.ndarray[Any, Any], name: str = "") -> str:
-        """A constant, int64 or float32."""
+        """Add a constant, int64 or float32, and return its name."""
         from onnx import numpy_helper
 
         name = name or self._name("constant")
@@ -32,7 +32,7 @@ class Builder:
         return name
 
     def add(self, op: str, inputs: Sequence[str], name: str = "", **attributes: Any) -> str:
-        """A node with one output, whose name comes back."""
+        """Add a node with one output and return the name of the output."""
         from onnx import helper
 
         name = name or self._name(op.lower())
@@ -40,7 +40,7 @@ class Builder:
         return name
 
     def part(self, model: Model, inputs: Sequence[str], prefix: str) -> list[str]:
-        """The nodes and weights of a model, reading `inputs`; the names of its outputs come back."""
+        """Add the nodes and weights of a model that reads `inputs`, and return the names of its outputs."""
         graph = _renamed(model, inputs, prefix)
         self.nodes.extend(graph.node)
         self.initializers.extend(graph.initializer)
@@ -49,14 +49,15 @@ class Builder:
     def branch(
         self, condition: str, model: Model, inputs: Sequence[str], prefix: str, otherwise: Sequence[str | Sequence[int]]
     ) -> list[str]:
-        """A model that runs where the condition holds: its first output's softmax, then its further outputs.
+        """Add a model that runs if a condition holds; returns the softmax of its first output, and its other outputs.
 
         Args:
-            condition: the name of a boolean.
-            model: reads `inputs`, which lie outside the branch.
-            inputs: names.
-            prefix: of every name in it.
-            otherwise: the shape of each output where it does not run, as numbers or as the name of a tensor; zeros.
+            condition: name of a boolean.
+            model: model that reads `inputs`, which are outside the branch.
+            inputs: names of values.
+            prefix: prefix of every name in the branch.
+            otherwise: shapes of the zeros that replace the outputs if the model does not run, as numbers or as the name
+                of a tensor.
         """
         from onnx import TensorProto, helper, numpy_helper
 
@@ -86,25 +87,25 @@ class Builder:
         return outputs
 
     def heads(self, table: str, count: int) -> list[str]:
-        """The tables (B, K) of each head of a bridge."""
+        """The (B, K) tables of the heads of a bridge."""
         if count == 1:
             return [table]
         return [self.add("Gather", [table, self.constant(np.array(k))], axis=1) for k in range(count)]
 
     def rows(self, table: str) -> str:
-        """The number of rows of a table, as a vector of one."""
+        """The number of rows of a table, as a vector of length one."""
         return self.add("Shape", [table], start=0, end=1)
 
     def mean(self, tables: Sequence[str], used: str) -> str:
-        """The sum of tables (B, K) over the number (B,) that is not zeros."""
+        """The sum of tables (B, K) divided by the number (B,) of tables in use; the others are zeros."""
         axis = self.constant(np.array([1]))
         share = self.add("Unsqueeze", [self.add("Cast", [used], to=1), axis])
         return self.add("Div", [self.add("Sum", list(tables)), share])
 
     def log_mean(self, tables: Sequence[str], used: str, ran: Sequence[str | None] | None = None) -> str:
-        """The softmax of the mean log of tables, as `nets.logarithmic_mean`; `ran` says which members may not have run.
+        """The softmax of the mean log of tables, as in `nets.logarithmic_mean`.
 
-        It has the name of a boolean for each of them, and None for those that always run.
+        `ran` has the name of a boolean for each member that may not have run, and None for members that always run.
         """
         tiny = self.constant(np.array(np.finfo(np.float32).tiny, np.float32))
         logs = [self.add("Log", [self.add("Max", [table, tiny])]) for table in tables]
@@ -114,7 +115,7 @@ class Builder:
         return self.add("Softmax", [self.mean(logs, used)], axis=-1)
 
     def scale(self, table: str, temperature: str) -> str:
-        """softmax(log(p) / T), as `ensembles.scale`."""
+        """softmax(log(p) / T), as in `ensembles.scale`."""
         return self.add("Softmax", [self.add("Div", [self._log(table), temperature])], axis=-1)
 
     def entropy(self, table: str) -> str:
@@ -131,7 +132,7 @@ class Builder:
 
 
 def _renamed(model: Model, inputs: Sequence[str], prefix: str) -> Any:
-    """A copy of a model's graph under names of its own, reading the given values."""
+    """A copy of a model's graph with prefixed names that reads the given values."""
     from onnx import compose as compose_lib
 
     graph = compose_lib.add_prefix(model, prefix).graph

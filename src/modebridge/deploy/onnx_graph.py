@@ -1,4 +1,4 @@
-"""Parts as ONNX graphs, put together into one: plain, or elastic by `If` and by gathering the unsure images."""
+"""Combine the ONNX models of all parts into one graph: plain, or elastic, with `If` and gathered unsure images."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def compose(
 ) -> Model:
     """One model from the models of all bases (images to logits and features) and bridges (features to logits).
 
-    A bridge with several heads is one part, which adds all of them to the members at once.
+    A bridge with several heads is one part that adds all its heads to the members.
 
-    Elastic, the graph has two more inputs with defaults: `bridges`, how many of them run, and `threshold`, the
-    confidence under which the first base's answer is not enough. Every bridge is the branch of an `If` that holds its
-    weights (ONNX Runtime blocks a branch's convolutions only if their weights lie in it), on the gathered features of
-    the unsure images; a base after the first is the branch of an `If` too.
+    An elastic graph has two more inputs with defaults: `bridges`, the number of bridges to run, and `threshold`, the
+    confidence below which further members run. Every bridge, and every base after the first, is a branch of an `If`
+    that runs on the gathered unsure images. The branch holds the weights, because ONNX Runtime uses its blocked layout
+    for convolutions in a branch only if their weights are in it.
 
     Args:
-        bases: of `part_models`.
-        bridges: the same; elastic, one model a bridge.
-        module: whose parts they are.
-        shapes: of the features that bridges read, without the batch axis.
-        meta: the file's metadata, which says what it is to take and to give.
+        bases: base models from `part_models`.
+        bridges: bridge models from `part_models`; in an elastic file, one per bridge.
+        module: the module that the parts come from.
+        shapes: shapes of the features that bridges read, without the batch axis.
+        meta: metadata of the file, which defines its inputs and outputs.
     """
     from onnx import TensorProto, helper
 
@@ -48,7 +48,7 @@ def compose(
         for name, spec in specs_in(meta).items()
     ]
     if meta["elastic"]:
-        # An initializer of the same name is the input's default: a caller may leave it out.
+        # An initializer with the name of an input is its default.
         inputs.append(helper.make_tensor_value_info("bridges", TensorProto.INT64, []))
         inputs.append(helper.make_tensor_value_info("threshold", TensorProto.FLOAT, []))
         build.constant(np.array(len(module.reads)), "bridges")
@@ -90,7 +90,7 @@ def _plain(
         (out,) = build.part(model, sources, f"bridge{numbers[0]}/")
         table = build.add("Softmax", [out], axis=-1)
         for place, j in enumerate(numbers):
-            # A group gives (J, B, K): its tables are taken out one by one.
+            # A group outputs (J, B, K), which is split into its tables.
             by_number[j] = build.add("Gather", [table, build.constant(np.array(place))]) if len(numbers) > 1 else table
     members += [head for j in sorted(by_number) for head in build.heads(by_number[j], module.heads[j])]
     batch = build.rows(members[0])
@@ -130,20 +130,20 @@ def _elastic(
         members.append(probabilities)
         features |= {(k, tap): name for tap, name in zip(module.taps[k], at_taps, strict=True)}
     ran: list[str | None] = [None] * len(bases)
-    asked = build.add("Clip", ["bridges", zero, build.constant(np.array(len(bridges)))])
+    chosen = build.add("Clip", ["bridges", zero, build.constant(np.array(len(bridges)))])
     sizes = {heads: [heads, classes] if heads > 1 else [classes] for heads in module.heads}
     blanks = {n: build.add("Concat", [rows, build.constant(np.array(size))], axis=0) for n, size in sizes.items()}
     for j, model in enumerate(bridges):
-        wanted = build.add("And", [some, build.add("Greater", [asked, build.constant(np.array(j))])])
+        wanted = build.add("And", [some, build.add("Greater", [chosen, build.constant(np.array(j))])])
         sources, heads = [features[place] for place in module.reads[j]], module.heads[j]
         (table,) = build.branch(wanted, model, sources, f"bridge{j}/", [blanks[heads]])
         members += build.heads(table, heads)
         ran += [wanted] * heads
     ends = [len(bases) + temperatures.members(j) for j in range(len(bridges) + 1)]
-    number = build.add("Gather", [build.constant(np.array(ends)), asked])
+    number = build.add("Gather", [build.constant(np.array(ends)), chosen])
     used_here = build.add("Expand", [number, rows])
     by_bridges = build.constant(np.array(temperatures.by_bridges, np.float32))
-    temperature = build.add("Gather", [by_bridges, asked], axis=0)
+    temperature = build.add("Gather", [by_bridges, chosen], axis=0)
     logarithmic = module.mean == "logarithmic"
     mean = build.log_mean(members, used_here, ran) if logarithmic else build.mean(members, used_here)
     tempered = build.scale(mean, temperature)
@@ -153,14 +153,14 @@ def _elastic(
     answer = build.add("ScatterND", [sure, index, tempered])
     if set(meta["outputs"]) == {"probabilities", "used"}:
         return {"probabilities": answer, "used": used}
-    # Members of all images: the first base's everywhere, the others' where they ran, zeros elsewhere.
+    # Members for all images: the first base everywhere, the others where they ran, zeros elsewhere.
     blank = build.add("ConstantOfShape", [build.add("Shape", [first])])
     whole = [first, *[build.add("ScatterND", [blank, index, name]) for name in members[1:]]]
     return _tables(build, meta["outputs"], whole, used, answer)
 
 
 def _tables(build: Builder, outputs: Sequence[str], members: Sequence[str], used: str, answer: str) -> dict[str, str]:
-    """The outputs by name; members are tables (B, K), zeros where one did not run."""
+    """The outputs by name; members are tables (B, K), with zeros where a member did not run."""
     tables = {"probabilities": answer, "used": used}
     if "members" in outputs:
         axis = build.constant(np.array([1]))

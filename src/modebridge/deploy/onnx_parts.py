@@ -1,4 +1,4 @@
-"""The parts of an ensemble as ONNX models, by torch.onnx."""
+"""Export the parts of an ensemble as ONNX models with torch.onnx."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ def _model(module: nn.Module, example: tuple[Tensor, ...], shapes: Any) -> Model
     program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False)
     assert program is not None
     model = inliner.inline_local_functions(program.model_proto)
-    _forget_origins(model.graph)
+    _strip_origins(model.graph)
     return model
 
 
-def _forget_origins(graph: Any) -> None:
-    """Take out torch's notes on where each step came from: traces through the folders of whoever exported it."""
+def _strip_origins(graph: Any) -> None:
+    """Remove torch's notes on the origin of each node, which contain paths of the exporting machine."""
     for part in (graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
     for attribute in (attribute for node in graph.node for attribute in node.attribute):
-        # To touch a field that is not set would set it.
+        # Accessing an unset field would set it.
         for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            _forget_origins(inner)
+            _strip_origins(inner)
 
 
 def needs_onnx(*names: str) -> None:
-    """Say what to install where a package is not there, or does not load; by default all that writing needs.
+    """Check that packages are installed and load, by default all that exporting needs.
 
-    ONNX Runtime is loaded nowhere before this, with its telemetry off: from 1.31 on it writes a device id and events to
-    the user's cache as soon as it is loaded, and sends them.
+    ONNX Runtime is first loaded here, with telemetry off: since 1.31, it writes a device id and events to the user's
+    cache as soon as it is loaded, and sends them.
     """
     names = names or ("onnx", "onnxscript", "onnxruntime")
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        # All are looked for before the first is loaded, which takes seconds.
+        # Find all packages before loading the first, which takes seconds.
         missing = [name for name in names if importlib.util.find_spec(name) is None]
         if missing:
             raise ImportError(f"no {', '.join(missing)}")
         for name in names:
             module = importlib.import_module(name)
             if name == "onnxruntime":
-                # Where the caller had loaded it before, this is the most that can be done.
+                # If the caller loaded it before, this is all that can be done.
                 module.disable_telemetry_events()
     except ImportError as error:
         raise ModebridgeError(

@@ -1,4 +1,4 @@
-"""A file against the library: what both say about the same images, in every way the file can be asked."""
+"""Compare an exported file with the library on the same images, in every way the file can run."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from modebridge.types import Inputs
 __all__ = ["Ask", "expected", "largest_difference", "probe"]
 
 Ask: TypeAlias = Callable[[Arrays, int | None, float | None], Array]
-"""From images (B, ...), a number of bridges and a threshold to probabilities (B, K)."""
+"""Maps images (B, ...), a number of bridges and a threshold to probabilities (B, K)."""
 
 MARGIN = 1e-4
-"""A confidence as near as this to a threshold may be on either side of it, by rounding."""
+"""A confidence this close to a threshold may be on either side of it, due to rounding."""
 
 
 def probe(example: Inputs, more: Inputs | None = None, ensemble: BridgedEnsemble | None = None) -> list[Inputs]:
-    """Batches to compare on: the example, the images given, and random ones; several sizes, one among them.
+    """Batches to compare on: the example, the given images and random ones, in several sizes including one.
 
     Args:
         example: (B, ...), or several inputs by name.
-        more: the images given.
-        ensemble: random inputs that it cannot answer (tokens in an order that makes no sense) are left out.
+        more: further images.
+        ensemble: random inputs on which it fails (such as meaningless sequences of tokens) are left out.
     """
     random = _random(example)
-    made_up = [random, some_of(random, slice(1))]
-    batches = [batch for batch in made_up if ensemble is None or _answers(ensemble, batch)]
+    batches = [batch for batch in (random, some_of(random, slice(1))) if ensemble is None or _runs(ensemble, batch)]
     batches += [some_of(example, slice(64)), some_of(example, slice(1))]
     if more is not None:
         batches += [some_of(more, rows) for rows in (slice(64), slice(64, 256), slice(3))]
@@ -44,7 +43,7 @@ def probe(example: Inputs, more: Inputs | None = None, ensemble: BridgedEnsemble
 
 
 def _random(example: Inputs, count: int = 7) -> Inputs:
-    """Random floats in [0, 1]; rows of the example for whole numbers, of which nobody knows which others make sense."""
+    """Random floats in [0, 1]; for integers, shifted rows of the example, since other values may not be valid."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.arange(count) % size_of(example)
 
@@ -52,14 +51,14 @@ def _random(example: Inputs, count: int = 7) -> Inputs:
         if tensor.is_floating_point():
             return torch.rand(count, *tensor.shape[1:], generator=generator)
         chosen = tensor[rows]
-        # Moved along by another number of places in each row, and by the same in every input: masks stay with tokens.
+        # Each row is rolled by a different amount, the same in every input, so that masks stay with their tokens.
         return torch.stack([row.roll(k, 0) for k, row in enumerate(chosen)]) if chosen.dim() > 1 else chosen
 
     return each(some, example)
 
 
 @torch.no_grad()
-def _answers(ensemble: BridgedEnsemble, batch: Inputs) -> bool:
+def _runs(ensemble: BridgedEnsemble, batch: Inputs) -> bool:
     try:
         return bool(ensemble.members(batch).isfinite().all())
     except FAILED:
@@ -74,18 +73,18 @@ def expected(
     threshold: float | None = None,
     mean: Mean = "probability",
 ) -> Tensor:
-    """What the library says: every member has run, and what an elastic answer would leave out is left out afterwards.
+    """The prediction of the library: every member has run, and those that an elastic file would skip are dropped.
 
     Args:
         members: (M, B, K) probabilities of `BridgedEnsemble.members`.
-        bases: how many of them are bases.
-        temperatures: of every number of bridges.
-        bridges: how many are asked; None asks all.
-        threshold: of the first base's confidence; None asks every member about every image.
-        mean: how members become one.
+        bases: number of bases among them.
+        temperatures: temperature per number of bridges.
+        bridges: number of bridges to use; None for all.
+        threshold: confidence threshold of the first base; None uses every member for every image.
+        mean: how members are averaged.
     """
-    asked = members if bridges is None else members[: bases + temperatures.members(bridges)]
-    return gated(asked, bases, temperatures, ALL if threshold is None else threshold, mean)[0]
+    kept = members if bridges is None else members[: bases + temperatures.members(bridges)]
+    return gated(kept, bases, temperatures, ALL if threshold is None else threshold, mean)[0]
 
 
 @torch.no_grad()
@@ -98,9 +97,9 @@ def largest_difference(
     elastic: bool,
     margin: float = MARGIN,
 ) -> float:
-    """The largest difference of a probability over batches and, where the file is elastic, over all ways to ask it.
+    """The largest difference of a probability over all batches and, if the file is elastic, over all ways to run it.
 
-    An image whose confidence is within `margin` of a threshold may go either way, so its answer may be either of both.
+    An image whose confidence is within `margin` of a threshold may go either way, so both predictions are accepted.
     """
     worst, bases, mean = 0.0, len(ensemble.bases), ensemble.mean
     for number, images in enumerate(batches):
@@ -108,28 +107,28 @@ def largest_difference(
         ways: list[tuple[int | None, float | None]] = [(None, None)]
         if elastic:
             ways.append((None, _between(scale(members[0], temperatures.first))))
-            # Every number of bridges once; the other batches see them through the full answer.
+            # Every number of bridges, on the first batch only; the full ensemble covers them on the others.
             ways += [(j, None) for j in range(len(ensemble.bridges))] if number == 0 else []
         for bridges, threshold in ways:
-            answer = torch.from_numpy(ask(arrays_of(images), bridges, threshold))
+            output = torch.from_numpy(ask(arrays_of(images), bridges, threshold))
             wanted = [expected(members, bases, temperatures, bridges, threshold, mean)]
             if threshold is not None:
                 first = scale(members[0], temperatures.first).amax(dim=-1)
                 tied = ((first - threshold).abs() <= margin)[:, None]
                 other = [expected(members, bases, temperatures, bridges, way, mean) for way in (0.0, None)]
                 wanted = [torch.where(tied, either, wanted[0]) for either in other]
-            apart = torch.stack([(answer - either).abs().amax(dim=-1) for either in wanted])
-            worst = _larger(worst, apart.amin(dim=0))
+            differences = torch.stack([(output - either).abs().amax(dim=-1) for either in wanted])
+            worst = _larger(worst, differences.amin(dim=0))
     return worst
 
 
 def _larger(worst: float, difference: Tensor) -> float:
-    """The larger of both; what is not a number is infinitely far."""
+    """The larger of both; NaN counts as infinity."""
     return max(worst, float(difference.abs().nan_to_num(nan=float("inf")).max()))
 
 
 def _between(first: Tensor) -> float:
-    """A threshold in the widest gap of the first base's confidences, where rounding sends fewest images elsewhere."""
+    """A threshold in the widest gap between confidences of the first base, where rounding matters least."""
     top = first.amax(dim=-1).sort().values
     if len(top) == 1:
         return float(top[0]) / 2

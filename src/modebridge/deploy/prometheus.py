@@ -1,4 +1,4 @@
-"""What a server counts, in Prometheus' text format."""
+"""Metrics of the server in Prometheus text format."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 __all__ = ["Metrics"]
 
 RECENT = 10_000
-"""How many of the latest requests the quantiles are made of."""
+"""Number of recent requests used for quantiles."""
 QUANTILES = (0.5, 0.95, 0.99)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """Requests by status, their latency, and the sizes of the batches that their images ran in; for one thread.
+    """Requests by status, their latency and batch sizes. Not thread-safe.
 
     >>> metrics = Metrics()
     >>> metrics.add(200, 0.004, 2)
@@ -31,12 +31,12 @@ class Metrics:
         self._sizes: Counter[int] = Counter()
 
     def add(self, code: int, seconds: float, batch: int | None = None) -> None:
-        """One request that was answered.
+        """Count an answered request.
 
         Args:
-            code: its HTTP status.
-            seconds: from its first byte to the last of its answer.
-            batch: how many images ran together with its own, itself included; None where none ran.
+            code: HTTP status.
+            seconds: time from the first byte of the request to the last byte of the response.
+            batch: size of the batch that its image ran in; None if none ran.
         """
         self._codes[code] += 1
         self._recent.append(seconds)
@@ -45,18 +45,18 @@ class Metrics:
             self._sizes[batch] += 1
 
     def text(self) -> str:
-        """All of it as a Prometheus server reads it."""
+        """All metrics in the text format of Prometheus."""
         lines = [
             "# HELP modebridge_requests_total Answered requests by HTTP status.",
             "# TYPE modebridge_requests_total counter",
             *[f'modebridge_requests_total{{code="{code}"}} {n}' for code, n in sorted(self._codes.items())],
-            "# HELP modebridge_requests_in_progress Requests that have begun to arrive and are not answered yet.",
+            "# HELP modebridge_requests_in_progress Requests that are arriving or not answered yet.",
             "# TYPE modebridge_requests_in_progress gauge",
             f"modebridge_requests_in_progress {self.in_progress}",
-            "# HELP modebridge_errors_total Requests that were answered with an error.",
+            "# HELP modebridge_errors_total Requests answered with an error.",
             "# TYPE modebridge_errors_total counter",
             f"modebridge_errors_total {sum(n for code, n in self._codes.items() if code >= 400)}",
-            f"# HELP modebridge_request_seconds Latency of requests; quantiles of the latest {RECENT}.",
+            f"# HELP modebridge_request_seconds Latency of requests; quantiles over the latest {RECENT}.",
             "# TYPE modebridge_request_seconds summary",
         ]
         ordered = sorted(self._recent)
@@ -64,7 +64,7 @@ class Metrics:
         lines += [
             f"modebridge_request_seconds_sum {self._seconds:.6f}",
             f"modebridge_request_seconds_count {self._codes.total()}",
-            "# HELP modebridge_batch_size Images that ran together, counted once an image.",
+            "# HELP modebridge_batch_size Batch size, counted once per image.",
             "# TYPE modebridge_batch_size histogram",
         ]
         for bound in BATCHES:
@@ -79,5 +79,5 @@ class Metrics:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of the values does not exceed; NaN of none, as Prometheus has it."""
+    """The smallest value that at least this share of the values does not exceed; NaN without values."""
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else math.nan

@@ -1,4 +1,4 @@
-"""The parts of an ensemble as torch.export programs in one .pt2 archive, compiled ahead of time where asked for."""
+"""The parts of an ensemble as torch.export programs in one .pt2 archive, optionally compiled ahead of time."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from modebridge.types import Inputs
 __all__ = ["Pack", "make_package"]
 
 Pack: TypeAlias = Callable[[Path, Mapping[str, str]], None]
-"""Writes the archive, with text files in it."""
+"""Writes the archive with additional text files."""
 
 
 @torch.no_grad()
 def make_package(module: OneModule, example: Inputs, *, elastic: bool, aot: bool) -> Pack:
-    """Export what a .pt2 archive holds.
+    """Export the programs of a .pt2 archive.
 
-    Plain, that is one program, `model`, from images to each member's probabilities (M, B, K). Elastic, it is one
-    program a base and one a bridge (`base0`, `bridge0`), which the reader runs as far as it needs them: a graph of
-    torch.export cannot leave out images by what it has computed.
+    A plain archive has one program, `model`, from images to the members' probabilities (M, B, K). An elastic archive
+    has one program per base and per bridge (`base0`, `bridge0`), and the reader runs those it needs: a graph of
+    torch.export cannot skip images depending on computed values.
 
     Args:
         module: the ensemble.
         example: (B, ...) images, or several inputs by name.
-        elastic: see above.
-        aot: compile every program with AOTInductor for the machine at hand.
+        elastic: whether the archive is elastic.
+        aot: compile every program with AOTInductor for this machine.
     """
     if aot and shutil.which("g++") is None and shutil.which("clang++") is None:
         raise ModebridgeError(
-            "Expected a C++ compiler for AOTInductor, but found neither g++ nor clang++; install one or leave out aot."
+            "Expected a C++ compiler for AOTInductor, but found neither g++ nor clang++; install one, or leave out aot."
         )
     if elastic:
         bases, bridges = export_parts(_program, "torch.export", module, example)
@@ -81,8 +81,8 @@ def _program(module: nn.Module, example: tuple[Tensor, ...], shapes: Any) -> Any
 
 def _compiled(program: Any) -> Any:
     args, kwargs = program.example_inputs
-    # Parts of one architecture have the same code, from which the compiler makes its files' names in a cache that all
-    # programs share: without a name that nobody else has one would overwrite the weights of another.
+    # Parts of one architecture have the same code, and the compiler derives its file names from the code, in a cache
+    # shared by all programs. Without a unique name, one part would overwrite the weights of another.
     name = f"part{uuid.uuid4().hex}"
     options = {"aot_inductor.package": True, "aot_inductor.model_name_for_generated_files": name}
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Eight bits for CPUs: convolutions and products of every part, with ranges from real images; what it costs."""
+"""Int8 quantisation for CPUs: convolutions and matrix products, calibrated on real images; and its effect on scores."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from modebridge.deploy.onnx_builder import Model
 from modebridge.deploy.parity import expected
 from modebridge.deploy.torch_exporters import in_order, quiet
 from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import plural
 from modebridge.evaluate.scores import accuracy, nll
 from modebridge.types import Batch, Inputs
 
@@ -31,7 +32,7 @@ QUANTISED = ["Conv", "Gemm", "MatMul"]
 
 @dataclass(frozen=True)
 class Int8Cost:
-    """Scores of a file of eight bits beside those of the library in fp32, on the same labelled images."""
+    """Scores of an int8 file and of the library in fp32 on the same labelled images."""
 
     images: int
     accuracy: float
@@ -42,15 +43,16 @@ class Int8Cost:
     """The share of images with the same top class in both."""
 
     def as_dict(self) -> dict[str, float]:
-        """As plain data, for the file's metadata."""
+        """As plain data, for the metadata of the file."""
         return asdict(self)
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """A summary in one sentence."""
         return (
-            f"int8 on {self.images} images: accuracy {100 * self.accuracy:.2f} % (fp32 {100 * self.fp32_accuracy:.2f} "
-            f"%), NLL {self.nll:.4f} (fp32 {self.fp32_nll:.4f}), same class for {100 * self.agreement:.2f} %."
+            f"int8 on {plural(self.images, 'image')}: accuracy {100 * self.accuracy:.2f} % (fp32 "
+            f"{100 * self.fp32_accuracy:.2f} %), NLL {self.nll:.4f} (fp32 {self.fp32_nll:.4f}), same class for "
+            f"{100 * self.agreement:.2f} %."
         )
 
 
@@ -58,13 +60,13 @@ class Int8Cost:
 def quantised(
     module: OneModule, bases: Sequence[Model], bridges: Sequence[Model], images: Inputs
 ) -> tuple[list[Model], list[Model]]:
-    """The same parts with eight-bit weights (by channel) and activations; each is calibrated on what it is fed.
+    """The parts with int8 weights (per channel) and activations, each calibrated on its own inputs.
 
     Args:
         module: the ensemble, to compute the features that bridges read.
-        bases: the ONNX models of the bases.
-        bridges: those of the bridges.
-        images: (N, ...) to find the ranges of activations on; some hundreds are plenty.
+        bases: ONNX models of the bases.
+        bridges: ONNX models of the bridges.
+        images: (N, ...) calibration images; a few hundred are enough.
     """
     _, features = module.run_bases(images)
     fed = [[features[place] for place in module.reads[numbers[0]]] for numbers in module.units]
@@ -91,7 +93,7 @@ def _quantise(model: Model, inputs: Sequence[Tensor], batch: int = 32) -> Model:
                 return None
             return {name: array[start : start + batch] for name, array in zip(names, arrays, strict=True)}
 
-    # The quantiser advises and reports through the root logger, whose name is empty.
+    # The quantiser logs to the root logger, whose name is empty.
     with tempfile.TemporaryDirectory() as folder, quiet([""]):
         plain, ready, done = (str(Path(folder) / name) for name in ("plain.onnx", "ready.onnx", "done.onnx"))
         onnx.save(model, plain)
@@ -111,7 +113,7 @@ def _quantise(model: Model, inputs: Sequence[Tensor], batch: int = 32) -> Model:
 
 @torch.no_grad()
 def compare(ensemble: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pair: Batch) -> Int8Cost:
-    """The scores of a file beside the library's, on labelled images, in batches of 64."""
+    """Scores of a file and of the library on labelled images, in batches of 64."""
     images, labels = pair
     parts = [some_of(images, slice(k, k + 64)) for k in range(0, size_of(images), 64)]
     bases, mean = len(ensemble.bases), ensemble.mean

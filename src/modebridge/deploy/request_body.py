@@ -1,4 +1,4 @@
-"""The bytes of one request, never more of them than allowed; only `server` imports this."""
+"""Read the body of a request within size limits; only `server` imports this."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from modebridge.deploy.http_connections import LATE
 __all__ = ["ByteBudget", "body_of"]
 
 GONE = 499
-"""The client did not wait for an answer: no status of the standard, but nginx's, and nobody receives it."""
+"""The client closed the connection: a nonstandard status, as in nginx; only metrics see it."""
 
 
 class ByteBudget:
-    """How many bytes all requests may hold together.
+    """Limits the bytes that all requests hold together.
 
     >>> budget = ByteBudget(10)
     >>> with budget.share() as mine:
@@ -33,7 +33,7 @@ class ByteBudget:
 
     @contextmanager
     def share(self) -> Iterator[_Share]:
-        """The part of one request, given back at the end."""
+        """The bytes of one request, released at the end."""
         share = _Share(self)
         try:
             yield share
@@ -50,17 +50,17 @@ class _Share:
         self.budget.held += size
         if self.budget.held > self.budget.most:
             raise HTTPException(
-                503, f"Expected requests of {self.budget.most} bytes together, but got more; wait a bit."
+                503, f"Expected at most {self.budget.most} bytes in all requests, but got more; try again later."
             )
 
 
 async def body_of(request: Request, limit: int, share: _Share) -> tuple[str, bytes]:
-    """The type of a request and its bytes; of a form those of its one file.
+    """The content type and body of a request; for a form, the contents of its only file.
 
     Args:
-        request: to be read.
-        limit: a larger one is refused before it is read to its end.
-        share: of what all requests may hold.
+        request: the request to read.
+        limit: maximum size in bytes; larger requests are refused before they are fully read.
+        share: counts the bytes against the budget of all requests.
     """
     too_large = HTTPException(413, f"Expected a request of at most {limit} bytes, but got more; send a smaller image.")
     if int(request.headers.get("content-length") or 0) > limit:
@@ -77,15 +77,15 @@ async def body_of(request: Request, limit: int, share: _Share) -> tuple[str, byt
     except ClientDisconnect:
         if request.scope.get(LATE):
             raise HTTPException(408, "The request did not arrive in time.") from None
-        raise HTTPException(GONE, "The client went away before its request was whole.") from None
+        raise HTTPException(GONE, "The client closed the connection before its request was complete.") from None
     kind = request.headers.get("content-type", "")
     body = b"".join(parts)
     if kind.startswith("multipart/form-data"):
-        return "image", await _file_of(Request(request.scope, _again(body)))
+        return "image", await _file_of(Request(request.scope, _replayed(body)))
     return kind, body
 
 
-def _again(body: bytes) -> Any:
+def _replayed(body: bytes) -> Any:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
@@ -93,7 +93,7 @@ def _again(body: bytes) -> Any:
 
 
 async def _file_of(request: Request) -> bytes:
-    """The one file of a form."""
+    """The contents of the only file of a form."""
     try:
         form = await request.form()
     except StarletteHTTPException as error:

@@ -1,4 +1,4 @@
-"""What runs a file: ONNX Runtime, or torch for the programs of a .pt2 archive; each checks what it is given to run."""
+"""Runtimes for exported files: ONNX Runtime, and torch for .pt2 archives; each checks the file it loads."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from modebridge.errors import ModebridgeError, first_line
 __all__ = ["OnnxFile", "PackageFile", "Runtime"]
 
 KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)", "int32": "tensor(int32)", "bool": "tensor(bool)"}
-"""ONNX Runtime's names of types."""
+"""Names of types in ONNX Runtime."""
 
 
 class Runtime(Protocol):
-    """What runs a file, and the file's metadata."""
+    """Runs a file and holds its metadata."""
 
     meta: dict[str, Any]
 
     def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        """The outputs by name; a threshold of None is the file's own."""
+        """The outputs by name; a threshold of None uses the one in the file."""
         ...
 
 
 class OnnxFile:
-    """A session of ONNX Runtime on the CPU.
+    """An ONNX Runtime session on the CPU.
 
     Args:
-        path: of the file.
-        threads: of one call; None takes the runtime's choice.
-        sealed: whether the file's seal was there, and held.
+        path: path of the file.
+        threads: threads per call; None for the runtime's default.
+        sealed: whether the file has a valid seal.
     """
 
     def __init__(self, path: Path, threads: int | None, sealed: bool) -> None:
@@ -51,9 +51,9 @@ class OnnxFile:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
-        # Nothing of its own on standard error: what it says is in its exceptions.
+        # No messages on stderr: errors are raised as exceptions.
         options.log_severity_level = 4
-        # Threads that wait for the next call by spinning take the cores from whatever runs between two calls.
+        # Threads that spin while waiting for the next call take CPU time from other work.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         if threads is not None:
             options.intra_op_num_threads = threads
@@ -65,9 +65,9 @@ class OnnxFile:
             outputs = self.session.get_outputs()
             graph = {value.name: (value.type, value.shape[1:]) for value in (*inputs, *outputs)}
         except Exception as error:
-            # ONNX Runtime has an exception class of its own for every kind of bad file; names need not be UTF-8.
+            # ONNX Runtime has its own exception class for each kind of bad file, and names may not be UTF-8.
             raise ModebridgeError(
-                f"Expected '{path}' to be an ONNX file, but got '{first_line(error)}'; get it again."
+                f"Expected '{path}' to be an ONNX file, but got '{first_line(error)}'; download it again."
             ) from error
         self.meta = read_metadata(text, path, sealed=sealed)
         _check_graph(graph, self.meta, path)
@@ -84,12 +84,12 @@ class OnnxFile:
 
 
 def _check_graph(graph: Mapping[str, tuple[str, Any]], metadata: Mapping[str, Any], path: Path) -> None:
-    """Refuse a graph that takes or gives something else than its metadata says.
+    """Refuse a graph whose inputs or outputs do not match the metadata.
 
     Args:
-        graph: type and shape, without the batch, of every input and output.
-        metadata: of the file.
-        path: of the file.
+        graph: type and shape, without the batch axis, of every input and output.
+        metadata: metadata of the file.
+        path: path of the file.
     """
     classes, members = len(metadata["classes"]), len(metadata["members"])
     shapes = {"probabilities": [classes], "members": [members, classes]}
@@ -100,19 +100,19 @@ def _check_graph(graph: Mapping[str, tuple[str, Any]], metadata: Mapping[str, An
         wanted[name] = KINDS["int64" if name == "used" else "float32"], shapes.get(name, [])
     for name in {**wanted, **graph}:
         if wanted.get(name) != graph.get(name):
-            says, has = ("{} {}".format(*where[name]) if name in where else "none" for where in (wanted, graph))
+            declared, actual = ("{} {}".format(*where[name]) if name in where else "none" for where in (wanted, graph))
             raise ModebridgeError(
-                f"Expected '{name}' in the graph of '{path}' to be {says}, as its metadata says, but got {has}; "
+                f"Expected '{name}' in the graph of '{path}' to be {declared}, as in its metadata, but got {actual}; "
                 "export it again."
             )
 
 
 class PackageFile:
-    """The programs of a .pt2 archive, run as far as they are needed.
+    """The programs of a .pt2 archive; only those needed run.
 
     Args:
-        path: of the file.
-        sealed: whether the file's seal was there, and held.
+        path: path of the file.
+        sealed: whether the file has a valid seal.
     """
 
     def __init__(self, path: Path, sealed: bool) -> None:
@@ -122,7 +122,7 @@ class PackageFile:
             with PT2ArchiveReader(str(path)) as archive:
                 entry = f"extra/{KEY}"
                 text = archive.read_string(entry) if entry in archive.get_file_names() else None
-            # Before the programs are loaded, which are code: those of another tool never are.
+            # Checked before the programs are loaded, since they are code: files of other tools are never loaded.
             self.meta = read_metadata(text, path, sealed=sealed)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -132,18 +132,18 @@ class PackageFile:
             raise
         except Exception as error:
             raise ModebridgeError(
-                f"Expected '{path}' to be a .pt2 archive, but got '{first_line(error)}'; get it again."
+                f"Expected '{path}' to be a .pt2 archive, but got '{first_line(error)}'; download it again."
             ) from error
         self.programs: dict[str, Any] = programs | dict(archived.aoti_runners)
         self.plan: dict[str, Any] = self.meta.pop("plan", {})
-        # Earlier files do not say it, and have the mean of probabilities.
+        # Older files do not have it; they use the mean of probabilities.
         self._mean: Mean = self.meta.get("mean", "probability")
         parts = [f"base{k}" for k in range(self.meta["bases"])] + [f"bridge{j}" for j in range(self.meta["bridges"])]
         wanted = ["model"] if not self.meta["elastic"] else parts if self.plan else ["plan"]
-        lacking = [name for name in wanted if name not in self.programs]
-        if lacking:
+        missing = [name for name in wanted if name not in self.programs]
+        if missing:
             raise ModebridgeError(
-                f"Expected '{path}' to hold what its metadata names, but '{lacking[0]}' is missing; export it again."
+                f"Expected '{path}' to hold what its metadata lists, but '{missing[0]}' is missing; export it again."
             )
 
     @torch.no_grad()
@@ -155,7 +155,7 @@ class PackageFile:
             used = torch.full((size_of(batch),), len(members))
             answer = scale(average(members, self._mean), self.meta["temperature"])
             return self._tables(Answer(answer, members.transpose(0, 1), *uncertainty(answer, members, used), used))
-        # In plain memory order, in which the programs were made: a compiled one takes it on trust.
+        # Contiguous, as when the programs were exported: compiled programs do not check the memory layout.
         reads = self.plan["reads"]
         return self._tables(
             staged(

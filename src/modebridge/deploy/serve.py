@@ -1,4 +1,4 @@
-"""Serve an exported file over HTTP, with dynamic batching, health and metrics (the extra `serve`: LitServe)."""
+"""Serve an exported file over HTTP with dynamic batching, health and metrics (needs the `serve` extra: LitServe)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ HOSTS = ("127.0.0.1", "0.0.0.0", "::")
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """How to serve.
+    """Settings of the server.
 
     Args:
-        host: "127.0.0.1" answers this machine alone, "0.0.0.0" and "::" whoever reaches it.
-        port: from 1024 to 65535.
-        batch: the most images that run together.
-        timeout_ms: how long the first image of a batch waits for others.
-        max_mb: the largest request, in MB.
-        queue_seconds: a request that has waited longer is told so (504); a worker that has been silent for half of it
-            makes /health say so (503).
-        max_megapixels: a larger image is refused before it is unpacked (413).
-        read_seconds: a request that has not arrived whole by then is cut off (408).
+        host: address to bind: "127.0.0.1" for this machine only, "0.0.0.0" or "::" for all interfaces.
+        port: port from 1024 to 65535.
+        batch: maximum batch size.
+        timeout_ms: how long the first image of a batch waits for others, in milliseconds.
+        max_mb: maximum request size, in MB.
+        queue_seconds: maximum time until a response (504 after that). If the worker is silent for half of it, /health
+            returns 503.
+        max_megapixels: maximum image size; larger images are refused before they are decoded (413).
+        read_seconds: maximum time for a request to arrive completely (408 after that).
     """
 
     host: str = "127.0.0.1"
@@ -50,22 +50,22 @@ class ServeConfig:
 
     @property
     def max_bytes(self) -> int:
-        """The largest request."""
+        """Maximum request size in bytes."""
         return int(self.max_mb * 1e6)
 
 
 def serve(path: Path | str, config: ServeConfig | None = None) -> None:
-    """Serve a file until the process is told to stop (Ctrl-C, SIGTERM).
+    """Serve a file until the process receives SIGINT (Ctrl-C) or SIGTERM.
 
     `POST /predict` takes one image: an image file as the body or in a form, or JSON with "image" as base64 of an image
-    file or as nested lists (C, H, W) in [0, 1]. It answers with JSON: class, probabilities, entropy.
-    `GET /health`, `GET /info` (what the file says of itself) and `GET /metrics` (Prometheus) are there too. A request
-    that cannot be answered gets one sentence: 400 for a bad image, 413 for one too large. The worker is a process
-    of its own that imports the calling script: call this under `if __name__ == "__main__":`.
+    file or as nested lists (C, H, W) in [0, 1]. It returns JSON: class, probabilities, entropy. `GET /health`,
+    `GET /info` (the metadata of the file) and `GET /metrics` (Prometheus) exist too. Bad requests get an error message:
+    400 for a bad image, 413 for one that is too large. The worker is a separate process that imports the calling
+    script, so call this under `if __name__ == "__main__":`.
 
     Args:
-        path: made by `modebridge export`.
-        config: how; the defaults where None.
+        path: a file written by `modebridge export`.
+        config: settings; None for the defaults.
     """
     config = config or ServeConfig()
     check_config(config)
@@ -76,14 +76,14 @@ def serve(path: Path | str, config: ServeConfig | None = None) -> None:
 
             Server(Path(path), config).serve(listener, stop)
         except KeyboardInterrupt:
-            # Told to stop before there was anything to end.
+            # Stopped before the server was running.
             return
 
 
 class Stop:
-    """What SIGINT (Ctrl-C) and SIGTERM do: before the server runs they raise KeyboardInterrupt, then they end it.
+    """Handles SIGINT (Ctrl-C) and SIGTERM: before the server runs they raise KeyboardInterrupt, later they stop it.
 
-    The first lets requests be answered that have arrived; a second Ctrl-C does not wait for them.
+    The first signal lets pending requests finish; a second Ctrl-C stops at once.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class Stop:
         self._asked = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """A signal has come."""
+        """Handle a signal."""
         again, self._asked = self._asked, True
         if self.gently is None:
             if not again:
@@ -105,7 +105,7 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen to signals inside; on other threads than the first Python has none."""
+        """Handle signals inside this context; Python delivers them only to the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -118,7 +118,7 @@ class Stop:
 
 
 def check_config(config: ServeConfig) -> None:
-    """Refuse what cannot be served, in one sentence, before any process is started."""
+    """Check the settings, before any process is started."""
     for package in ("litserve", "multipart", "PIL"):
         if find_spec(package if package != "multipart" else "python_multipart") is None:
             raise ModebridgeError(
@@ -126,26 +126,25 @@ def check_config(config: ServeConfig) -> None:
             )
     if config.host not in HOSTS:
         raise ModebridgeError(
-            f"Expected host to be one of {', '.join(HOSTS)}, but got '{config.host}'; 127.0.0.1 is this machine alone."
+            f"Expected host to be one of {', '.join(HOSTS)}, but got '{config.host}'; 127.0.0.1 is this machine only."
         )
     if not 1024 <= config.port <= 65535:
         raise ModebridgeError(f"Expected port to be from 1024 to 65535, but got {config.port}; choose another.")
     if config.batch < 1:
         raise ModebridgeError(f"Expected batch to be at least 1, but got {config.batch}; 1 means no batching.")
-    for name, start in (("max_mb", 10), ("max_megapixels", 25), ("queue_seconds", 30), ("read_seconds", 30)):
+    for name, default in (("max_mb", 10), ("max_megapixels", 25), ("queue_seconds", 30), ("read_seconds", 30)):
         value = getattr(config, name)
         if not 0 < value < math.inf:
-            raise ModebridgeError(f"Expected {name} to be above 0, but got {value}; {start} is a good start.")
+            raise ModebridgeError(f"Expected {name} to be above 0, but got {value}; try {default}.")
     if not 0 <= config.timeout_ms <= 1000 * config.queue_seconds:
         raise ModebridgeError(
-            f"Expected timeout_ms to be from 0 to {1000 * config.queue_seconds:g}, but got {config.timeout_ms}; "
-            "2 is a good start."
+            f"Expected timeout_ms to be from 0 to {1000 * config.queue_seconds:g}, but got {config.timeout_ms}; try 2."
         )
     _listen(config).close()
 
 
 def _listen(config: ServeConfig) -> socket.socket:
-    """Take the port; two servers may bind one as long as neither listens."""
+    """Bind the port and listen: two servers can bind one port as long as neither listens."""
     listener = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -153,7 +152,7 @@ def _listen(config: ServeConfig) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        why = "another program uses it" if error.errno == errno.EADDRINUSE else error.strerror
+        why = "another program is using it" if error.errno == errno.EADDRINUSE else error.strerror
         raise ModebridgeError(
             f"Expected port {config.port} of {config.host} to be free, but got '{why}'; choose another with --port."
         ) from error

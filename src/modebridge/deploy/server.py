@@ -1,6 +1,6 @@
 """The HTTP server around an exported file; imports LitServe, so only `serve` imports this."""
 
-# No `from __future__ import annotations`: FastAPI and LitServe read annotations as objects.
+# No `from __future__ import annotations`: FastAPI and LitServe need annotations as objects.
 import asyncio
 import json
 import queue
@@ -37,21 +37,21 @@ from modebridge.errors import ModebridgeError
 __all__ = ["Server"]
 
 MOST = 1000
-"""Requests at a time. Each holds memory, also while a worker that hangs does not take it."""
+"""Maximum number of concurrent requests; each holds memory, also while the worker hangs."""
 DECODERS = 4
-"""Images that are unpacked at a time: of the largest allowed ones each takes about 200 MB."""
+"""Number of images decoded at a time; the largest allowed image takes about 200 MB."""
 MOST_BYTES = 500_000_000
-"""Of all requests together, before their images are unpacked."""
+"""Maximum size of all requests together, before their images are decoded."""
 
 
 class Server(litserve.LitServer):  # type: ignore[misc]
-    """Two processes: this one speaks HTTP, a worker of LitServe runs batches. Neither outlives the other.
+    """Two processes: this one handles HTTP, a LitServe worker runs batches. Neither outlives the other.
 
-    LitServe's own `run` puts HTTP and the queues into processes of their own, and does not notice when these die.
+    LitServe's own `run` moves HTTP and the queues to separate processes and does not notice when these die.
 
     Args:
-        path: the exported file; it is looked at first, so that a bad one is an error here.
-        config: how to serve it.
+        path: the exported file; loaded first, so that a bad file is an error here.
+        config: settings of the server.
     """
 
     def __init__(self, path: Path, config: ServeConfig) -> None:
@@ -71,14 +71,14 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         self.app.add_api_route("/metrics", lambda: PlainTextResponse(metrics.text()), methods=["GET"])
 
     def serve(self, listener: socket.socket, stop: Stop) -> None:
-        """Answer whoever connects until told to stop; an error when the worker ends before.
+        """Serve requests until stopped; raises an error if the worker ends first.
 
         Args:
-            listener: a socket that listens.
-            stop: how it is told.
+            listener: a listening socket.
+            stop: signal handler that stops the server.
         """
         protocol = type("LimitedConnection", (Connection,), {"seconds": self.config.read_seconds})
-        # All requests that have arrived have an answer after `queue_seconds`.
+        # Every request that has arrived gets a response within `queue_seconds`.
         patience = int(self.config.queue_seconds) + 5
         self._http = HttpServer(
             uvicorn.Config(self.app, http=protocol, ws="none", log_level="warning", timeout_graceful_shutdown=patience)
@@ -103,46 +103,46 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         requests, self._requests = Pipe(duplex=False)
         self._answers, answers = Pipe(duplex=False)
         self.litapi_request_queues[PATH], self._transport, self.workers_setup_status = requests, AnswerPipe(answers), {}
-        # Ctrl-C reaches all processes of a terminal, systemd's SIGTERM all of a service: the worker leaves them to us.
-        # (The tracker of `multiprocessing` unblocks both when it starts, so it has to be there before.)
+        # Ctrl-C reaches all processes of a terminal, and systemd's SIGTERM all of a service: the worker ignores both.
+        # (The resource tracker of `multiprocessing` unblocks both when it starts, so it is started before.)
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
             (worker,) = self.launch_inference_worker(self.lit_api)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        # So that reading ends when the worker does.
+        # Close our copies, so that reading ends when the worker does.
         requests.close()
         answers.close()
-        # Whether it is ready it says itself: `Api.health`.
+        # `Api.health` reports whether it is really ready.
         self.workers_setup_status = {PATH: WorkerSetupStatus.READY}
         return worker  # type: ignore[no-any-return]
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Beside HTTP: one thread hands requests to the worker, one takes its answers, some unpack images."""
+        """Run the other threads: one sends requests to the worker, one receives its answers, some decode images."""
         loop = asyncio.get_running_loop()
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-        def hand_over() -> None:
+        def send() -> None:
             while True:
                 try:
                     self._requests.send(self._outbox.get())
                 except OSError:
                     return
 
-        def take() -> None:
+        def receive() -> None:
             while True:
                 try:
                     item = self._answers.recv()
                 except (EOFError, OSError):
-                    # Its end is news only while the server runs.
+                    # The end of the worker matters only while the server runs.
                     with suppress(RuntimeError):
                         loop.call_soon_threadsafe(self._worker_ended)
                     return
                 loop.call_soon_threadsafe(self._answered, *item)
 
-        for target in (hand_over, take):
+        for target in (send, receive):
             threading.Thread(target=target, daemon=True).start()
         with ThreadPoolExecutor(DECODERS) as self._decoders:
             yield
@@ -164,15 +164,15 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         self._http.should_exit = True
 
     def _register_api_endpoints(self, lit_api: Api, request_type: Any, response_type: Any) -> None:
-        # In place of LitServe's own, which waits for an answer as long as it takes.
+        # Replaces LitServe's endpoint, which waits for an answer without a limit.
         auth = Depends(self.setup_auth(lit_api))
         self.app.add_api_route(PATH, self._predict, methods=["POST"], dependencies=[auth])
 
     async def _predict(self, request: Request) -> Response:
         if self._busy >= MOST:
-            raise HTTPException(503, f"Expected at most {MOST} requests at a time, but got more; send it again later.")
+            raise HTTPException(503, f"Expected at most {MOST} concurrent requests, but got more; try again later.")
         self._busy += 1
-        uid, handed_over = str(uuid.uuid4()), False
+        uid, sent = str(uuid.uuid4()), False
         try:
             loop = asyncio.get_running_loop()
             with self._budget.share() as share:
@@ -186,15 +186,15 @@ class Server(litserve.LitServer):  # type: ignore[misc]
                     raise _no_worker()
                 future = self._waiting[uid] = loop.create_future()
                 self._outbox.put((0, uid, time.monotonic(), pixels))
-                handed_over = True
+                sent = True
                 answer, status = await future
         except TimeoutError:
             limit = self.config.queue_seconds
-            raise HTTPException(504, f"Expected an answer within {limit:g} s, but got none; try again later.") from None
+            raise HTTPException(504, f"Expected a result within {limit:g} s, but got none; try again later.") from None
         finally:
             self._waiting.pop(uid, None)
-            if not handed_over:
-                # Else when the worker has taken it, which may be long after the client was told that it was not.
+            if not sent:
+                # Otherwise counted down when the worker is done with it, which may be long after the response.
                 self._busy -= 1
         if status == LitAPIStatus.ERROR:
             raise HTTPException(500, "Internal server error")
@@ -219,11 +219,11 @@ class Server(litserve.LitServer):  # type: ignore[misc]
 
 
 def _no_worker() -> HTTPException:
-    return HTTPException(503, "Expected a worker process to run the image, but it has ended; so does the server now.")
+    return HTTPException(503, "Expected a worker process to run the image, but it has ended; restart the server.")
 
 
 class _Metered:
-    """Counts every answer on its way out."""
+    """Middleware that counts every response."""
 
     def __init__(self, app: Any, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics
@@ -232,7 +232,7 @@ class _Metered:
         if scope["type"] != "http" or scope["path"] != PATH:
             await self.app(scope, receive, send)
             return
-        begin, code, size = time.perf_counter(), 500, None
+        start, code, size = time.perf_counter(), 500, None
 
         async def counting(message: Any) -> None:
             nonlocal code, size
@@ -247,4 +247,4 @@ class _Metered:
             await self.app(scope, receive, counting)
         finally:
             self.metrics.in_progress -= 1
-            self.metrics.add(code, time.perf_counter() - begin, size)
+            self.metrics.add(code, time.perf_counter() - start, size)

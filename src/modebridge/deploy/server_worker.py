@@ -1,4 +1,4 @@
-"""The process that runs batches, and the lines to it; imports LitServe, so only `server` imports this."""
+"""The worker process that runs batches, and its pipes; imports LitServe, so only `server` imports this."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ PATH = "/predict"
 
 
 class Api(litserve.LitAPI):  # type: ignore[misc]
-    """Runs batches in a process of its own; what reaches it was read and checked before."""
+    """Runs batches in a separate process; its inputs are already decoded and checked."""
 
     def __init__(self, path: Path, meta: dict[str, Any], config: ServeConfig) -> None:
         super().__init__(
@@ -37,28 +37,28 @@ class Api(litserve.LitAPI):  # type: ignore[misc]
         self.path = path
         self.classes: list[str] = list(meta["classes"])
         self.silence = config.queue_seconds / 2
-        # When the worker last came round, in the clock that all processes share; 0 before the first time.
+        # Time of the worker's last heartbeat, in a clock shared by all processes; 0 before the first.
         self.beat = get_context("spawn").RawValue("d", 0.0)
 
     def setup(self, device: str) -> None:
-        """Load the file, and run it once so that the first request does not wait for it."""
+        """Load the file and run it once, to warm up."""
         threading.Thread(target=_end_with_parent, daemon=True).start()
         self.deployed = Deployed.load(self.path)
         self.deployed(np.zeros((1, *self.deployed.meta["image"]), dtype=np.float32))
 
     def health(self) -> bool:
-        """Whether the worker is ready and comes round; one batch may take half of the time that a request may."""
+        """Whether the worker is ready and responsive; a batch may take half the time limit of a request."""
         return time.monotonic() - float(self.beat.value) < self.silence
 
     def batch(self, inputs: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-        """Images (B, C, H, W)."""
+        """Stack images to (B, C, H, W)."""
         return np.stack(inputs)
 
     def predict(self, x: NDArray[np.float32]) -> list[tuple[dict[str, Any], int]]:
-        """What is said of every image, and how many there were."""
+        """The result of every image, each with the batch size."""
         answer = self.deployed(x)
         table = np.asarray(answer.probabilities, dtype=np.float64)
-        # A file without uncertainty among its outputs still has an entropy.
+        # Computed here, since a file may not output it.
         entropy = -(table * np.log(np.maximum(table, 1e-30))).sum(axis=1)
         best, disagreement = table.argmax(axis=1), answer.mutual_information
         answers: list[tuple[dict[str, Any], int]] = []
@@ -75,37 +75,37 @@ class Api(litserve.LitAPI):  # type: ignore[misc]
         return answers
 
     def unbatch(self, output: list[Any]) -> list[Any]:
-        """One answer an image, in the order of the images."""
+        """One result per image, in order."""
         return output
 
     def encode_response(self, output: tuple[dict[str, Any], int]) -> JSONResponse:
-        """The answer of one image as JSON."""
+        """The result of one image as JSON."""
         fields, size = output
         return JSONResponse(fields, headers={BATCH_HEADER: str(size)})
 
 
 class AnswerPipe:
-    """The way of answers back to the HTTP process, as LitServe's loop sends them."""
+    """The transport of answers to the HTTP process, with the interface that LitServe's loop expects."""
 
     def __init__(self, end: Connection) -> None:
         self.end = end
 
     def send(self, item: Any, consumer_id: int) -> None:
-        """Send one; where nobody is left to read it, this process is about to end too."""
+        """Send an answer; if the reader is gone, this process is about to end too."""
         with contextlib.suppress(BrokenPipeError):
             self.end.send(item)
 
 
 class _Loop(BatchedLoop):  # type: ignore[misc]
-    """Waits for a first image without turning round and round, then a moment for others.
+    """Waits for a first image without polling, then briefly for others.
 
-    LitServe's own loop begins the moment before the first image is there and asks a thousand times a second.
+    LitServe's own loop starts the wait before the first image arrives and polls a thousand times per second.
     """
 
     def get_batch_requests(
         self, lit_api: Api, request_queue: Connection, transport: AnswerPipe
     ) -> tuple[list[Any], list[Any]]:
-        """Requests to run together; those that have waited too long were told so, and are only crossed off."""
+        """Requests to run as one batch; those that timed out have been answered already and are dropped."""
         requests: list[Any] = []
         wait, end = min(1.0, lit_api.silence / 4), None
         lit_api.beat.value = time.monotonic()
@@ -119,13 +119,13 @@ class _Loop(BatchedLoop):  # type: ignore[misc]
             else:
                 requests.append((answer_to, uid, pixels))
             end = end or time.monotonic() + lit_api.batch_timeout
-            # After its time is over a batch still takes what is there already.
+            # After the timeout, a batch still takes what has already arrived.
             wait = max(end - time.monotonic(), 0.0)
         return requests, []
 
 
 def _end_with_parent() -> None:
-    """However the HTTP process ended, kill -9 included: nobody is left to work for."""
+    """Exit when the HTTP process ends for any reason, including kill -9."""
     parent = parent_process()
     if parent is not None:
         parent.join()

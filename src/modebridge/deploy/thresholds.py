@@ -1,4 +1,4 @@
-"""How sure is sure enough: what each threshold of an elastic file buys."""
+"""Cost and quality of an elastic file at each confidence threshold."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["TradeOff", "choose_threshold", "gated", "trade_off"]
 
 @dataclass(frozen=True)
 class TradeOff:
-    """One threshold and what it buys.
+    """Cost and quality at one threshold.
 
     Args:
-        threshold: images whose first base is at least this confident get its answer alone.
-        share: of the images, how many take the long way.
-        cost: the average, in the unit of the costs given.
-        accuracy: share of right answers.
-        nll: of the answers, which are calibrated each in its own way.
+        threshold: images whose first base is at least this confident use only that base.
+        share: share of images that run all members.
+        cost: average cost, in the unit of the given costs.
+        accuracy: share of correct predictions.
+        nll: NLL of the predictions; the first base and the full ensemble have their own temperatures.
     """
 
     threshold: float
@@ -37,14 +37,14 @@ class TradeOff:
 def gated(
     members: Tensor, bases: int, temperatures: Temperatures, threshold: float, mean: Mean = "probability"
 ) -> tuple[Tensor, Tensor]:
-    """The answers (N, K) behind a threshold, and which images (N,) took the long way.
+    """The probabilities (N, K) at a threshold, and which images (N,) run all members.
 
     Args:
         members: (M, N, K) probabilities, bases first.
-        bases: how many of them are bases.
+        bases: number of bases among the members.
         temperatures: see `fit_temperatures`.
         threshold: see `TradeOff`.
-        mean: how members become one.
+        mean: how members are averaged.
     """
     short = scale(members[0], temperatures.first)
     long = scale(average(members, mean), temperatures.of_members(len(members) - bases))
@@ -61,16 +61,16 @@ def trade_off(
     *,
     thresholds: Sequence[float] | None = None,
 ) -> list[TradeOff]:
-    """Average cost against accuracy and NLL, a point a threshold, by rising cost.
+    """Average cost, accuracy and NLL, one point per threshold, by increasing cost.
 
     Args:
-        members: (M, N, K) probabilities on images that the temperatures were not fitted on, bases first.
+        members: (M, N, K) probabilities on images other than those used to fit the temperatures, bases first.
         labels: (N,).
-        bases: how many of the members are bases.
-        temperatures: fitted on validation data.
-        base_cost: of the first base, for every image.
-        extra_cost: of all the rest, for an image that takes the long way.
-        thresholds: None takes those that send 0, 5, ..., 100 % of these images the long way.
+        bases: number of bases among the members.
+        temperatures: temperatures fitted on validation data.
+        base_cost: cost of the first base, for every image.
+        extra_cost: cost of all other members, for an image that runs them.
+        thresholds: None for those at which 0, 5, ..., 100 % of these images run all members.
     """
     check(members[0], labels)
     top = scale(members[0], temperatures.first).amax(dim=-1).double().sort().values
@@ -79,8 +79,8 @@ def trade_off(
         thresholds = [*sorted({float(top[min(place, len(top) - 1)]) for place in places}), ALL]
     points = []
     for threshold in thresholds:
-        answers, unsure = gated(members, bases, temperatures, threshold)
+        probabilities, unsure = gated(members, bases, temperatures, threshold)
         share = float(unsure.double().mean())
         cost = base_cost + share * extra_cost
-        points.append(TradeOff(threshold, share, cost, accuracy(answers, labels), nll(answers, labels)))
+        points.append(TradeOff(threshold, share, cost, accuracy(probabilities, labels), nll(probabilities, labels)))
     return points

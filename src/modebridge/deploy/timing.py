@@ -1,4 +1,4 @@
-"""Measure how long things take, side by side: medians and quartiles that a noisy machine hits all alike."""
+"""Time functions in interleaved rounds, so that noise of the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from modebridge.errors import ModebridgeError
 __all__ = ["Spread", "Timing", "measure", "ratio", "spread_of"]
 
 ROUNDS = 7
-"""How often each candidate gets a turn: enough for quartiles of ratios."""
+"""Turns per candidate: enough for quartiles of ratios."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some numbers and the quartiles around it."""
+    """Median and quartiles."""
 
     median: float
     low: float
@@ -30,10 +30,10 @@ class Timing:
     """The times of one candidate.
 
     Args:
-        seconds: of one call, over all calls.
-        rounds: the median of each turn, in order; turns with one number lie beside each other in time.
-        calls: how many calls were timed.
-        fastest: the shortest call, which says most on a machine that others use too.
+        seconds: time per call, over all calls.
+        rounds: median of each turn, in order; turns with the same index are adjacent in time.
+        calls: number of timed calls.
+        fastest: shortest call, the most reliable number on a shared machine.
     """
 
     seconds: Spread
@@ -52,14 +52,14 @@ def measure(
     """Time candidates in turns.
 
     Every candidate first runs twice untimed (compilation, allocation). Then each round gives every candidate one turn:
-    one untimed call, which brings its weights back into the caches, then calls until its share of the time is over, at
-    least one. Odd rounds go through the candidates backwards, so that a drift of the machine favours none.
+    one untimed call, which loads its weights into the caches, then timed calls, at least one, until its time is up. Odd
+    rounds visit the candidates in reverse order, so that a drift of the machine favours none.
 
     Args:
-        candidates: by name, what to call; a call must come back only when its work is done.
-        seconds: the time that each candidate gets, over all rounds; a slow one gets more, one call a round.
-        rounds: how many turns each one gets.
-        clock: seconds since some moment.
+        candidates: functions by name; a call must return only when its work is done.
+        seconds: time per candidate, over all rounds; slow candidates take longer, with one call per round.
+        rounds: turns per candidate.
+        clock: clock in seconds.
 
     Returns:
         The timing of each candidate, by name.
@@ -96,14 +96,14 @@ def _turn(call: Callable[[], object], seconds: float, clock: Callable[[], float]
     times: list[float] = []
     end = clock() + seconds
     while not times or clock() < end:
-        begin = clock()
+        start = clock()
         call()
-        times.append(clock() - begin)
+        times.append(clock() - start)
     return times
 
 
 def ratio(timing: Timing, unit: Timing) -> Spread:
-    """How much longer one candidate takes than another, round by round: what slows a round down slows both.
+    """The time of one candidate relative to another, per round: what slows a round down slows both.
 
     >>> a, b = (Timing(Spread(0, 0, 0), rounds, 2, 0.0) for rounds in ((2.0, 40.0), (1.0, 20.0)))
     >>> ratio(a, b)
@@ -118,7 +118,7 @@ def ratio(timing: Timing, unit: Timing) -> Spread:
 
 
 def spread_of(values: Sequence[float]) -> Spread:
-    """Median and quartiles, linear between the two nearest values.
+    """Median and quartiles, with linear interpolation.
 
     >>> spread_of([1.0, 2.0, 3.0, 4.0, 5.0])
     Spread(median=3.0, low=2.0, high=4.0)

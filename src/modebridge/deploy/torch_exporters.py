@@ -1,4 +1,4 @@
-"""The parts of an ensemble through torch's exporters: without their noise, and what they cannot do in one sentence."""
+"""Run torch's exporters on the parts of an ensemble: without their output, and with readable errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from modebridge.types import Inputs
 __all__ = ["Exporter", "export_module", "export_parts", "in_order", "quiet"]
 
 Exporter: TypeAlias = Callable[[nn.Module, tuple[Tensor, ...], Any], Any]
-"""From a module that is called by position, an example and its dynamic shapes to a program."""
+"""Maps a module with positional inputs, an example and its dynamic shapes to a program."""
 
 LOGGERS = (
     "torch.onnx",
@@ -41,13 +41,13 @@ LOGGERS = (
 def export_parts(exporter: Exporter, called: str, module: OneModule, example: Inputs) -> tuple[list[Any], list[Any]]:
     """The program of every base (images to logits and features) and of every unit of bridges (features to logits).
 
-    They are exported apart, so that no part knows the batch of another: a bridge may run on some of the images.
+    They are exported separately, so that each has its own batch size: a bridge may run on only some of the images.
 
     Args:
-        exporter: makes one program.
-        called: how errors call it.
+        exporter: exports one program.
+        called: name of the exporter in errors.
         module: the ensemble.
-        example: its batch size does not matter.
+        example: an example of any batch size.
     """
     _, features = module.run_bases(_two_rows(example))
     bases = [export_module(exporter, called, base, example) for base in module.bases]
@@ -64,7 +64,7 @@ def export_module(exporter: Exporter, called: str, module: nn.Module, example: I
 
 
 def _export(exporter: Exporter, called: str, wrapped: Positional, inputs: Sequence[Tensor]) -> Any:
-    # Plain memory order: the example's strides are no part of the program.
+    # Contiguous, so that the strides of the example do not become part of the program.
     example = tuple(tensor.contiguous() for tensor in inputs)
     with quiet():
         try:
@@ -74,18 +74,18 @@ def _export(exporter: Exporter, called: str, wrapped: Positional, inputs: Sequen
 
 
 def _two_rows(inputs: Inputs) -> Inputs:
-    """The first row twice: a batch of one would be taken for a constant."""
+    """The first row twice: a batch size of one would be exported as a constant."""
     return each(lambda tensor: tensor[:1].expand(2, *tensor.shape[1:]).clone(), inputs)
 
 
 def in_order(inputs: Inputs) -> list[Tensor]:
-    """The tensors of the inputs, which an exporter calls by position."""
+    """The tensors of the inputs as a list, for positional calls."""
     return list(named(inputs).values())
 
 
 @contextlib.contextmanager
 def quiet(names: Sequence[str] = LOGGERS) -> Iterator[None]:
-    """Exporters print their steps and the graph they failed at, log, and warn about themselves; errors come out."""
+    """Suppress prints, logs and warnings of exporters; exceptions are raised as usual."""
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     try:
@@ -101,12 +101,12 @@ def quiet(names: Sequence[str] = LOGGERS) -> Iterator[None]:
 
 
 def _refusal(error: Exception, wrapped: Positional, exporter: str) -> ModebridgeError:
-    """What an exporter could not do, by the submodule of the user's network, its line and the operation.
+    """An error that names the submodule of the user's network, its line and the operation that cannot be exported.
 
     Args:
-        error: what it raised.
-        wrapped: what it was given.
-        exporter: its name.
+        error: exception of the exporter.
+        wrapped: module given to the exporter.
+        exporter: name of the exporter.
     """
     owners = _owners(wrapped)
     chain = list(_chain(error))
@@ -115,12 +115,12 @@ def _refusal(error: Exception, wrapped: Positional, exporter: str) -> Modebridge
     kind = type(net if net is not None else next(iter(_users(wrapped)))).__name__
     where = f" in its submodule '{name}' ({type(place.module).__name__})" if place and name else ""
     line = f", {place.line}" if place and place.line else ""
-    reason, way_out = _reason(chain, place)
-    return ModebridgeError(f"Expected {kind} to be exportable by {exporter}, but got {reason}{where}{line}; {way_out}.")
+    reason, hint = _reason(chain, place)
+    return ModebridgeError(f"Expected {kind} to be exportable by {exporter}, but got {reason}{where}{line}; {hint}.")
 
 
 class _Place(NamedTuple):
-    """Where in a network an exporter stopped: the submodule, its line of code, and the operation if it is known."""
+    """Where in a network an exporter failed: the submodule, its line of code, and the operation if known."""
 
     module: nn.Module
     line: str
@@ -128,7 +128,7 @@ class _Place(NamedTuple):
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and those it came from, the first one last."""
+    """An error and its causes, the original one last."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -137,7 +137,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _place(error: BaseException, wrapped: Positional) -> _Place | None:
-    """The innermost submodule that an error went through, or whose operation was being translated."""
+    """The innermost submodule in the traceback, or whose operation was being exported."""
     place: _Place | None = None
     for frame, number in traceback.walk_tb(error.__traceback__):
         node, module = frame.f_locals.get("node"), frame.f_locals.get("self")
@@ -145,10 +145,10 @@ def _place(error: BaseException, wrapped: Positional) -> _Place | None:
             place = of_node
         elif isinstance(module, nn.Module) and id(module) in _owners(wrapped):
             file = frame.f_code.co_filename
-            # torch's own way from a module's call to its forward pass says nothing.
-            telling = not frame.f_code.co_name.endswith("_call_impl")
+            # torch's frames between the call of a module and its forward pass do not help.
+            useful = not frame.f_code.co_name.endswith("_call_impl")
             code = linecache.getline(file, number).strip()
-            place = _Place(module, f"{Path(file).name}:{number} `{code}`" if telling and code else "")
+            place = _Place(module, f"{Path(file).name}:{number} `{code}`" if useful and code else "")
     return place
 
 
@@ -169,24 +169,25 @@ def _of_node(node: fx.Node, wrapped: Positional) -> _Place | None:
 def _reason(chain: list[BaseException], place: _Place | None) -> tuple[str, str]:
     kinds = {type(error).__name__ for error in chain}
     if "GuardOnDataDependentSymNode" in kinds or any("data-dependent" in str(error) for error in chain):
-        return "a branch or a number that depends on the values in a tensor", (
-            "use torch.where and other operations on tensors there"
+        return (
+            "a branch or a number that depends on the values in a tensor",
+            "use tensor operations such as torch.where",
         )
     missing = re.findall(r"No ONNX function found for .*?op='([^']+)'", "\n".join(map(str, chain)))
     if missing:
-        return f"the operation {missing[-1]} without a counterpart in ONNX", "write it with others, or export to .pt2"
+        return f"the operation {missing[-1]}, which ONNX does not have", "use other operations, or export to .pt2"
     text = next((first_line(error) for error in reversed(chain) if str(error).strip()), type(chain[0]).__name__)
     operation = f" at {place.operation}" if place and place.operation else ""
-    return f"'{text}'{operation}", "write that part of its forward pass in operations that can be exported"
+    return f"'{text}'{operation}", "rewrite that part of its forward pass with operations that can be exported"
 
 
 def _users(wrapped: Positional) -> list[nn.Module]:
-    """The user's networks, or bodies of bridges, inside what an exporter was given."""
+    """The user's networks, or bodies of bridges, inside the exported module."""
     parts = [part.net for part in wrapped.modules() if isinstance(part, BasePart)]
     runners = [runner for part in wrapped.modules() if isinstance(part, OneModule) for runner in part.runners]
     return [*parts, *runners] or [wrapped.module]
 
 
 def _owners(wrapped: Positional) -> dict[int, tuple[nn.Module, str]]:
-    """The network of every submodule, and its name there."""
+    """The network that contains each submodule, and the name of the submodule there."""
     return {id(module): (net, name) for net in _users(wrapped) for name, module in net.named_modules()}

@@ -1,4 +1,4 @@
-"""A bridged ensemble as torch runs it fastest: blocks compiled, members side by side, the whole as one CUDA graph."""
+"""Fast ways to run a bridged ensemble in torch: compiled blocks, parallel members, one CUDA graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from modebridge.deploy.elastic_answer import heads_of
 from modebridge.deploy.fold import fold
 from modebridge.deploy.one_module import BasePart, OneModule
 from modebridge.ensembles import BridgedEnsemble, average, probabilities_of, scale
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 from modebridge.guards import untouched
 from modebridge.guards.cuda_graph import CudaGraph
 from modebridge.nets import check_tap, skeleton
@@ -24,21 +24,21 @@ from modebridge.nets import check_tap, skeleton
 __all__ = ["Branches", "Vmapped", "capture", "compile_regions"]
 
 REGIONS = 512
-"""How many shapes of regions one process may compile: more than members times batch sizes of any benchmark."""
+"""How many shapes of regions one process may compile: more than members times batch sizes in any benchmark."""
 
 
 class Branches:
-    """Runs an ensemble member by member; on a GPU each member has a stream of its own.
+    """Runs an ensemble member by member; on a GPU, each member has its own stream.
 
-    A bridge waits for the features that it reads and for nothing else, so that it runs beside the rest of its base; its
-    heads are on its stream. On a CPU, and outside of a CUDA graph, members run one after another.
+    A bridge waits only for the features that it reads, so it runs in parallel with the rest of its base; its heads run
+    on its stream. On a CPU, and outside of a CUDA graph, members run one after another.
 
     Args:
-        ensemble: it is copied.
-        device: where to run.
-        dtype: of weights and images; the mean of the probabilities is made in float32 at least.
-        compiled: whether regions are compiled, see `compile_regions`.
-        splits: further taps to split regions at, so that ensembles with and without bridges are cut alike.
+        ensemble: modes and bridges; copied.
+        device: device to run on.
+        dtype: data type of weights and images; probabilities are averaged in at least float32.
+        compiled: compile regions, see `compile_regions`.
+        splits: additional taps to split regions at, so that ensembles with and without bridges are split alike.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Branches:
         for runner in module.runners:
             _placed(runner, dtype)
             if compiled:
-                # A trunk with heads is cut as one without.
+                # A trunk with heads is split like one without.
                 compile_regions(runner.body if isinstance(runner, Heads) else runner, ())
         self._streams = [
             torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -74,7 +74,7 @@ class Branches:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """The probabilities (B, K) of images (B, ...) on our device and of our type."""
+        """The probabilities (B, K) of images (B, ...), which must have this object's device and data type."""
         module = self._module
         logits: list[Tensor] = []
         features: dict[tuple[int, str], Tensor] = {}
@@ -89,7 +89,7 @@ class Branches:
         if main is not None:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]
-        # `features` lives until here: before the streams have met, memory of one must not be given to another.
+        # `features` must live until here: before the streams are joined, memory must not move between them.
         probabilities = average(probabilities_of(torch.stack(logits)), module.mean)
         return scale(probabilities, module.temperatures.by_bridges[-1])
 
@@ -105,7 +105,7 @@ class Branches:
         work: Callable[..., Any],
         inputs: Sequence[Tensor],
     ) -> Any:
-        """Run on a stream after some taps (None: after the main stream); at once where there are no streams."""
+        """Run on a stream after some taps (None: after the main stream); directly if there are no streams."""
         if main is None:
             return work(*inputs)
         if after is None:
@@ -127,10 +127,10 @@ class Vmapped:
     """A deep ensemble as one network with stacked weights (`torch.func.vmap`).
 
     Args:
-        ensemble: without bridges; it is copied.
-        device: where to run.
-        dtype: of weights and images.
-        compiled: whether the whole is compiled.
+        ensemble: an ensemble without bridges; copied.
+        device: device to run on.
+        dtype: data type of weights and images.
+        compiled: compile the whole.
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class Vmapped:
     ) -> None:
         if len(ensemble.bridges):
             raise ModebridgeError(
-                f"Expected modes alone to be stacked, but got {len(ensemble.bridges)} bridges; use Branches."
+                f"Expected no bridges to stack modes, but got {plural(len(ensemble.bridges), 'bridge')}; use Branches."
             )
-        # Not channels last: vmap has no rule for pooling in that order, and falls back to a loop.
+        # Not channels last: vmap has no rule for pooling in that format and falls back to a loop.
         plain = torch.contiguous_format
         bases = [fold(skeleton(base)).to(device, dtype, memory_format=plain) for base in ensemble.bases]  # type: ignore[call-overload]
         params, buffers = stack_module_state(bases)
@@ -155,38 +155,38 @@ class Vmapped:
         def one(state: dict[str, Tensor], images: Tensor) -> Tensor:
             return functional_call(bare, (state,), (images,))  # type: ignore[no-any-return]
 
-        def all_of_them(state: dict[str, Tensor], images: Tensor) -> Tensor:
+        def stacked(state: dict[str, Tensor], images: Tensor) -> Tensor:
             logits = torch.vmap(one, in_dims=(0, None))(state, images)
             return scale(average(probabilities_of(logits), mean), temperature)
 
         self._state = state
         self._bare = bare
-        # functional_call puts the weights into the module for the length of a pass.
-        self._turn = threading.Lock()
-        self._run: Any = torch.compile(all_of_them, dynamic=False) if compiled else all_of_them
+        # functional_call puts the weights into the module during a pass.
+        self._lock = threading.Lock()
+        self._run: Any = torch.compile(stacked, dynamic=False) if compiled else stacked
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """The probabilities (B, K) of images (B, ...) on our device and of our type."""
-        with self._turn:
+        """The probabilities (B, K) of images (B, ...), which must have this object's device and data type."""
+        with self._lock:
             return untouched(self._bare, lambda given: self._run(self._state, given), images)  # type: ignore[no-any-return]
 
 
 def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "inductor") -> list[str]:
-    """Compile, in place, the largest submodules of which none holds a split inside; hooks stay outside of them.
+    """Compile, in place, the largest submodules that contain no split; hooks stay outside of them.
 
-    Regions of one class and shape share their code, so that all members of all ensembles are compiled in the time of a
-    few blocks, where whole networks took minutes each.
+    Regions of one class and shape share their code, so all members of all ensembles compile in the time of a few
+    blocks; whole networks would take minutes each.
 
     Args:
-        net: changed in place.
+        net: network to change in place.
         splits: names of submodules whose output must be readable between two regions.
-        backend: of `torch.compile`.
+        backend: backend of `torch.compile`.
 
     Returns:
         The names of the regions.
     """
-    # Shapes of one class share a counter, whose limit is meant for mistakes.
+    # All shapes of a class share one counter of recompilations, whose default limit is too low for this.
     for limit in ("recompile_limit", "accumulated_recompile_limit"):
         setattr(torch._dynamo.config, limit, max(getattr(torch._dynamo.config, limit), REGIONS))
 
@@ -206,13 +206,13 @@ def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "induc
 
 
 def capture(function: Callable[[Tensor], Tensor], images: Tensor) -> Callable[[Tensor], Tensor]:
-    """The function as a CUDA graph for images of this shape: one launch a call.
+    """Capture a function in a CUDA graph for images of this shape: one launch per call.
 
-    The answer lies in memory that the next call writes over.
+    The next call overwrites the memory of the output.
 
     Args:
-        function: of images alone; its weights must stay where they are.
-        images: on the GPU.
+        function: function of images; its weights must not move in memory.
+        images: images on the GPU.
     """
     static = images.clone()
     graph = CudaGraph(lambda: function(static), [static], images.device)
@@ -220,5 +220,5 @@ def capture(function: Callable[[Tensor], Tensor], images: Tensor) -> Callable[[T
 
 
 def _placed(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    # Channels last throughout: a bridge in another order than its base makes the backend turn every map around.
+    # Channels last throughout: a bridge in another format than its base would make the backend convert every map.
     return module.to(dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]

@@ -1,4 +1,4 @@
-"""One writer a format: the file under a passing name, and how to put the metadata in once it has been checked."""
+"""One writer per format: each writes the file and returns a function that stores the final metadata."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from modebridge.types import Inputs
 __all__ = ["Seal", "write_onnx", "write_package"]
 
 Seal: TypeAlias = Callable[[Mapping[str, Any]], None]
-"""Puts the final metadata into the file."""
+"""Stores the final metadata in the file."""
 
 MOST = 2**31 - 2**20
-"""Bytes that fit into one ONNX file."""
+"""Maximum size of an ONNX file, in bytes."""
 
 
 def write_onnx(
@@ -36,16 +36,16 @@ def write_onnx(
     Args:
         module: the ensemble.
         example: images, or several inputs by name.
-        meta: what the file is to be, as its metadata says it.
-        path: of the file.
-        calibration: images to find the ranges of eight-bit activations on; None writes 32 bits.
+        meta: metadata of the file.
+        path: path of the file.
+        calibration: images to calibrate int8 activations on; None for float32.
     """
     import onnx
 
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     if size > MOST:
         raise ModebridgeError(
-            f"Expected the weights to fit into one ONNX file of 2 GB, but got {size / 2**30:.1f} GB; export to .pt2."
+            f"Expected the weights to fit in one ONNX file of 2 GB, but got {size / 2**30:.1f} GB; export to .pt2."
         )
     bases, bridges = part_models(module, example)
     if calibration is not None:

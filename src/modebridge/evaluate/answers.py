@@ -108,7 +108,7 @@ class Answers:
         """The logits (N, K) of each head of a member."""
         table = self.test if split == "test" else self.valid
         if member not in table:
-            raise ModebridgeError(f"Expected a member of this run, but got '{member}'; {near(member, table)}.")
+            raise ModebridgeError(f"Expected a member of this run, but got '{member}'; {near(member, table)}")
         logits = table[member]
         return [logits] if logits.ndim == 2 else list(logits)
 

@@ -95,11 +95,11 @@ class Inspection:
         if name in self.refused:
             raise ModebridgeError(
                 f"Expected tap '{name}' to be a feature that a bridge can read, but it {self.refused[name]}; "
-                f"{near(name, [tap.name for tap in self.taps])}."
+                f"{near(name, [tap.name for tap in self.taps])}"
             )
         raise ModebridgeError(
             f"Expected tap to be a submodule of {self.kind}, but got '{name}'; "
-            f"{near(name, [tap.name for tap in self.taps])}."
+            f"{near(name, [tap.name for tap in self.taps])}"
         )
 
     def table(self, every: bool = False) -> str:

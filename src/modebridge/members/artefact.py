@@ -55,6 +55,8 @@ class Artefact(ABC):
     """Whether it is trained, with epochs, checkpoints and metrics."""
     one_core: ClassVar[bool] = True
     """Whether several are made in parallel on a CPU, one core each, instead of one after another on all cores."""
+    counted: ClassVar[bool] = False
+    """Whether progress counts finished artefacts of this kind, which have neither epochs nor batches to count."""
 
     @property
     @abstractmethod

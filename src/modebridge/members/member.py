@@ -251,7 +251,7 @@ def members_of(recipe: Recipe) -> list[Member]:
     for entry in recipe.methods:
         if entry not in METHODS and entry not in names:
             raise ModebridgeError(
-                f"Expected methods to name methods or members, but got '{entry[:80]}'; {near(entry, METHODS)}."
+                f"Expected methods to name methods or members, but got '{entry[:80]}'; {near(entry, METHODS)}"
             )
     return members
 

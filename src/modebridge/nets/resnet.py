@@ -215,7 +215,7 @@ def last_blocks_tap(spec: ResNetSpec, blocks: int = LAST_BLOCKS) -> str:
 def spec_of(name: str, norm: Norm = "frn", classes: int | None = None) -> ResNetSpec:
     """The spec called `name`, optionally with another norm or number of classes."""
     if name not in SPECS:
-        raise ModebridgeError(f"Expected the network to be a known name, but got '{name}'; {near(name, SPECS)}.")
+        raise ModebridgeError(f"Expected the network to be a known name, but got '{name}'; {near(name, SPECS)}")
     spec = SPECS[name]
     return replace(spec, norm=norm, classes=spec.classes if classes is None else classes)
 

@@ -135,6 +135,6 @@ def check_tap(net: nn.Module, tap: str) -> nn.Module:
     modules: Mapping[str, nn.Module] = dict(net.named_modules())
     if not tap or tap not in modules:
         raise ModebridgeError(
-            f"Expected tap to be a submodule of {type(net).__name__}, but got '{tap}'; {near(tap, tap_names(net))}."
+            f"Expected tap to be a submodule of {type(net).__name__}, but got '{tap}'; {near(tap, tap_names(net))}"
         )
     return modules[tap]

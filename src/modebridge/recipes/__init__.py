@@ -54,7 +54,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 def find_recipe(name: str) -> Recipe:
     """The recipe called `name`."""
     if name not in RECIPES:
-        raise ModebridgeError(f"Expected a known recipe, but got '{name}'; {near(name, RECIPES)}.")
+        raise ModebridgeError(f"Expected a known recipe, but got '{name}'; {near(name, RECIPES)}")
     return RECIPES[name]()
 
 

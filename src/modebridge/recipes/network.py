@@ -137,7 +137,7 @@ def _factory(reference: str) -> tuple[Callable[..., object], dict[str, Any]]:
     if parts is None:
         raise ModebridgeError(
             f"Expected net to be a known network, timm:MODEL, torchvision:MODEL or FILE.py:FUNCTION, but got "
-            f"'{reference[:80]}'; {near(reference[:80], SPECS)}."
+            f"'{reference[:80]}'; {near(reference[:80], SPECS)}"
         )
     library, model = parts["library"], parts["model"]
     options = _options(parts["options"] or "", reference)
@@ -163,7 +163,7 @@ def _factory(reference: str) -> tuple[Callable[..., object], dict[str, Any]]:
         ) from error
     if not known:
         raise ModebridgeError(
-            f"Expected a model of {library}, but got '{model[:80]}'; {near(model[:80], list_models())}."
+            f"Expected a model of {library}, but got '{model[:80]}'; {near(model[:80], list_models())}"
         )
     return partial(build, model), options
 

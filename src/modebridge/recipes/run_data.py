@@ -93,8 +93,8 @@ def facts_of(recipe: Recipe) -> DataFacts | None:
         return None
     if data.name not in NAMED:
         raise ModebridgeError(
-            f"Expected data.name to be a known data set, but got '{data.name[:80]}'; {near(data.name[:80], NAMED)}, "
-            "or folder:PATH, or FILE.py:FUNCTION."
+            f"Expected data.name to be a known data set, folder:PATH or FILE.py:FUNCTION, but got '{data.name[:80]}'; "
+            f"{near(data.name[:80], NAMED)}"
         )
     classes, image, counts = NAMED[data.name]
     if data.name == "in1k":

@@ -66,8 +66,8 @@ def _with(record: T, wanted: Mapping[str, str], recipe: Recipe, parent: str = ""
         name, dot, rest = path.partition(".")
         if name not in hints or bool(dot) != is_dataclass(hints[name]):
             below = [key for key in known if key.startswith(f"{parent}{path}.")]
-            hint = f"set one of {', '.join(below)}" if below else near(parent + path, known)
-            raise ModebridgeError(f"Expected a setting of the recipe, but got '{_short(parent + path)}'; {hint}.")
+            hint = f"set one of {', '.join(below)}." if below else near(parent + path, known)
+            raise ModebridgeError(f"Expected a setting of the recipe, but got '{_short(parent + path)}'; {hint}")
         if dot:
             inner.setdefault(name, {})[rest] = text
         else:
@@ -193,7 +193,7 @@ def _build(kind: type[T], document: Mapping[str, Any], parent: str, where: str) 
         if name not in hints:
             raise ModebridgeError(
                 f"Expected the settings of a recipe in '{where}', but got '{_short(parent + name)}'; "
-                f"{near(name, hints)}."
+                f"{near(name, hints)}"
             )
     values: dict[str, Any] = {}
     for name, hint in hints.items():

@@ -202,8 +202,8 @@ def known_others(names: Sequence[str], recipe: Recipe) -> list[str]:
             resolved.append(f"{set_name}={Path(folder).expanduser().resolve()}" if folder else set_name)
         else:
             raise ModebridgeError(
-                f"Expected --ood to name other images, but got '{name[:80]}'; "
-                f"{near(set_name[:80], [*BUILT_IN, *known])}, or folder:PATH, or FILE.py:FUNCTION."
+                f"Expected --ood to name a data set, folder:PATH or FILE.py:FUNCTION, but got '{name[:80]}'; "
+                f"{near(set_name[:80], [*BUILT_IN, *known])}"
             )
         if resolved[-1] == recipe.data.name or set_name == recipe.data.name:
             raise ModebridgeError(

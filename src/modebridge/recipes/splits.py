@@ -55,7 +55,7 @@ def load_splits(data: DataConfig, folder: Path | str | None = None) -> Splits:
     else:
         raise ModebridgeError(
             f"Expected data.name to be 'digits', a known data set, folder:PATH or FILE.py:FUNCTION, but got "
-            f"'{data.name[:80]}'; {near(data.name[:80], SETS)}."
+            f"'{data.name[:80]}'; {near(data.name[:80], SETS)}"
         )
     return replace(
         splits,

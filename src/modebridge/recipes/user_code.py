@@ -138,7 +138,7 @@ def find_function(reference: str, what: str) -> Callable[..., object]:
     if not callable(function):
         names = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
         raise ModebridgeError(
-            f"Expected {what} to be a function in '{path}', but it has no '{name}'; {near(name, names)}."
+            f"Expected {what} to be a function in '{path}', but it has no '{name}'; {near(name, names)}"
         )
     return function  # type: ignore[no-any-return]
 

@@ -111,7 +111,7 @@ def _ordered(answers: Answers, members: Sequence[str]) -> list[str]:
     names = list(dict.fromkeys(members))
     for name in names:
         if name not in answers.test:
-            raise ModebridgeError(f"Expected a member of this run, but got '{name}'; {near(name, answers.test)}.")
+            raise ModebridgeError(f"Expected a member of this run, but got '{name}'; {near(name, answers.test)}")
         if not answers.costs[name].usable:
             raise ModebridgeError(
                 f"Expected modes and bridges to export, but got '{name}'; a network on a curve is only a bridge target."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 
 from modebridge.recipes import Recipe
@@ -29,7 +30,22 @@ class EpochCount:
             kind, epochs = stage.artefact.stage, stage.artefact.epochs(recipe)
             self._totals[kind] = self._totals.get(kind, 0) + epochs
         self._done: dict[str, dict[str, int]] = {kind: {} for kind in self._totals}
+        self._counted = Counter(stage.artefact.stage for stage in stages if stage.artefact.counted)
+        self._finished: Counter[str] = Counter()
         self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Report the artefacts that are counted one by one, before the first is finished."""
+        for kind, total in self._counted.items():
+            self._progress(kind, 0, total, 0.0)
+
+    def finish(self, job: Job) -> None:
+        """Count a finished job, where its artefacts are counted one by one."""
+        if job.kind.counted:
+            kind = job.kind.stage
+            with self._lock:
+                self._finished[kind] += len(job.stages)
+                self._progress(kind, self._finished[kind], self._counted[kind], 0.0)
 
     def __call__(self, job: Job, epoch: Epoch) -> None:
         """Count an epoch of a job."""

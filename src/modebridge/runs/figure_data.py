@@ -33,6 +33,7 @@ class CurveProfile(Artefact):
     j: int
     folder = "profiles"
     stage = "figures"
+    counted = True
 
     @property
     def name(self) -> str:

@@ -191,6 +191,7 @@ class Run:
         stages = [stage for job in jobs for stage in job.stages]
         self._check_writable(stages[0].artefact)
         count = EpochCount(self.context.progress, stages, self.recipe)
+        count.start()
         started: dict[str, float] = {}
         before = dict(self.seconds)
 
@@ -203,6 +204,7 @@ class Run:
                 one = made[stage.artefact.name]
                 metadata = {"seconds": seconds / len(job.stages), **one.metadata}
                 self._keep(stage, replace(one, metadata=metadata))
+            count.finish(job)
             checkpoints = self._checkpoints(job)
             if checkpoints is not None and self.folder is not None and self.folder.writes:
                 checkpoints.clear()

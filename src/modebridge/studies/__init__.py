@@ -1,4 +1,4 @@
-"""The paper's tables and figures as functions: each plans what it needs, trains what is missing, and writes it down."""
+"""The tables and figures of the paper as functions: each trains the members that are missing and returns its tables."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -35,19 +35,19 @@ def run_study(name: str, run: Run, others: Sequence[str] = ()) -> StudyPart:
     """Run a study by name.
 
     Args:
-        name: of `STUDIES`.
-        run: makes and asks the members.
-        others: other sets of images, for the study shift alone.
+        name: a key of `STUDIES`.
+        run: the run that trains and evaluates the members.
+        others: out-of-distribution sets, only for the study shift.
     """
     if name not in STUDIES:
-        raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}.")
+        raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}")
     if others and name != "shift":
-        raise ModebridgeError(f"Expected --ood with the study shift alone, but got it with {name}; leave it out.")
+        raise ModebridgeError(f"Expected --ood only with the study shift, but got it with {name}; leave it out.")
     return shift_study(run, others) if others else STUDIES[name](run)
 
 
 def write_study(part: StudyPart, folder: RunFolder) -> Path:
-    """Write a study to RUN/studies/NAME: table.md, table.json, table.tex, figure.svg; returns the folder."""
+    """Write table.md, table.json, table.tex and figure.svg of a study to RUN/studies/NAME, and return that folder."""
     place = f"studies/{part.name}"
     data = {"name": part.name, "about": part.about, "tables": [table.as_dict() for table in part.tables]}
     folder.files.write(

@@ -1,8 +1,8 @@
-"""The paper's study of bridges on averaged weights: SWA networks as modes, curves between them, bridges on top."""
+"""The paper's study of bridges on SWA: averaged networks as modes, curves between them, and their bridges."""
 
 from __future__ import annotations
 
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 from modebridge.members import BridgeMember, SwaMember
 from modebridge.report import StudyPart, StudyTable, lines_figure
 from modebridge.runs import Run
@@ -14,14 +14,14 @@ SWA = SwaMember.base
 
 
 def swa(run: Run) -> StudyPart:
-    """Bridges on SWA networks, beside deep ensembles of plain and of averaged networks."""
+    """Bridges on SWA networks, compared with deep ensembles of plain and of averaged networks."""
     recipe = run.recipe
     if recipe.base != "sgd":
         raise ModebridgeError(
-            f"Expected base to be sgd for study swa, which has rows of both, but got '{recipe.base}'; set base=sgd."
+            f"Expected base to be sgd for the study swa, which compares both, but got '{recipe.base}'; set base=sgd."
         )
-    # Members of both bases in one run: their names differ, so they lie side by side in one folder, where `advise` and
-    # `export` know them too. As in the table of type I, bridges go from mode 0 to modes 1 to 5.
+    # Members of both bases are in one run folder, since their names differ, so `advise` and `export` know them too. As
+    # in the type I table, bridges go from mode 0 to modes 1 to 5.
     sheet = Sheet(run, runs(recipe, 6), min(recipe.modes, 7))
     most, every = min(4, recipe.modes - 1), range(len(sheet.orders))
     largest = min(4, recipe.modes)
@@ -40,7 +40,7 @@ def swa(run: Run) -> StudyPart:
                 [SwaMember(0), *(BridgeMember("I", 0, j, size, base=SWA) for j in order[1 : k + 1])]
                 for order in sheet.orders
             ]
-            sheet.add(f"SWA + {k} bridges I {size}", sets, f"ResNet (SWA) + {k} Bridge_{short}")
+            sheet.add(f"SWA + {plural(k, 'bridge')} I {size}", sets, f"ResNet (SWA) + {k} Bridge_{short}")
     twos = [
         [*sheet.base(2, number, SWA), BridgeMember("II", order[0], order[1], base=SWA)]
         for number, order in enumerate(sheet.orders)
@@ -50,16 +50,16 @@ def swa(run: Run) -> StudyPart:
         f"Bridges on SWA networks, {recipe.name}",
         paper=paper_numbers("swa", recipe),
         notes=(
-            "SWA: the mean of the weights after each epoch of the last quarter of training, at a constant rate. The "
-            "paper's code went on from that mean after each epoch, which is another method.",
-            "DEE is measured against deep ensembles of plain networks.",
+            "SWA: the mean of the weights after each epoch of the last quarter of training, at a constant learning "
+            "rate. The authors' code continues from that mean after each epoch, which is a different method.",
+            "DEE is relative to deep ensembles of plain networks.",
         ),
     )
     return StudyPart("swa", swa.__doc__ or "", (table,), _figure(table))
 
 
 def _figure(table: StudyTable) -> str:
-    """Accuracy and NLL against FLOPs, a line per base, with bridges and without."""
+    """Accuracy and NLL against FLOPs, one line per base, with and without bridges."""
     lines = {
         "deep ensembles": [row for row in table.rows if "SWA" not in row.name],
         "of SWA networks": [row for row in table.rows if "SWA" in row.name and "+" not in row.name],

@@ -1,4 +1,4 @@
-"""Everything in one table: deep ensembles, bridges, students and every other method, each with all that it costs."""
+"""One table of all methods: deep ensembles, bridges, students and all others, with their costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from modebridge.deploy.timing import measure, ratio
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 from modebridge.evaluate import Combined, dee
 from modebridge.members import (
     METHODS,
@@ -30,31 +30,36 @@ from modebridge.studies.sheet import COLUMNS, paper_numbers
 __all__ = ["comparison_study"]
 
 BATCH = 64
-"""Images per call where time is measured."""
+"""Batch size of the time measurements."""
 SECONDS = 0.3
-"""For which each row is timed."""
+"""Time per row of the time measurements."""
 
 _ONES = ("I-0-1-small", "I-0-2-small", "I-0-3-small")
 
 PAPER_ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ResNet (DE-1)": ("DE-1", ("mode-0",)),
-    **{f"ResNet (DE-1) + {k} Bridge_sm": (f"DE-1 + {k} bridges I", ("mode-0", *_ONES[:k])) for k in (1, 2, 3)},
+    **{
+        f"ResNet (DE-1) + {k} Bridge_sm": (f"DE-1 + {plural(k, 'bridge')} I", ("mode-0", *_ONES[:k])) for k in (1, 2, 3)
+    },
     "DE-2": ("DE-2", ("mode-0", "mode-1")),
     "DE-3": ("DE-3", ("mode-0", "mode-1", "mode-2")),
     **{f"BE-{m}": (f"BatchEnsemble, {m} members", (f"batch-ensemble-{m}",)) for m in (2, 3, 4)},
     "MIMO (M = 2)": ("MIMO, 2 members, width x2", ("mimo-2-x2",)),
     "ResNet (SWA)": ("SWA", ("swa-0",)),
     **{
-        f"ResNet (SWA) + {k} Bridge_sm": (f"SWA + {k} bridges I", ("swa-0", *(f"swa-{one}" for one in _ONES[:k])))
+        f"ResNet (SWA) + {k} Bridge_sm": (
+            f"SWA + {plural(k, 'bridge')} I",
+            ("swa-0", *(f"swa-{name}" for name in _ONES[:k])),
+        )
         for k in (1, 2, 3)
     },
     **{f"ResNet (KD from DE-{m})": (f"student of DE-{m}", (f"student-{m}",)) for m in (2, 3)},
 }
-"""The rows of the paper's comparison: ours, and its members. They are added where the paper's numbers are shown."""
+"""The rows of the paper's comparison: our name and the members. They are added if the paper's numbers are shown."""
 
 
 def comparison_study(run: Run) -> StudyPart:
-    """Every method on the same data: what it costs to run and to train, and what it is worth."""
+    """All methods on the same data: scores, and the cost of inference and training."""
     printed = paper_numbers("comparison", run.recipe)
     plans, notes = _plans(run.context, beside_paper=bool(printed))
     answers = run.answers(list(dict.fromkeys(member for plan in plans for member in plan.members)))
@@ -75,19 +80,21 @@ def comparison_study(run: Run) -> StudyPart:
             "BS": combined.brier,
             "DEE": dee(combined.nll, levels),
         }
-        beside = paper.get(combined.members, {})
-        rows.append(TableRow(plan.name, {name: Cell(one, None, beside.get(name, "")) for name, one in values.items()}))
+        paper_cells = paper.get(combined.members, {})
+        cells = {name: Cell(value, None, paper_cells.get(name, "")) for name, value in values.items()}
+        rows.append(TableRow(plan.name, cells))
     columns = (*COLUMNS[:2], Column("training", 0), Column("time", 2), *COLUMNS[2:])
     table = StudyTable(
         f"All methods, {run.recipe.name}",
         columns,
         tuple(rows),
         (
-            "FLOPs, #Params and time in networks: counted, true, and measured here, in PyTorch with "
-            f"{BATCH} images per call on {run.context.engine.device.type}; of cascades the average.",
-            "Training: in epochs of one network, counted, with all that a row is made from (teachers, curves, modes).",
-            "NLL, ECE and BS after a temperature that is fitted on validation images.",
-            *(["The paper's MIMO FLOPs are half of the count."] if printed else []),
+            "FLOPs, #Params and time: multiples of one network. FLOPs and parameters are counted; time is measured in "
+            f"PyTorch at batch size {BATCH} on {run.context.engine.device.type}. Cascades: averages over images.",
+            "Training: counted, in epochs of one network, including everything a row depends on (teachers, curves, "
+            "modes).",
+            "NLL, ECE and BS: calibrated with a temperature fitted on the validation split.",
+            *(["The MIMO FLOPs in the paper are half of the actual count."] if printed else []),
             *notes,
         ),
     )
@@ -101,7 +108,7 @@ def comparison_study(run: Run) -> StudyPart:
 
 
 def _plans(context: Blueprint, *, beside_paper: bool) -> tuple[list[RowPlan], list[str]]:
-    """The rows that the network allows, and a sentence for each method that it does not."""
+    """The rows that the network supports, and a note for each method that it does not."""
     recipe = replace(context.recipe, methods=tuple(METHODS))
     usable = {member for member in members_of(recipe) if member.usable}
     plans = [plan for plan in row_plans(recipe) if usable.issuperset(plan.members)]
@@ -118,7 +125,7 @@ def _plans(context: Blueprint, *, beside_paper: bool) -> tuple[list[RowPlan], li
     for member in dict.fromkeys(member for plan in plans for member in plan.members):
         try:
             member.cost(context)
-            base_epochs([member], context)  # settings may not allow it either
+            base_epochs([member], context)  # the settings may not allow it either
         except ModebridgeError as error:
             refused[member] = str(error)
     possible = []
@@ -132,7 +139,7 @@ def _plans(context: Blueprint, *, beside_paper: bool) -> tuple[list[RowPlan], li
 
 
 def _on_students(recipe: Recipe) -> list[RowPlan]:
-    """Bridges between students, on the first of them."""
+    """A bridge on the first student, toward a second one."""
     if recipe.base == "distilled":
         return []
     base, partners = DistilledMember.base, [j for i, j in recipe.curves() if i == 0]
@@ -143,14 +150,14 @@ def _on_students(recipe: Recipe) -> list[RowPlan]:
             (DistilledMember(0), bridge),
             "distilled with bridges",
             (0,),
-            "the curve goes to a second student",
+            "the curve leads to a second student",
         )
     ]
 
 
 def _times(run: Run, scored: Mapping[RowPlan, Combined]) -> dict[RowPlan, float]:
-    """How long each row takes, in networks, measured side by side; of a cascade the average."""
-    # Of a cascade also its first member alone; what several rows need is timed once.
+    """The time of each row relative to one network, in interleaved rounds; for cascades, the average."""
+    # For cascades, the first member is also timed alone; sets shared by several rows are timed once.
     sets = [plan.members for plan in scored] + [plan.members[:1] for plan in scored if plan.average_cost is not None]
     calls = {tuple(member.name for member in members): members for members in sets}
     timings = measure({"\n".join(names): _call(run, members) for names, members in calls.items()}, SECONDS)
@@ -165,15 +172,15 @@ def _times(run: Run, scored: Mapping[RowPlan, Combined]) -> dict[RowPlan, float]
 
 
 def _call(run: Run, members: Sequence[Member]) -> Callable[[], object]:
-    """A forward pass of some members on a batch, which is over when it returns."""
+    """A forward pass of some members on a batch; it returns when the pass is done."""
     device = run.context.engine.device
     image = run.context.network.image
-    assert image is not None  # answers are of images: `Blueprint.example` refuses others
+    assert image is not None  # `Blueprint.example` refuses inputs other than images
     images = torch.rand(BATCH, *image, generator=torch.Generator().manual_seed(0)).to(device)
     predictors = {member.name: run.load(member).to(device) for member in members}
     (only, *others) = predictors.values()
     if not others and isinstance(only.module(), str) and not only.networks:
-        # What draws at random is no module, but it can be asked.
+        # Members that draw at random are not modules, but they can predict.
         forward: Callable[[], object] = lambda: only.heads(images, {})  # noqa: E731
     else:
         ensemble = assembled(run.context, predictors).to(device)

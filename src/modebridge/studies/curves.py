@@ -1,4 +1,4 @@
-"""The paper's studies of positions on curves, and of what a bridge says against what its curve says."""
+"""The paper's studies of positions on curves, and of the agreement between bridges and curves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POSITIONS = [k / 10 for k in range(11)]
 
 
 def correspondence_study(run: Run) -> StudyPart:
-    """How closely bridges follow the midpoint of their own curve, and others do: R2 and KL on the test split."""
+    """Agreement between bridges and curves: R2 and KL to the midpoint of a curve, on the test split."""
     recipe = run.recipe
     partners = list(range(1, min(recipe.modes, 5)))
     members: list[Member] = [*(PointMember(0, j) for j in partners), ModeMember(0)]
@@ -36,20 +36,20 @@ def correspondence_study(run: Run) -> StudyPart:
     for name, compared in plans:
         if not compared:
             continue
-        compared_pairs = [correspondence(tables[target], tables[imitator]) for target, imitator in compared]
-        beside = printed.get(name, {})
+        agreements = [correspondence(tables[target], tables[imitator]) for target, imitator in compared]
+        paper_cells = printed.get(name, {})
         rows.append(
             TableRow(
                 name,
                 {
-                    "R2": cell_of([one.r2 for one in compared_pairs], beside.get("R2", "")),
-                    "R2 per class": cell_of([one.r2_per_class for one in compared_pairs]),
-                    "KL": cell_of([one.kl for one in compared_pairs], beside.get("KL", "")),
+                    "R2": cell_of([pair.r2 for pair in agreements], paper_cells.get("R2", "")),
+                    "R2 per class": cell_of([pair.r2_per_class for pair in agreements]),
+                    "KL": cell_of([pair.kl for pair in agreements], paper_cells.get("KL", "")),
                 },
             )
         )
     columns = (Column("R2", 3, "up"), Column("R2 per class", 3, "up"), Column("KL", 3, "down"))
-    note = "R2 weighs classes by their variance in the target; the paper does not say how it does (docs/scores.md)."
+    note = "R2 weights classes by their variance in the target; the paper does not specify this (docs/scores.md)."
     table = StudyTable(f"Bridges against midpoints, {recipe.name}", columns, tuple(rows), (note,))
     return StudyPart("correspondence", correspondence_study.__doc__ or "", (table,), _closeness(table))
 
@@ -60,7 +60,7 @@ def _closeness(table: StudyTable) -> str:
 
 
 def r_position(run: Run) -> StudyPart:
-    """Where on the curve between the modes of DE-2 a further member should be, and how many of them are worth it."""
+    """DE-2 plus networks on the curve between its modes: which positions help, and how many."""
     recipe = run.recipe
     alone = Sheet(run, [[0, 1]])
     base = [ModeMember(0), ModeMember(1)]
@@ -73,8 +73,8 @@ def r_position(run: Run) -> StudyPart:
     for k in range(1, len(order) + 1):
         added.add(f"+ {k}: r = {order[k - 1]:g}", [[*base, *(PointMember(0, 1, r) for r in order[:k])]])
     columns = COLUMNS[:6]
-    one = alone.table(f"DE-2 and one network of the curve, {recipe.name}", columns)
-    many = added.table(f"DE-2 and networks of the curve one after another, {recipe.name}", columns)
+    one = alone.table(f"DE-2 and one network on the curve, {recipe.name}", columns)
+    many = added.table(f"DE-2 and several networks on the curve, {recipe.name}", columns)
     panels = [
         (
             f"{column}, one at r" if which is one else f"{column}, one after another",
@@ -93,7 +93,7 @@ def r_position(run: Run) -> StudyPart:
 
 
 def r_ablation(run: Run, positions: Sequence[float] = tuple(POSITIONS[1:])) -> StudyPart:
-    """Bridges that predict other networks of the curve than the middle one; at r = 1 the other mode itself."""
+    """Bridges for positions other than the midpoint; at r = 1, the target is the other mode."""
     recipe = run.recipe
     sheet = Sheet(run, [list(range(recipe.modes))])
     sheet.add("DE-1", [[ModeMember(0)]], "ResNet (DE-1)")
@@ -105,14 +105,14 @@ def r_ablation(run: Run, positions: Sequence[float] = tuple(POSITIONS[1:])) -> S
     for r, member in bridges.items():
         name, paper = f"DE-1 + bridge I at r = {r:g}", f"ResNet (DE-1) + Bridge_sm (r={r:.1f})"
         closeness = correspondence(answers.probabilities([targets[r].name]), answers.probabilities([member.name]))
-        beside = printed.get(paper, {})
+        paper_cells = printed.get(paper, {})
         extra[name] = {
-            "R2": Cell(closeness.r2, None, beside.get("R2", "")),
-            "KL": Cell(closeness.kl, None, beside.get("KL", "")),
+            "R2": Cell(closeness.r2, None, paper_cells.get("R2", "")),
+            "KL": Cell(closeness.kl, None, paper_cells.get("KL", "")),
         }
         sheet.add(name, [[ModeMember(0), member]], paper)
     columns = (Column("R2", 3, "up"), Column("KL", 3, "down"), *COLUMNS[2:])
-    notes = ("One pair of modes. The paper's caption says batch norm, but its rows are those of its FRN networks.",)
+    notes = ("One pair of modes. The paper's caption says batch norm, but the rows are of FRN networks.",)
     table = sheet.table(f"Bridges for other positions, {recipe.name}", columns, printed, notes, extra)
     rows = table.rows[1:]
     panels = [

@@ -1,9 +1,10 @@
-"""The paper's tables of bridges in ensembles: type I, type II, both, sizes, and which mode to begin from."""
+"""The paper's tables of bridged ensembles: type I, type II, both, bridge sizes, and which mode to start from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from modebridge.errors import plural
 from modebridge.evaluate import accuracy, r2
 from modebridge.members import BridgeMember, Member, ModeMember, PointMember
 from modebridge.report import Cell, Column, StudyPart, StudyTable, dots_figure, lines_figure
@@ -16,7 +17,7 @@ SHORT = {"small": "sm", "medium": "md"}
 
 
 def type1(run: Run) -> StudyPart:
-    """One network and k type I bridges, beside deep ensembles and the Bezier networks that the bridges imitate."""
+    """One network with k type I bridges, compared with deep ensembles and with the midpoints of the curves."""
     recipe = run.recipe
     # The authors' type I bridges go from mode 0 to modes 1 to 5.
     sheet = Sheet(run, runs(recipe, 6), min(recipe.modes, 7))
@@ -27,7 +28,7 @@ def type1(run: Run) -> StudyPart:
             sets = [
                 [ModeMember(0), *(BridgeMember("I", 0, j, size) for j in order[1 : k + 1])] for order in sheet.orders
             ]
-            sheet.add(f"DE-1 + {k} bridges I {size}", sets, f"ResNet (DE-1) + {k} Bridge_{SHORT[size]}")
+            sheet.add(f"DE-1 + {plural(k, 'bridge')} I {size}", sets, f"ResNet (DE-1) + {k} Bridge_{SHORT[size]}")
     for k in range(1, most + 1):
         sheet.add(
             f"DE-1 + {k} Bezier", [[ModeMember(0), *(PointMember(0, j) for j in o[1 : k + 1])] for o in sheet.orders]
@@ -38,8 +39,8 @@ def type1(run: Run) -> StudyPart:
         f"Type I bridges, {recipe.name}",
         paper=paper_numbers("type1", recipe),
         notes=(
-            "Every row with bridges begins from mode 0 and varies the partners; DE-1 varies the mode.",
-            "#Params is the truth; the paper divides bridges by three networks (docs/cost.md).",
+            "Rows with bridges start from mode 0 and vary its partners; DE-1 varies the mode.",
+            "#Params is the actual count; the paper divides bridges by three networks (docs/cost.md).",
         ),
     )
     return StudyPart("type1", type1.__doc__ or "", (table,), _by_count(table, "type1", most))
@@ -51,8 +52,10 @@ def _by_count(table: StudyTable, name: str, most: int) -> str:
     for column in ("ACC", "NLL"):
         lines = {}
         for what in ("bridges I small", "bridges I medium", "Bezier"):
-            ks = [k for k in range(1, most + 1) if f"DE-1 + {k} {what}" in rows]
-            means = [rows["DE-1"][column].mean, *(rows[f"DE-1 + {k} {what}"][column].mean for k in ks)]
+            singular = what.replace("bridges", "bridge")
+            names = {k: f"DE-1 + {k} {what if k > 1 else singular}" for k in range(1, most + 1)}
+            ks = [k for k, row in names.items() if row in rows]
+            means = [rows["DE-1"][column].mean, *(rows[names[k]][column].mean for k in ks)]
             lines[what] = ([0.0, *map(float, ks)], means)
         panels.append((column, lines))
     levels = {
@@ -63,7 +66,7 @@ def _by_count(table: StudyTable, name: str, most: int) -> str:
 
 
 def type2(run: Run) -> StudyPart:
-    """Deep ensembles and type II bridges between their modes, beside the Bezier networks themselves."""
+    """Deep ensembles with type II bridges between their modes, compared with the midpoints of the curves."""
     recipe = run.recipe
     # The paper's tables put type II bridges between modes 0 to 4.
     sheet = Sheet(run, runs(recipe, 5), min(recipe.modes, 7))
@@ -80,7 +83,7 @@ def type2(run: Run) -> StudyPart:
                     [*sheet.base(m, number), *(BridgeMember("II", i, j, size) for i, j in pairs[number][:b])]
                     for number in every
                 ]
-                sheet.add(f"DE-{m} + {b} bridges II {size}", sets, f"DE-{m} + {b} Bridge_{SHORT[size]}")
+                sheet.add(f"DE-{m} + {plural(b, 'bridge')} II {size}", sets, f"DE-{m} + {b} Bridge_{SHORT[size]}")
         for b in counts:
             sets = [[*sheet.base(m, number), *(PointMember(i, j) for i, j in pairs[number][:b])] for number in every]
             sheet.add(f"DE-{m} + {b} Bezier", sets)
@@ -97,7 +100,7 @@ def type2(run: Run) -> StudyPart:
 
 
 def type_mix(run: Run) -> StudyPart:
-    """Type II bridges between the modes of a deep ensemble, and type I bridges on top of them."""
+    """Deep ensembles with type II bridges between their modes, and with additional type I bridges."""
     recipe = run.recipe
     sheet = Sheet(run, runs(recipe, 5), min(recipe.modes, 7))
     for m in range(2, min(3, len(sheet.orders[0])) + 1):
@@ -107,7 +110,7 @@ def type_mix(run: Run) -> StudyPart:
             base = sheet.base(m, number)
             pairs = [(order[a], order[b]) for a in range(m) for b in range(a + 1, m)]
             twos.append([*base, *(BridgeMember("II", i, j) for i, j in pairs)])
-            # One type I bridge on each mode, towards the next.
+            # One type I bridge on each mode, toward the next.
             ones.append([*twos[-1], *(BridgeMember("I", order[a], order[(a + 1) % m]) for a in range(m))])
         b = m * (m - 1) // 2
         sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, number) for number in range(len(sheet.orders))], f"DE-{m}")
@@ -141,7 +144,7 @@ def _against_flops(table: StudyTable, name: str, endings: Mapping[str, str]) -> 
 
 
 def bridge_size(run: Run) -> StudyPart:
-    """How wide a type II bridge must be: how closely it follows the midpoint, and what DE-2 is worth with it."""
+    """Type II bridges of several widths: how closely they match the midpoint, and the scores of DE-2 with each."""
     recipe = run.recipe
     slims = [8.0, 4.0, 2.0, 1.0]
     members = {slim: BridgeMember("II", 0, 1, f"slim{slim:g}") for slim in slims}
@@ -156,11 +159,11 @@ def bridge_size(run: Run) -> StudyPart:
     for slim, member in members.items():
         name = f"widths / {slim:g}"
         probabilities, cost = answers.probabilities([member.name]), answers.costs[member.name]
-        beside = printed.get(f"CNN {int(width / slim)} ch", {})
+        paper_cells = printed.get(f"CNN {int(width / slim)} ch", {})
         extra[name] = {
-            "bridge FLOPs": Cell(cost.flops / unit.flops, None, beside.get("FLOPs", "")),
-            "bridge #Params": Cell(cost.params / unit.params, None, beside.get("#Params", "")),
-            "R2": Cell(r2(target, probabilities), None, beside.get("R2", "")),
+            "bridge FLOPs": Cell(cost.flops / unit.flops, None, paper_cells.get("FLOPs", "")),
+            "bridge #Params": Cell(cost.params / unit.params, None, paper_cells.get("#Params", "")),
+            "R2": Cell(r2(target, probabilities), None, paper_cells.get("R2", "")),
         }
         sheet.add(name, [[ModeMember(0), ModeMember(1), member]], f"CNN {int(width / slim)} ch")
     columns = (Column("bridge FLOPs", 4), Column("bridge #Params", 4), Column("R2", 3, "up"), *COLUMNS[2:6])
@@ -174,31 +177,31 @@ def bridge_size(run: Run) -> StudyPart:
 
 
 def mode_choice(run: Run) -> StudyPart:
-    """Which of three modes to put bridges on: the best, the middle, or the worst on validation."""
+    """Bridges on the best, the middle and the worst of three modes by validation accuracy."""
     recipe = run.recipe
     count = min(3, recipe.modes)
     answers = run.answers([ModeMember(k) for k in range(count)])
-    right = {
+    accuracies = {
         k: accuracy(answers.probabilities([ModeMember(k).name], "valid"), answers.valid_labels) for k in range(count)
     }
-    ranked = sorted(right, key=lambda k: -right[k])
+    ranked = sorted(accuracies, key=lambda k: -accuracies[k])
     names = ["High", "Center", "Low"] if count == 3 else ["High", "Low"]
     sheet = Sheet(run, [list(range(count))])
     extra = {}
     for name, k in zip(names, ranked, strict=True):
         others = [j for j in range(count) if j != k]
-        bridged = f"{name} + {len(others)} bridges I"
+        bridged = f"{name} + {plural(len(others), 'bridge')} I"
         sheet.add(name, [[ModeMember(k)]], f"ResNet ({name})")
         sheet.add(
             bridged, [[ModeMember(k), *(BridgeMember("I", k, j) for j in others)]], f"ResNet ({name}) + 2 Bridge_sm"
         )
-        extra[name] = {"valid ACC": Cell(100 * right[k])}
+        extra[name] = {"valid ACC": Cell(100 * accuracies[k])}
     columns = (Column("valid ACC", 2), *COLUMNS[:6])
     table = sheet.table(
-        f"The mode to begin from, {recipe.name}",
+        f"The mode to start from, {recipe.name}",
         columns,
         paper_numbers("optimal_mode", recipe, " / Comparable differences"),
-        ("Modes are ranked by their accuracy on the validation split.",),
+        ("Modes are ranked by accuracy on the validation split.",),
         extra,
     )
     return StudyPart("mode-choice", mode_choice.__doc__ or "", (table,), _by_mode(table))

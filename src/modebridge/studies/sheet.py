@@ -1,4 +1,4 @@
-"""What studies share: runs over different modes, rows of combinations, the paper's numbers beside them."""
+"""Common parts of studies: repetitions over different modes, rows of member sets, and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ def _printed() -> dict[str, dict[str, dict[str, dict[str, str]]]]:
 
 
 def paper_numbers(table: str, recipe: Recipe, group: str = "") -> Mapping[str, Mapping[str, str]]:
-    """The cells that the paper prints, by row and column, where the recipe is the paper's; else nothing."""
+    """The cells printed in the paper, by row and column, if the recipe is the paper's; otherwise empty."""
     dataset = _DATASETS.get(recipe.name, "")
-    # To the last setting: a changed recipe is not the paper's, whatever its name.
+    # All settings must match: a changed recipe is not the paper's, whatever its name.
     if not dataset or recipe != find_recipe(recipe.name):
         return {}
     return _printed().get(table, {}).get(dataset + group, {})
 
 
 def runs(recipe: Recipe, pool: int | None = None) -> list[list[int]]:
-    """The modes of each run, in the order in which they are taken: mode 0, then the others, turned by one each time.
+    """The modes of each repetition, in order: mode 0, then the others, rotated by one each time.
 
-    So do the authors: every run begins with mode 0 and takes consecutive others; at most four runs.
+    As in the authors' code, every repetition starts with mode 0 and takes consecutive others; at most four.
 
     Args:
-        recipe: says how many modes there are.
-        pool: take only so many of them.
+        recipe: the recipe, which gives the number of modes.
+        pool: maximum number of modes to use.
 
     >>> from modebridge.recipes import find_recipe
     >>> runs(find_recipe("digits"))
@@ -61,12 +61,12 @@ def runs(recipe: Recipe, pool: int | None = None) -> list[list[int]]:
 
 
 class Sheet:
-    """Rows of combinations, one member set a run, scored and averaged.
+    """Rows of member sets, one set per repetition, scored and averaged.
 
     Args:
-        run: makes and asks the members.
-        orders: the modes of each run, from `runs`.
-        largest: the deep ensemble up to which equivalents are measured; 0 for as many modes as a run has.
+        run: the run that trains and evaluates the members.
+        orders: the modes of each repetition, from `runs`.
+        largest: size of the largest deep ensemble used for DEE; 0 for the number of modes in a repetition.
     """
 
     def __init__(self, run: Run, orders: Sequence[Sequence[int]], largest: int = 0) -> None:
@@ -76,25 +76,25 @@ class Sheet:
         self._plans: list[tuple[str, list[list[Member]], str]] = []
 
     def add(self, name: str, sets: Sequence[Sequence[Member]], paper: str = "") -> None:
-        """A row: one set of members for each run.
+        """Add a row: one set of members per repetition.
 
         Args:
-            name: of the row.
-            sets: the members in each run.
-            paper: what the paper calls the row.
+            name: name of the row.
+            sets: members in each repetition.
+            paper: name of the row in the paper.
         """
         self._plans.append((name, [list(members) for members in sets], paper))
 
     def deep_ensemble(self, m: int, number: int, base: str = "") -> list[Member]:
-        """DE-m of a run, as the authors take it: DE-1 of run k is mode k, the others are mode 0 and m - 1 after it.
+        """DE-m of a repetition: DE-1 of repetition k is mode k; larger ones are mode 0 and m - 1 others.
 
-        Those turn through modes 0 to 5 up to DE-5, and through all eight from DE-6 on, so that every run has a set of
-        its own (their reference has four different DE-6 and DE-7).
+        As in the authors' code, these rotate through modes 0 to 5 up to DE-5 and through all eight from DE-6 on, so
+        that every repetition has a different set (the authors' reference has four different DE-6 and DE-7).
 
         Args:
-            m: how many modes.
-            number: of the run.
-            base: of the modes, where it is another one than that of the recipe.
+            m: number of modes.
+            number: number of the repetition.
+            base: base of the modes, if it is not that of the recipe.
         """
         if m == 1:
             return [mode_on(base, number)]
@@ -102,11 +102,11 @@ class Sheet:
         return [mode_on(base, k) for k in orders[min(number, len(orders) - 1)][:m]]
 
     def base(self, m: int, number: int, base: str = "") -> list[Member]:
-        """The modes that bridges of a run are put on: the first m of its order."""
+        """The modes that the bridges of a repetition read: the first m of its order."""
         return [mode_on(base, k) for k in self.orders[number][:m]]
 
     def answers(self) -> Answers:
-        """What all members of all rows said; trains what is missing."""
+        """The logits of all members of all rows; trains what is missing."""
         largest = self._largest
         needed = [member for _, sets, _ in self._plans for members in sets for member in members]
         needed += [
@@ -128,16 +128,16 @@ class Sheet:
         """The table of all rows.
 
         Args:
-            title: what it shows.
-            columns: which, in order.
-            paper: the paper's cells by its names of rows.
-            notes: sentences below it.
-            extra: further cells by row, for columns that are not scores of a combination.
+            title: title of the table.
+            columns: columns, in order.
+            paper: cells of the paper, by the paper's row names.
+            notes: notes below the table.
+            extra: further cells by row, for columns that are not scores of a set of members.
         """
         answers = self.answers()
         scored: dict[tuple[str, ...], Combined] = {}
 
-        def score(members: Sequence[Member]) -> Combined:
+        def score_of(members: Sequence[Member]) -> Combined:
             key = tuple(member.name for member in members)
             if key not in scored:
                 scored[key] = answers.score(key)
@@ -145,39 +145,40 @@ class Sheet:
 
         largest = self._largest
         references = [
-            [score(self.deep_ensemble(m, number)).nll for m in range(1, largest + 1)]
+            [score_of(self.deep_ensemble(m, number)).nll for m in range(1, largest + 1)]
             for number in range(len(self.orders))
         ]
         rows = []
         for name, sets, printed in self._plans:
-            combined = [score(members) for members in sets]
-            # One set of members in all runs is one measurement: it has no spread.
+            combined = [score_of(members) for members in sets]
+            # The same set of members in all repetitions is one measurement, without a spread.
             scores = combined if len({frozenset(members) for members in sets}) > 1 else combined[:1]
             equivalents = [
-                dee(one.nll, references[min(number, len(references) - 1)]) for number, one in enumerate(combined)
+                dee(score.nll, references[min(number, len(references) - 1)]) for number, score in enumerate(combined)
             ]
             values = {
-                "FLOPs": [one.relative_flops for one in scores],
-                "#Params": [one.relative_params for one in scores],
-                "ACC": [100 * one.accuracy for one in scores],
-                "NLL": [one.nll for one in scores],
-                "ECE": [one.ece for one in scores],
-                "BS": [one.brier for one in scores],
+                "FLOPs": [score.relative_flops for score in scores],
+                "#Params": [score.relative_params for score in scores],
+                "ACC": [100 * score.accuracy for score in scores],
+                "NLL": [score.nll for score in scores],
+                "ECE": [score.ece for score in scores],
+                "BS": [score.brier for score in scores],
                 "DEE": equivalents,
             }
-            beside = (paper or {}).get(printed, {})
+            paper_cells = (paper or {}).get(printed, {})
             cells = {
-                column.name: _without_spread(cell_of(values[column.name], beside.get(column.name, "")), column)
+                column.name: _without_spread(cell_of(values[column.name], paper_cells.get(column.name, "")), column)
                 for column in columns
                 if column.name in values
             }
             rows.append(TableRow(name, {**cells, **(extra or {}).get(name, {})}))
         counted = (
-            f"{len(self.orders)} runs that share modes, as the authors' do: the spread is not that of independent runs."
+            f"{len(self.orders)} repetitions that share modes, as in the authors' code; the spread is not that of "
+            "independent runs."
         )
         return StudyTable(title, tuple(columns), tuple(rows), (*notes, *([counted] if len(self.orders) > 1 else [])))
 
 
 def _without_spread(cell: Cell, column: Column) -> Cell:
-    """Costs do not vary from run to run."""
+    """Drop the spread of costs, which do not vary between repetitions."""
     return Cell(cell.mean, None, cell.paper) if column.name in ("FLOPs", "#Params") else cell

@@ -1,4 +1,4 @@
-"""What every row of the results table is worth under corruptions, and whether it tells other images from its own."""
+"""The rows of the results table on corrupted images, and their detection of out-of-distribution images."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class _Scored:
     """A row of the results table on clean and corrupted images.
 
     Args:
-        flops: in networks; of a cascade on clean images.
+        flops: FLOPs in multiples of one network; for a cascade, on clean images.
         scores: accuracy in %, NLL and ECE by table: "clean", "noise-1" and so on.
-        surprise: (N,) of each image by table.
-        clean: (N,) sureness of the test images: top probability and negative entropy.
-        others: the same of other images by set.
+        surprise: (N,) surprisal of each image, by table.
+        clean: (N,) confidence on the test images: top probability and negative entropy.
+        others: confidence on out-of-distribution images, by set.
     """
 
     flops: float
@@ -57,16 +57,16 @@ class _Scored:
 
 
 def shift_study(run: Run, others: Sequence[str] = ()) -> StudyPart:
-    """Every row under corruptions of the test images, and whether it tells images of other sets from its own.
+    """All rows on corrupted test images, and how well they detect out-of-distribution images.
 
     Args:
-        run: makes and asks the members.
-        others: other sets, see `known_others`; without any, those that need no download.
+        run: the run that trains and evaluates the members.
+        others: out-of-distribution sets, see `known_others`; by default, those that need no download.
     """
     names = known_others(others, run.recipe) or run.context.shifted.usual_others()
-    # Rows of the results table: those of members that a plain run has.
-    there = set(members_of(run.recipe))
-    plans = [plan for plan in row_plans(run.recipe) if there.issuperset(plan.members)]
+    # Rows of the results table: their members exist in a plain run.
+    existing = set(members_of(run.recipe))
+    plans = [plan for plan in row_plans(run.recipe) if existing.issuperset(plan.members)]
     members = list(dict.fromkeys(member for plan in plans for member in plan.members))
     answers = shifted_answers(run, members, names)
     rows = {plan: _scored(plan, answers) for plan in plans}
@@ -78,12 +78,12 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> StudyPart:
         _gains(rows, run),
         *(_detection(name, rows, run, len(answers.others[name].test_labels)) for name in names),
     ]
-    about = "Every row under corruptions of the test images, and whether it tells images of other sets from its own."
+    about = "All rows on corrupted test images, and how well they detect out-of-distribution images."
     return StudyPart("shift", about, tuple(tables), _figure(rows))
 
 
 def _scored(plan: RowPlan, answers: ShiftedAnswers) -> _Scored:
-    """A row with the temperature, and a cascade's threshold, that it has on clean validation images."""
+    """Score a row with the temperature, and the threshold of a cascade, fitted on clean validation images."""
     names = [member.name for member in plan.members]
     threshold = None if plan.average_cost is None else answers.clean.threshold(names, plan.average_cost)
     temperatures = answers.clean.temperature(names[:1]), answers.clean.temperature(names)
@@ -109,12 +109,12 @@ def _scored(plan: RowPlan, answers: ShiftedAnswers) -> _Scored:
         flops=answers.clean.score(names, threshold=threshold).relative_flops,
         scores=scores,
         surprise=surprise,
-        clean=_sureness(predicted(answers.whole)),
-        others={name: _sureness(predicted(other)) for name, other in answers.others.items()},
+        clean=_confidence(predicted(answers.whole)),
+        others={name: _confidence(predicted(other)) for name, other in answers.others.items()},
     )
 
 
-def _sureness(probabilities: Tensor) -> dict[str, Tensor]:
+def _confidence(probabilities: Tensor) -> dict[str, Tensor]:
     return {"top": top_probability(probabilities), "entropy": negative_entropy(probabilities)}
 
 
@@ -123,7 +123,7 @@ def _at(severity: int) -> list[str]:
 
 
 EVERY = [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES]
-"""The corrupted tables: all corruptions at all severities weigh the same."""
+"""All corrupted tables; all corruptions and severities have equal weight."""
 
 
 def _by_severity(
@@ -134,7 +134,7 @@ def _by_severity(
     run: Run,
     notes: Sequence[str] = (),
 ) -> StudyTable:
-    """A score on clean images, at each severity averaged over corruptions, and averaged over all."""
+    """A score on clean images, at each severity (mean over corruptions), and the mean over all."""
     groups = {"clean": ["clean"], **{str(k): _at(k) for k in SEVERITIES}, "mean": EVERY}
     columns = [Column("FLOPs", 2), *(Column(name, digits, "up" if better == "up" else "down") for name in groups)]
     lines = [
@@ -158,7 +158,7 @@ def _by_corruption(rows: Mapping[RowPlan, _Scored], run: Run) -> StudyTable:
 
 
 def _gains(rows: Mapping[RowPlan, _Scored], run: Run) -> StudyTable:
-    """How much NLL each row takes off one network's, on clean and on corrupted images."""
+    """The reduction in NLL of each row relative to one network, on clean and on corrupted images."""
     roles = {plan.role: plan for plan in rows if plan.role}
     one, two = rows[roles["one"]], rows[roles["two"]]
 
@@ -185,14 +185,14 @@ def _gains(rows: Mapping[RowPlan, _Scored], run: Run) -> StudyTable:
     )
     first, second = roles["one"].name, roles["two"].name
     notes = (
-        f"NLL of {first} less that of the row; shifted: mean over all corruptions and severities, with its 95 % "
-        f"bootstrap interval over test images (low, high); %: of what {second} takes off.",
+        f"NLL of {first} minus that of the row. shifted: mean over all corruptions and severities, with its 95 % "
+        f"bootstrap interval over test images (low, high). %: share of the reduction of {second}.",
     )
-    return StudyTable(f"What each row takes off the NLL of {first}, {run.recipe.name}", columns, tuple(lines), notes)
+    return StudyTable(f"Reduction in NLL relative to {first}, {run.recipe.name}", columns, tuple(lines), notes)
 
 
 def _detection(name: str, rows: Mapping[RowPlan, _Scored], run: Run, count: int) -> StudyTable:
-    """How well a row's sureness tells test images from those of another set."""
+    """How well the confidence of a row separates test images from those of another set."""
     lines = []
     for plan, row in rows.items():
         other, ours = row.others[name], row.clean
@@ -213,7 +213,7 @@ def _detection(name: str, rows: Mapping[RowPlan, _Scored], run: Run, count: int)
     what = f"{label}: {BUILT_IN[name]}, not a natural set. " if name in BUILT_IN else ""
     note = (
         f"{what}{len(next(iter(rows.values())).clean['top']):,} test images against {count:,} others, by the top "
-        "calibrated probability; FPR95: the share of others taken for the data set where 95 % of its own images are."
+        "calibrated probability. FPR95: share of the others that are accepted when 95 % of the test images are."
     )
     return StudyTable(f"Test images against {label}, {run.recipe.name}", columns, tuple(lines), (note,))
 
@@ -225,11 +225,11 @@ def _notes(run: Run) -> list[str]:
     which = f"All {total:,}" if len(data.numbers) == total else f"{len(data.numbers):,} of {total:,}"
     notes = [
         f"{which} test images under {', '.join(CORRUPTIONS)} (Hendrycks and Dietterich, 2019), severities 1 to 5 "
-        "averaged over corruptions; mean: over all of them. NLL and ECE with the temperature of clean validation "
-        "images."
+        "averaged over corruptions; mean: over all of them. NLL and ECE use the temperature fitted on clean "
+        "validation images."
     ]
     if (low, high) != (0.0, 1.0):
-        notes.append(f"Black and white, which corruptions refer to, are {low:.2f} and {high:.2f} in these images.")
+        notes.append(f"Corruptions take {low:.2f} as black and {high:.2f} as white in these images.")
     return notes
 
 
@@ -242,7 +242,7 @@ def _figure(rows: Mapping[RowPlan, _Scored]) -> str:
     xs = list(steps)
 
     def lines(score: str, base: _Scored | None = None) -> dict[str, tuple[list[float], list[float]]]:
-        """By row; with a base how far the row is below it, which is 0 for the base itself."""
+        """Scores by row; with a base, the reduction relative to it, which is 0 for the base itself."""
 
         def at(row: _Scored, tables: Sequence[str]) -> float:
             return row.mean(score, tables) if base is None else base.mean(score, tables) - row.mean(score, tables)
