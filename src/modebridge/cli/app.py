@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from modebridge.cli import deploy_verbs
+from modebridge.cli import deploy_verbs, share_verbs
 from modebridge.cli.options import (
     Data,
     Device,
@@ -243,4 +243,6 @@ def advise(
 
 
 for _verb in (deploy_verbs.export, deploy_verbs.predict, deploy_verbs.bench, deploy_verbs.serve):
+    app.command()(_verb)
+for _verb in (share_verbs.push, share_verbs.pull):
     app.command()(_verb)

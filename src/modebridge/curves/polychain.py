@@ -16,6 +16,8 @@ __all__ = ["Polychain"]
 class Polychain(Curve):
     """Straight from the start through each pin to the end, each segment taking the same share of r."""
 
+    stored_as = "polychain"
+
     def weights(self, r: Position) -> list[Position]:
         """Two neighbours share the weight: 1 - s and s, s the position within the segment."""
         segments = len(self.pins) + 1
