@@ -12,7 +12,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.guards import untouched
 from modebridge.modes import Mode
 from modebridge.nets import skeleton
-from modebridge.storage import Given, Parts, Storable, describe, fill, rebuild_empty
+from modebridge.storage import Given, Parts, Storable, describe, fill, rebuild
 
 __all__ = ["Bridge"]
 
@@ -76,7 +76,7 @@ class Bridge(Storable, nn.Module):
         if config["body"] is None:
             body = skeleton(given.body(config["name"], config["class"]))
         else:
-            body = rebuild_empty(config["body"], parts.tensors)
+            body = rebuild(config["body"], parts.tensors)
         fill(body, parts.tensors, f"the body of '{config['name']}'")
         for name, parameter in body.named_parameters():
             parameter.requires_grad_(name not in config["frozen"])

@@ -51,6 +51,10 @@ def push_run(
             assert repo is not None
             say(f"Uploading {' + '.join(shared.names)} ...")
             record["place"] = upload(shared.path, repo, private=private or None)
+    if shared.needs_net:
+        say("The network is a module of your own: only its weights are stored, and users must load it with net=.")
+    if not license:
+        say("The card names no licence; add one with --license.")
     if as_json:
         screen().print_data(record)
         return
@@ -60,10 +64,6 @@ def push_run(
         f"Members: {' + '.join(shared.names)}; x{shared.scores.relative_flops:.3f} FLOPs of one network. Test split: "
         f"accuracy {100 * shared.scores.accuracy:.2f} %, NLL {shared.scores.nll:.4f}."
     )
-    if shared.needs_net:
-        say("The network is a module of your own: only its weights are stored, and users must load it with net=.")
-    if not license:
-        say("The card names no licence; add one with --license.")
 
 
 def _record(shared: SharedFolder) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from modebridge.storage.architectures import build_net, describe_net, full_name,
 from modebridge.storage.card import Card, Metric
 from modebridge.storage.hub import check_repo, download, find_folder, upload
 from modebridge.storage.parts import Given, Parts, prefixed
-from modebridge.storage.rebuilding import describe, fill, named, rebuild_empty, rebuildable
+from modebridge.storage.rebuilding import describe, fill, named, rebuild, rebuildable
 from modebridge.storage.storable import Storable
 from modebridge.storage.stored_folder import CARD, CONFIG, FORMAT, WEIGHTS, copy_folder, read_folder, write_folder
 
@@ -31,7 +31,7 @@ __all__ = [
     "named",
     "prefixed",
     "read_folder",
-    "rebuild_empty",
+    "rebuild",
     "rebuildable",
     "upload",
     "write_folder",

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from modebridge import seeds
 from modebridge.errors import ModebridgeError
 from modebridge.guards.alike import alike
 from modebridge.nets import BasicBlock, BottleneckBlock, skeleton
 from modebridge.types import Params
 
-__all__ = ["describe", "fill", "named", "rebuild_empty", "rebuildable"]
+__all__ = ["describe", "fill", "named", "rebuild", "rebuildable"]
 
 M = TypeVar("M", bound=type[nn.Module])
 
@@ -63,15 +64,18 @@ def describe(module: nn.Module) -> dict[str, Any] | None:
     description = _described(module)
     if description is None:
         return None
-    with torch.device("meta"):
-        again = _rebuild(description)
+    with seeds.borrowed(0):
+        again = skeleton(_rebuild(description))
     module = skeleton(module)
-    _take(again, dict(_tensors(module)), "meta")
-    return description if alike(skeleton(again), module) else None
+    tensors = dict(_tensors(module))
+    if {name: tensor.shape for name, tensor in _tensors(again)} != {name: t.shape for name, t in tensors.items()}:
+        return None
+    _take(again, tensors)
+    return description if alike(again, module) else None
 
 
-def rebuild_empty(description: Mapping[str, Any], tensors: Params) -> nn.Module:
-    """A module from its description, for tensors to be filled in; it is no larger than they are.
+def rebuild(description: Mapping[str, Any], tensors: Params) -> nn.Module:
+    """A module from its description, to be filled with tensors; it is no larger than they are.
 
     Args:
         description: from `describe`, by way of JSON.
@@ -81,7 +85,8 @@ def rebuild_empty(description: Mapping[str, Any], tensors: Params) -> nn.Module:
         planned = _rebuild(description, len(tensors))
     if {name: tensor.shape for name, tensor in _tensors(planned)} != {n: tensor.shape for n, tensor in tensors.items()}:
         raise ValueError("another module than its tensors are of")
-    return planned.to_empty(device="cpu")
+    with seeds.borrowed(0):
+        return _rebuild(description)
 
 
 def fill(module: nn.Module, tensors: Params, what: str) -> None:
@@ -100,7 +105,7 @@ def fill(module: nn.Module, tensors: Params, what: str) -> None:
                 f"Expected {what} to have '{name}' of shape {tuple(tensor.shape)}, as the stored weights do, but got "
                 f"{got}; give the architecture that was saved."
             )
-    _take(module, tensors, "cpu")
+    _take(module, tensors)
 
 
 def _rebuild(description: Mapping[str, Any], most: int | None = None) -> nn.Module:
@@ -139,12 +144,10 @@ def _described(module: nn.Module) -> dict[str, Any] | None:
     return {"class": type(module).__name__, "arguments": described}
 
 
-def _take(module: nn.Module, tensors: Mapping[str, Tensor], device: str) -> None:
+def _take(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in _tensors(module):
         if name in tensors:
-            tensor.data = torch.empty_like(tensors[name], device=device, requires_grad=False)
-            if device != "meta":
-                tensor.data.copy_(tensors[name])
+            tensor.data = torch.empty_like(tensors[name], device="cpu", requires_grad=False).copy_(tensors[name])
 
 
 def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:

@@ -256,7 +256,10 @@ def _in_memory(tensor: Tensor, strides: list[int] | None) -> Tensor:
     """A copy that does not depend on the file any more, in its memory order."""
     if strides is None:
         return tensor.clone()
-    ordered = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device="meta")
-    if list(torch.empty_like(ordered).stride()) != strides:
-        raise ValueError("strides of a tensor that is not dense")
+    dense = 1
+    for stride, size in sorted(zip(strides, tensor.shape, strict=True)):
+        if size > 1:
+            if stride != dense:
+                raise ValueError("strides of a tensor that is not dense")
+            dense *= size
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
