@@ -244,5 +244,5 @@ def advise(
 
 for _verb in (deploy_verbs.export, deploy_verbs.predict, deploy_verbs.bench, deploy_verbs.serve):
     app.command()(_verb)
-for _verb in (share_verbs.push, share_verbs.pull):
-    app.command()(_verb)
+app.command()(share_verbs.push)
+app.command()(share_verbs.pull)

@@ -146,8 +146,8 @@ class BridgedEnsemble(Storable, Predictor):
             bridge.reads = tuple(modes[i].id for i in stored["inputs"])
             bridges.append(bridge)
         ensemble = cls(net, modes, bridges, mean=config["mean"])
-        for bridge, stored in zip(ensemble.bridges, config["bridges"], strict=True):
-            bridge.reads = tuple(stored["reads"])
+        for copied, stored in zip(ensemble.bridges, config["bridges"], strict=True):
+            vars(copied)["reads"] = tuple(stored["reads"])
         ensemble.temperature, ensemble._fitted = parts.tensors["temperature"], parts.tensors["fitted"]
         return ensemble
 

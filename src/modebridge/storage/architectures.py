@@ -68,7 +68,7 @@ def build_net(description: Mapping[str, Any], shapes: Params) -> nn.Module:
         shapes: of its weights, which bound what may be built.
     """
     if "resnet" in description:
-        fields = {
+        fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in description["resnet"].items()
         }
         spec = ResNetSpec(**fields)

@@ -55,7 +55,7 @@ def rebuildable(cls: M) -> M:
                 name: None if isinstance(value, nn.Module) else value for name, value in given if name != "generator"
             }
 
-    cls.__init__ = remember  # type: ignore[misc]
+    cls.__init__ = remember  # type: ignore[method-assign]
     return named(cls)
 
 
@@ -136,9 +136,10 @@ def _described(module: nn.Module) -> dict[str, Any] | None:
             if described[name] is None:
                 return None
         elif isinstance(value, type):
-            if CLASSES.get(value.__name__) is not value:
+            class_name = value.__name__
+            if CLASSES.get(class_name) is not value:
                 return None
-            described[name] = {"class": value.__name__}
+            described[name] = {"class": class_name}
         else:
             described[name] = value
     return {"class": type(module).__name__, "arguments": described}
