@@ -15,6 +15,7 @@ import modebridge as mb
 from modebridge.bridges import Bridge
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
+from modebridge.recipes import Network
 from tests.networks import Plain
 from tests.scenarios import Vectors, modes, tiny_net
 from tests.storage.objects import BODIES, FEATURES, Own, batch, bridge, ensemble, same_state
@@ -193,6 +194,20 @@ def test_networks_of_timm_are_found_out(tmp_path, known):
         mb.load(tmp_path / "fast")
     whole.save(tmp_path / "fast", net="timm:test_resnet.r160_in1k(num_classes=3, in_chans=1, drop_rate=0.25)")
     assert torch.equal(mb.load(tmp_path / "fast")(images), whole(images))
+
+
+@torch.no_grad()
+def test_networks_of_recipes(tmp_path):
+    """What a run's network is called, with the options that the recipe and its data fill in."""
+    network = Network("timm:test_resnet(drop_rate=0.5, pretrained=False)", "bn", 3, (1, 32, 32))
+    assert network.shared_name == "timm:test_resnet(num_classes=3, in_chans=1, drop_rate=0.5)"
+    net = network.build(torch.Generator().manual_seed(0)).eval()
+    whole = mb.BridgedEnsemble(net, [Mode.from_module(net)])
+    whole.save(tmp_path / "fast", net=network.shared_name)
+    images = torch.rand(2, 1, 32, 32)
+    assert torch.equal(mb.load(tmp_path / "fast")(images), whole(images))
+    assert Network("digits", "bn", 10, (1, 8, 8)).shared_name is None, "known by its spec"
+    assert Network("/some/file.py:make", "bn", 10, (1, 8, 8)).shared_name is None
 
 
 @torch.no_grad()
