@@ -14,7 +14,7 @@ __all__ = ["pull", "push"]
 
 def push(
     folder: Folder,
-    repo: Annotated[str | None, typer.Argument(metavar="[OWNER/NAME]", help="The name on the hub.")] = None,
+    repo: Annotated[str | None, typer.Argument(metavar="OWNER/NAME", help="The name on the hub.")] = None,
     only_folder: Annotated[
         Path | None,
         typer.Option("--folder", parser=path, metavar="DIR", help="Only write the folder there; upload nothing."),
@@ -57,7 +57,7 @@ def push(
 def pull(
     repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The name on the hub.")],
     folder: Annotated[
-        Path | None, typer.Argument(parser=path, metavar="[DIR]", help="The folder to write; ./NAME by default.")
+        Path | None, typer.Argument(parser=path, metavar="DIR", help="The folder to write; ./NAME by default.")
     ] = None,
     revision: Annotated[str | None, typer.Option(help="A branch, tag or commit; main by default.")] = None,
     as_json: Json = False,

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from modebridge.ensembles import BridgedEnsemble, Mean
 from modebridge.errors import ModebridgeError
@@ -79,8 +78,9 @@ def share_run(
     recipe, seed = find_recipe_of(run)
     facts, blueprint, answers = facts_for(recipe, run), blueprint_for(recipe, seed, run), read_answers(run)
     combined = answers.score(notes["names"], mean=mean, intervals=True)
-    title, known = DATA.get(recipe.data.name, ("images of the owner's", ""))
+    title, known = DATA.get(recipe.data.name, ("data of the owner", ""))
     card = Card(
+        about=_about(ensemble, combined, title),
         license=license,
         pipeline_tag="image-classification" if facts.image is not None and len(facts.image) == 3 else "",
         datasets=tuple(datasets) or ((known,) if known else ()),
@@ -112,6 +112,17 @@ def _stored_name(ensemble: BridgedEnsemble, blueprint: Blueprint) -> str | None:
         return name if name is not None and describe_net(ensemble.bases[0], name) is not None else None
     except ModebridgeError:  # made with weights or settings that no name stands for
         return None
+
+
+def _about(ensemble: BridgedEnsemble, combined: Combined, title: str) -> str:
+    networks, bridges = len(ensemble.bases), len(ensemble.bridges)
+    parts = f"{networks} network{'s' if networks > 1 else ''}"
+    if bridges:
+        parts += f" and {bridges} bridge{'s' if bridges > 1 else ''}"
+    return (
+        f"An ensemble of {parts}, trained on {title}. On the test split: {100 * combined.accuracy:.2f} % accuracy and "
+        f"a calibrated NLL of {combined.nll:.4f}, at x{combined.relative_flops:.3f} of one network's FLOPs."
+    )
 
 
 def _members_section(ensemble: BridgedEnsemble, names: Sequence[str]) -> str:
@@ -155,7 +166,7 @@ def _scores_section(recipe: Recipe, answers: Answers, shared: Combined) -> str:
 
 def _row(name: str, combined: Combined, levels: Sequence[float]) -> str:
     low, high = combined.nll_interval or (math.nan, math.nan)
-    equivalent = f"{dee(combined.nll, levels):.2f}" if len(levels) > 1 else ""
+    equivalent = dee(combined.nll, levels) if len(levels) > 1 else math.nan
     cells = (
         name,
         f"{100 * combined.accuracy:.2f} %",
@@ -164,7 +175,7 @@ def _row(name: str, combined: Combined, levels: Sequence[float]) -> str:
         f"{combined.brier:.4f}",
         f"x{combined.relative_flops:.3f}",
         f"x{combined.relative_params:.3f}",
-        equivalent,
+        f"{equivalent:.2f}" if math.isfinite(equivalent) else "-",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -192,8 +203,8 @@ def _cost_section(combined: Combined, blueprint: Blueprint) -> str:
 def _origin_section(recipe: Recipe, seed: int) -> str:
     from modebridge import __version__
 
-    settings: dict[str, Any] = {"recipe": recipe.name, "seed": seed, "modebridge": __version__}
-    settings |= {"modes": recipe.modes, "epochs of a mode": recipe.mode.epochs, "of a curve": recipe.curve.epochs}
-    settings |= {"of a bridge": recipe.bridge.epochs}
-    listed = ", ".join(f"{name} {value}" for name, value in settings.items())
-    return f"{recipe.about}\n\n{listed}."
+    return (
+        f"{recipe.about.rstrip('.')}.\n\nRecipe `{recipe.name}`, seed {seed}, {recipe.modes} modes. Epochs: "
+        f"{recipe.mode.epochs} per mode, {recipe.curve.epochs} per curve, {recipe.bridge.epochs} per bridge. Written "
+        f"by modebridge {__version__}."
+    )

@@ -44,6 +44,7 @@ class Card:
     """What a model card says beside what the object itself knows. Everything is optional.
 
     Args:
+        about: what it is, a paragraph.
         license: of the weights, as the hub spells it ("apache-2.0", "mit").
         pipeline_tag: the task, such as "image-classification".
         datasets: their names on the hub.
@@ -57,6 +58,7 @@ class Card:
     license: "mit"
     """
 
+    about: str = ""
     license: str = ""
     pipeline_tag: str = ""
     datasets: tuple[str, ...] = ()
@@ -65,13 +67,13 @@ class Card:
     metrics: tuple[Metric, ...] = ()
     sections: tuple[tuple[str, str], ...] = ()
 
-    def text(self, place: str, kind: str, about: str, *, needs_net: bool = False) -> str:
+    def text(self, place: str, kind: str, described: str, *, needs_net: bool = False) -> str:
         """The whole file.
 
         Args:
             place: what `modebridge.load` is given: a name on the hub, or of a folder.
             kind: of the object.
-            about: what it is, a paragraph.
+            described: the object in its own words.
             needs_net: whether the user must bring the network.
         """
         header = {
@@ -94,7 +96,8 @@ class Card:
         sections = (*self.sections, ("Load it", loading), ("Licence", f"{licence} modebridge itself is Apache-2.0."))
         body = "\n\n".join(f"## {heading}\n\n{text.strip()}" for heading, text in sections)
         title = place.rsplit("/", 1)[-1]
-        return f"---\n{yaml}\n---\n\n# {title}\n\n{about.strip()}\n\nThe method: {PAPER}.\n\n{body}\n"
+        about = "\n\n".join(text.strip() for text in (self.about, described) if text)
+        return f"---\n{yaml}\n---\n\n# {title}\n\n{about}\n\nThe method: {PAPER}.\n\n{body}\n"
 
     def _model_index(self, place: str) -> list[dict[str, Any]]:
         metrics = [
@@ -107,10 +110,19 @@ class Card:
         data = self.data or "not named"
         result = {
             "task": {"type": self.pipeline_tag or "other"},
-            "dataset": {"type": self.datasets[0] if self.datasets else data, "name": data, "split": self.split},
+            "dataset": {"type": _slug(self.datasets[0] if self.datasets else data), "name": data, "split": self.split},
             "metrics": metrics,
         }
         return [{"name": place.rsplit("/", 1)[-1], "results": [result]}]
+
+
+def _slug(name: str) -> str:
+    """A name as the hub writes identifiers; those of the hub stay as they are.
+
+    >>> _slug("UCI digits"), _slug("uoft-cs/cifar10")
+    ('uci-digits', 'uoft-cs/cifar10')
+    """
+    return name if "/" in name else re.sub(r"\W+", "-", name.lower()).strip("-")
 
 
 def _yaml(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
