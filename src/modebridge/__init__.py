@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from modebridge.evaluate.cost import cost
     from modebridge.evaluate.evaluate import evaluate
     from modebridge.evaluate.tap_costs import inspect
+    from modebridge.loading import load
     from modebridge.modes import Mode
     from modebridge.training import (
         Engine,
@@ -72,6 +73,7 @@ __all__ = [
     "fit_students",
     "fit_taught_curves",
     "inspect",
+    "load",
     "load_mode",
     "load_modes",
     "plan_bridge",
@@ -87,6 +89,7 @@ _NAMES = {
     "ensembles": ("BridgedEnsemble",),
     "errors": ("ModebridgeError",),
     "evaluate": ("align", "cost", "inspect"),
+    "loading": ("load",),
     "modes": ("Mode",),
     "training": (
         *("Engine", "TrainConfig", "distill", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),

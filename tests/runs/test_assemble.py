@@ -8,13 +8,15 @@ import shutil
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 
+import modebridge
 from modebridge.deploy import ALL, gated
 from modebridge.deploy.parity import expected
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import advise, dee
 from modebridge.report import as_dicts
-from modebridge.runs import gather, main_rows, read_answers, run_recipe, write_page
+from modebridge.runs import gather, main_rows, read_answers, run_recipe, share_run, write_page
 from modebridge.runs.assemble import ensemble_of, some_images
 from modebridge.runs.trade_offs import elastic_lines, temperatures_of
 from tests.runs.small import finished, small
@@ -162,3 +164,32 @@ def test_images_for_eight_bits(run):
     assert torch.equal(images, splits.train.images[:256])
     assert torch.equal(checked, splits.valid.images)
     assert torch.equal(labels, splits.valid.labels)
+
+
+@torch.no_grad()
+def test_a_shared_folder_and_its_card(run, tmp_path):
+    """Every number on the card is one of the run's, and the hub's own classes read it."""
+    folder, _ = run
+    members = ["mode-0", "I-0-1-small", "I-0-2-small"]
+    shared = share_run(folder, tmp_path / "shared", members, license="mit", place="me/digits")
+    card = ModelCard.load(tmp_path / "shared" / "README.md")
+    answers = read_answers(folder)
+    scored = answers.score(members, intervals=True)
+    assert (shared.names, shared.needs_net) == (tuple(members), False)
+    found = {result.metric_type: result.metric_value for result in card.data.eval_results}
+    assert found == {"accuracy": scored.accuracy, "nll": scored.nll, "ece": scored.ece, "brier_score": scored.brier}
+    assert {result.dataset_name for result in card.data.eval_results} == {"UCI hand-written digits"}
+    assert (card.data.license, card.data.pipeline_tag) == ("mit", "image-classification")
+    rows = {line.split("|")[1].strip(): line for line in card.text.splitlines() if line.startswith("| ")}
+    assert {"**this**", "DE-1", "DE-2", "DE-3", "DE-1 + 1 bridge I", "DE-1 + 1 label control"} <= set(rows)
+    low, high = scored.nll_interval
+    assert f"{scored.nll:.4f} [{low:.4f}, {high:.4f}]" in rows["**this**"]
+    assert f"{answers.score(['mode-0', 'mode-1']).nll:.4f}" in rows["DE-2"]
+    assert f"x{scored.relative_flops:.3f}" in rows["**this**"]
+    for text in ("1 x 8 x 8", "60 train, 60 valid, 200 test", "temperature", "multiply-adds per image", "digits"):
+        assert text in card.text
+    assert str(folder.path) not in card.text
+    assert 'mb.load("me/digits")' in card.text
+    wanted, notes = ensemble_of(folder, members)
+    again = modebridge.load(tmp_path / "shared")
+    assert torch.equal(again(notes["example"]), wanted(notes["example"])), "what export would take"

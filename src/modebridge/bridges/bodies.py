@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from modebridge.nets import BasicBlock, Norm, initialise
 from modebridge.nets.blocks import Padding
+from modebridge.storage import rebuildable
 from modebridge.types import Layout
 
 __all__ = ["Heads", "Join", "ResidualBody", "TokenBody", "VectorBody"]
@@ -49,6 +50,7 @@ class Join(nn.Module):
         return self.layout
 
 
+@rebuildable
 class ResidualBody(nn.Module):
     """Residual blocks on a feature map or a sequence, then average pooling and a linear head.
 
@@ -106,6 +108,7 @@ class ResidualBody(nn.Module):
         return self.head(self.pool(self.layers(self.join(*features))).flatten(1))  # type: ignore[no-any-return]
 
 
+@rebuildable
 class TokenBody(nn.Module):
     r"""Token-wise residual layers, then attention pooling with one learned query and a linear head.
 
@@ -147,6 +150,7 @@ class TokenBody(nn.Module):
         return self.head((attention.transpose(1, 2) @ x).squeeze(1))  # type: ignore[no-any-return]
 
 
+@rebuildable
 class VectorBody(nn.Module):
     """A two-layer perceptron on feature vectors (B, C), or on the mean of other features over their positions.
 
@@ -184,6 +188,7 @@ class VectorBody(nn.Module):
         return self.head(self.act(self.hidden(x)))  # type: ignore[no-any-return]
 
 
+@rebuildable
 class Heads(nn.Module):
     """A body whose last layer has h * K outputs, used as h heads on one trunk.
 

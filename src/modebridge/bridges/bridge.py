@@ -11,11 +11,13 @@ from modebridge.bridges.build import Kind
 from modebridge.errors import ModebridgeError
 from modebridge.guards import untouched
 from modebridge.modes import Mode
+from modebridge.nets import skeleton
+from modebridge.storage import Given, Parts, Storable, describe, fill, rebuild
 
 __all__ = ["Bridge"]
 
 
-class Bridge(nn.Module):
+class Bridge(Storable, nn.Module):
     """A body and what it reads: the taps of one mode (type I) or of two (type II, in order).
 
     Args:
@@ -27,6 +29,8 @@ class Bridge(nn.Module):
         share: counted FLOPs relative to one base network; None if not counted.
         heads: number of heads h; each is a member of ensembles.
     """
+
+    stored_as = "bridge"
 
     def __init__(
         self,
@@ -51,6 +55,35 @@ class Bridge(nn.Module):
         self.share = share
         self.heads = heads
         self._base = trees.size(reads[0].params)
+
+    def to_parts(self) -> Parts:
+        """Its weights, how its body is built where that is ours, and what it reads."""
+        config = {
+            "body": describe(self.body),
+            "class": type(self.body).__name__,
+            "reads": list(self.reads),
+            "taps": list(self.taps),
+            **{name: getattr(self, name) for name in ("r", "name", "share", "heads")},
+            "base": self._base,
+            "frozen": [name for name, parameter in self.body.named_parameters() if not parameter.requires_grad],
+        }
+        return Parts(self.stored_as, config, self.body.state_dict())
+
+    @classmethod
+    def from_parts(cls, parts: Parts, given: Given) -> Bridge:
+        """The bridge again, in evaluation mode; a body that is a user's module is given."""
+        config = parts.config
+        if config["body"] is None:
+            body = skeleton(given.body(config["name"], config["class"]))
+        else:
+            body = rebuild(config["body"], parts.tensors)
+        fill(body, parts.tensors, f"the body of '{config['name']}'")
+        for name, parameter in body.named_parameters():
+            parameter.requires_grad_(name not in config["frozen"])
+        nobody = [Mode({}, {})] * len(config["reads"])
+        bridge = cls(body, nobody, config["taps"], *(config[name] for name in ("r", "name", "share", "heads")))
+        bridge.reads, bridge._base = tuple(config["reads"]), config["base"]
+        return bridge.eval()
 
     @property
     def kind(self) -> Kind:

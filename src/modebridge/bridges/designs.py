@@ -11,6 +11,7 @@ from torch import nn
 from modebridge.errors import ModebridgeError
 from modebridge.nets import BasicBlock, BottleneckBlock
 from modebridge.nets.blocks import conv
+from modebridge.storage import named
 
 __all__ = ["BLOCKS", "DepthwiseBlock", "Design", "LowRankBlock", "check_design", "redesigned"]
 
@@ -30,12 +31,14 @@ def low_rank(inputs: int, outputs: int, kernel: int, stride: int, **options: Any
     return nn.Sequential(conv(inputs, rank, kernel, stride, **options), conv(rank, outputs, 1, 1, **options))
 
 
+@named
 class DepthwiseBlock(BasicBlock):
     """A `BasicBlock` of depthwise-separable convolutions."""
 
     convolution = staticmethod(depthwise)
 
 
+@named
 class LowRankBlock(BasicBlock):
     """A `BasicBlock` whose convolutions are a narrow one followed by a 1x1."""
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from modebridge.cli import deploy_verbs
+from modebridge.cli import deploy_verbs, share_verbs
 from modebridge.cli.completion import complete_study, one_of
 from modebridge.cli.options import (
     Data,
@@ -271,3 +271,5 @@ def advise(
 
 for _verb in (deploy_verbs.export, deploy_verbs.predict, deploy_verbs.bench, deploy_verbs.serve):
     app.command()(_verb)
+app.command()(share_verbs.push)
+app.command()(share_verbs.pull)

@@ -19,12 +19,13 @@ from modebridge.guards.untouched import tracing
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import Mean, Predictor, Taps, average, call, check_mean, check_tap, probabilities_of, skeleton
 from modebridge.nets.flops import FAILED
+from modebridge.storage import Given, Parts, Storable, build_net, describe_net, fill, prefixed
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgedEnsemble"]
 
 
-class BridgedEnsemble(Predictor):
+class BridgedEnsemble(Storable, Predictor):
     """Modes and bridges as one module: probabilities out, each mode run once.
 
     Without bridges it is a deep ensemble. A point of a curve is a mode like any other (`curve.at(0.5)`).
@@ -41,6 +42,7 @@ class BridgedEnsemble(Predictor):
             which gives the normalised geometric mean of their probabilities.
     """
 
+    stored_as = "ensemble"
     temperature: Tensor
     _fitted: Tensor
 
@@ -98,6 +100,56 @@ class BridgedEnsemble(Predictor):
     def stacked(self, *, calibrated: bool = False) -> Stacked:
         """The ensemble as a module that returns logits (M * B, K), as torch-uncertainty expects; see `Stacked`."""
         return Stacked(self, calibrated=calibrated)
+
+    def to_parts(self, net: str | None = None) -> Parts:
+        """All members, the temperature, and how the network is built where that is known."""
+        base: nn.Module = self.bases[0]
+        bridges = [bridge.to_parts() for bridge in self.bridges if isinstance(bridge, Bridge)]
+        tensors = {"temperature": self.temperature, "fitted": self._fitted}
+        for k, network in enumerate(self.bases):
+            tensors |= prefixed(f"modes.{k}", Mode.from_module(network).to_parts().tensors)
+        for k, part in enumerate(bridges):
+            tensors |= prefixed(f"bridges.{k}", part.tensors)
+        # Buffers that no checkpoint holds: they change with the network's type, and predictions with them.
+        state = base.state_dict()
+        constants = {name: buffer for name, buffer in base.named_buffers() if name not in state}
+        config = {
+            "net": describe_net(base, net),
+            "class": type(base).__name__,
+            "modes": len(self.bases),
+            "bridges": [
+                {**part.config, "frozen": [], "inputs": reads} for part, reads in zip(bridges, self._reads, strict=True)
+            ],
+            "mean": self.mean,
+        }
+        return Parts(self.stored_as, config, {**tensors, **prefixed("constants", constants)})
+
+    @classmethod
+    def from_parts(cls, parts: Parts, given: Given) -> BridgedEnsemble:
+        """The ensemble again, on the CPU; the network is given where only its weights are stored."""
+        config, alone = parts.config, Given()
+        modes = [Mode.from_parts(parts.part("mode", f"modes.{k}", {}), alone) for k in range(parts.count("modes"))]
+        if given.net is None and config["net"] is None:
+            raise ModebridgeError(
+                f"Expected net, because {config['class']} is a module of your own and only its weights are stored, but "
+                "got none; pass net=, a module of the same architecture."
+            )
+        net = skeleton(given.net if given.net is not None else build_net(config["net"], modes[0].state))
+        fill(net, modes[0].state, "the network")
+        own = {name: buffer.shape for name, buffer in net.named_buffers()}
+        constants = parts.below("constants")
+        fill(net, {name: tensor for name, tensor in constants.items() if own.get(name) == tensor.shape}, "the network")
+        bridges = []
+        for k, stored in enumerate(config["bridges"]):
+            bridge = Bridge.from_parts(parts.part("bridge", f"bridges.{k}", stored), given)
+            # By the weights as they are now: `to(torch.bfloat16)` changes hashes, and bridges remember the old ones.
+            bridge.reads = tuple(modes[i].id for i in stored["inputs"])
+            bridges.append(bridge)
+        ensemble = cls(net, modes, bridges, mean=config["mean"])
+        for copied, stored in zip(ensemble.bridges, config["bridges"], strict=True):
+            vars(copied)["reads"] = tuple(stored["reads"])
+        ensemble.temperature, ensemble._fitted = parts.tensors["temperature"], parts.tensors["fitted"]
+        return ensemble
 
     @property
     def calibrated(self) -> bool:

@@ -13,13 +13,14 @@ from torch.nn.parameter import is_lazy
 from modebridge import trees
 from modebridge.errors import ModebridgeError
 from modebridge.nets import skeleton
+from modebridge.storage import Given, Parts, Storable, prefixed
 from modebridge.types import Params
 
 __all__ = ["Mode", "check_modes", "tensors_of", "unusual"]
 
 
 @dataclass(frozen=True, eq=False)
-class Mode:
+class Mode(Storable):
     """One point in parameter space, with the running statistics that belong to it.
 
     Args:
@@ -31,8 +32,21 @@ class Mode:
     (['bias', 'weight'], {})
     """
 
+    stored_as = "mode"
     params: Params
     buffers: Params
+
+    def to_parts(self) -> Parts:
+        """Parameters and buffers."""
+        return Parts(self.stored_as, {}, {**prefixed("params", self.params), **prefixed("buffers", self.buffers)})
+
+    @classmethod
+    def from_parts(cls, parts: Parts, given: Given) -> Mode:
+        """The mode again; a given network must fit it."""
+        mode = cls(parts.below("params"), parts.below("buffers"))
+        if given.net is not None:
+            mode.check(given.net)
+        return mode
 
     @classmethod
     def from_module(cls, net: nn.Module) -> Mode:

@@ -162,7 +162,7 @@ def initialise(net: nn.Module, generator: torch.Generator | None = None) -> None
     1 / sqrt(fan_in), torch's default. Norms start at their neutral values.
     """
     for module in net.modules():
-        if isinstance(module, DRAWN):
+        if isinstance(module, DRAWN) and not module.weight.is_meta:  # there torch takes a second to draw nothing
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
             if module.bias is not None:
                 bound = module.weight[0].numel() ** -0.5

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Any
+from functools import cache
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.errors import ModebridgeError, first_line, near
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.nets import SPECS, Norm, ResNet, ResNetSpec, spec_of
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.run_data import NAMED, DataFacts
 from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
+from modebridge.storage import full_name, library_factory
 
 __all__ = ["Network", "check_reference", "network_of"]
-
-_LIBRARY_MODEL = re.compile(
-    r"(?P<library>timm|torchvision):(?P<model>[^()]+?)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL
-)
-LONGEST = 1000
-"""Maximum length of a reference: longer ones are mistakes, and Python's parser fails on hostile ones."""
 
 
 @dataclass(frozen=True)
@@ -84,18 +76,31 @@ class Network:
         with seeded(int(torch.randint(2**62, (), generator=generator))):
             return self._from_elsewhere()
 
+    @property
+    def shared_name(self) -> str | None:
+        """What builds it anywhere, given weights: the name and all options of a network of timm or torchvision.
+
+        None for the paper's, which are known by their spec, and for those of users' functions.
+        """
+        if self.reference in SPECS or split_reference(self.reference) is not None:
+            return None
+        return full_name(self.reference, **self._usual_options())
+
+    def _usual_options(self) -> dict[str, int]:
+        options = {"num_classes": self.classes}
+        if self.image and self.reference.startswith("timm:"):
+            options["in_chans"] = self.image[0]  # torchvision's have no such argument: they take red, green and blue
+        return options
+
     def _from_elsewhere(self) -> nn.Module:
         channels = self.image[0] if self.image else None
         if split_reference(self.reference) is not None:
             arguments = {"classes": self.classes} | ({} if channels is None else {"channels": channels})
             net = call_function(self.reference, "net", **arguments)
         else:
-            factory, options = _factory(self.reference)
-            defaults: dict[str, Any] = {"num_classes": self.classes}
-            if channels is not None and self.reference.startswith("timm:"):
-                defaults["in_chans"] = channels  # torchvision's models have no such argument: they take RGB
+            factory, options = library_factory(self.reference)
             try:
-                net = factory(**(defaults | options))
+                net = factory(**(self._usual_options() | options))
             except Exception as error:  # another library can raise anything for wrong options
                 raise ModebridgeError(
                     f"Expected '{self.reference}' to build, but got {type(error).__name__}: '{first_line(error)}'; "
@@ -128,64 +133,7 @@ def check_reference(reference: str) -> None:
     if split_reference(reference) is not None:
         find_function(reference, "net")
     elif reference not in SPECS:
-        _factory(reference)
-
-
-def _factory(reference: str) -> tuple[Callable[..., object], dict[str, Any]]:
-    """The function that builds a network of timm or torchvision, and the options in parentheses."""
-    parts = _LIBRARY_MODEL.fullmatch(reference) if len(reference) <= LONGEST else None
-    if parts is None:
-        raise ModebridgeError(
-            f"Expected net to be a known network, timm:MODEL, torchvision:MODEL or FILE.py:FUNCTION, but got "
-            f"'{reference[:80]}'; {near(reference[:80], SPECS)}"
-        )
-    library, model = parts["library"], parts["model"]
-    options = _options(parts["options"] or "", reference)
-    try:
-        if library == "timm":
-            import timm
-
-            known, build = timm.is_model(model) or model.startswith(("hf-hub:", "hf_hub:")), timm.create_model
-            list_models = timm.list_models
-        else:
-            import torchvision.models
-
-            list_models, build = torchvision.models.list_models, torchvision.models.get_model
-            known = model in list_models()
-    except ImportError:
-        raise ModebridgeError(
-            f"Expected {library} for net '{reference[:80]}', but it is not installed; pip install 'modebridge[vision]'."
-        ) from None
-    except RuntimeError as error:  # "operator torchvision::nms does not exist": built for another torch
-        raise ModebridgeError(
-            f"Expected {library} to work with this torch, but got '{first_line(error)}'; install matching versions of "
-            "torch and torchvision."
-        ) from error
-    if not known:
-        raise ModebridgeError(
-            f"Expected a model of {library}, but got '{model[:80]}'; {near(model[:80], list_models())}"
-        )
-    return partial(build, model), options
-
-
-def _options(text: str, reference: str) -> dict[str, Any]:
-    """Keywords from "img_size=32, depth=3": values must be Python literals; nothing is executed."""
-    try:
-        call = ast.parse(f"_({text})", mode="eval").body
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-            raise ValueError
-        return {_name_of(keyword): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        raise ModebridgeError(
-            f"Expected the options of net to be keywords with plain values, but got '{reference[:80]}'; write for "
-            "example timm:vit_tiny_patch16_224(img_size=32, depth=3)."
-        ) from None
-
-
-def _name_of(keyword: ast.keyword) -> str:
-    if keyword.arg is None:  # **something
-        raise ValueError
-    return keyword.arg
+        library_factory(reference)
 
 
 def _date(reference: str) -> int:

@@ -11,6 +11,7 @@ from modebridge.runs.recipe_file import begin, find_recipe_of, recipe_to_go_on_w
 from modebridge.runs.recipe_run import RunResult, run_recipe
 from modebridge.runs.results import curve_warnings, main_rows, score_row
 from modebridge.runs.run import Run
+from modebridge.runs.shared_folder import SharedFolder, share_run
 from modebridge.runs.shifted import ShiftedAnswers, shifted_answers
 from modebridge.runs.training_effort import effort_of, given_modes_of
 
@@ -24,6 +25,7 @@ __all__ = [
     "RunFolder",
     "RunResult",
     "RunSpec",
+    "SharedFolder",
     "ShiftedAnswers",
     "Stage",
     "assembled",
@@ -46,6 +48,7 @@ __all__ = [
     "recipe_to_go_on_with",
     "run_recipe",
     "score_row",
+    "share_run",
     "shifted_answers",
     "some_images",
     "write_page",

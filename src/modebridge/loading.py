@@ -1,0 +1,56 @@
+"""`modebridge.load`: any object that was saved, from a folder or from the Hugging Face hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from modebridge.bridges import Bridge
+from modebridge.curves import BezierCurve, Polychain
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from modebridge.storage import Given, Storable, find_folder, read_folder
+from modebridge.storage.stored_folder import Place
+
+__all__ = ["KINDS", "load"]
+
+KINDS: dict[str, type[Storable]] = {
+    cls.stored_as: cls for cls in (Mode, BezierCurve, Polychain, Bridge, BridgedEnsemble)
+}
+"""The classes that files may name."""
+
+
+def load(
+    place: Place, *, revision: str | None = None, net: nn.Module | None = None, bodies: Sequence[nn.Module] = ()
+) -> Any:
+    """The object that `save`, `save_pretrained` or `push_to_hub` wrote: a mode, curve, bridge or ensemble, on the CPU.
+
+    Only data is read: no pickle, and no code of a file is run. A folder that was damaged or changed is refused.
+
+    Args:
+        place: a folder, or "OWNER/NAME" on the Hugging Face hub (extra `hub`); a path that exists wins.
+        revision: of the hub: a branch, tag or commit.
+        net: the network of an ensemble whose architecture is a module of your own, so that only its weights are stored.
+        bodies: modules of your own inside bridges, one per such bridge.
+
+    >>> import tempfile
+    >>> mode = Mode.from_module(nn.Linear(2, 3))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     mode.save(f"{folder}/mode")
+    ...     again = load(f"{folder}/mode")
+    >>> again.id == mode.id
+    True
+    """
+    if isinstance(bodies, nn.Module):
+        raise ModebridgeError("Expected bodies to be a list of modules, but got one module; put it in a list.")
+    folder = find_folder(place, revision)
+    parts = read_folder(folder)
+    if parts.kind not in KINDS:
+        raise ModebridgeError(
+            f"Expected '{place}' to hold one of {', '.join(KINDS)}, but got '{parts.kind[:80]}'; install a newer "
+            "modebridge."
+        )
+    return KINDS[parts.kind].restored(parts, Given(net, list(bodies)), folder)

@@ -1,0 +1,210 @@
+"""From a run folder to a folder that can be shared: weights, architecture, and a model card with the run's scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from modebridge.ensembles import BridgedEnsemble, Mean
+from modebridge.errors import ModebridgeError
+from modebridge.evaluate import Answers, Combined, dee
+from modebridge.members import Blueprint, row_plans
+from modebridge.recipes import DataFacts, Recipe
+from modebridge.runs.assemble import ensemble_of
+from modebridge.runs.data_facts import blueprint_for, facts_for
+from modebridge.runs.folder import RunFolder
+from modebridge.runs.read_answers import read_answers
+from modebridge.runs.recipe_file import find_recipe_of
+from modebridge.storage import Card, Metric, describe_net, read_folder
+
+__all__ = ["SharedFolder", "share_run"]
+
+DATA = {
+    "digits": ("UCI hand-written digits", ""),
+    "cifar10": ("CIFAR-10", "uoft-cs/cifar10"),
+    "cifar100": ("CIFAR-100", "uoft-cs/cifar100"),
+    "tin200": ("Tiny ImageNet", "zh-plus/tiny-imagenet"),
+    "in1k": ("ImageNet", "ILSVRC/imagenet-1k"),
+}
+"""The title of each named set, and its name on the hub where it has one."""
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """What was written.
+
+    Args:
+        path: the folder.
+        names: the members.
+        scores: of the whole on the test split.
+        needs_net: whether users must bring the network, because no library has it.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    scores: Combined
+    needs_net: bool
+
+
+def share_run(
+    run: RunFolder,
+    path: Path,
+    members: Sequence[str] | None = None,
+    *,
+    mean: Mean = "probability",
+    license: str = "",
+    datasets: Sequence[str] = (),
+    place: str = "",
+) -> SharedFolder:
+    """Write members of a finished run as a folder for `modebridge.load` and the hub; needs no data set.
+
+    Args:
+        run: the run folder.
+        path: the folder to write.
+        members: their names; None takes what `advise` recommends for 1.2 networks.
+        mean: how the members' probabilities become one.
+        license: of the weights, as the hub spells it.
+        datasets: their names on the hub; those of the named sets are known.
+        place: the future name on the hub, for the card.
+    """
+    ensemble, notes = ensemble_of(run, members, mean=mean, cascades=False)
+    if notes["unit"] is not None:
+        raise ModebridgeError(
+            f"Expected modes, students and bridges to share, but got '{notes['names'][0]}', whose network is built "
+            "inside the run; use modebridge export for one file of it."
+        )
+    recipe, seed = find_recipe_of(run)
+    facts, blueprint, answers = facts_for(recipe, run), blueprint_for(recipe, seed, run), read_answers(run)
+    combined = answers.score(notes["names"], mean=mean, intervals=True)
+    title, known = DATA.get(recipe.data.name, ("data of the owner", ""))
+    card = Card(
+        about=_about(ensemble, combined, title),
+        license=license,
+        pipeline_tag="image-classification" if facts.image is not None and len(facts.image) == 3 else "",
+        datasets=tuple(datasets) or ((known,) if known else ()),
+        data=title,
+        metrics=(
+            Metric("accuracy", combined.accuracy, "Accuracy"),
+            Metric("nll", combined.nll, "Negative log likelihood, calibrated"),
+            Metric("ece", combined.ece, "Expected calibration error, calibrated"),
+            Metric("brier_score", combined.brier, "Brier score, calibrated"),
+        ),
+        sections=(
+            ("What is in it", _members_section(ensemble, notes["names"])),
+            ("Scores", _scores_section(recipe, answers, combined)),
+            ("Data", _data_section(recipe, facts, title)),
+            ("Cost", _cost_section(combined, blueprint)),
+            ("How it was made", _origin_section(recipe, seed)),
+        ),
+    )
+    net = _stored_name(ensemble, blueprint)
+    written = ensemble.save_pretrained(path, card=card, place=place, net=net)
+    needs_net = read_folder(written).config["net"] is None
+    return SharedFolder(written, tuple(notes["names"]), combined, needs_net)
+
+
+def _stored_name(ensemble: BridgedEnsemble, blueprint: Blueprint) -> str | None:
+    """What builds the network anywhere; None leaves it to what the network itself knows."""
+    name = blueprint.network.shared_name
+    try:
+        return name if name is not None and describe_net(ensemble.bases[0], name) is not None else None
+    except ModebridgeError:  # made with weights or settings that no name stands for
+        return None
+
+
+def _about(ensemble: BridgedEnsemble, combined: Combined, title: str) -> str:
+    networks, bridges = len(ensemble.bases), len(ensemble.bridges)
+    parts = f"{networks} network{'s' if networks > 1 else ''}"
+    if bridges:
+        parts += f" and {bridges} bridge{'s' if bridges > 1 else ''}"
+    return (
+        f"An ensemble of {parts}, trained on {title}. On the test split: {100 * combined.accuracy:.2f} % accuracy and "
+        f"a calibrated NLL of {combined.nll:.4f}, at x{combined.relative_flops:.3f} of one network's FLOPs."
+    )
+
+
+def _members_section(ensemble: BridgedEnsemble, names: Sequence[str]) -> str:
+    lines = [f"- `{name}`: a network" for name in names[: len(ensemble.bases)]]
+    for name, bridge in zip(names[len(ensemble.bases) :], ensemble.bridges, strict=True):
+        lines.append(f"- `{name}`: a bridge ({bridge.extra_repr()})")
+    mean = "their probabilities" if ensemble.mean == "probability" else "their logits"
+    return (
+        "\n".join(lines) + f"\n\nThe prediction is the mean of {mean}, calibrated by the temperature "
+        f"{float(ensemble.temperature):.4f}, which was fitted on the validation split."
+    )
+
+
+def _scores_section(recipe: Recipe, answers: Answers, shared: Combined) -> str:
+    """The shared ensemble beside deep ensembles, the first bridge and its control."""
+    plans = row_plans(recipe)
+    levels: list[float] = []
+    rows: list[tuple[str, Combined]] = []
+    for plan in plans:
+        names = [member.name for member in plan.members]
+        reference = plan.family == plans[0].family
+        if not all(name in answers.test for name in names) or not (reference or plan.role in ("bridge", "control")):
+            continue
+        combined = answers.score(names, intervals=True)
+        if reference:
+            levels.append(combined.nll)
+        if (set(names), combined.mean) != (set(shared.members), shared.mean):
+            rows.append((plan.name, combined))
+    table = [
+        "| | accuracy | NLL | ECE | Brier | FLOPs | params | DEE |",
+        "|---|---|---|---|---|---|---|---|",
+        *(_row(name, combined, levels) for name, combined in [("**this**", shared), *rows]),
+    ]
+    return (
+        "\n".join(table) + f"\n\nTest split, {len(answers.test_labels):,} images. NLL, ECE and Brier score are "
+        f"calibrated: one temperature per row, fitted on {len(answers.valid_labels):,} validation images. In brackets: "
+        "95 % bootstrap interval over test images. FLOPs and params: in units of one network. DE-m: deep ensemble of m "
+        "networks. DEE: how many networks a deep ensemble needs for the same NLL."
+    )
+
+
+def _row(name: str, combined: Combined, levels: Sequence[float]) -> str:
+    low, high = combined.nll_interval or (math.nan, math.nan)
+    equivalent = dee(combined.nll, levels) if len(levels) > 1 else math.nan
+    cells = (
+        name,
+        f"{100 * combined.accuracy:.2f} %",
+        f"{combined.nll:.4f} [{low:.4f}, {high:.4f}]",
+        f"{combined.ece:.4f}",
+        f"{combined.brier:.4f}",
+        f"x{combined.relative_flops:.3f}",
+        f"x{combined.relative_params:.3f}",
+        f"{equivalent:.2f}" if math.isfinite(equivalent) else "-",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _data_section(recipe: Recipe, facts: DataFacts, title: str) -> str:
+    counts = ", ".join(f"{count:,} {split}" for split, count in facts.counts.items())
+    shape = "several inputs" if facts.image is None else f"inputs of {' x '.join(map(str, facts.image))}"
+    noise = f" Fixed pixel noise of {recipe.data.noise:g} times the images' own deviation." if recipe.data.noise else ""
+    return (
+        f"{title}: {facts.classes} classes, {shape}; {counts}. The network takes floats in [0, 1]."
+        f"{noise}\n\nThe scores hold for images of this kind only."
+    )
+
+
+def _cost_section(combined: Combined, blueprint: Blueprint) -> str:
+    base = blueprint.base_cost
+    flops, params = combined.relative_flops * base.flops, combined.relative_params * base.params
+    return (
+        f"{flops / 1e6:,.2f} million multiply-adds per image and {params / 1e6:,.3f} million parameters: "
+        f"x{combined.relative_flops:.3f} and x{combined.relative_params:.3f} of one network. Counted: convolutions and "
+        "matrix products."
+    )
+
+
+def _origin_section(recipe: Recipe, seed: int) -> str:
+    from modebridge import __version__
+
+    return (
+        f"{recipe.about.rstrip('.')}.\n\nRecipe `{recipe.name}`, seed {seed}, {recipe.modes} modes. Epochs: "
+        f"{recipe.mode.epochs} per mode, {recipe.curve.epochs} per curve, {recipe.bridge.epochs} per bridge. Written "
+        f"by modebridge {__version__}."
+    )

@@ -1,0 +1,111 @@
+"""Stored folders on the Hugging Face hub; its library is only imported when a name on the hub is used."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from modebridge.errors import ModebridgeError, first_line
+from modebridge.storage.stored_folder import CARD, CONFIG, WEIGHTS, Place, local
+
+__all__ = ["check_repo", "download", "find_folder", "upload"]
+
+FILES = (CONFIG, WEIGHTS, CARD)
+
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+
+
+def find_folder(place: Place, revision: str | None = None) -> Path:
+    """The folder at a path, or else a name on the hub, downloaded into the hub's own cache.
+
+    Args:
+        place: a path that exists wins over "OWNER/NAME" on the hub.
+        revision: of the hub: a branch, tag or commit; None for its main branch.
+    """
+    folder = local(place)
+    if _exists(folder):
+        if revision is not None:
+            raise ModebridgeError(
+                f"Expected revision for names on the hub only, but '{folder}' is a path that exists; leave it out."
+            )
+        return folder
+    if not isinstance(place, str) or not _REPO.fullmatch(place):
+        raise ModebridgeError(
+            f"Expected '{folder}' to be a folder written by save, or OWNER/NAME on the Hugging Face hub, but there is "
+            "none; check the path."
+        )
+    return download(place, revision)
+
+
+def download(repo: str, revision: str | None = None) -> Path:
+    """A repository of the hub in the hub's own cache.
+
+    Args:
+        repo: "OWNER/NAME".
+        revision: a branch, tag or commit; None for its main branch.
+    """
+    hub = _library(f"'{repo}', which is no folder here")
+    try:
+        return Path(
+            hub.snapshot_download(repo, revision=revision, allow_patterns=list(FILES), library_name="modebridge")
+        )
+    except Exception as error:  # no network, no such name, no right to read it: the hub's own words are long
+        at = f" at revision '{revision}'" if revision else ""
+        raise ModebridgeError(
+            f"Expected '{repo}'{at} to be a folder here or a repository on the Hugging Face hub, but got "
+            f"{type(error).__name__}: '{first_line(error)}'; check the name, the network and your login."
+        ) from error
+
+
+def upload(folder: Path, repo: str, *, private: bool | None = None, token: str | None = None) -> str:
+    """Upload a stored folder as one commit; creates the repository where there is none.
+
+    Args:
+        folder: of `write_folder`.
+        repo: "OWNER/NAME".
+        private: of a repository that is created; None for the owner's default.
+        token: of the hub; None for the one of `hf auth login` or HF_TOKEN.
+
+    Returns:
+        The address of the repository.
+    """
+    check_repo(repo)
+    hub = _library("pushing")
+    try:
+        api = hub.HfApi(token=token, library_name="modebridge")
+        address = api.create_repo(repo, private=private, exist_ok=True)
+        added = [hub.CommitOperationAdd(name, folder / name) for name in FILES if (folder / name).is_file()]
+        # One commit: no reader finds new weights beside an old config.json.
+        api.create_commit(repo, added, commit_message="Upload with modebridge")
+    except Exception as error:
+        raise ModebridgeError(
+            f"Expected to upload '{repo}', but got {type(error).__name__}: '{first_line(error)}'; log in with "
+            "hf auth login, and check the name and the network."
+        ) from error
+    return str(address)
+
+
+def check_repo(repo: str) -> None:
+    """Refuse a text that is no name on the hub."""
+    if not _REPO.fullmatch(repo):
+        raise ModebridgeError(
+            f"Expected a name on the hub to be OWNER/NAME, but got '{repo[:100]}'; use letters, digits, '-', '_', '.'."
+        )
+
+
+def _exists(folder: Path) -> bool:
+    try:
+        return folder.exists()
+    except OSError:  # too long a name, or a folder that may not be looked into
+        return False
+
+
+def _library(what: str) -> Any:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise ModebridgeError(
+            f"Expected huggingface_hub for {what}, but it is not installed; pip install 'modebridge[hub]'."
+        ) from None
+    return huggingface_hub

@@ -1,0 +1,78 @@
+"""What an object consists of once it is stored: plain data and tensors by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from modebridge.errors import ModebridgeError
+from modebridge.types import Params
+
+__all__ = ["Given", "Parts", "prefixed"]
+
+MOST = 10_000
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A stored object.
+
+    Args:
+        kind: the name of its class in files, such as "mode".
+        config: all of it that is not tensors, as JSON can hold it.
+        tensors: by name.
+    """
+
+    kind: str
+    config: Mapping[str, Any]
+    tensors: Params
+
+    def below(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names start with "PREFIX.", without it and in their order.
+
+        >>> Parts("mode", {}, {"params.w": Tensor(), "buffers.n": Tensor()}).below("params")
+        {'w': tensor([])}
+        """
+        start = f"{prefix}."
+        return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
+
+    def count(self, name: str) -> int:
+        """How many of something there are; a few bytes of a file cannot ask for millions."""
+        value = self.config[name]
+        if not isinstance(value, int) or not 0 <= value <= MOST:
+            raise ValueError(f"{str(value)[:80]} {name}")
+        return value
+
+    def part(self, kind: str, prefix: str, config: Mapping[str, Any]) -> Parts:
+        """An object inside this one."""
+        return Parts(kind, config, self.below(prefix))
+
+
+@dataclass
+class Given:
+    """What a user gives to loading because no file of data can hold it.
+
+    Args:
+        net: the network of an ensemble.
+        bodies: the user's own modules inside bridges, in the order of the bridges.
+    """
+
+    net: nn.Module | None = None
+    bodies: list[nn.Module] = field(default_factory=list)
+
+    def body(self, bridge: str, class_name: str) -> nn.Module:
+        """The next of the bodies."""
+        if not self.bodies:
+            raise ModebridgeError(
+                f"Expected a body for '{bridge}', because its {class_name} is a module of your own and only its "
+                "weights are stored, but got none; pass bodies=[...], one module per such bridge."
+            )
+        return self.bodies.pop(0)
+
+
+def prefixed(prefix: str, tensors: Params) -> dict[str, Tensor]:
+    """The same tensors under "PREFIX.NAME"."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}

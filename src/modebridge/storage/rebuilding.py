@@ -1,0 +1,155 @@
+"""Modules of our own that a file can describe: by the name of their class and the arguments they were built with."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from modebridge import seeds
+from modebridge.errors import ModebridgeError
+from modebridge.guards.alike import alike
+from modebridge.nets import BasicBlock, BottleneckBlock, skeleton
+from modebridge.types import Params
+
+__all__ = ["describe", "fill", "named", "rebuild", "rebuildable"]
+
+M = TypeVar("M", bound=type[nn.Module])
+
+ARGUMENTS = "_built_with"
+
+CLASSES: dict[str, type[nn.Module]] = {}
+"""What files may name: nothing else is ever built from them."""
+
+
+def named(cls: M) -> M:
+    """Let files name a class, as an argument of others."""
+    CLASSES[cls.__name__] = cls
+    return cls
+
+
+named(BasicBlock)
+named(BottleneckBlock)
+
+
+def rebuildable(cls: M) -> M:
+    """Let files describe the modules of a class: they remember their arguments, except generators.
+
+    An argument that is a module must be kept as the attribute of the same name.
+    """
+    build: Any = cls.__init__
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def remember(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        if type(self) is cls:
+            bound = signature.bind(self, *args, **kwargs)
+            bound.apply_defaults()
+            given = list(bound.arguments.items())[1:]
+            vars(self)[ARGUMENTS] = {
+                name: None if isinstance(value, nn.Module) else value for name, value in given if name != "generator"
+            }
+
+    cls.__init__ = remember  # type: ignore[method-assign]
+    return named(cls)
+
+
+def describe(module: nn.Module) -> dict[str, Any] | None:
+    """A module as JSON; None where it is not one that can be built again, or has been changed since it was built."""
+    description = _described(module)
+    if description is None:
+        return None
+    with seeds.borrowed(0):
+        again = skeleton(_rebuild(description))
+    module = skeleton(module)
+    tensors = dict(_tensors(module))
+    if {name: tensor.shape for name, tensor in _tensors(again)} != {name: t.shape for name, t in tensors.items()}:
+        return None
+    _take(again, tensors)
+    return description if alike(again, module) else None
+
+
+def rebuild(description: Mapping[str, Any], tensors: Params) -> nn.Module:
+    """A module from its description, to be filled with tensors; it is no larger than they are.
+
+    Args:
+        description: from `describe`, by way of JSON.
+        tensors: all that it will hold.
+    """
+    with torch.device("meta"):
+        planned = _rebuild(description, len(tensors))
+    if {name: tensor.shape for name, tensor in _tensors(planned)} != {n: tensor.shape for n, tensor in tensors.items()}:
+        raise ValueError("another module than its tensors are of")
+    with seeds.borrowed(0):
+        return _rebuild(description)
+
+
+def fill(module: nn.Module, tensors: Params, what: str) -> None:
+    """Give a module other tensors, with their types and memory orders; tied ones stay tied.
+
+    Args:
+        module: changed in place; what `tensors` does not name keeps its own.
+        tensors: by name.
+        what: what the module is, for the sentence where they do not fit.
+    """
+    own = dict(_tensors(module))
+    for name, tensor in tensors.items():
+        if name not in own or own[name].shape != tensor.shape:
+            got = f"shape {tuple(own[name].shape)}" if name in own else "no such tensor"
+            raise ModebridgeError(
+                f"Expected {what} to have '{name}' of shape {tuple(tensor.shape)}, as the stored weights do, but got "
+                f"{got}; give the architecture that was saved."
+            )
+    _take(module, tensors)
+
+
+def _rebuild(description: Mapping[str, Any], most: int | None = None) -> nn.Module:
+    """A module from its description, with at most so many layers: a few bytes could ask for millions."""
+    cls = CLASSES[description["class"]]
+    arguments = dict(description["arguments"])
+    for name, value in arguments.items():
+        if isinstance(value, dict):
+            arguments[name] = _rebuild(value, most) if "arguments" in value else CLASSES[value["class"]]
+        elif isinstance(value, list):
+            arguments[name] = [tuple(item) if isinstance(item, list) else item for item in value]
+    blocks = arguments.get("blocks", 0)
+    layers = blocks if isinstance(blocks, int) else len(blocks)
+    if most is not None and layers > most:
+        raise ValueError(f"{layers} layers with {most} tensors")
+    return cls(**arguments)
+
+
+def _described(module: nn.Module) -> dict[str, Any] | None:
+    arguments = vars(module).get(ARGUMENTS)
+    if arguments is None or CLASSES.get(type(module).__name__) is not type(module):
+        return None
+    described: dict[str, Any] = {}
+    for name, value in arguments.items():
+        inner = getattr(module, name, None) if value is None else None
+        if isinstance(inner, nn.Module):
+            described[name] = _described(inner)
+            if described[name] is None:
+                return None
+        elif isinstance(value, type):
+            class_name = value.__name__
+            if CLASSES.get(class_name) is not value:
+                return None
+            described[name] = {"class": class_name}
+        else:
+            described[name] = value
+    return {"class": type(module).__name__, "arguments": described}
+
+
+def _take(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in _tensors(module):
+        if name in tensors:
+            tensor.data = torch.empty_like(tensors[name], device="cpu", requires_grad=False).copy_(tensors[name])
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]

@@ -1,0 +1,265 @@
+"""The file format: a folder of config.json and model.safetensors, written whole or not at all; no code is ever read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from modebridge.errors import ModebridgeError, first_line
+from modebridge.storage.parts import Parts
+
+__all__ = ["CARD", "CONFIG", "FORMAT", "WEIGHTS", "Place", "copy_folder", "local", "read_folder", "write_folder"]
+
+Place = str | os.PathLike[str]
+
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+
+FORMAT = 1
+"""Goes up when a reader of the old folders could not read the new ones."""
+
+LIBRARY = "modebridge"
+
+NEW = ".new"
+"""Ends the names of files that are being written."""
+
+MOST = 2**26
+"""Bytes of a config.json, by which it is told from something else."""
+
+CHUNK = 2**20
+
+
+def write_folder(path: Place, parts: Parts, card: str | None = None) -> Path:
+    """Write an object as a folder; an earlier one there is replaced, other files in the folder stay.
+
+    The weights are replaced first, then config.json, which knows their hash. If a program is killed in between,
+    `read_folder` finds the new config.json under its passing name, so the folder always holds one of the two objects.
+
+    Args:
+        path: the folder; created where it does not exist, and its parents.
+        parts: the object.
+        card: the text of README.md; None leaves that file alone.
+    """
+    folder = _target(path)
+    tensors = {name: _plain(name, tensor) for name, tensor in parts.tensors.items()}
+    created = [place for place in (folder, *folder.parents) if not place.exists()]
+    scratch = [folder / f"{name}{NEW}" for name in (WEIGHTS, CONFIG, CARD)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        safetensors.torch.save_file(tensors, scratch[0], metadata={"format": "pt"})
+        scratch[1].write_text(_config(parts, _digest(scratch[0])), encoding="utf-8")
+        if card is not None:
+            scratch[2].write_text(card, encoding="utf-8", newline="\n")
+        _settle(scratch if card is not None else scratch[:2])
+    except BaseException as error:
+        for file in scratch:
+            with suppress(OSError):
+                file.unlink()
+        _remove_empty(created)
+        if isinstance(error, ModebridgeError) or not isinstance(error, Exception):
+            raise
+        way_out = "make room, or choose another place" if isinstance(error, OSError) else "choose another place"
+        raise ModebridgeError(f"Expected to write '{folder}', but got '{first_line(error)}'; {way_out}.") from error
+    return folder
+
+
+def read_folder(path: Place) -> Parts:
+    """The object in a folder, if it is to the last bit the one that was written."""
+    folder = local(path)
+    if not folder.is_dir():
+        got = "it is a file" if folder.exists() else "there is none"
+        raise ModebridgeError(f"Expected '{folder}' to be a folder written by save, but {got}; check the path.")
+    try:
+        weights = _checked_file(folder, WEIGHTS) if (folder / CONFIG).exists() else folder / WEIGHTS
+        config = _read_config(folder, CONFIG)
+        digest = _digest(weights)
+        if config["sha256"] != digest and (folder / f"{CONFIG}{NEW}").is_file():
+            config = _read_config(folder, f"{CONFIG}{NEW}")  # the writer was killed before its last step
+    except OSError as error:
+        raise ModebridgeError(
+            f"Expected '{folder}' to be readable, but got '{error.strerror or error}'; check who may read it."
+        ) from error
+    if config["sha256"] != digest:
+        pointer = weights.stat().st_size < 1024 and weights.read_bytes().startswith(b"version https://git-lfs")
+        got = "is only a Git LFS pointer" if pointer else "does not match its hash in config.json"
+        way_out = "run git lfs pull" if pointer else "download, copy or save it again"
+        raise ModebridgeError(f"Expected '{weights}' to be as it was saved, but it {got}; {way_out}.")
+    try:
+        stored = safetensors.torch.load_file(weights)
+        strides = config["strides"]
+        tensors = {name: _in_memory(stored[name], strides.get(name)) for name in config["tensors"]}
+        return Parts(str(config["kind"]), dict(config["object"]), tensors)
+    except Exception as error:  # written by hand, and sealed: anything can be wrong with it
+        raise ModebridgeError(
+            f"Expected '{folder}' to hold the tensors that its config.json names, but got '{first_line(error)}'; "
+            "save or download it again."
+        ) from error
+
+
+def copy_folder(source: Path, path: Place) -> Path:
+    """Copy a stored folder and its README.md after checking that it is whole; gives the new folder."""
+    card = source / CARD
+    return write_folder(path, read_folder(source), card.read_text(encoding="utf-8") if card.is_file() else None)
+
+
+def local(path: Place) -> Path:
+    """A path that a user gives; "~" is the home, and an empty one would be the current folder."""
+    try:
+        text = os.fspath(path)
+        if not text or "\0" in text:
+            raise ValueError
+        return Path(text).expanduser()
+    except (TypeError, ValueError, RuntimeError):
+        raise ModebridgeError(f"Expected the path of a folder, but got {str(path)[:80]!r}; name a folder.") from None
+
+
+def _target(path: Place) -> Path:
+    """The folder to write to; refuses to replace what we have not written."""
+    folder = local(path)
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise ModebridgeError(f"Expected '{folder}' to be a folder, but it is a file; choose another name.")
+        config = folder / CONFIG
+        foreign = os.path.lexists(folder / WEIGHTS)
+        if os.path.lexists(config):
+            foreign = not config.is_file() or f'"{LIBRARY}"' not in config.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ModebridgeError(f"Expected to write '{folder}', but got '{error}'; choose another place.") from error
+    if foreign:
+        raise ModebridgeError(
+            f"Expected '{folder}' to be new or written by modebridge, but it holds a {CONFIG} or {WEIGHTS} of "
+            "something else; choose another folder."
+        )
+    return folder
+
+
+def _config(parts: Parts, digest: str) -> str:
+    strides = {name: list(order) for name, tensor in parts.tensors.items() if (order := _strides(tensor)) is not None}
+    config = {
+        "library": LIBRARY,
+        "format": FORMAT,
+        "kind": parts.kind,
+        "version": sys.modules[LIBRARY].__version__,  # not imported: the package's root is above every layer
+        "object": parts.config,
+        "tensors": list(parts.tensors),
+        "strides": strides,
+        "sha256": digest,
+    }
+    try:
+        return json.dumps({**config, "seal": _seal(config)}, indent=1) + "\n"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModebridgeError(
+            f"Expected plain numbers and text beside the tensors, but got '{first_line(error)}'; convert them with "
+            "float(), int() or str()."
+        ) from error
+
+
+def _read_config(folder: Path, name: str) -> dict[str, Any]:
+    file = _checked_file(folder, name)
+    again = "download, copy or save it again"
+    try:
+        if file.stat().st_size > MOST:
+            raise ValueError
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        raise ModebridgeError(f"Expected '{file}' to be JSON, but it is damaged; {again}.") from None
+    if not isinstance(config, dict) or config.get("library") != LIBRARY or "format" not in config:
+        raise ModebridgeError(
+            f"Expected '{file}' to be written by modebridge, but it is of something else; checkpoints of other "
+            "libraries are read by modebridge.load_mode."
+        )
+    version = config["format"]
+    if isinstance(version, int) and version > FORMAT:
+        raise ModebridgeError(
+            f"Expected '{file}' to be of format {FORMAT} or older, but got {version}; install a newer modebridge."
+        )
+    if version != FORMAT or config.get("seal") != _seal(config):
+        raise ModebridgeError(f"Expected '{file}' to be as it was saved, but it does not match its seal; {again}.")
+    return config
+
+
+def _checked_file(folder: Path, name: str) -> Path:
+    file = folder / name
+    if file.is_file():
+        return file
+    if name == CONFIG and (folder / "recipe.toml").exists():
+        raise ModebridgeError(
+            f"Expected '{folder}' to be written by save, but it is a run folder; make one of it: "
+            f"modebridge push {folder} --folder DIR"
+        )
+    raise ModebridgeError(f"Expected '{folder}' to be written by save, but it has no {name}; check the path.")
+
+
+def _seal(config: Mapping[str, Any]) -> str:
+    """A hash over everything but the seal, whatever the order."""
+    rest = {key: value for key, value in config.items() if key != "seal"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _digest(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while part := stream.read(CHUNK):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _settle(files: list[Path]) -> None:
+    """Put files in their places, in order, once all of them are on the disk."""
+    for file in files:
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+    for file in files:
+        file.replace(file.with_name(file.name.removesuffix(NEW)))
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+
+
+def _plain(name: str, tensor: Tensor) -> Tensor:
+    """A copy of its own on the CPU: tensors that share memory are stored one by one."""
+    if not isinstance(tensor, Tensor):
+        raise ModebridgeError(
+            f"Expected '{name}' to be a tensor, but got {type(tensor).__name__}; remove the extra state of that module."
+        )
+    odd = tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta"
+    if odd or not re.fullmatch(r"torch\.(bool|u?int(8|16|32|64)|b?float(16|32|64)|float8\w+)", str(tensor.dtype)):
+        got = f"{tensor.dtype} of layout {tensor.layout} on {tensor.device.type}"
+        raise ModebridgeError(
+            f"Expected '{name}' to be a dense tensor of real numbers, but got {got}; convert it before saving."
+        )
+    return tensor.detach().to("cpu").resolve_neg().contiguous().clone(memory_format=torch.contiguous_format)
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...] | None:
+    """The memory order of a dense tensor where it is not the usual one: convolutions round differently by it."""
+    dense = torch.empty_like(tensor, device="meta").stride()
+    return dense if dense != torch.empty(tensor.shape, device="meta").stride() else None
+
+
+def _in_memory(tensor: Tensor, strides: list[int] | None) -> Tensor:
+    """A copy that does not depend on the file any more, in its memory order."""
+    if strides is None:
+        return tensor.clone()
+    dense = 1
+    for stride, size in sorted(zip(strides, tensor.shape, strict=True)):
+        if size > 1:
+            if stride != dense:
+                raise ValueError("strides of a tensor that is not dense")
+            dense *= size
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
