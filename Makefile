@@ -7,7 +7,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -
 
 EXAMPLES := examples/two_checkpoints.py examples/timm_bridges.py examples/curve_plot.py
 
-.PHONY: demo test test-slow examples lint types layers setup setup-dev clean
+.PHONY: demo test test-slow examples docs notebooks lint types layers setup setup-dev setup-docs clean
 
 demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 	$(BIN)/modebridge run
@@ -16,11 +16,17 @@ test: $(VENV)/.dev ## everything that guards main
 	$(MAKE) -j 2 lint types layers
 	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
-test-slow: $(VENV)/.dev ## the tests that take longer than a few seconds
+test-slow: $(VENV)/.dev $(VENV)/.docs ## the tests that take longer than a few seconds
 	$(BIN)/python -m pytest -n 2 -m slow
 
 examples: $(VENV)/.dev ## the three scripts of examples/; the wrapper lets torchvision import beside the CPU build of torch
 	set -e; for script in $(EXAMPLES); do echo "== $$script"; $(BIN)/python tests/torchvision_on_cpu.py $$script; done
+
+docs: $(VENV)/.docs ## the site in build/site: tutorials executed, built strictly, links checked; no network once installed
+	$(BIN)/python tools/docs/build.py
+
+notebooks: $(VENV)/.docs ## notebooks/ again, from docs/tutorials
+	$(BIN)/python tools/docs/execution.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -34,6 +40,7 @@ layers: $(VENV)/.dev
 
 setup: $(VENV)/.core
 setup-dev: $(VENV)/.dev
+setup-docs: $(VENV)/.docs
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -50,5 +57,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev]'
 	@touch $(VENV)/.core $@
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing modebridge and the tools of its site into $(VENV) (a minute or two) ..."
+	$(PIP_INSTALL) -e '.[docs]'
+	@touch $(VENV)/.core $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .work/docs build/site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
