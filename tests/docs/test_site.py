@@ -36,6 +36,7 @@ def staged(tool, tmp_path):
         f"tutorials/{name}.md": cells.as_page(name, cells.as_notebook(name, cells.parse(path.read_text())), "note")
         for name, path in cells.TUTORIALS.items()
     }
+    pages["reference/cli.md"] = tool("commands").command_page()
     tool("staging").stage(tmp_path / "source", pages)
     return tmp_path / "source"
 
@@ -89,6 +90,13 @@ def test_pages_are_filled_in(staged):
     reference = "".join(page.read_text() for page in (staged / "reference").glob("*.md"))
     for name in modebridge.__all__:
         assert name.startswith("_") or re.search(rf"heading: mb\.{name}\n", reference), name
+
+
+def test_every_verb_is_on_the_page_of_the_command_line(staged):
+    page = (staged / "reference" / "cli.md").read_text()
+    for verb in ("run", "study", "advise", "export", "predict", "serve"):
+        assert f"## {verb}\n" in page
+    assert "| `--set` KEY=VALUE |" in page
 
 
 def test_what_pages_link_to_comes_along(staged):

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from commands import command_page
 from execution import pages
 from links import problems
 from staging import ROOT, stage
@@ -22,7 +23,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="the folder of the site")
     out = parser.parse_args().out.resolve()
     start = time.perf_counter()
-    stage(STAGED, pages())
+    stage(STAGED, {**pages(), "reference/cli.md": command_page()})
     here = str(Path(__file__).parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, str(ROOT / "src")]), "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--clean", "-d", str(out)]

@@ -131,10 +131,8 @@ def as_page(name: str, notebook: dict[str, Any], note: str) -> str:
                 source = f"{title}\n\n*{note}*\n{rest}"
             parts.append(source)
             continue
-        shell = source.startswith("%%bash\n")
-        parts.append(
-            f"```{'bash' if shell else 'python'}\n{source.removeprefix('%%bash\n')}\n```".replace("\n\n```", "\n```")
-        )
+        commands = source.removeprefix("%%bash\n")
+        parts.append(f"```{'python' if commands == source else 'bash'}\n{commands}\n```")
         for number, output in enumerate(kept_outputs(cell)):
             data = output.get("data", {})
             if "image/svg+xml" in data:
