@@ -11,7 +11,8 @@ __all__ = ["command_page"]
 
 HEAD = """# Command line
 
-What `modebridge --help` and `modebridge VERB --help` print. [Recipes, runs, studies](../runs.md) and [deployment](../deploy.md) have examples.
+What `modebridge --help` and `modebridge VERB --help` print. Examples are in
+[recipes, runs, studies](../runs.md) and [deployment](../deploy.md).
 """
 
 
