@@ -63,4 +63,4 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $(VENV)/.core $@
 
 clean:
-	rm -rf $(VENV) .work/docs build/site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .cache .work/docs build/site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

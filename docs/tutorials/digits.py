@@ -78,7 +78,7 @@ plt.show()
 # for at most 5 % of the FLOPs of one network.
 
 # %%
-learn = mb.TrainConfig(epochs=35, warmup=3)
+learn = mb.TrainConfig(epochs=25, warmup=3)
 bridge = mb.fit_bridge(net, curve, train, budget=0.05, config=learn)
 print(bridge.extra_repr())
 

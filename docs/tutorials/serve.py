@@ -19,7 +19,7 @@ valid = Loader(digits.part(500, 897), 397)
 test = Loader(digits.part(897, 1797), 300)
 
 net = resnet("digits", norm="bn")
-config = mb.TrainConfig(epochs=20, weight_decay=1e-3, warmup=3)
+config = mb.TrainConfig(epochs=15, weight_decay=1e-3, warmup=3)
 modes = [mb.fit_mode(resnet("digits", norm="bn", seed=seed), train, config=config) for seed in (0, 1, 2)]
 
 # %% [markdown]
@@ -29,7 +29,7 @@ modes = [mb.fit_mode(resnet("digits", norm="bn", seed=seed), train, config=confi
 # like any other, and costs what one network costs.
 
 # %%
-student = mb.distill(net, modes, train, config=mb.TrainConfig(epochs=40, weight_decay=1e-3, warmup=3))
+student = mb.distill(net, modes, train, config=mb.TrainConfig(epochs=30, weight_decay=1e-3, warmup=3))
 
 # %% [markdown]
 # ## A bridge beside the student
@@ -38,7 +38,7 @@ student = mb.distill(net, modes, train, config=mb.TrainConfig(epochs=40, weight_
 # one trunk, so three cost about as much as one.
 
 # %%
-bridge = mb.fit_bridge(net, [student, *modes], train, budget=0.05, config=mb.TrainConfig(epochs=35, warmup=3))
+bridge = mb.fit_bridge(net, [student, *modes], train, budget=0.05, config=mb.TrainConfig(epochs=20, warmup=3))
 print(bridge.extra_repr())
 
 # %%

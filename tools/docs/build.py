@@ -1,9 +1,9 @@
-"""Build the site: `make docs`, or `python tools/docs/build.py [--out DIR]`. Needs the extra `docs`, and no network."""
+"""Build the site in build/site: `make docs`. Needs the extra `docs`, and no network."""
 
 from __future__ import annotations
 
-import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,26 +14,27 @@ from execution import pages
 from links import problems
 from staging import ROOT, stage
 
-STAGED = ROOT / ".work" / "docs" / "source"
+STAGED, SITE = ROOT / ".work" / "docs" / "source", ROOT / "build" / "site"
+"""As mkdocs.yml says."""
 
 
 def main() -> None:
     """Execute, gather, build, check."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "site", help="the folder of the site")
-    out = parser.parse_args().out.resolve()
     start = time.perf_counter()
     stage(STAGED, {**pages(), "reference/cli.md": command_page()})
-    here = str(Path(__file__).parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, str(ROOT / "src")]), "NO_MKDOCS_2_WARNING": "1"}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--clean", "-d", str(out)]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    wrong = list(problems(out))
+    shutil.rmtree(SITE, ignore_errors=True)
+    paths = [str(Path(__file__).parent), str(ROOT / "src")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "-f", "mkdocs.yml"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    wrong = list(problems(SITE))
     for sentence in wrong:
         print(sentence, file=sys.stderr)
     if wrong:
-        sys.exit(f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''} in {out}")
-    print(f"Built {out}/index.html in {time.perf_counter() - start:.0f} s")
+        sys.exit(f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''} in {SITE}")
+    print(f"Built {SITE}/index.html in {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

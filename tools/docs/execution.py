@@ -54,7 +54,14 @@ def execute(notebook: dict[str, Any]) -> tuple[dict[str, Any], float]:
     node.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tutorial-") as folder:
-        NotebookClient(node, timeout=LONGEST, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+        client = NotebookClient(
+            node,
+            timeout=LONGEST,
+            kernel_name="python3",
+            extra_arguments=["--log-level=ERROR"],
+            resources={"metadata": {"path": folder}},
+        )
+        client.execute()
     del node.cells[0]
     return json.loads(nbformat.writes(node)), time.perf_counter() - start
 

@@ -22,7 +22,9 @@ DISPLAY = re.compile(r"^\$\$(.+?)\$\$[ ]*$", re.MULTILINE | re.DOTALL)
 
 def mathml(latex: str, *, display: bool = False) -> str:
     """One formula as MathML."""
-    math = convert(" ".join(latex.split()), display="block" if display else "inline")
+    # What latex2mathml lacks: a large double bar, and the tilde of "is distributed as".
+    plain = re.sub(r"\\[bB]igg?[lr]?(?=\\\|)", "", " ".join(latex.split()))
+    math = convert(plain, display="block" if display else "inline").replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>")
     if "\\" in re.sub(r"<[^>]*>", "", math):
         raise ValueError(f"latex2mathml does not understand a command in {latex!r}")
     return math
