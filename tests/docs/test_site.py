@@ -29,16 +29,20 @@ def read(name):
     return json.loads((ROOT / "notebooks" / f"{name}.ipynb").read_text())
 
 
-@pytest.fixture
-def staged(tool, tmp_path):
-    cells = tool("cells")
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory):
+    """The sources of the site, with tutorials that were not executed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TOOLS))
+        cells, staging, commands = (import_module(name) for name in ("cells", "staging", "commands"))
     pages = {
         f"tutorials/{name}.md": cells.as_page(name, cells.as_notebook(name, cells.parse(path.read_text())), "note")
         for name, path in cells.TUTORIALS.items()
     }
-    pages["reference/cli.md"] = tool("commands").command_page()
-    tool("staging").stage(tmp_path / "source", pages)
-    return tmp_path / "source"
+    pages["reference/cli.md"] = commands.command_page()
+    folder = tmp_path_factory.mktemp("site") / "source"
+    staging.stage(folder, pages)
+    return folder
 
 
 def test_drawings_are_those_of_their_code(tool):

@@ -28,7 +28,8 @@ LARGEST = 200_000
 
 CODE = re.compile(r"(^(?:```|~~~).*?^(?:```|~~~)[ ]*$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s]+)((?:\s+\"[^\"]*\")?\))")
-DRAWINGS = re.compile(r"^(?:!\[[^\]]*\]\([^)\s]+\.svg\)\s*?)+$", re.MULTILINE)
+DRAWINGS = re.compile(r"^(?:!\[[^\]]*\]\([^)\s]+\.svg\)\n)+", re.MULTILINE)
+"""One or several, on lines of their own."""
 DRAWING = re.compile(r"!\[([^\]]*)\]\(([^)\s]+\.svg)\)")
 
 
@@ -73,7 +74,7 @@ class _Stage:
     def _filled(self, text: str, source: Path) -> str:
         def drawings(match: re.Match[str]) -> str:
             inner = "".join(_inlined(source.parent / name, words) for words, name in DRAWING.findall(match[0]))
-            return f'<div class="drawing">{inner}</div>'
+            return f'<div class="drawing">{inner}</div>\n'
 
         text = DRAWINGS.sub(drawings, text)
         text = re.sub(r"<!-- readme table -->", lambda _: _readme_table(), text)
