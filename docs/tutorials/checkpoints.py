@@ -43,7 +43,7 @@ for seed, file in enumerate(("first.pth", "second.pth")):
 # %%
 net = make_net()
 modes = [mb.load_mode(net, file) for file in ("first.pth", "second.pth")]
-modes
+print(*modes, sep="\n")
 
 # %% [markdown]
 # ## Where can a bridge read?
@@ -123,7 +123,7 @@ print(f"{done.bytes / 1e6:.2f} MB, largest difference of a probability: {done.pa
 
 # %%
 answer = mb.Deployed.load("fast.onnx")(images[-3:])
-answer.probabilities.argmax(axis=1), digits.labels[-3:].tolist()
+print("predicted", answer.probabilities.argmax(axis=1), "labels", digits.labels[-3:].numpy())
 
 # %% [markdown]
 # ## With your own checkpoints

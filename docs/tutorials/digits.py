@@ -7,11 +7,12 @@
 # You need Python 3.11 or newer, make, and a clone of the repository. In its folder:
 #
 # ```sh
-# make setup          # creates .venv and installs modebridge there
-# .venv/bin/python    # then paste the cells below, or open notebooks/digits.ipynb
+# make setup                                  # creates .venv and installs modebridge there
+# .venv/bin/python docs/tutorials/digits.py   # runs this page; close each picture to go on
 # ```
 #
-# (`make demo` does all of this and more with one command: [the demo](../demo.md).)
+# To run it cell by cell, open `notebooks/digits.ipynb` in Jupyter or VS Code. `make demo` does more with one command:
+# [the demo](../demo.md).
 #
 # ## The data
 #
@@ -47,7 +48,7 @@ plt.show()
 net = resnet("digits", norm="bn")
 config = mb.TrainConfig(epochs=20, weight_decay=1e-3, warmup=3)
 modes = [mb.fit_mode(resnet("digits", norm="bn", seed=seed), train, config=config) for seed in (0, 1)]
-modes
+print(*modes, sep="\n")
 
 # %% [markdown]
 # ## A curve between them
@@ -57,7 +58,7 @@ modes
 
 # %%
 curve = mb.fit_curve(net, modes[0], modes[1], train, config=mb.TrainConfig(epochs=40, weight_decay=1e-3, warmup=3))
-curve
+print(curve)
 
 # %% alt="Test NLL between the two modes: the straight line has a barrier in its middle, the trained curve stays low"
 from modebridge.evaluate import curve_profile
