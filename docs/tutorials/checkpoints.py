@@ -26,12 +26,20 @@ test = Loader(data.part(1000, 1797), 200)
 
 
 def make_net():
-    return timm.create_model("resnet10t", in_chans=1, num_classes=10, channels=(16, 32, 64, 128), stem_width=16)
+    return timm.create_model(
+        "resnet10t",
+        in_chans=1,
+        num_classes=10,
+        channels=(16, 32, 64, 128),
+        stem_width=16,
+    )
 
 
 for seed, file in enumerate(("first.pth", "second.pth")):
     torch.manual_seed(seed)
-    trained = mb.fit_mode(make_net(), train, config=mb.TrainConfig(epochs=10, lr=0.05, weight_decay=5e-4))
+    trained = mb.fit_mode(
+        make_net(), train, config=mb.TrainConfig(epochs=10, lr=0.05, weight_decay=5e-4)
+    )
     torch.save({"epoch": 10, "state_dict": trained.state}, file)
 
 # %% [markdown]
@@ -61,7 +69,9 @@ print(mb.inspect(net, images[:2], budget=0.05))
 # only looks at the output of one of its layers.
 
 # %%
-bridge = mb.fit_bridge(net, modes, train, budget=0.05, config=mb.TrainConfig(epochs=20, lr=0.05))
+bridge = mb.fit_bridge(
+    net, modes, train, budget=0.05, config=mb.TrainConfig(epochs=20, lr=0.05)
+)
 print(f"The bridge reads '{bridge.tap}' and costs {bridge.share:.1%} of one network.")
 
 # %%
@@ -73,7 +83,9 @@ ensembles = {
 print(f"{'members':24}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}")
 for name, ensemble in ensembles.items():
     scores = mb.evaluate(ensemble.calibrate(valid), test)
-    print(f"{name:24}{f'x{scores.cost.relative_flops:.2f}':>8}{scores.accuracy:8.1%}{scores.nll:8.3f}")
+    print(
+        f"{name:24}{f'x{scores.cost.relative_flops:.2f}':>8}{scores.accuracy:8.1%}{scores.nll:8.3f}"
+    )
 
 # %% [markdown]
 # ## The paper's way: align, curve, bridge
@@ -91,7 +103,13 @@ import matplotlib.pyplot as plt
 
 from modebridge.evaluate import curve_profile
 
-curve = mb.fit_curve(net, modes[0], aligned.mode, train, config=mb.TrainConfig(epochs=15, lr=0.05, weight_decay=5e-4))
+curve = mb.fit_curve(
+    net,
+    modes[0],
+    aligned.mode,
+    train,
+    config=mb.TrainConfig(epochs=15, lr=0.05, weight_decay=5e-4),
+)
 paths = {
     "straight line": mb.BezierCurve.line(*modes),
     "straight line, aligned": mb.BezierCurve.line(modes[0], aligned.mode),
@@ -100,14 +118,23 @@ paths = {
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
 for name, path in paths.items():
     points = curve_profile(net, path, test, positions=7, train=train)
-    axes.plot([point.r for point in points], [point.nll for point in points], marker=".", label=name)
+    axes.plot(
+        [point.r for point in points],
+        [point.nll for point in points],
+        marker=".",
+        label=name,
+    )
 axes.set(xlabel="r, from one checkpoint to the other", ylabel="test NLL")
 axes.legend(frameon=False)
 plt.show()
 
 # %%
-of_curve = mb.fit_bridge(net, curve, train, budget=0.05, config=mb.TrainConfig(epochs=20, lr=0.05))
-scores = mb.evaluate(mb.BridgedEnsemble(net, modes[:1], [of_curve]).calibrate(valid), test)
+of_curve = mb.fit_bridge(
+    net, curve, train, budget=0.05, config=mb.TrainConfig(epochs=20, lr=0.05)
+)
+scores = mb.evaluate(
+    mb.BridgedEnsemble(net, modes[:1], [of_curve]).calibrate(valid), test
+)
 print(f"one network + bridge of the curve: {scores.accuracy:.1%}, NLL {scores.nll:.3f}")
 
 # %% [markdown]
@@ -119,11 +146,18 @@ print(f"one network + bridge of the curve: {scores.accuracy:.1%}, NLL {scores.nl
 # %%
 fast = ensembles["one network + bridge"]
 done = mb.export(fast, "fast.onnx", example=images[:1], valid=valid)
-print(f"{done.bytes / 1e6:.2f} MB, largest difference of a probability: {done.parity:.1e}")
+print(
+    f"{done.bytes / 1e6:.2f} MB, largest difference of a probability: {done.parity:.1e}"
+)
 
 # %%
 answer = mb.Deployed.load("fast.onnx")(images[-3:])
-print("predicted", answer.probabilities.argmax(axis=1), "labels", digits.labels[-3:].numpy())
+print(
+    "predicted",
+    answer.probabilities.argmax(axis=1),
+    "labels",
+    digits.labels[-3:].numpy(),
+)
 
 # %% [markdown]
 # ## With your own checkpoints

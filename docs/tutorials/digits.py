@@ -47,7 +47,10 @@ plt.show()
 # %%
 net = resnet("digits", norm="bn")
 config = mb.TrainConfig(epochs=20, weight_decay=1e-3, warmup=3)
-modes = [mb.fit_mode(resnet("digits", norm="bn", seed=seed), train, config=config) for seed in (0, 1)]
+modes = [
+    mb.fit_mode(resnet("digits", norm="bn", seed=seed), train, config=config)
+    for seed in (0, 1)
+]
 print(*modes, sep="\n")
 
 # %% [markdown]
@@ -57,16 +60,30 @@ print(*modes, sep="\n")
 # two ends stay as they are, and one control point, the pin, is trained so that all networks along the curve do well.
 
 # %%
-curve = mb.fit_curve(net, modes[0], modes[1], train, config=mb.TrainConfig(epochs=40, weight_decay=1e-3, warmup=3))
+curve = mb.fit_curve(
+    net,
+    modes[0],
+    modes[1],
+    train,
+    config=mb.TrainConfig(epochs=40, weight_decay=1e-3, warmup=3),
+)
 print(curve)
 
 # %% alt="Test NLL between the two modes: the straight line has a barrier in its middle, the trained curve stays low"
 from modebridge.evaluate import curve_profile
 
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
-for name, path in {"straight line": mb.BezierCurve.line(*modes), "trained curve": curve}.items():
+for name, path in {
+    "straight line": mb.BezierCurve.line(*modes),
+    "trained curve": curve,
+}.items():
     points = curve_profile(net, path, test, positions=11, train=train)
-    axes.plot([point.r for point in points], [point.nll for point in points], marker=".", label=name)
+    axes.plot(
+        [point.r for point in points],
+        [point.nll for point in points],
+        marker=".",
+        label=name,
+    )
 axes.set(xlabel="r, from one mode to the other", ylabel="test NLL")
 axes.legend(frameon=False)
 plt.show()
@@ -81,7 +98,7 @@ plt.show()
 # %%
 learn = mb.TrainConfig(epochs=25, warmup=3)
 bridge = mb.fit_bridge(net, curve, train, budget=0.05, config=learn)
-print(bridge.extra_repr())
+print(f"It reads {bridge.tap} and has {bridge.share:.1%} of the FLOPs of one network.")
 
 # %% [markdown]
 # A bridge can also imitate the other mode directly, without a curve. It is worth trying: in
@@ -89,7 +106,7 @@ print(bridge.extra_repr())
 
 # %%
 direct = mb.fit_bridge(net, modes, train, budget=0.05, config=learn)
-print(direct.extra_repr())
+print(f"It reads {direct.tap} and has {direct.share:.1%} of the FLOPs of one network.")
 
 # %% [markdown]
 # ## What it is worth
@@ -107,9 +124,13 @@ rows = {
 scores = {}
 print(f"{'members':36}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}{'ECE':>8}")
 for name, (members, bridges) in rows.items():
-    scores[name] = mb.evaluate(mb.BridgedEnsemble(net, members, bridges).calibrate(valid), test)
+    scores[name] = mb.evaluate(
+        mb.BridgedEnsemble(net, members, bridges).calibrate(valid), test
+    )
     s = scores[name]
-    print(f"{name:36}{f'x{s.cost.relative_flops:.2f}':>8}{s.accuracy:8.1%}{s.nll:8.3f}{s.ece:8.3f}")
+    print(
+        f"{name:36}{f'x{s.cost.relative_flops:.2f}':>8}{s.accuracy:8.1%}{s.nll:8.3f}{s.ece:8.3f}"
+    )
 
 # %% [markdown]
 # How far does each row go from the NLL of one network (0 %) to that of two (100 %)?

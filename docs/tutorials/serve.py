@@ -20,7 +20,10 @@ test = Loader(digits.part(897, 1797), 300)
 
 net = resnet("digits", norm="bn")
 config = mb.TrainConfig(epochs=15, weight_decay=1e-3, warmup=3)
-modes = [mb.fit_mode(resnet("digits", norm="bn", seed=seed), train, config=config) for seed in (0, 1, 2)]
+modes = [
+    mb.fit_mode(resnet("digits", norm="bn", seed=seed), train, config=config)
+    for seed in (0, 1, 2)
+]
 
 # %% [markdown]
 # ## Distil them into one
@@ -29,7 +32,9 @@ modes = [mb.fit_mode(resnet("digits", norm="bn", seed=seed), train, config=confi
 # like any other, and costs what one network costs.
 
 # %%
-student = mb.distill(net, modes, train, config=mb.TrainConfig(epochs=30, weight_decay=1e-3, warmup=3))
+student = mb.distill(
+    net, modes, train, config=mb.TrainConfig(epochs=30, weight_decay=1e-3, warmup=3)
+)
 
 # %% [markdown]
 # ## A bridge beside the student
@@ -38,8 +43,14 @@ student = mb.distill(net, modes, train, config=mb.TrainConfig(epochs=30, weight_
 # one trunk, so three cost about as much as one.
 
 # %%
-bridge = mb.fit_bridge(net, [student, *modes], train, budget=0.05, config=mb.TrainConfig(epochs=20, warmup=3))
-print(bridge.extra_repr())
+bridge = mb.fit_bridge(
+    net,
+    [student, *modes],
+    train,
+    budget=0.05,
+    config=mb.TrainConfig(epochs=20, warmup=3),
+)
+print(f"{bridge.heads} heads, {bridge.share:.1%} of the FLOPs of one network")
 
 # %%
 ensembles = {
@@ -63,7 +74,9 @@ for name, ensemble in ensembles.items():
 candidates = ("student", "student + bridge")
 valid_nll = {name: mb.evaluate(ensembles[name], valid).nll for name in candidates}
 chosen = min(candidates, key=valid_nll.get)
-print(", ".join(f"{name}: {value:.3f}" for name, value in valid_nll.items()), "->", chosen)
+print(
+    ", ".join(f"{name}: {value:.3f}" for name, value in valid_nll.items()), "->", chosen
+)
 
 # %% [markdown]
 # ## Export
@@ -79,7 +92,9 @@ done = mb.export(
     classes=[f"digit {k}" for k in range(10)],
     scores={"accuracy": scores[chosen].accuracy, "nll": scores[chosen].nll},
 )
-print(f"{chosen}: {done.bytes / 1e6:.2f} MB, differs from the library by at most {done.parity:.1e}")
+print(
+    f"{chosen}: {done.bytes / 1e6:.2f} MB, differs from the library by at most {done.parity:.1e}"
+)
 
 # %% [markdown]
 # ## Serve
@@ -99,7 +114,15 @@ with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
 address = f"http://127.0.0.1:{port}"
-command = [sys.executable, "-m", "modebridge", "serve", "digits.onnx", "--port", str(port)]
+command = [
+    sys.executable,
+    "-m",
+    "modebridge",
+    "serve",
+    "digits.onnx",
+    "--port",
+    str(port),
+]
 server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -125,7 +148,9 @@ request = urllib.request.Request(
     headers={"Content-Type": "application/json"},
 )
 answer = json.load(urllib.request.urlopen(request))
-print(f"{answer['class']} with probability {answer['probability']:.2f}; the label is {label}")
+print(
+    f"{answer['class']} with probability {answer['probability']:.2f}; the label is {label}"
+)
 
 # %% [markdown]
 # The answer over HTTP is that of the library:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import re
 import subprocess
@@ -135,6 +136,25 @@ def test_a_site_with_mistakes_is_refused(tool, tmp_path):
         "a.html: b.html#no names an anchor that is not on the page",
         "a.html: c.html leads nowhere",
     ]
+
+
+def test_tutorials_are_cut_into_cells(tool):
+    cells = tool("cells")
+    assert doctest.testmod(cells) == (0, 1)
+    commands = cells.parse('# %% language="bash"\n# ls \\\n#     -l\n')
+    assert commands == [cells.Cell("bash", "ls \\\n    -l")]
+    assert "```bash\nls" in cells.as_page("x", cells.as_notebook("x", commands), "note")
+    with pytest.raises(ValueError, match="head of a cell"):
+        cells.parse("# %% [raw]\n")
+
+
+def test_progress_bars_are_left_out(tool):
+    bar = {"output_type": "display_data", "data": {"text/plain": "50 %"}, "metadata": {}}
+    printed = [
+        {"output_type": "stream", "name": name, "text": [f"\x1b[1m{name}\n"]} for name in ("stdout", "stderr", "stdout")
+    ]
+    kept = tool("cells").kept_outputs({"outputs": [bar, *printed]})
+    assert [output["text"] for output in kept] == ["stdout\nstdout\n"]
 
 
 def test_docstrings_become_markdown(tool):
