@@ -50,7 +50,7 @@
 # finished before it.
 
 # %% language="bash"
-# modebridge run --out runs/ray 2>&1 | grep -i "nothing"
+# modebridge run --out runs/ray 2>&1 | grep "Nothing"
 
 # %% [markdown]
 # ## How many machines help?

@@ -81,11 +81,9 @@ def kept_outputs(cell: dict[str, Any]) -> list[dict[str, Any]]:
     for output in cell["outputs"]:
         kind = output["output_type"]
         if kind == "stream" and output["name"] == "stdout":
-            text = ESCAPES.sub("", "".join(output["text"]))
-            if kept and kept[-1]["output_type"] == "stream":
-                kept[-1] = {**kept[-1], "text": kept[-1]["text"] + text}
-            else:
-                kept.append({**output, "text": text})
+            # An escape may be cut in two where one piece ends and the next begins.
+            before = kept.pop()["text"] if kept and kept[-1]["output_type"] == "stream" else ""
+            kept.append({**output, "text": ESCAPES.sub("", before + "".join(output["text"]))})
         elif kind == "execute_result" or (kind == "display_data" and "image/png" in output["data"]):
             kept.append(output)
     return kept

@@ -115,7 +115,7 @@ def _prepare() -> None:
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     os.environ["PYTHONPATH"] = str(ROOT / "src")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ["COLUMNS"] = "110"
+    os.environ["COLUMNS"], os.environ["TERM"], os.environ["NO_COLOR"] = "100", "dumb", "1"
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
 
 
