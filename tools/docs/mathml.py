@@ -17,14 +17,22 @@ from markdown.preprocessors import Preprocessor
 __all__ = ["MathExtension", "makeExtension", "mathml"]
 
 INLINE = r"(?<![\\$\w])\$(?=[^\s$])([^$\n]*?[^\s\\$])\$(?![\w$])"
+SPACED = {
+    "<mi>&#x0007E;</mi>": "<mo>&#x0223C;</mo>",
+    "<mi>:</mi>": "<mo>:</mo>",
+    "<mi>log</mi>": '<mi>log</mi><mspace width="0.17em" />',
+}
+"""What latex2mathml writes as letters or without space: "is distributed as", "such that", the logarithm."""
 DISPLAY = re.compile(r"^\$\$(.+?)\$\$[ ]*$", re.MULTILINE | re.DOTALL)
 
 
 def mathml(latex: str, *, display: bool = False) -> str:
     """One formula as MathML."""
-    # What latex2mathml lacks: a large double bar, and the tilde of "is distributed as".
+    # latex2mathml does not know a large double bar.
     plain = re.sub(r"\\[bB]igg?[lr]?(?=\\\|)", "", " ".join(latex.split()))
-    math = convert(plain, display="block" if display else "inline").replace("<mi>&#x0007E;</mi>", "<mo>&#x0223C;</mo>")
+    math: str = convert(plain, display="block" if display else "inline")
+    for given, better in SPACED.items():
+        math = math.replace(given, better)
     if "\\" in re.sub(r"<[^>]*>", "", math):
         raise ValueError(f"latex2mathml does not understand a command in {latex!r}")
     return math
