@@ -109,6 +109,7 @@ def test_what_pages_link_to_comes_along(staged):
     assert "repository/results/cifar10-frn/README.md" in text
     assert (staged / "repository" / "results" / "cifar10-frn" / "README.md").exists()
     assert (staged / "repository" / "examples" / "cluster" / "slurm.sh.md").exists()
+    assert "](tutorials/digits.md)" in (staged / "index.md").read_text(), "a tutorial's script is its page on the site"
 
 
 def test_every_concept_has_an_equation_a_figure_and_code():

@@ -95,6 +95,8 @@ class _Stage:
                 return match[0]  # the build reports it
             if path == ROOT / "README.md":
                 path = ROOT / "docs" / "index.md"
+            if path.with_suffix(".md") in self._given:  # a tutorial, which on GitHub is its script
+                path = path.with_suffix(".md")
             if path not in self._seen:
                 self._seen.add(path)
                 self._todo.append(path)
