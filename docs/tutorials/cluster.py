@@ -21,7 +21,7 @@
 
 # %% language="bash"
 # modebridge run digits --set modes=2 --set methods= --set mode.epochs=4 --set curve.epochs=4 --set bridge.epochs=4 \
-#     --out runs/here > here.txt 2>&1
+#     --out runs/here 2>&1 | tail -n 2
 # ls runs/here
 
 # %% [markdown]
@@ -32,7 +32,7 @@
 
 # %% language="bash"
 # modebridge run digits --set modes=2 --set methods= --set mode.epochs=4 --set curve.epochs=4 --set bridge.epochs=4 \
-#     --out runs/ray --on ray > ray.txt 2>&1
+#     --out runs/ray --on ray 2>&1 | tail -n 2
 # ls runs/ray
 
 # %% [markdown]
