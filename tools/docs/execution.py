@@ -50,7 +50,7 @@ def execute(notebook: dict[str, Any]) -> tuple[dict[str, Any], float]:
     import nbformat
     from nbclient import NotebookClient
 
-    node = nbformat.from_dict(notebook)
+    node = nbformat.reads(json.dumps(notebook), as_version=4)
     node.cells.insert(0, nbformat.v4.new_code_cell(SETUP))
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tutorial-") as folder:
@@ -114,6 +114,7 @@ def _prepare() -> None:
     """The environment of the kernels: this Python's programs first, one thread each, the library of this folder."""
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     os.environ["PYTHONPATH"] = str(ROOT / "src")
+    sys.path.insert(0, str(ROOT / "src"))
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["COLUMNS"], os.environ["TERM"], os.environ["NO_COLOR"] = "100", "dumb", "1"
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"
