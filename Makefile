@@ -10,7 +10,7 @@ EXAMPLES := examples/two_checkpoints.py examples/timm_bridges.py examples/curve_
 # Tools that only the package needs stay out of .venv.
 PACKAGING := .venv-package
 
-.PHONY: demo test test-slow examples package lint types layers setup setup-dev clean
+.PHONY: demo test test-slow examples docs notebooks package lint types layers setup setup-dev setup-docs clean
 
 demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 	$(BIN)/modebridge run
@@ -19,7 +19,7 @@ test: $(VENV)/.dev ## everything that guards main
 	$(MAKE) -j 2 lint types layers
 	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
-test-slow: $(VENV)/.dev ## the tests that take longer than a few seconds
+test-slow: $(VENV)/.dev $(VENV)/.docs ## the tests that take longer than a few seconds
 	$(BIN)/python -m pytest -n 2 -m slow
 
 examples: $(VENV)/.dev ## the three scripts of examples/; the wrapper lets torchvision import beside the CPU build of torch
@@ -27,6 +27,12 @@ examples: $(VENV)/.dev ## the three scripts of examples/; the wrapper lets torch
 
 package: $(PACKAGING)/.tools ## wheel and sdist in dist/, checked; the wheel in a bare environment, the demo from outside
 	$(PACKAGING)/bin/python tests/check_package.py
+
+docs: $(VENV)/.docs ## the site in build/site: tutorials executed, built strictly, links checked; no network once installed
+	$(BIN)/python tools/docs/build.py
+
+notebooks: $(VENV)/.docs ## notebooks/ again, from docs/tutorials
+	$(BIN)/python tools/docs/execution.py
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -40,6 +46,7 @@ layers: $(VENV)/.dev
 
 setup: $(VENV)/.core
 setup-dev: $(VENV)/.dev
+setup-docs: $(VENV)/.docs
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -61,5 +68,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP_INSTALL) -e '.[dev]'
 	@touch $(VENV)/.core $@
 
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing modebridge and the tools of its site into $(VENV) (a minute or two) ..."
+	$(PIP_INSTALL) -e '.[docs]'
+	@touch $(VENV)/.core $@
+
 clean:
-	rm -rf $(VENV) $(PACKAGING) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(PACKAGING) dist .cache .work/docs build/site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
