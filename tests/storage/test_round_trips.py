@@ -220,7 +220,7 @@ def test_networks_of_torchvision_by_name(tmp_path):
     assert torch.equal(mb.load(tmp_path / "fast")(images), whole(images))
     with pytest.raises(ModebridgeError, match="to build the ShuffleNetV2 of this ensemble, but it builds another"):
         whole.save(tmp_path / "other", net="torchvision:shufflenet_v2_x0_5(num_classes=4)")
-    with pytest.raises(ModebridgeError, match="Expected a network of torchvision, but got 'shufflenet'"):
+    with pytest.raises(ModebridgeError, match="Expected a model of torchvision, but got 'shufflenet'"):
         whole.save(tmp_path / "other", net="torchvision:shufflenet")
     assert not (tmp_path / "other").exists()
 
