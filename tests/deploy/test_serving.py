@@ -92,7 +92,7 @@ def check_end(process, url):
         assert asked.result()[0] == 200
     out, errors = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert (out, errors.split()[-3:]) == (b"", [b"Ctrl-C", b"stops", b"it."])
+    assert (out, errors.split()[-3:]) == (b"", [b"Ctrl-C", b"to", b"stop."])
     eventually(lambda: gone(process.pid))
 
 
