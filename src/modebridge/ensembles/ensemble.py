@@ -131,7 +131,7 @@ class BridgedEnsemble(Storable, Predictor):
         modes = [Mode.from_parts(parts.part("mode", f"modes.{k}", {}), alone) for k in range(parts.count("modes"))]
         if given.net is None and config["net"] is None:
             raise ModebridgeError(
-                f"Expected net, because {config['class']} is a module of your own and only its weights are stored, but "
+                f"Expected net, because {config['class']} is a custom module of which only the weights are stored, but "
                 "got none; pass net=, a module of the same architecture."
             )
         net = skeleton(given.net if given.net is not None else build_net(config["net"], modes[0].state))
