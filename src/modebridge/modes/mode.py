@@ -42,7 +42,7 @@ class Mode(Storable):
 
     @classmethod
     def from_parts(cls, parts: Parts, given: Given) -> Mode:
-        """The mode again; a given network must fit it."""
+        """Rebuild the mode; a network passed by the user must fit it."""
         mode = cls(parts.below("params"), parts.below("buffers"))
         if given.net is not None:
             mode.check(given.net)
