@@ -153,5 +153,5 @@ plt.show()
 # ## Next
 #
 # - [Your two timm checkpoints](checkpoints.md): the same with networks and checkpoints of your own.
-# - [Distil, bridge, export, serve](serve.md): from networks to an HTTP service.
+# - [Distill, bridge, export, serve](serve.md): from networks to an HTTP service.
 # - [Which should I use?](../which.md): bridges are not always the best choice.

@@ -1,7 +1,7 @@
 # %% [markdown]
-# # Distil, bridge, export, serve
+# # Distill, bridge, export, serve
 #
-# From three trained networks to an HTTP service that costs little more than one: distil a student, put a bridge beside
+# From three trained networks to an HTTP service that costs little more than one: distill a student, put a bridge beside
 # it, export one file, and serve it. It needs `pip install 'modebridge[serve]'`.
 #
 # ## Three networks
@@ -26,7 +26,7 @@ modes = [
 ]
 
 # %% [markdown]
-# ## Distil them into one
+# ## Distill them into one
 #
 # A [student](../concepts/distillation.md) learns the mean probability of its teachers on mixed-up images. It is a mode
 # like any other, and costs what one network costs.

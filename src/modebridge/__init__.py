@@ -1,4 +1,4 @@
-"""Bridge networks: most of a deep ensemble at nearly the cost of one forward pass.
+"""Bridge networks: part of a deep ensemble's gain at nearly the cost of one forward pass.
 
 Train (or load) modes, connect two with a curve, train a bridge to predict the curve's midpoint, and average.
 """

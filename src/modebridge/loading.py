@@ -1,4 +1,4 @@
-"""`modebridge.load`: any object that was saved, from a folder or from the Hugging Face hub."""
+"""`modebridge.load`: load a saved object from a folder or the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = ["KINDS", "load"]
 KINDS: dict[str, type[Storable]] = {
     cls.stored_as: cls for cls in (Mode, BezierCurve, Polychain, Bridge, BridgedEnsemble)
 }
-"""The classes that files may name."""
+"""Classes that files may name."""
 
 
 def load(
     place: Place, *, revision: str | None = None, net: nn.Module | None = None, bodies: Sequence[nn.Module] = ()
 ) -> Any:
-    """The object that `save`, `save_pretrained` or `push_to_hub` wrote: a mode, curve, bridge or ensemble, on the CPU.
+    """Load what `save`, `save_pretrained` or `push_to_hub` wrote: a mode, curve, bridge or ensemble, on the CPU.
 
-    Only data is read: no pickle, and no code of a file is run. A folder that was damaged or changed is refused.
+    Only data is read: no pickle, and no code from a file is run. A damaged or modified folder is refused.
 
     Args:
-        place: a folder, or "OWNER/NAME" on the Hugging Face hub (extra `hub`); a path that exists wins.
-        revision: of the hub: a branch, tag or commit.
-        net: the network of an ensemble whose architecture is a module of your own, so that only its weights are stored.
-        bodies: modules of your own inside bridges, one per such bridge.
+        place: a folder, or "OWNER/NAME" on the Hugging Face Hub (extra `hub`); a path that exists takes precedence.
+        revision: a branch, tag or commit on the hub.
+        net: network of an ensemble whose architecture is a custom module, of which only the weights are stored.
+        bodies: custom bodies of bridges, one per such bridge.
 
     >>> import tempfile
     >>> mode = Mode.from_module(nn.Linear(2, 3))

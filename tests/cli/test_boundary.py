@@ -246,7 +246,7 @@ def test_ctrl_c_in_a_run_says_how_to_go_on(monkeypatch, tmp_path, new):
         out.mkdir()
     with pytest.raises(SystemExit):
         run_program(["run", "--out", str(out)], interrupts)
-    kept = f"; finished artefacts are kept in '{terminal.visible(str(out))}'; run the same command to resume"
+    kept = f"; finished artifacts are kept in '{terminal.visible(str(out))}'; run the same command to resume"
     assert ended == ["; nothing had been trained yet" if new else kept]
 
 

@@ -34,7 +34,7 @@ WEIGHT = STATE["3.weight"]
         (lambda w: torch.zeros(1).expand(w.shape), r"got \(3, 16\) stored in 4 bytes; .* tensor.contiguous\(\)"),
         (lambda w: w.to_sparse(), "a sparse tensor"),
         (lambda w: w.to_sparse_csr(), "a sparse tensor"),
-        (lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8), "a quantised tensor"),
+        (lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8), "a quantized tensor"),
         (lambda w: w.to("meta"), "a tensor without values"),
         (lambda _: torch.nested.nested_tensor([torch.rand(2), torch.rand(3)]), "a nested tensor"),
         (lambda _: torch.zeros(1).expand(10**10), r"'3.weight' is \(10000000000,\) in the file"),

@@ -154,7 +154,7 @@ def test_another_alignment_in_the_same_folder(copy: Path) -> None:
     assert set(meta["parents"]) == {"mode-0"}
     recipe = replace(tiny(), align="weights")
     said = begin(folder := RunFolder(copy), recipe, 0)
-    assert "align none -> weights. What depends on this is made again" in said[0]
+    assert "align none -> weights. What depends on this is recomputed" in said[0]
     run = Run(recipe, folder=folder)
     asked = run.answers([ModeMember(1), parse_member(name)])
     assert run.trained == ["aligned 1"]
@@ -195,7 +195,7 @@ def test_a_folder_of_an_earlier_version_is_read_but_not_trained_on(copy: Path, w
     assert not (copy / "manifest.json").exists()
     heard = hear("run", copy)
     assert heard.shown is None
-    assert "to be a run of this version, but bridges/I-0-1-small was made by an earlier one" in heard.said
+    assert "to be a run of this version, but bridges/I-0-1-small was created by an earlier one" in heard.said
     assert f"--modes {copy / 'modes'} --out NEW" in heard.said
     assert {file: file.read_bytes() for file in before} == before
 

@@ -61,17 +61,17 @@ def test_flipped_bytes_are_noticed(tmp_path):
 
 
 def test_missing_and_foreign(tmp_path, folder):
-    refused(tmp_path / "nowhere" / "at" / "all", "but there is none; check the path")
+    refused(tmp_path / "nowhere" / "at" / "all", "but it does not exist; check the path")
     refused(folder / WEIGHTS, "to be a folder written by save, but it is a file")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "but it has no config.json")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.toml").write_text("")
-    refused(tmp_path / "run", "it is a run folder; make one of it: modebridge push")
+    refused(tmp_path / "run", "it is a run folder; convert it: modebridge push")
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / CONFIG).write_text('{"model_type": "bert"}')
     (tmp_path / "theirs" / WEIGHTS).write_bytes(safetensors.torch.save({"w": torch.ones(1)}))
-    refused(tmp_path / "theirs", "to be written by modebridge, but it is of something else.*load_mode")
+    refused(tmp_path / "theirs", "to be written by modebridge, but it is not; .*load_mode")
     (folder / WEIGHTS).unlink()
     refused(folder, "but it has no model.safetensors")
 
@@ -216,7 +216,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
     old.save(tmp_path / "old")
     monkeypatch.setattr(stored_folder, "_config", full)
     for place in (tmp_path / "deep" / "down" / "mode", tmp_path / "old"):
-        with pytest.raises(ModebridgeError, match=r"Expected to write '.*No space left on device'; make room"):
+        with pytest.raises(ModebridgeError, match=r"Expected to write '.*No space left on device'; check space"):
             new.save(place)
     monkeypatch.undo()
     assert not (tmp_path / "deep").exists()
@@ -239,8 +239,8 @@ def test_places_that_cannot_be_written(tmp_path, folder):
         (tmp_path / "file", "it is a file; choose another name"),
         (tmp_path / "file" / "below", "Expected to write"),
         (tmp_path / ("long" * 100), "Expected to write"),
-        (tmp_path / "theirs", "of something else; choose another folder"),
-        (tmp_path / "weights", "of something else; choose another folder"),
+        (tmp_path / "theirs", "of another program; choose another folder"),
+        (tmp_path / "weights", "of another program; choose another folder"),
     ):
         with pytest.raises(ModebridgeError, match=message):
             mode.save(place)
@@ -263,7 +263,7 @@ def test_odd_but_sound_places(tmp_path, monkeypatch):
     assert (tmp_path / "link").is_symlink()
     mode.save("owner/name")
     assert mb.load("owner/name").id == mode.id, "a path that exists wins over a name on the hub"
-    with pytest.raises(ModebridgeError, match="Expected revision for names on the hub only"):
+    with pytest.raises(ModebridgeError, match="Expected revision only for names on the hub"):
         mb.load("owner/name", revision="main")
 
 

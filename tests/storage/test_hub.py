@@ -53,7 +53,7 @@ def test_a_name_in_the_local_cache(tmp_path, cache, monkeypatch):
         assert torch.equal(again(batch()), whole(batch()))
     with pytest.raises(ModebridgeError, match="'owner/name' to hold a Mode, but it holds a stored ensemble"):
         Mode.from_pretrained("owner/name")
-    with pytest.raises(ModebridgeError, match="'owner/name' at revision 'v9' to be a folder here or a repository"):
+    with pytest.raises(ModebridgeError, match="'owner/name' at revision 'v9' to be a local folder or a repository"):
         mb.load("owner/name", revision="v9")
     with pytest.raises(ModebridgeError, match=r"LocalEntryNotFoundError: .*check the name, the network and your login"):
         mb.load("owner/other")
@@ -94,7 +94,7 @@ def test_pushed_and_loaded_again(tmp_path, hub, cache):
     whole.push_to_hub("me/fast")
     assert float(mb.load("me/fast").temperature) == 2.0
     assert float(mb.load("me/fast", revision=first).temperature) == pytest.approx(1.37)
-    with pytest.raises(ModebridgeError, match=r"'me/nothing' to be a folder here or .* RepositoryNotFound"):
+    with pytest.raises(ModebridgeError, match=r"'me/nothing' to be a local folder or .* RepositoryNotFound"):
         mb.load("me/nothing")
     with pytest.raises(ModebridgeError, match=r"at revision 'v9' .* RevisionNotFound"):
         mb.load("me/fast", revision="v9")
@@ -157,7 +157,7 @@ def test_a_card_that_knows_nothing(tmp_path):
     folder = modes(1)[0].save_pretrained(tmp_path / "plain")
     read = ModelCard.load(folder / "README.md")
     assert read.data.to_dict() == {"library_name": "modebridge", "tags": read.data.tags}
-    assert "No licence was given" in read.text
+    assert "No license was given" in read.text
     modes(2)[1].save(folder)
     assert (folder / "README.md").exists(), "save leaves other files alone"
     assert json.loads((folder / "config.json").read_text())["kind"] == "mode"

@@ -190,7 +190,7 @@ def test_networks_of_timm_are_found_out(tmp_path, known):
         assert torch.equal(mb.load(tmp_path / "fast")(images), whole(images))
         return
     assert stored is None, "an option that its name does not tell"
-    with pytest.raises(ModebridgeError, match="Expected net, because ResNet is a module of your own"):
+    with pytest.raises(ModebridgeError, match="Expected net, because ResNet is a custom module"):
         mb.load(tmp_path / "fast")
     whole.save(tmp_path / "fast", net="timm:test_resnet.r160_in1k(num_classes=3, in_chans=1, drop_rate=0.25)")
     assert torch.equal(mb.load(tmp_path / "fast")(images), whole(images))
@@ -231,7 +231,7 @@ def test_a_network_of_the_users_own_is_given_again(tmp_path, net):
     net = net.eval()
     whole = mb.BridgedEnsemble(net, [Mode.from_module(net)])
     whole.save(tmp_path / "fast")
-    with pytest.raises(ModebridgeError, match=rf"because {type(net).__name__} is a module of your own.*pass net="):
+    with pytest.raises(ModebridgeError, match=rf"because {type(net).__name__} is a custom module.*pass net="):
         mb.load(tmp_path / "fast")
     images = torch.rand(2, 3, 8, 8) if isinstance(net, Plain) else torch.rand(2, 4)
     given = type(net)()
@@ -261,7 +261,7 @@ def test_a_body_of_the_users_own_is_given_again(tmp_path):
     again = mb.load(tmp_path / "bridge", bodies=[Own()])
     assert torch.equal(again(feature), one(feature))
     assert again.body.first.weight is again.body.second.weight
-    with pytest.raises(ModebridgeError, match="Expected a body for 'mine', because its Own is a module of your own"):
+    with pytest.raises(ModebridgeError, match="Expected a body for 'mine', because its Own is a custom module"):
         mb.load(tmp_path / "bridge")
     with pytest.raises(ModebridgeError, match="but got 1 too many"):
         mb.load(tmp_path / "bridge", bodies=[Own(), Own()])
@@ -276,7 +276,7 @@ def test_a_body_that_was_changed_after_it_was_built_is_a_users_own(tmp_path):
     one = bridge()
     one.body.head = nn.Sequential(one.body.head, nn.Tanh())
     one.save(tmp_path / "bridge")
-    with pytest.raises(ModebridgeError, match="is a module of your own"):
+    with pytest.raises(ModebridgeError, match="is a custom module"):
         mb.load(tmp_path / "bridge")
 
 
@@ -286,6 +286,6 @@ def test_a_class_of_the_users_own_is_refused(tmp_path):
             return super().weights(r * r)
 
     start, end = modes(2)
-    with pytest.raises(ModebridgeError, match="but got Bent, a class of your own"):
+    with pytest.raises(ModebridgeError, match="but got Bent, a custom class"):
         Bent(start, end, ()).save(tmp_path / "bent")
     assert not (tmp_path / "bent").exists()

@@ -63,7 +63,7 @@ def test_members_by_default_and_as_json(run, tmp_path):
     assert record["members"] == ensemble_of(run, cascades=False)[1]["names"]
     assert record["nll"] == pytest.approx(read_answers(run).score(record["members"]).nll)
     assert record["needs_net"] is False
-    assert "names no licence" in answer.stderr
+    assert "names no license" in answer.stderr
 
 
 @pytest.mark.slow

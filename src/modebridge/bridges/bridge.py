@@ -57,7 +57,7 @@ class Bridge(Storable, nn.Module):
         self._base = trees.size(reads[0].params)
 
     def to_parts(self) -> Parts:
-        """Its weights, how its body is built where that is ours, and what it reads."""
+        """Weights, what the bridge reads, and how its body is built unless it is a custom module."""
         config = {
             "body": describe(self.body),
             "class": type(self.body).__name__,
@@ -71,7 +71,7 @@ class Bridge(Storable, nn.Module):
 
     @classmethod
     def from_parts(cls, parts: Parts, given: Given) -> Bridge:
-        """The bridge again, in evaluation mode; a body that is a user's module is given."""
+        """Rebuild the bridge in evaluation mode; a custom body is passed by the user."""
         config = parts.config
         if config["body"] is None:
             body = skeleton(given.body(config["name"], config["class"]))

@@ -29,7 +29,7 @@ from modebridge.cli.options import (
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Most of a deep ensemble's accuracy and calibration at nearly the cost of one forward pass.",
+    help="Part of a deep ensemble's gain at nearly the cost of one forward pass.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -81,7 +81,7 @@ def run(
     """Train missing modes, curves and bridges, evaluate them, and write the report.
 
     The default recipe is `digits`: handwritten digits that ship with the package, no download, a minute or two on two
-    cores. Artefacts in the run folder are reused, and an interrupted run resumes. Under `torchrun`, processes share
+    cores. Artifacts in the run folder are reused, and an interrupted run resumes. Under `torchrun`, processes share
     the work; with --on, stages run in parallel on a Ray cluster. A recipe that is a Python file is executed like any
     other program.
 
@@ -131,8 +131,8 @@ def plan(
 ) -> None:
     """Estimate how long a run takes on several GPUs, and when more GPUs stop helping.
 
-    Counts the work of every stage, finds the critical path, and simulates the schedule. Trains only a few batches, to
-    measure this machine; on a CPU, each core counts as one GPU. Artefacts already in the run folder are not counted.
+    Counts the work of every stage, finds the longest path, and simulates the schedule. Trains only a few batches, to
+    measure this machine; on a CPU, each core counts as one GPU. Artifacts already in the run folder are not counted.
 
     Examples: `modebridge plan digits --gpus 2`, `modebridge plan in1k --gpus 64 --tflops 300`.
     """

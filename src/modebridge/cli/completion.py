@@ -1,6 +1,6 @@
-"""What the shell offers after Tab: names of recipes and studies, run folders, exported files.
+"""Shell completion: names of recipes and studies, run folders, exported files.
 
-Nothing here imports torch, which would take seconds per key press; tests compare the names with the real ones.
+Nothing here imports torch, which would take seconds per key press; tests compare these names with the registered ones.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ STUDIES = (
     *("comparison", "shift"),
 )
 LEVELS = 2
-"""How deep below the typed folder to look: `runs/digits` is found from an empty word."""
+"""Depth of the search below the typed folder: `runs/digits` is found from an empty word."""
 MOST_ENTRIES = 2000
-"""How many entries of folders to look at: data sets have a million files."""
+"""Maximum number of directory entries to visit: data sets have a million files."""
 
-SAFE = re.compile(r"[\w./~+@%,-]*")  # no shell needs quotes around these
+SAFE = re.compile(r"[\w./~+@%,-]*")  # characters that need no quotes in any shell
 
 
 def one_of(*names: str) -> Callable[[str], list[str]]:
-    """A completion of a fixed set of names."""
+    """A completion function for a fixed set of names."""
 
     def complete(incomplete: str) -> list[str]:
         return [name for name in names if name.startswith(incomplete)]
@@ -41,7 +41,7 @@ complete_study = one_of(*STUDIES)
 
 
 def complete_run_folder(incomplete: str) -> list[str]:
-    """Run folders whose path starts with the word; without any the shell offers its usual files."""
+    """Run folders whose path starts with the word; if there are none, the shell falls back to files."""
     return _paths(incomplete, _is_run_folder)
 
 
@@ -71,7 +71,7 @@ def _paths(incomplete: str, wanted: Callable[[str], bool]) -> list[str]:
 
 
 def _walk(folder: str, start: str, wanted: Callable[[str], bool], levels: int, budget: list[int]) -> Iterator[str]:
-    """Paths under a folder that are wanted; nothing below one of them, nothing hidden unless its dot was typed."""
+    """Wanted paths below a folder, but none inside of them; hidden ones only if their dot was typed."""
     try:
         with os.scandir(os.path.expanduser(folder) or ".") as entries:  # noqa: PTH111 - a Path would lose `./`
             for entry in entries:
@@ -84,5 +84,5 @@ def _walk(folder: str, start: str, wanted: Callable[[str], bool], levels: int, b
                     yield folder + entry.name
                 elif levels > 1 and entry.is_dir():
                     yield from _walk(f"{folder}{entry.name}/", "", wanted, levels - 1, budget)
-    except OSError:  # not a folder, or not ours to read
+    except OSError:  # not a folder, or no permission
         return

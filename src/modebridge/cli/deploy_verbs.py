@@ -44,7 +44,7 @@ def export(
     threshold: Threshold = None,
     mean: MeanName = "probability",
     int8: Annotated[
-        bool, typer.Option("--int8", help="Quantise to 8 bits for CPUs, and print the loss in accuracy.")
+        bool, typer.Option("--int8", help="Quantize to 8 bits for CPUs, and print the loss in accuracy.")
     ] = False,
     grouped: Annotated[
         str,

@@ -88,7 +88,7 @@ PerStage = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Maximum artefacts per training stage; splits the bridges, otherwise one stage, across GPUs.",
+        help="Maximum artifacts per training stage; splits the bridges, otherwise one stage, across GPUs.",
     ),
 ]
 Shared = Annotated[

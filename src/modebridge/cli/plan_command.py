@@ -84,9 +84,9 @@ def plan_run(
     _show_stages(tasks)
     console = screen()
     if not tasks:
-        console.print("Nothing to do: all artefacts are up to date.")
+        console.print("Nothing to do: all artifacts are up to date.")
         return
-    table = plain_table(f"{unit}s", "wall time", f"busy {unit}-hours", "utilisation", "speedup", text=())
+    table = plain_table(f"{unit}s", "wall time", f"busy {unit}-hours", "utilization", "speedup", text=())
     for row in rows:
         faster = rows[0].seconds / row.seconds if row.seconds else 1.0
         table.add_row(

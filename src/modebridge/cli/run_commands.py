@@ -113,7 +113,7 @@ def run(
         elif folder.read_only:
             say("The folder is read-only: results and report were not updated.", style="yellow")
     if not result.trained:
-        say(f"Nothing to train: all artefacts are up to date ({time.perf_counter() - start:.1f} s).")
+        say(f"Nothing to train: all artifacts are up to date ({time.perf_counter() - start:.1f} s).")
     if as_json:
         console.print_data(record)
         return
@@ -252,7 +252,7 @@ def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine, *, al
         except KeyboardInterrupt:
             folder.undo()
             raise KeyboardInterrupt(
-                f"; finished artefacts are kept in '{folder.path}'; run the same command to resume"
+                f"; finished artifacts are kept in '{folder.path}'; run the same command to resume"
                 if folder.path.is_dir()
                 else "; nothing had been trained yet"
             ) from None

@@ -1,4 +1,4 @@
-"""What the verbs push and pull do."""
+"""The verbs `push` and `pull`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def push_run(
     private: bool,
     as_json: bool,
 ) -> None:
-    """Write members of a run folder as a folder to share, and upload it unless only the folder is wanted."""
+    """Write members of a run folder as a folder to share, and upload it unless only the folder is requested."""
     if repo is None and only_folder is None:
         raise ModebridgeError(
-            "Expected OWNER/NAME on the hub, or --folder DIR to write the folder alone, but got neither; give one."
+            "Expected OWNER/NAME on the hub, or --folder DIR to only write a folder, but got neither; give one."
         )
     if repo is not None:
         check_repo(repo)
@@ -52,9 +52,9 @@ def push_run(
             say(f"Uploading {' + '.join(shared.names)} ...")
             record["place"] = upload(shared.path, repo, private=private or None)
     if shared.needs_net:
-        say("The network is a module of your own: only its weights are stored, and users must load it with net=.")
+        say("The network is a custom module: only its weights are stored, so users must pass net= when loading.")
     if not license:
-        say("The card names no licence; add one with --license.")
+        say("The model card names no license; add one with --license.")
     if as_json:
         screen().print_data(record)
         return

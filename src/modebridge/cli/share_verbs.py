@@ -1,4 +1,4 @@
-"""The verbs of the program that share: push and pull."""
+"""The verbs that share ensembles: push and pull."""
 
 from __future__ import annotations
 
@@ -14,23 +14,28 @@ __all__ = ["pull", "push"]
 
 def push(
     folder: Folder,
-    repo: Annotated[str | None, typer.Argument(metavar="OWNER/NAME", help="The name on the hub.")] = None,
+    repo: Annotated[str | None, typer.Argument(metavar="OWNER/NAME", help="Name on the hub.")] = None,
     only_folder: Annotated[
         Path | None,
-        typer.Option("--folder", parser=path, metavar="DIR", help="Only write the folder there; upload nothing."),
+        typer.Option("--folder", parser=path, metavar="DIR", help="Only write this folder; upload nothing."),
     ] = None,
     members: Annotated[
-        str | None, typer.Option(help="As `mode-0,I-0-1-small`; by default what `advise` recommends for x1.2.")
+        str | None,
+        typer.Option(
+            help="Members to share, e.g. `mode-0,I-0-1-small`. Default: what `advise` recommends for a budget of 1.2, "
+            "without cascades.",
+            metavar="NAMES",
+        ),
     ] = None,
     mean: MeanName = "probability",
-    license: Annotated[str, typer.Option(help="Of the weights, as the hub spells it: apache-2.0, mit.")] = "",
+    license: Annotated[str, typer.Option(help="License of the weights, e.g. apache-2.0 or mit.", metavar="ID")] = "",
     datasets: Annotated[
-        str | None, typer.Option("--dataset", help="Names of the data sets on the hub, separated by commas.")
+        str | None, typer.Option("--dataset", help="Data sets on the hub, separated by commas.", metavar="NAMES")
     ] = None,
     private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Share modes, students and bridges of a run folder on the Hugging Face hub, with a model card of their scores.
+    """Share modes, students and bridges of a run folder on the Hugging Face Hub, with a model card of their scores.
 
     Writes safetensors, config.json and README.md; `modebridge.load("OWNER/NAME")` loads them. Uploading needs the extra
     `hub` and `hf auth login`.
@@ -55,14 +60,14 @@ def push(
 
 
 def pull(
-    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="The name on the hub.")],
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Name on the hub.")],
     folder: Annotated[
-        Path | None, typer.Argument(parser=path, metavar="DIR", help="The folder to write; ./NAME by default.")
+        Path | None, typer.Argument(parser=path, metavar="DIR", help="Folder to write. Default: ./NAME.")
     ] = None,
-    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit; main by default.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit. Default: main.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Download what was pushed to the Hugging Face hub, check that it is whole, and put it in a folder.
+    """Download a shared ensemble from the Hugging Face Hub to a folder, and verify it.
 
     Example: `modebridge pull me/digits-bridge`, then `modebridge.load("digits-bridge")` in Python.
     """

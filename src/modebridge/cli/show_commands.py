@@ -103,7 +103,7 @@ def list_recipes(*, estimate: bool, as_json: bool) -> None:
         else "To estimate training times on this machine: modebridge recipes --estimate. "
     )
     console.print(
-        f"{explained}Recipes ending in -bn use batch norm, the others filter response norm. "
+        f"{explained}digits and recipes ending in -bn use batch norm, the others filter response norm. "
         "To run one: modebridge run RECIPE --data DIR, where DIR holds the official files of the data set."
     )
 

@@ -69,7 +69,7 @@ class Curve(Storable, ABC):
 
     @classmethod
     def from_parts(cls, parts: Parts, given: Given) -> Self:
-        """The curve again."""
+        """Rebuild the curve."""
         start, end = (Mode.from_parts(parts.part("mode", name, {}), given) for name in ("start", "end"))
         pins = tuple(parts.below(f"pins.{k}") for k in range(parts.count("pins")))
         known = {float(r): parts.below(f"statistics.{k}") for k, r in enumerate(parts.config["statistics"])}

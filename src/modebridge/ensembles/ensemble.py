@@ -102,7 +102,7 @@ class BridgedEnsemble(Storable, Predictor):
         return Stacked(self, calibrated=calibrated)
 
     def to_parts(self, net: str | None = None) -> Parts:
-        """All members, the temperature, and how the network is built where that is known."""
+        """All members, the temperature, and how the network is built if that is known."""
         base: nn.Module = self.bases[0]
         bridges = [bridge.to_parts() for bridge in self.bridges if isinstance(bridge, Bridge)]
         tensors = {"temperature": self.temperature, "fitted": self._fitted}
@@ -126,12 +126,12 @@ class BridgedEnsemble(Storable, Predictor):
 
     @classmethod
     def from_parts(cls, parts: Parts, given: Given) -> BridgedEnsemble:
-        """The ensemble again, on the CPU; the network is given where only its weights are stored."""
+        """Rebuild the ensemble on the CPU; a custom network is passed by the user."""
         config, alone = parts.config, Given()
         modes = [Mode.from_parts(parts.part("mode", f"modes.{k}", {}), alone) for k in range(parts.count("modes"))]
         if given.net is None and config["net"] is None:
             raise ModebridgeError(
-                f"Expected net, because {config['class']} is a module of your own and only its weights are stored, but "
+                f"Expected net, because {config['class']} is a custom module of which only the weights are stored, but "
                 "got none; pass net=, a module of the same architecture."
             )
         net = skeleton(given.net if given.net is not None else build_net(config["net"], modes[0].state))

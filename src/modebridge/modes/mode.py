@@ -42,7 +42,7 @@ class Mode(Storable):
 
     @classmethod
     def from_parts(cls, parts: Parts, given: Given) -> Mode:
-        """The mode again; a given network must fit it."""
+        """Rebuild the mode; a network passed by the user must fit it."""
         mode = cls(parts.below("params"), parts.below("buffers"))
         if given.net is not None:
             mode.check(given.net)
@@ -119,7 +119,7 @@ def unusual(tensor: Tensor) -> str | None:
     if tensor.is_nested:
         return "a nested tensor"
     if tensor.is_quantized:
-        return "a quantised tensor"
+        return "a quantized tensor"
     if tensor.layout != torch.strided:
         return "a sparse tensor" if "sparse" in str(tensor.layout) else f"a tensor of layout {tensor.layout}"
     if tensor.device.type == "meta":
@@ -161,7 +161,7 @@ def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], di
     for name, tensor in (*params.items(), *net.named_buffers()):
         if is_lazy(tensor):
             raise ModebridgeError(
-                f"Expected the weights of {type(net).__name__} to be initialised, but '{name}' has no shape yet; "
+                f"Expected the weights of {type(net).__name__} to be initialized, but '{name}' has no shape yet; "
                 "run the network once on a batch of images first."
             )
     first = {tensor: name for name, tensor in (*params.items(), *net.named_buffers())}

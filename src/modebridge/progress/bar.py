@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Bar", "in_notebook", "no_bars", "progress_bar", "shows_progress"]
 
 PERIOD = 0.25
-"""Seconds between two drawings: what is reported in between costs a microsecond."""
+"""Seconds between two drawings; reports in between cost a microsecond."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,7 +54,7 @@ def progress_bar(show: bool | None, name: str, unit: str = "") -> Iterator[Bar]:
 
 @contextmanager
 def no_bars() -> Iterator[None]:
-    """No bars on this thread while the block runs: something else shows its progress."""
+    """Show no bars on this thread while the block runs, since something else shows its progress."""
     token = _silenced.set(True)
     try:
         yield
@@ -145,7 +145,7 @@ class Bar:
         try:
             draw()
         except (OSError, ValueError):
-            # A terminal that was closed is no reason to stop the work.
+            # A closed terminal is no reason to stop the work.
             screen, self._screen = self._screen, None
             with suppress(OSError, ValueError):
                 if screen is not None:

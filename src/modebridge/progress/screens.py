@@ -21,7 +21,7 @@ class Screen(ABC):
 
     Args:
         console: where it is rendered.
-        redirect_stdout: whether text printed meanwhile goes above the bar.
+        redirect_stdout: whether text printed in the meantime goes above the bar.
     """
 
     def __init__(self, console: Console, *, redirect_stdout: bool = False) -> None:
@@ -70,7 +70,7 @@ class TerminalScreen(Screen):
             self._bars.start()
 
     def close(self) -> None:
-        """Give stdout, stderr and the cursor back."""
+        """Restore stdout, stderr and the cursor."""
         self._bars.stop()
 
 

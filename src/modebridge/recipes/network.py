@@ -78,9 +78,9 @@ class Network:
 
     @property
     def shared_name(self) -> str | None:
-        """What builds it anywhere, given weights: the name and all options of a network of timm or torchvision.
+        """The name and all options of a network of timm or torchvision, without weights, for files that are shared.
 
-        None for the paper's, which are known by their spec, and for those of users' functions.
+        None for the paper's networks, which are described by their spec, and for functions of users.
         """
         if self.reference in SPECS or split_reference(self.reference) is not None:
             return None

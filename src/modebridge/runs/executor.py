@@ -1,4 +1,4 @@
-"""Executors: who makes the jobs of a run. The default is this process, on the cores of a CPU or on a GPU."""
+"""Executors: where the jobs of a run are executed. The default is this process, on the cores of a CPU or on a GPU."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Orders:
     """What an executor needs to run jobs.
 
     Args:
-        spec: the spec of the run, for executors that make jobs in other processes.
+        spec: the spec of the run, for executors that run jobs in other processes.
         context: the context of this process.
         read: returns the tensors of an existing artefact, by its place.
         checkpoints: returns the checkpoints of a job; None if there are none.

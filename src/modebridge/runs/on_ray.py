@@ -107,7 +107,7 @@ class OnRay(Executor):
                 f"Expected the GPUs of a stage to be above 0 and at most 1, but got {gpus:g}; a stage uses one GPU."
             )
         if most is not None and most < 1:
-            raise ModebridgeError(f"Expected at least 1 artefact per stage, but got {most}; omit it for no limit.")
+            raise ModebridgeError(f"Expected at least 1 artifact per stage, but got {most}; omit it for no limit.")
         self._gpus, self._every, self.watch, self.most = gpus, every, watch, most
         self._shared = None if shared is None else str(Path(shared).absolute())
         self._cluster = Connection(address, cpus)

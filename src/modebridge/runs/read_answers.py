@@ -123,7 +123,7 @@ def _member_logits(
     if not isinstance(flops, int | float) or not isinstance(params, int) or min(flops, params) < 0:
         raise Damage("meta.json lacks its cost")
     if not isinstance(reads, list) or not isinstance(identity, str) or not isinstance(parents, dict):
-        raise Damage("meta.json lacks what it reads or is made from")
+        raise Damage("meta.json lacks what it reads, its id or its parents")
     cost = MemberCost(flops, params, tuple(str(read) for read in reads), member.usable, member.alone)
     return _MemberLogits(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, identity, parents)
 

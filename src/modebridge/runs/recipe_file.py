@@ -126,11 +126,11 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
     if state.change or state.wrong:
         notices.append(f"{RECIPE} {state.change or 'cannot be read'}; it will hold the settings of this run.")
     elif before is None and _has_artefacts(folder):
-        notices.append(f"{RECIPE} is missing; artefacts made with other settings will be made again.")
+        notices.append(f"{RECIPE} is missing; artifacts of other settings will be recomputed.")
     changes = differences(before[0], recipe) if before is not None else []
     if changes:
         notices.append(
-            f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on this is made again."
+            f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on this is recomputed."
         )
     if folder.read_only and changes:
         raise ModebridgeError(
@@ -174,7 +174,7 @@ def _check_version(folder: RunFolder) -> None:
         meta = folder.peek(place)
         if meta and "inputs" not in meta:
             raise ModebridgeError(
-                f"Expected '{folder.path}' to be a run of this version, but {place} was made by an earlier one; "
+                f"Expected '{folder.path}' to be a run of this version, but {place} was created by an earlier one; "
                 "report, advise and export still read it, and a new run can reuse its modes: modebridge run "
                 f"{folder.path / RECIPE} --modes {folder.path / 'modes'} --out NEW."
             )

@@ -45,14 +45,14 @@ class Run:
     Args:
         recipe: the choices.
         seed: seed of every random choice; the same seed gives bitwise the same result on the same machine.
-        folder: where artefacts are kept; existing ones are not made again, and a killed run resumes. None keeps them in
+        folder: where artefacts are kept; existing ones are reused, and a killed run resumes. None keeps them in
             memory.
         data: the folder of the data set's official files.
         engine: where to train; None uses the recipe's choice.
         progress: called after every epoch.
         given: modes trained elsewhere, by number.
         boards: whether to also write TensorBoard logs to RUN/tensorboard.
-        executor: who makes artefacts; None makes them in this process.
+        executor: trains and computes artefacts; None does so in this process.
     """
 
     def __init__(

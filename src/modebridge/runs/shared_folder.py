@@ -33,13 +33,13 @@ DATA = {
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """What was written.
+    """A folder written by `share_run`.
 
     Args:
         path: the folder.
-        names: the members.
-        scores: of the whole on the test split.
-        needs_net: whether users must bring the network, because no library has it.
+        names: names of the members.
+        scores: scores of the ensemble on the test split.
+        needs_net: whether users must pass the network, because no library has it.
     """
 
     path: Path
@@ -63,11 +63,11 @@ def share_run(
     Args:
         run: the run folder.
         path: the folder to write.
-        members: their names; None takes what `advise` recommends for 1.2 networks.
-        mean: how the members' probabilities become one.
-        license: of the weights, as the hub spells it.
-        datasets: their names on the hub; those of the named sets are known.
-        place: the future name on the hub, for the card.
+        members: names of members; None takes what `advise` recommends for a budget of 1.2.
+        mean: how members are averaged.
+        license: license of the weights, as an identifier of the hub.
+        datasets: names of the data sets on the hub; the recipe's own by default.
+        place: future name on the hub, for the card.
     """
     ensemble, notes = ensemble_of(run, members, mean=mean, cascades=False)
     if notes["unit"] is not None:
@@ -78,7 +78,7 @@ def share_run(
     recipe, seed = find_recipe_of(run)
     facts, blueprint, answers = facts_for(recipe, run), blueprint_for(recipe, seed, run), read_answers(run)
     combined = answers.score(notes["names"], mean=mean, intervals=True)
-    title, known = DATA.get(recipe.data.name, ("data of the owner", ""))
+    title, known = DATA.get(recipe.data.name, ("custom data", ""))
     card = Card(
         about=_about(ensemble, combined, title),
         license=license,
@@ -96,7 +96,7 @@ def share_run(
             ("Scores", _scores_section(recipe, answers, combined)),
             ("Data", _data_section(recipe, facts, title)),
             ("Cost", _cost_section(combined, blueprint)),
-            ("How it was made", _origin_section(recipe, seed)),
+            ("Training", _origin_section(recipe, seed)),
         ),
     )
     net = _stored_name(ensemble, blueprint)
@@ -106,11 +106,11 @@ def share_run(
 
 
 def _stored_name(ensemble: BridgedEnsemble, blueprint: Blueprint) -> str | None:
-    """What builds the network anywhere; None leaves it to what the network itself knows."""
+    """The name that builds the network, if there is one; None lets `save` detect it."""
     name = blueprint.network.shared_name
     try:
         return name if name is not None and describe_net(ensemble.bases[0], name) is not None else None
-    except ModebridgeError:  # made with weights or settings that no name stands for
+    except ModebridgeError:  # built with weights or settings that no name describes
         return None
 
 
@@ -183,7 +183,9 @@ def _row(name: str, combined: Combined, levels: Sequence[float]) -> str:
 def _data_section(recipe: Recipe, facts: DataFacts, title: str) -> str:
     counts = ", ".join(f"{count:,} {split}" for split, count in facts.counts.items())
     shape = "several inputs" if facts.image is None else f"inputs of {' x '.join(map(str, facts.image))}"
-    noise = f" Fixed pixel noise of {recipe.data.noise:g} times the images' own deviation." if recipe.data.noise else ""
+    noise = (
+        f" Fixed pixel noise of {recipe.data.noise:g} standard deviations of the images." if recipe.data.noise else ""
+    )
     return (
         f"{title}: {facts.classes} classes, {shape}; {counts}. The network takes floats in [0, 1]."
         f"{noise}\n\nThe scores hold for images of this kind only."

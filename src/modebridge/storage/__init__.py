@@ -1,4 +1,4 @@
-"""What users hold, as a folder of safetensors and JSON: written whole, read without running code, shared on the hub."""
+"""Objects as folders of safetensors and JSON: written atomically, read without running code, shared on the hub."""
 
 from modebridge.storage.architectures import build_net, describe_net, full_name, library_factory
 from modebridge.storage.card import Card, Metric

@@ -30,18 +30,18 @@ LONGEST = 1000
 LOADING = frozenset(
     ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir", "weights")
 ) | {"weights_backbone"}
-"""Options that read files or download: a stored network has its weights, so no file may ask for them."""
+"""Options that read or download weights. A stored network has its own, so files may not contain these."""
 
 HUB = ("hf-hub:", "hf_hub:")
 
 
 def describe_net(net: nn.Module, name: str | None = None) -> dict[str, Any] | None:
-    """A network as JSON, where it is known to be built again by it; None for any other.
+    """A description of a network as JSON, verified to build it again; None if there is none.
 
     Args:
         net: in evaluation mode.
-        name: "timm:MODEL" or "torchvision:MODEL", with options in parentheses; None finds it out where it can: for the
-            paper's networks and those of timm with usual options.
+        name: "timm:MODEL" or "torchvision:MODEL", with options in parentheses. None detects it for the paper's networks
+            and those of timm with the usual options.
     """
     if name is None:
         if type(net) is ResNet:
@@ -50,22 +50,22 @@ def describe_net(net: nn.Module, name: str | None = None) -> dict[str, Any] | No
             guess = _timm_name(net)
             description = None if guess is None else {"name": guess}
         return description if description is not None and _builds(description, net) else None
-    library_factory(name)  # what is wrong with the name itself has a sentence of its own
+    library_factory(name)  # a wrong name has its own error
     description = {"name": full_name(name)}
     if not _builds(description, net):
         raise ModebridgeError(
             f"Expected net='{name[:80]}' to build the {type(net).__name__} of this ensemble, but it builds another "
-            "network; add the options that it was made with, or leave net out and give it again when loading."
+            "network; add the options that it was built with, or leave out net= and pass the network when loading."
         )
     return description
 
 
 def build_net(description: Mapping[str, Any], shapes: Params) -> nn.Module:
-    """The network of a description; it draws no random number of the caller's.
+    """Build the network of a description; the caller's random generators are not used.
 
     Args:
-        description: from `describe_net`, by way of JSON.
-        shapes: of its weights, which bound what may be built.
+        description: from `describe_net`, read from JSON.
+        shapes: the stored weights; a larger network is refused.
     """
     if "resnet" in description:
         fields: dict[str, Any] = {
@@ -83,7 +83,7 @@ def build_net(description: Mapping[str, Any], shapes: Params) -> nn.Module:
     factory, options = library_factory(description["name"])
     hostile = [option for option in options if option in LOADING]
     if hostile or any(hub in description["name"] for hub in HUB):
-        raise ValueError(f"a network that loads weights of its own ({', '.join(hostile) or 'from the hub'})")
+        raise ValueError(f"a network that loads other weights ({', '.join(hostile) or 'from the hub'})")
     with seeds.borrowed(0):
         try:
             net = factory(**options)
@@ -98,11 +98,11 @@ def build_net(description: Mapping[str, Any], shapes: Params) -> nn.Module:
 
 
 def full_name(name: str, **options: Any) -> str:
-    """The name of a network of timm or torchvision with all its options, and none that loads weights.
+    """The name of a network of timm or torchvision with all its options, without those that load weights.
 
     Args:
-        name: "timm:MODEL" or "torchvision:MODEL", with options in parentheses or without.
-        options: further ones; those in brackets win.
+        name: "timm:MODEL" or "torchvision:MODEL", optionally with options in parentheses.
+        options: further options; those in parentheses take precedence.
 
     >>> full_name("torchvision:resnet18(num_classes=3, weights=None)", num_classes=10)
     'torchvision:resnet18(num_classes=3)'
@@ -187,7 +187,7 @@ def _timm_name(net: nn.Module) -> str | None:
 
 
 def _builds(description: Mapping[str, Any], net: nn.Module) -> bool:
-    """Whether a description builds a network that is the same function at the same weights."""
+    """Whether a description builds a network that computes the same function with the same weights."""
     bare = skeleton(net)
     tensors = {**dict(bare.named_parameters()), **dict(bare.named_buffers())}
     try:

@@ -1,4 +1,4 @@
-"""README.md of a stored folder: a model card with the YAML header that the Hugging Face hub reads."""
+"""README.md of a stored folder: a model card with the YAML header that the Hugging Face Hub reads."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ USAGE = {
 
 @dataclass(frozen=True)
 class Metric:
-    """One score of the object that is shared.
+    """One score of the shared object.
 
     Args:
-        type: as the hub calls it, such as "accuracy".
-        value: the number.
-        name: for readers; the type where it is empty.
+        type: the name on the hub, such as "accuracy".
+        value: the score.
+        name: the name to display; defaults to `type`.
     """
 
     type: str
@@ -41,17 +41,17 @@ class Metric:
 
 @dataclass(frozen=True)
 class Card:
-    """What a model card says beside what the object itself knows. Everything is optional.
+    """Content of a model card that the object itself does not have. Everything is optional.
 
     Args:
-        about: what it is, a paragraph.
-        license: of the weights, as the hub spells it ("apache-2.0", "mit").
+        about: a paragraph of description.
+        license: license of the weights, as an identifier of the hub ("apache-2.0", "mit").
         pipeline_tag: the task, such as "image-classification".
-        datasets: their names on the hub.
-        data: the name of the data set that `metrics` were computed on, for readers.
-        split: of that data set.
-        metrics: the scores.
-        sections: headings with Markdown text.
+        datasets: names of the data sets on the hub.
+        data: display name of the data set that `metrics` were computed on.
+        split: split of that data set.
+        metrics: scores.
+        sections: pairs of a heading and Markdown text.
 
     >>> card = Card(license="mit", data="digits", metrics=(Metric("accuracy", 0.9),))
     >>> print(card.text("fast", "mode", "A mode.").splitlines()[2])
@@ -68,13 +68,13 @@ class Card:
     sections: tuple[tuple[str, str], ...] = ()
 
     def text(self, place: str, kind: str, described: str, *, needs_net: bool = False) -> str:
-        """The whole file.
+        """The text of README.md.
 
         Args:
-            place: what `modebridge.load` is given: a name on the hub, or of a folder.
-            kind: of the object.
-            described: the object in its own words.
-            needs_net: whether the user must bring the network.
+            place: argument of `modebridge.load`: a name on the hub, or a folder.
+            kind: kind of the object.
+            described: description of the object.
+            needs_net: whether users must pass the network.
         """
         header = {
             "library_name": "modebridge",
@@ -89,11 +89,11 @@ class Card:
         code = USAGE[kind].format(place=json.dumps(place), net=net)
         loading = f"```python\nimport modebridge as mb\n\n{code}\n```\n\n`pip install 'modebridge[hub]'` installs it."
         if needs_net:
-            loading += " `net` is your own module of the architecture that was saved: only its weights are stored here."
-        licence = (
-            f"The weights are under `{self.license}`." if self.license else "No licence was given for the weights."
+            loading += " `net` is a module of the architecture that was saved: only its weights are stored here."
+        license = (
+            f"The weights are under `{self.license}`." if self.license else "No license was given for the weights."
         )
-        sections = (*self.sections, ("Load it", loading), ("Licence", f"{licence} modebridge itself is Apache-2.0."))
+        sections = (*self.sections, ("Load it", loading), ("License", f"{license} modebridge itself is Apache-2.0."))
         body = "\n\n".join(f"## {heading}\n\n{text.strip()}" for heading, text in sections)
         title = place.rsplit("/", 1)[-1]
         about = "\n\n".join(text.strip() for text in (self.about, described) if text)
@@ -107,7 +107,7 @@ class Card:
         ]
         if not metrics:
             return []
-        data = self.data or "not named"
+        data = self.data or "unnamed"
         result = {
             "task": {"type": self.pipeline_tag or "other"},
             "dataset": {"type": _slug(self.datasets[0] if self.datasets else data), "name": data, "split": self.split},
@@ -117,7 +117,7 @@ class Card:
 
 
 def _slug(name: str) -> str:
-    """A name as the hub writes identifiers; those of the hub stay as they are.
+    """A name as an identifier of the hub; identifiers stay unchanged.
 
     >>> _slug("UCI digits"), _slug("uoft-cs/cifar10")
     ('uci-digits', 'uoft-cs/cifar10')
@@ -126,7 +126,7 @@ def _slug(name: str) -> str:
 
 
 def _yaml(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Lines of YAML; texts and numbers as JSON writes them, which YAML understands."""
+    """Lines of YAML; strings and numbers are written as JSON, which is valid YAML."""
     for key, item in value.items():
         if isinstance(item, Mapping):
             yield f"{indent}{key}:"
@@ -145,6 +145,6 @@ def _yaml(value: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 
 
 def _scalar(value: object) -> str:
-    # Pairs of \\u escapes are two characters to YAML, and characters that are no text must be escaped.
+    # YAML reads a surrogate pair of \\u escapes as two characters, and control characters must be escaped.
     text = json.dumps(value, ensure_ascii=False)
     return re.sub("[\x7f-\x9f\u2028\u2029\ufeff]", lambda match: f"\\u{ord(match[0]):04x}", text)

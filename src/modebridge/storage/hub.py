@@ -1,4 +1,4 @@
-"""Stored folders on the Hugging Face hub; its library is only imported when a name on the hub is used."""
+"""Stored folders on the Hugging Face Hub; its library is imported only when a name on the hub is used."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
 def find_folder(place: Place, revision: str | None = None) -> Path:
-    """The folder at a path, or else a name on the hub, downloaded into the hub's own cache.
+    """The folder at a path, or a repository of the hub, downloaded to the hub's cache.
 
     Args:
-        place: a path that exists wins over "OWNER/NAME" on the hub.
-        revision: of the hub: a branch, tag or commit; None for its main branch.
+        place: a path, or "OWNER/NAME" on the hub; a path that exists takes precedence.
+        revision: a branch, tag or commit on the hub; None for the main branch.
     """
     folder = local(place)
     if _exists(folder):
         if revision is not None:
             raise ModebridgeError(
-                f"Expected revision for names on the hub only, but '{folder}' is a path that exists; leave it out."
+                f"Expected revision only for names on the hub, but '{folder}' is a local path; leave it out."
             )
         return folder
     if not isinstance(place, str) or not _REPO.fullmatch(place):
         raise ModebridgeError(
-            f"Expected '{folder}' to be a folder written by save, or OWNER/NAME on the Hugging Face hub, but there is "
-            "none; check the path."
+            f"Expected '{folder}' to be a folder written by save, or OWNER/NAME on the Hugging Face Hub, but it "
+            "does not exist; check the path."
         )
     return download(place, revision)
 
 
 def download(repo: str, revision: str | None = None) -> Path:
-    """A repository of the hub in the hub's own cache.
+    """Download a repository of the hub to the hub's cache.
 
     Args:
         repo: "OWNER/NAME".
-        revision: a branch, tag or commit; None for its main branch.
+        revision: a branch, tag or commit; None for the main branch.
     """
-    hub = _library(f"'{repo}', which is no folder here")
+    hub = _library(f"'{repo}', which is not a local folder")
     try:
         return Path(
             hub.snapshot_download(repo, revision=revision, allow_patterns=list(FILES), library_name="modebridge")
         )
-    except Exception as error:  # no network, no such name, no right to read it: the hub's own words are long
+    except Exception as error:  # no network, no such name, no permission: the hub's messages are long
         at = f" at revision '{revision}'" if revision else ""
         raise ModebridgeError(
-            f"Expected '{repo}'{at} to be a folder here or a repository on the Hugging Face hub, but got "
+            f"Expected '{repo}'{at} to be a local folder or a repository on the Hugging Face Hub, but got "
             f"{type(error).__name__}: '{first_line(error)}'; check the name, the network and your login."
         ) from error
 
 
 def upload(folder: Path, repo: str, *, private: bool | None = None, token: str | None = None) -> str:
-    """Upload a stored folder as one commit; creates the repository where there is none.
+    """Upload a stored folder as one commit; creates the repository if it does not exist.
 
     Args:
-        folder: of `write_folder`.
+        folder: written by `write_folder`.
         repo: "OWNER/NAME".
-        private: of a repository that is created; None for the owner's default.
-        token: of the hub; None for the one of `hf auth login` or HF_TOKEN.
+        private: visibility of a new repository; None for the owner's default.
+        token: access token of the hub; None for the one of `hf auth login` or HF_TOKEN.
 
     Returns:
         The address of the repository.
@@ -76,7 +76,7 @@ def upload(folder: Path, repo: str, *, private: bool | None = None, token: str |
         api = hub.HfApi(token=token, library_name="modebridge")
         address = api.create_repo(repo, private=private, exist_ok=True)
         added = [hub.CommitOperationAdd(name, folder / name) for name in FILES if (folder / name).is_file()]
-        # One commit: no reader finds new weights beside an old config.json.
+        # One commit: no reader gets new weights with an old config.json.
         api.create_commit(repo, added, commit_message="Upload with modebridge")
     except Exception as error:
         raise ModebridgeError(
@@ -87,7 +87,7 @@ def upload(folder: Path, repo: str, *, private: bool | None = None, token: str |
 
 
 def check_repo(repo: str) -> None:
-    """Refuse a text that is no name on the hub."""
+    """Raise an error if `repo` is not a valid name on the hub."""
     if not _REPO.fullmatch(repo):
         raise ModebridgeError(
             f"Expected a name on the hub to be OWNER/NAME, but got '{repo[:100]}'; use letters, digits, '-', '_', '.'."
@@ -97,7 +97,7 @@ def check_repo(repo: str) -> None:
 def _exists(folder: Path) -> bool:
     try:
         return folder.exists()
-    except OSError:  # too long a name, or a folder that may not be looked into
+    except OSError:  # the name is too long, or there is no permission
         return False
 
 

@@ -1,4 +1,4 @@
-"""What an object consists of once it is stored: plain data and tensors by name."""
+"""A stored object in parts: plain data, and tensors by name."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Parts:
     """A stored object.
 
     Args:
-        kind: the name of its class in files, such as "mode".
-        config: all of it that is not tensors, as JSON can hold it.
-        tensors: by name.
+        kind: name of its class in files, such as "mode".
+        config: everything that is not a tensor, in types of JSON.
+        tensors: tensors by name.
     """
 
     kind: str
@@ -31,7 +31,7 @@ class Parts:
     tensors: Params
 
     def below(self, prefix: str) -> dict[str, Tensor]:
-        """The tensors whose names start with "PREFIX.", without it and in their order.
+        """The tensors whose names start with "PREFIX.", without the prefix and in order.
 
         >>> Parts("mode", {}, {"params.w": Tensor(), "buffers.n": Tensor()}).below("params")
         {'w': tensor([])}
@@ -40,7 +40,7 @@ class Parts:
         return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
 
     def count(self, name: str) -> int:
-        """How many of something there are; a few bytes of a file cannot ask for millions."""
+        """A count in `config`, limited so that a small file cannot request millions of parts."""
         value = self.config[name]
         if not isinstance(value, int) or not 0 <= value <= MOST:
             raise ValueError(f"{str(value)[:80]} {name}")
@@ -53,21 +53,21 @@ class Parts:
 
 @dataclass
 class Given:
-    """What a user gives to loading because no file of data can hold it.
+    """Modules that the user passes when loading, because files hold no code.
 
     Args:
-        net: the network of an ensemble.
-        bodies: the user's own modules inside bridges, in the order of the bridges.
+        net: network of an ensemble.
+        bodies: custom bodies of bridges, in the order of the bridges.
     """
 
     net: nn.Module | None = None
     bodies: list[nn.Module] = field(default_factory=list)
 
     def body(self, bridge: str, class_name: str) -> nn.Module:
-        """The next of the bodies."""
+        """Take the next body."""
         if not self.bodies:
             raise ModebridgeError(
-                f"Expected a body for '{bridge}', because its {class_name} is a module of your own and only its "
+                f"Expected a body for '{bridge}', because its {class_name} is a custom module of which only the "
                 "weights are stored, but got none; pass bodies=[...], one module per such bridge."
             )
         return self.bodies.pop(0)

@@ -1,4 +1,4 @@
-"""Modules of our own that a file can describe: by the name of their class and the arguments they were built with."""
+"""Modules that a file can describe by class name and constructor arguments."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ M = TypeVar("M", bound=type[nn.Module])
 ARGUMENTS = "_built_with"
 
 CLASSES: dict[str, type[nn.Module]] = {}
-"""What files may name: nothing else is ever built from them."""
+"""Classes that files may name; nothing else is ever built."""
 
 
 def named(cls: M) -> M:
-    """Let files name a class, as an argument of others."""
+    """Allow files to name a class, as an argument of other classes."""
     CLASSES[cls.__name__] = cls
     return cls
 
@@ -37,9 +37,9 @@ named(BottleneckBlock)
 
 
 def rebuildable(cls: M) -> M:
-    """Let files describe the modules of a class: they remember their arguments, except generators.
+    """Allow files to describe modules of a class: their constructor arguments are recorded, except generators.
 
-    An argument that is a module must be kept as the attribute of the same name.
+    An argument that is a module must be an attribute of the same name.
     """
     build: Any = cls.__init__
     signature = inspect.signature(build)
@@ -60,7 +60,7 @@ def rebuildable(cls: M) -> M:
 
 
 def describe(module: nn.Module) -> dict[str, Any] | None:
-    """A module as JSON; None where it is not one that can be built again, or has been changed since it was built."""
+    """A module as JSON; None if it cannot be rebuilt, or was changed after it was built."""
     description = _described(module)
     if description is None:
         return None
@@ -75,27 +75,27 @@ def describe(module: nn.Module) -> dict[str, Any] | None:
 
 
 def rebuild(description: Mapping[str, Any], tensors: Params) -> nn.Module:
-    """A module from its description, to be filled with tensors; it is no larger than they are.
+    """Build a module from its description, to be filled with `tensors`; a different size is refused.
 
     Args:
-        description: from `describe`, by way of JSON.
-        tensors: all that it will hold.
+        description: from `describe`, read from JSON.
+        tensors: all of its tensors.
     """
     with torch.device("meta"):
         planned = _rebuild(description, len(tensors))
     if {name: tensor.shape for name, tensor in _tensors(planned)} != {n: tensor.shape for n, tensor in tensors.items()}:
-        raise ValueError("another module than its tensors are of")
+        raise ValueError("a module that does not match its tensors")
     with seeds.borrowed(0):
         return _rebuild(description)
 
 
 def fill(module: nn.Module, tensors: Params, what: str) -> None:
-    """Give a module other tensors, with their types and memory orders; tied ones stay tied.
+    """Replace the tensors of a module, with their types and memory orders; tied tensors stay tied.
 
     Args:
-        module: changed in place; what `tensors` does not name keeps its own.
-        tensors: by name.
-        what: what the module is, for the sentence where they do not fit.
+        module: modified in place; tensors that are not in `tensors` are kept.
+        tensors: new tensors by name.
+        what: description of the module, for error messages.
     """
     own = dict(_tensors(module))
     for name, tensor in tensors.items():
@@ -103,13 +103,13 @@ def fill(module: nn.Module, tensors: Params, what: str) -> None:
             got = f"shape {tuple(own[name].shape)}" if name in own else "no such tensor"
             raise ModebridgeError(
                 f"Expected {what} to have '{name}' of shape {tuple(tensor.shape)}, as the stored weights do, but got "
-                f"{got}; give the architecture that was saved."
+                f"{got}; pass the architecture that was saved."
             )
     _take(module, tensors)
 
 
 def _rebuild(description: Mapping[str, Any], most: int | None = None) -> nn.Module:
-    """A module from its description, with at most so many layers: a few bytes could ask for millions."""
+    """Build a module with at most `most` layers, since a few bytes could request millions."""
     cls = CLASSES[description["class"]]
     arguments = dict(description["arguments"])
     for name, value in arguments.items():

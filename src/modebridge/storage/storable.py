@@ -1,4 +1,4 @@
-"""What every object that can be stored has: save, and its like on the hub."""
+"""Base class of objects that can be saved and shared on the hub."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ __all__ = ["Storable"]
 
 
 class Storable:
-    """A subclass says what it consists of (`to_parts`) and how it is put together again (`from_parts`).
+    """Base class with `save`, `push_to_hub` and `from_pretrained`; subclasses define `to_parts` and `from_parts`.
 
-    Files hold data only: tensors, numbers and text. Loading never runs code of a file.
+    Files hold only data: tensors, numbers and text. Loading never runs code from a file.
     """
 
     stored_as: ClassVar[str]
-    """The name of the class in files."""
+    """Name of the class in files."""
 
     def to_parts(self) -> Parts:
-        """All of it, as data and tensors."""
+        """Split the object into plain data and tensors."""
         raise NotImplementedError
 
     @classmethod
     def from_parts(cls, parts: Parts, given: Given) -> Self:
-        """The object again."""
+        """Rebuild the object."""
         raise NotImplementedError
 
     def save(self, path: Place, **how: Any) -> None:
-        """Write it as a folder of `config.json` and `model.safetensors`, which `modebridge.load` reads.
+        """Write a folder with `config.json` and `model.safetensors`, which `modebridge.load` reads.
 
-        The folder appears whole or not at all, and an earlier object in it is replaced. Tensors come back to the last
-        bit, on the CPU.
+        The folder is written completely or not at all; an earlier object in it is replaced. Tensors are restored bit
+        for bit, on the CPU.
 
         Args:
-            path: the folder.
-            how: of a `BridgedEnsemble` only, `net="timm:MODEL(option=value, ...)"` or `"torchvision:MODEL(...)"`: how
-                its network is built, where that is not found out. The paper's networks, and those of timm with the
-                usual options, need none. The module of any other network is given when loading.
+            path: folder to write.
+            how: for a `BridgedEnsemble` only: `net="timm:MODEL(option=value, ...)"` or `"torchvision:MODEL(...)"`
+                tells how its network is built. It is detected for the paper's networks and those of timm with the
+                usual options. For any other network, pass the module when loading.
         """
         write_folder(path, self._parts(how))
 
     def save_pretrained(self, folder: Place, *, card: Card | None = None, place: str = "", **how: Any) -> Path:
-        """The same with README.md, a model card in the form of the Hugging Face hub.
+        """Like `save`, with README.md, a model card for the Hugging Face Hub.
 
         Args:
-            folder: to be written.
-            card: scores, data and licence, which the object does not know.
-            place: its future name on the hub, for the card; that of the folder by default.
+            folder: folder to write.
+            card: scores, data and license, which the object does not have.
+            place: future name on the hub, for the card; the name of the folder by default.
             how: see `save`.
         """
         parts = self._parts(how)
@@ -78,13 +78,13 @@ class Storable:
         token: str | None = None,
         **how: Any,
     ) -> str:
-        """Upload what `save_pretrained` writes to the Hugging Face hub; gives the address.
+        """Upload what `save_pretrained` writes to the Hugging Face Hub, and return its address.
 
         Args:
-            repo: "OWNER/NAME"; created where there is none.
+            repo: "OWNER/NAME"; created if it does not exist.
             card: see `save_pretrained`.
-            private: of a repository that is created; None for the owner's default.
-            token: of the hub; None for the one of `hf auth login` or HF_TOKEN.
+            private: visibility of a new repository; None for the owner's default.
+            token: access token of the hub; None for the one of `hf auth login` or HF_TOKEN.
             how: see `save`.
         """
         check_repo(repo)
@@ -101,7 +101,7 @@ class Storable:
         net: nn.Module | None = None,
         bodies: Sequence[nn.Module] = (),
     ) -> Self:
-        """`modebridge.load` for one class; the arguments are those of that function."""
+        """`modebridge.load`, with a check that the object is of this class; same arguments."""
         folder = find_folder(place, revision)
         parts = read_folder(folder)
         if parts.kind != cls.stored_as:
@@ -112,12 +112,12 @@ class Storable:
 
     @classmethod
     def restored(cls, parts: Parts, given: Given, folder: Path) -> Self:
-        """The object of some parts; what is wrong with them becomes one sentence.
+        """Rebuild the object; invalid parts raise a `ModebridgeError`.
 
         Args:
-            parts: from a file, so anything can be wrong with them.
-            given: what the user gives.
-            folder: where they come from.
+            parts: parts from a file, which may be invalid in any way.
+            given: modules passed by the user.
+            folder: folder of the file.
         """
         try:
             restored = cls.from_parts(parts, given)
@@ -130,7 +130,7 @@ class Storable:
             ) from error
         if given.bodies:
             raise ModebridgeError(
-                f"Expected bodies only for bridges whose body is a module of your own, but got {len(given.bodies)} too "
+                f"Expected bodies only for bridges with a custom body, but got {len(given.bodies)} too "
                 "many; leave them out."
             )
         return restored
@@ -138,7 +138,7 @@ class Storable:
     def _parts(self, how: dict[str, Any]) -> Parts:
         if "stored_as" not in vars(type(self)):
             raise ModebridgeError(
-                f"Expected an object of a class that modebridge can load, but got {type(self).__name__}, a class of "
-                "your own; save the modes it is made of instead."
+                f"Expected an object of a class that modebridge can load, but got {type(self).__name__}, a "
+                "custom class; save its modes instead."
             )
         return self.to_parts(**how)

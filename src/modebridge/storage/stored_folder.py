@@ -1,4 +1,4 @@
-"""The file format: a folder of config.json and model.safetensors, written whole or not at all; no code is ever read."""
+"""The file format: a folder with config.json and model.safetensors, written atomically and without any code."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ Place = str | os.PathLike[str]
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 
 FORMAT = 1
-"""Goes up when a reader of the old folders could not read the new ones."""
+"""Increased when older versions cannot read new folders."""
 
 LIBRARY = "modebridge"
 
 NEW = ".new"
-"""Ends the names of files that are being written."""
+"""Suffix of files that are being written."""
 
 MOST = 2**26
-"""Bytes of a config.json, by which it is told from something else."""
+"""Maximum size of config.json in bytes; a larger file is something else."""
 
 CHUNK = 2**20
 
 
 def write_folder(path: Place, parts: Parts, card: str | None = None) -> Path:
-    """Write an object as a folder; an earlier one there is replaced, other files in the folder stay.
+    """Write an object as a folder; an earlier object is replaced, other files in the folder stay.
 
-    The weights are replaced first, then config.json, which knows their hash. If a program is killed in between,
-    `read_folder` finds the new config.json under its passing name, so the folder always holds one of the two objects.
+    The weights are replaced first, then config.json, which holds their hash. If the program is killed in between,
+    `read_folder` finds the new config.json under its temporary name, so the folder always holds one of the two objects.
 
     Args:
-        path: the folder; created where it does not exist, and its parents.
+        path: the folder; created with its parents if needed.
         parts: the object.
-        card: the text of README.md; None leaves that file alone.
+        card: text of README.md; None leaves that file alone.
     """
     folder = _target(path)
     tensors = {name: _plain(name, tensor) for name, tensor in parts.tensors.items()}
@@ -68,16 +68,16 @@ def write_folder(path: Place, parts: Parts, card: str | None = None) -> Path:
         _remove_empty(created)
         if isinstance(error, ModebridgeError) or not isinstance(error, Exception):
             raise
-        way_out = "make room, or choose another place" if isinstance(error, OSError) else "choose another place"
-        raise ModebridgeError(f"Expected to write '{folder}', but got '{first_line(error)}'; {way_out}.") from error
+        hint = "check space and permissions, or choose another folder"
+        raise ModebridgeError(f"Expected to write '{folder}', but got '{first_line(error)}'; {hint}.") from error
     return folder
 
 
 def read_folder(path: Place) -> Parts:
-    """The object in a folder, if it is to the last bit the one that was written."""
+    """Read the object in a folder, and verify it against its hashes."""
     folder = local(path)
     if not folder.is_dir():
-        got = "it is a file" if folder.exists() else "there is none"
+        got = "it is a file" if folder.exists() else "it does not exist"
         raise ModebridgeError(f"Expected '{folder}' to be a folder written by save, but {got}; check the path.")
     try:
         weights = _checked_file(folder, WEIGHTS) if (folder / CONFIG).exists() else folder / WEIGHTS
@@ -87,7 +87,7 @@ def read_folder(path: Place) -> Parts:
             config = _read_config(folder, f"{CONFIG}{NEW}")  # the writer was killed before its last step
     except OSError as error:
         raise ModebridgeError(
-            f"Expected '{folder}' to be readable, but got '{error.strerror or error}'; check who may read it."
+            f"Expected '{folder}' to be readable, but got '{error.strerror or error}'; check its permissions."
         ) from error
     if config["sha256"] != digest:
         pointer = weights.stat().st_size < 1024 and weights.read_bytes().startswith(b"version https://git-lfs")
@@ -99,7 +99,7 @@ def read_folder(path: Place) -> Parts:
         strides = config["strides"]
         tensors = {name: _in_memory(stored[name], strides.get(name)) for name in config["tensors"]}
         return Parts(str(config["kind"]), dict(config["object"]), tensors)
-    except Exception as error:  # written by hand, and sealed: anything can be wrong with it
+    except Exception as error:  # a file made by hand with valid hashes can still be wrong in any way
         raise ModebridgeError(
             f"Expected '{folder}' to hold the tensors that its config.json names, but got '{first_line(error)}'; "
             "save or download it again."
@@ -107,13 +107,13 @@ def read_folder(path: Place) -> Parts:
 
 
 def copy_folder(source: Path, path: Place) -> Path:
-    """Copy a stored folder and its README.md after checking that it is whole; gives the new folder."""
+    """Verify a stored folder, and copy it with its README.md; returns the new folder."""
     card = source / CARD
     return write_folder(path, read_folder(source), card.read_text(encoding="utf-8") if card.is_file() else None)
 
 
 def local(path: Place) -> Path:
-    """A path that a user gives; "~" is the home, and an empty one would be the current folder."""
+    """A path given by a user, with "~" expanded; an empty one is refused, since it would be the current folder."""
     try:
         text = os.fspath(path)
         if not text or "\0" in text:
@@ -124,7 +124,7 @@ def local(path: Place) -> Path:
 
 
 def _target(path: Place) -> Path:
-    """The folder to write to; refuses to replace what we have not written."""
+    """The folder to write to; files that modebridge has not written are not replaced."""
     folder = local(path)
     try:
         if folder.exists() and not folder.is_dir():
@@ -134,11 +134,11 @@ def _target(path: Place) -> Path:
         if os.path.lexists(config):
             foreign = not config.is_file() or f'"{LIBRARY}"' not in config.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise ModebridgeError(f"Expected to write '{folder}', but got '{error}'; choose another place.") from error
+        raise ModebridgeError(f"Expected to write '{folder}', but got '{error}'; choose another folder.") from error
     if foreign:
         raise ModebridgeError(
             f"Expected '{folder}' to be new or written by modebridge, but it holds a {CONFIG} or {WEIGHTS} of "
-            "something else; choose another folder."
+            "another program; choose another folder."
         )
     return folder
 
@@ -149,7 +149,7 @@ def _config(parts: Parts, digest: str) -> str:
         "library": LIBRARY,
         "format": FORMAT,
         "kind": parts.kind,
-        "version": sys.modules[LIBRARY].__version__,  # not imported: the package's root is above every layer
+        "version": sys.modules[LIBRARY].__version__,  # not imported: the root of the package is above every layer
         "object": parts.config,
         "tensors": list(parts.tensors),
         "strides": strides,
@@ -175,8 +175,8 @@ def _read_config(folder: Path, name: str) -> dict[str, Any]:
         raise ModebridgeError(f"Expected '{file}' to be JSON, but it is damaged; {again}.") from None
     if not isinstance(config, dict) or config.get("library") != LIBRARY or "format" not in config:
         raise ModebridgeError(
-            f"Expected '{file}' to be written by modebridge, but it is of something else; checkpoints of other "
-            "libraries are read by modebridge.load_mode."
+            f"Expected '{file}' to be written by modebridge, but it is not; read checkpoints of other "
+            "libraries with modebridge.load_mode."
         )
     version = config["format"]
     if isinstance(version, int) and version > FORMAT:
@@ -194,14 +194,14 @@ def _checked_file(folder: Path, name: str) -> Path:
         return file
     if name == CONFIG and (folder / "recipe.toml").exists():
         raise ModebridgeError(
-            f"Expected '{folder}' to be written by save, but it is a run folder; make one of it: "
+            f"Expected '{folder}' to be written by save, but it is a run folder; convert it: "
             f"modebridge push {folder} --folder DIR"
         )
     raise ModebridgeError(f"Expected '{folder}' to be written by save, but it has no {name}; check the path.")
 
 
 def _seal(config: Mapping[str, Any]) -> str:
-    """A hash over everything but the seal, whatever the order."""
+    """A hash of everything but the seal, independent of the order."""
     rest = {key: value for key, value in config.items() if key != "seal"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -215,7 +215,7 @@ def _digest(file: Path) -> str:
 
 
 def _settle(files: list[Path]) -> None:
-    """Put files in their places, in order, once all of them are on the disk."""
+    """Rename files to their final names, in order, once all of them are on disk."""
     for file in files:
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
@@ -232,7 +232,7 @@ def _remove_empty(folders: list[Path]) -> None:
 
 
 def _plain(name: str, tensor: Tensor) -> Tensor:
-    """A copy of its own on the CPU: tensors that share memory are stored one by one."""
+    """A separate copy on the CPU: tensors that share memory are stored one by one."""
     if not isinstance(tensor, Tensor):
         raise ModebridgeError(
             f"Expected '{name}' to be a tensor, but got {type(tensor).__name__}; remove the extra state of that module."
@@ -247,13 +247,13 @@ def _plain(name: str, tensor: Tensor) -> Tensor:
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...] | None:
-    """The memory order of a dense tensor where it is not the usual one: convolutions round differently by it."""
+    """The strides of a dense tensor unless they are the default: rounding of convolutions depends on them."""
     dense = torch.empty_like(tensor, device="meta").stride()
     return dense if dense != torch.empty(tensor.shape, device="meta").stride() else None
 
 
 def _in_memory(tensor: Tensor, strides: list[int] | None) -> Tensor:
-    """A copy that does not depend on the file any more, in its memory order."""
+    """A copy that does not depend on the file, with the given strides."""
     if strides is None:
         return tensor.clone()
     dense = 1
