@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from abc import ABC, abstractmethod
+from importlib import import_module
 from typing import Any
 
 from rich.console import Console
@@ -84,8 +85,7 @@ class NotebookScreen(Screen):
 
     def refresh(self) -> None:
         """Replace the line."""
-        from IPython.display import display
-
+        display: Any = import_module("IPython.display").display  # untyped where it is installed
         with self._console.capture() as line:
             self._console.print(self._bars.get_renderable())
         data = {"text/plain": line.get().rstrip()}
