@@ -94,6 +94,7 @@ def use(python: Path, place: Path, version: str) -> None:
     for command in ((program,), (python, "-m", "modebridge")):
         answer = run(*command, "--version", place=place)
         expect((answer.stdout, answer.stderr) == (f"{version}\n", ""), f"--version to print {version} and nothing else")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # users have it seldom; with it everything is compiled each time
     times = sorted(_seconds(program, "--help", place=place) for _ in range(5))
     say(f"modebridge --help: {times[2]:.2f} s (the median of five; the fastest {times[0]:.2f} s)")
 
