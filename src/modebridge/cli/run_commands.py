@@ -124,9 +124,10 @@ def run(
     )
     console.print(terminal_table(result.rows, title))
     console.print(summary(result.rows))
-    seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
-    cores = plural(torch.get_num_threads(), "core")
-    console.print(f"Time: {seconds}; {engine.device.type}, {cores}, torch {torch.__version__}.")
+    if result.seconds:
+        seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
+        cores = plural(torch.get_num_threads(), "core")
+        console.print(f"Time: {seconds}; {engine.device.type}, {cores}, torch {torch.__version__}.")
     if page.is_file():
         console.print(f"Report: {page}", soft_wrap=True)
 
