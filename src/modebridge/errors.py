@@ -37,13 +37,14 @@ def near(name: str, known: Iterable[str], most: int = 5) -> str:
     return f"did you mean {' or '.join(filter(None, (', '.join(close[:-1]), close[-1])))}?"
 
 
-def plural(count: int, noun: str) -> str:
+def plural(count: float, noun: str) -> str:
     """A count with its noun.
 
     >>> plural(1, "core"), plural(2, "core")
     ('1 core', '2 cores')
     """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    number = f"{count:g}" if isinstance(count, float) else str(count)
+    return f"{number} {noun}" if count == 1 else f"{number} {noun}s"
 
 
 def first_line(error: BaseException, most: int = 200) -> str:

@@ -9,6 +9,7 @@ from typing import Self
 
 from modebridge import seeds
 from modebridge.bridges import Kind
+from modebridge.errors import plural
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Context
 from modebridge.members.curve_member import PointMember, load_curve, point_artefacts
@@ -167,5 +168,5 @@ class BridgeMember(SmallNetwork):
 
 def row_name(base: str, count: int, kind: str, size: str, recipe: Recipe) -> str:
     """The name of an ensemble with bridges in tables; the first size of a recipe is omitted."""
-    name = f"{base} + {count} bridge{'s' if count > 1 else ''} {kind}"
+    name = f"{base} + {plural(count, 'bridge')} {kind}"
     return name if size == recipe.sizes[0] else f"{name}, {size}"

@@ -9,6 +9,7 @@ from typing import Self
 
 from modebridge import seeds
 from modebridge.bridges import Target, curve_target, ensemble_target, label_target, mode_target
+from modebridge.errors import plural
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Context
 from modebridge.members.curve_member import PointMember, load_curve
@@ -164,6 +165,6 @@ class HeadsMember(Method, SmallNetwork):
 
 def _row_name(member: HeadsMember, recipe: Recipe) -> str:
     count = member.heads(recipe)
-    name = f"DE-1 + {count} head{'s' if count > 1 else ''} ({', '.join(member.parts)})"
+    name = f"DE-1 + {plural(count, 'head')} ({', '.join(member.parts)})"
     size = "" if member.size == recipe.sizes[0] else f", {member.size}"
     return name + size + (f", on mode {member.i}" if member.i else "")

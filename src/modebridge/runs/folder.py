@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from modebridge import trees
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 from modebridge.runs.artefact_files import FILES, read_artefact, stamp_of
 from modebridge.runs.epoch_files import EpochFiles
 from modebridge.runs.manifest import MANIFEST, RECIPE, LooseFiles, writable
@@ -274,5 +274,5 @@ def machine() -> dict[str, str]:
         "modebridge": modebridge.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "machine": f"{gpu + ', ' if gpu else ''}{cores} core{'s' if cores > 1 else ''}, {platform.machine()}",
+        "machine": f"{gpu + ', ' if gpu else ''}{plural(cores, 'core')}, {platform.machine()}",
     }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from modebridge.data import ImageSet, Splits
-from modebridge.errors import ModebridgeError, first_line
+from modebridge.errors import ModebridgeError, first_line, plural
 from modebridge.members import Made
 from modebridge.recipes import Recipe
 from modebridge.runs.executor import Executor, Orders
@@ -124,7 +124,7 @@ class OnRay(Executor):
             self._warm = [self._ray.remote(warm_up).options(num_cpus=1).remote() for _ in range(self._cores)]
         total = {kind: sum(node.get(kind, 0.0) for node in nodes) for kind in ("CPU", "GPU")}
         self.about = (
-            f"{_counted(len(nodes), 'node')}, {_counted(total['CPU'], 'core')}, {_counted(total['GPU'], 'GPU')}; "
+            f"{plural(len(nodes), 'node')}, {plural(total['CPU'], 'core')}, {plural(total['GPU'], 'GPU')}; "
             f"stages run on {self.device}"
         )
         """A description of the cluster."""
@@ -256,10 +256,6 @@ class OnRay(Executor):
     def _show(self, states: Mapping[str, StageState]) -> None:
         if self.watch is not None:
             self.watch(list(states.values()))
-
-
-def _counted(number: float, noun: str) -> str:
-    return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def _fits(splits: Splits) -> bool:

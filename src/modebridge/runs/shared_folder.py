@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from modebridge.ensembles import BridgedEnsemble, Mean
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 from modebridge.evaluate import Answers, Combined, dee
 from modebridge.members import Blueprint, row_plans
 from modebridge.recipes import DataFacts, Recipe
@@ -116,9 +116,9 @@ def _stored_name(ensemble: BridgedEnsemble, blueprint: Blueprint) -> str | None:
 
 def _about(ensemble: BridgedEnsemble, combined: Combined, title: str) -> str:
     networks, bridges = len(ensemble.bases), len(ensemble.bridges)
-    parts = f"{networks} network{'s' if networks > 1 else ''}"
+    parts = plural(networks, "network")
     if bridges:
-        parts += f" and {bridges} bridge{'s' if bridges > 1 else ''}"
+        parts += f" and {plural(bridges, 'bridge')}"
     return (
         f"An ensemble of {parts}, trained on {title}. On the test split: {100 * combined.accuracy:.2f} % accuracy and "
         f"a calibrated NLL of {combined.nll:.4f}, at x{combined.relative_flops:.3f} of one network's FLOPs."
