@@ -38,7 +38,8 @@ def numbers(text: str) -> list[int]:
 
 
 def chosen(only: str, scene: Scene) -> dict[str, Variant]:
-    names = CANDIDATES if only == "candidates" else [name.strip() for name in only.split(",") if name.strip()]
+    given = [name.strip() for name in only.split(",") if name.strip()]
+    names = [name for part in given for name in (CANDIDATES if part == "candidates" else (part,))]
     variants = choose(names, scene)
     left_out = [name for name in names or VARIANTS if name not in variants]
     if left_out:
@@ -51,7 +52,8 @@ def run_digits(given: argparse.Namespace) -> None:
         start = time.perf_counter()
         bench = digits(seed, given.cache, given.epochs, lambda regime: None)
         ready = time.perf_counter()
-        bench.run(chosen(given.only, bench.scene), {"data": "digits", "seed": seed}, given.out)
+        for _ in bench.passes(chosen(given.only, bench.scene), {"data": "digits", "seed": seed}, given.out):
+            pass
         print(
             f"seed {seed}: {ready - start:.0f} s for modes, curves and student, "
             f"{time.perf_counter() - ready:.0f} s for {len(bench.spent)} bridges",
@@ -82,10 +84,14 @@ def run_cifar10(given: argparse.Namespace) -> None:
             bench.config = replace(bench.config, epochs=affordable(given.rates, variants, hold.left - 60, bench))
         passes = {str(regime): len(parts) for regime, parts in parts_of(variants).items()}
         hold.say(f"seed {seed}: {bench.config.epochs} epochs of {passes} bridges; {hold.left:.0f} s left")
-        bench.run(variants, {"data": "cifar10", "seed": seed}, given.out)
-        hold.save({f"{seed}-{k}": logits for k, logits in enumerate(bench.logits.values())})
-        (folder / f"{seed}-members.json").write_text(json.dumps(list(bench.logits), indent=1))
-        hold.say(f"seed {seed} done")
+        for bridges in bench.passes(variants, {"data": "cifar10", "seed": seed}, given.out):
+            # Half of the candidates are there if the time runs out.
+            files = {name: f"{seed}-{k}" for k, name in enumerate(bench.logits)}
+            (folder / f"{seed}-members.json").write_text(json.dumps({n: name for name, n in files.items()}, indent=1))
+            hold.save({files[name]: logits for name, logits in bench.logits.items()})
+            for name, bridge in bridges.items():
+                hold.save_weights(files[name], dict(bridge.named_parameters()), dict(bridge.named_buffers()))
+            hold.say(f"seed {seed}: {len(bridges)} bridges saved, {hold.left:.0f} s left")
 
 
 def affordable(rates: Path, variants: dict[str, Variant], seconds: float, bench: Bench) -> int:
@@ -102,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for verb in ("digits", "cifar10"):
         sub = verbs.add_parser(verb)
         sub.add_argument("--out", type=Path, required=True)
-        sub.add_argument("--only", default="", help="names of variants, separated by commas, or `candidates`")
+        sub.add_argument("--only", default="", help="names of variants, separated by commas; `candidates` for all of those")
         sub.add_argument("--epochs", type=int, default=0, help="epochs of bridges; 0 for the recipe's")
         sub.add_argument(
             "--seeds", default="0", help="for example 5, 20,21 or 30-37; with saved modes, the seeds of the bridges"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -92,16 +92,19 @@ class Bench:
             self.spent[name] = seconds, config.epochs
         return bridges
 
-    def run(self, variants: Mapping[str, Variant], facts: Mapping[str, object], file: Path) -> None:
-        """Train and score all variants; records are written to the file after every pass."""
+    def passes(
+        self, variants: Mapping[str, Variant], facts: Mapping[str, object], file: Path
+    ) -> Iterator[dict[str, Bridge]]:
+        """Train and score all variants; the bridges of a pass are returned after its records are in the file."""
         self.run_networks()
         if not any(record["line"] and record.items() >= facts.items() for record in read(file)):
             keep(file, records(self.answers(), {}, facts, self.spent))
         for regime, parts in parts_of(variants).items():
-            self.train_regime(regime, parts)
+            bridges = self.train_regime(regime, parts)
             # With the baseline, which they are compared with per image.
             these = {name: v for name, v in variants.items() if name == BASELINE or v.parts[0].regime == regime}
             keep(file, records(self.answers(), these, facts, self.spent))
+            yield bridges
 
     def answers(self) -> Answers:
         """The logits of all members so far."""

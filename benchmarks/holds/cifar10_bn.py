@@ -5,8 +5,8 @@
     python benchmarks/holds/cifar10_bn.py - OUT --tiny           # a dry run on a CPU
 
 Settings are those of the recipe cifar10-bn with 100 epochs per stage; see cifar10_modes.py for the last 72 images and
-for half precision (batch norm statistics are not rounded). Bridges get more epochs if time is left, up to 200; if time
-is short, all remaining stages get the same share of their epochs. Curves are validated after every epoch with
+for half precision (batch norm statistics are not rounded). If time is short, all remaining stages get the same share of
+their epochs. Curves are validated after every epoch with
 statistics of 5,000 training images; midpoints that are scored and imitated use all training images.
 """
 
@@ -49,24 +49,21 @@ BESIDE = {"curves": 40, "bridges": 35, "students": 75}
 """Seconds of a stage outside its epochs: a longer first epoch, then logits, and the table at the end."""
 RATES = {"modes": 3.0, "curves": 2.4, "bridges": 3.2, "students": 2.9}
 """Measured seconds per epoch, for stages whose warm-up run failed or did not reach a second epoch."""
-MOST_BRIDGE_EPOCHS = 200
 MIXUP = 1.0
 """Mixup of students."""
 
 
 def planned(stage: str, epochs: int, left: float, rates: Mapping[str, float]) -> int:
-    """The epochs of a stage: as requested, fewer if time is short for the remaining stages, more for bridges if not.
+    """The epochs of a stage: as requested, or fewer if time is short for the remaining stages.
 
     >>> rates = {"curves": 2.0, "bridges": 3.0, "students": 3.0}
-    >>> [planned("bridges", 100, left, rates) for left in (410.0, 710.0, 860.0, 2000.0)]
-    [50, 100, 150, 200]
+    >>> [planned("bridges", 100, left, rates) for left in (410.0, 710.0, 2000.0)]
+    [50, 100, 100]
     """
     later = STAGES[STAGES.index(stage) :]
     left -= sum(BESIDE[name] for name in later)
     needed = epochs * sum(rates[name] for name in later)
-    if left < needed:
-        return max(2, int(epochs * left / needed))
-    return epochs if stage != "bridges" else min(MOST_BRIDGE_EPOCHS, epochs + int((left - needed) / rates[stage]))
+    return epochs if left >= needed else max(2, int(epochs * left / needed))
 
 
 class Networks:
