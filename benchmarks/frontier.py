@@ -81,7 +81,7 @@ def run_cifar10(given: argparse.Namespace) -> None:
         )
         variants = chosen(given.only, bench.scene)
         if given.rates is not None:
-            bench.config = replace(bench.config, epochs=affordable(given.rates, variants, hold.left - 60, bench))
+            bench.config = replace(bench.config, epochs=affordable(given.rates, variants, hold.left - 40, bench))
         passes = {str(regime): len(parts) for regime, parts in parts_of(variants).items()}
         hold.say(f"seed {seed}: {bench.config.epochs} epochs of {passes} bridges; {hold.left:.0f} s left")
         for bridges in bench.passes(variants, {"data": "cifar10", "seed": seed}, given.out):
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for verb in ("digits", "cifar10"):
         sub = verbs.add_parser(verb)
         sub.add_argument("--out", type=Path, required=True)
-        sub.add_argument("--only", default="", help="names of variants, separated by commas; `candidates` for all of those")
+        sub.add_argument("--only", default="", help="names of variants, separated by commas; `candidates` for those")
         sub.add_argument("--epochs", type=int, default=0, help="epochs of bridges; 0 for the recipe's")
         sub.add_argument(
             "--seeds", default="0", help="for example 5, 20,21 or 30-37; with saved modes, the seeds of the bridges"

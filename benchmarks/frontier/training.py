@@ -95,16 +95,16 @@ class Bench:
     def passes(
         self, variants: Mapping[str, Variant], facts: Mapping[str, object], file: Path
     ) -> Iterator[dict[str, Bridge]]:
-        """Train and score all variants; the bridges of a pass are returned after its records are in the file."""
+        """Train and score all variants: returns the bridges of each pass, then writes its records to the file."""
         self.run_networks()
         if not any(record["line"] and record.items() >= facts.items() for record in read(file)):
             keep(file, records(self.answers(), {}, facts, self.spent))
         for regime, parts in parts_of(variants).items():
             bridges = self.train_regime(regime, parts)
+            yield bridges
             # With the baseline, which they are compared with per image.
             these = {name: v for name, v in variants.items() if name == BASELINE or v.parts[0].regime == regime}
             keep(file, records(self.answers(), these, facts, self.spent))
-            yield bridges
 
     def answers(self) -> Answers:
         """The logits of all members so far."""

@@ -165,7 +165,8 @@ def main() -> None:
         for k, mode in enumerate(modes):
             hold.save_weights(f"mode-{k}", mode.params, mode.buffers)
         networks.add("modes", {f"mode-{k}": mode for k, mode in enumerate(modes)})
-        networks.table()
+        if not given.modes:
+            networks.table()
 
     curves = {j: BezierCurve(modes[0], modes[j], (modes[j].params,), {0.5: modes[j].buffers}) for j in OTHERS}
     if given.warm in (None, "curves"):
