@@ -68,19 +68,19 @@ def test_one_block_halves_the_map_rather_than_be_narrow():
     """At full size 16 channels, half of the feature's, take 32*16*9*64 + 16*16*9*64 + 32*16*64 + 160 multiply-adds."""
     half = 32 * 16 * 9 * 64 + 16 * 16 * 9 * 64 + 32 * 16 * 64 + 160
     for flops, stride in ((half, 1), (half - 1, 2)):
-        for design in ("shallow", None):
+        for design in ("shallow", "auto"):
             body, counted = body_within((32, 8, 8), "map", 10, "I", flops, design=design)
             (block,) = body.layers
             assert counted <= flops
             assert block.conv1.stride == (stride, stride)
             assert block.conv1.out_channels >= 16
-    tiny, _ = body_within((32, 2, 2), "map", 10, "I", 20_000, design=None)
+    tiny, _ = body_within((32, 2, 2), "map", 10, "I", 20_000, design="auto")
     assert tiny.layers[0].conv1.stride == (1, 1)
 
 
 @pytest.mark.parametrize(("shape", "layout", "flops"), [((32,), "vector", 900), ((32, 8, 8), "map", 900)])
 def test_a_perceptron_where_no_block_fits(shape, layout, flops):
-    chosen, counted = body_within(shape, layout, 10, "I", flops, design=None, seed=0)
+    chosen, counted = body_within(shape, layout, 10, "I", flops, design="auto", seed=0)
     plain, _ = body_within(shape, layout, 10, "I", flops, design="plain", seed=0)
     assert counted <= flops
     assert type(chosen) is type(plain)

@@ -44,7 +44,7 @@ def body_within(
     flops: float,
     *,
     norm: Norm = "bn",
-    design: Design | None = "plain",
+    design: Design = "plain",
     seed: int | None = None,
     base: float | None = None,
 ) -> tuple[nn.Module, float]:
@@ -62,8 +62,7 @@ def body_within(
         kind: "I" or "II".
         flops: the budget in multiply-adds.
         norm: norm of residual blocks.
-        design: design of the blocks, see `bridges.designs`; None is "shallow" for maps, and "plain" where there is no
-            map or no block fits. Only "plain" and None may give a perceptron.
+        design: design of the blocks, see `bridges.designs`; only "plain" and "auto" may give a perceptron.
         seed: seed of the weights.
         base: FLOPs of the base network; if given, errors express the budget as a share of it.
 
@@ -89,7 +88,7 @@ def body_within(
             return family(width, None if seed is None else torch.Generator().manual_seed(seed)), counted
     got = f"{flops:,.0f} multiply-adds" if not base else f"{flops / base:.2g} of the base's FLOPs"
     smallest = f"{least:,.0f}" if not base else _rounded_up(least / base)
-    bridge = "bridge" if design in ("plain", None) else f"{design} bridge"
+    bridge = "bridge" if design in ("plain", "auto") else f"{design} bridge"
     raise ModebridgeError(
         f"Expected the budget to suffice for some {bridge} on a feature of {tuple(shape)}, but got {got}; "
         f"the smallest {bridge} there takes {smallest}."
@@ -97,28 +96,28 @@ def body_within(
 
 
 def _families(
-    shape: Sequence[int], layout: Layout, classes: int, reads: int, norm: Norm, design: Design | None
+    shape: Sequence[int], layout: Layout, classes: int, reads: int, norm: Norm, design: Design
 ) -> Iterator[tuple[Family, int]]:
     """Families of bodies from the best to the cheapest, each with its smallest width."""
     channels = channels_of(shape, layout)
     inputs = channels * reads
     sides = () if layout in ("tokens", "vector") else shape[:2] if layout == "map, channels last" else shape[1:]
     places = max(sides, default=1) > 1
-    check_design(design or "plain", shape, places)
+    check_design(design, shape, places)
     if layout == "tokens" and shape[0] > 1:
         for blocks in (2, 1):
             yield partial(_tokens, inputs, classes, blocks), STEP
     elif places:
         # On wide maps plain blocks spend the whole budget on their first layer: squeeze first, as ResNet-50 does.
-        block = BLOCKS.get(design or "plain", BottleneckBlock if channels >= 2 * WIDE else BasicBlock)
+        block = BLOCKS.get(design, BottleneckBlock if channels >= 2 * WIDE else BasicBlock)
         # On small maps, wide blocks at half the size beat fewer and narrower ones (digits, docs/frontier.md).
         strides = (2,) if min(sides) >= LARGE else (1, 2) if min(sides) >= SMALL else (1,)
-        for blocks in (1,) if design in ("shallow", None) else (3, 2, 1):
+        for blocks in (1,) if design in ("shallow", "auto") else (3, 2, 1):
             for stride in strides:
-                narrow = design in ("shallow", None) and stride < strides[-1]
+                narrow = design in ("shallow", "auto") and stride < strides[-1]
                 least = STEP * math.ceil(NARROW * channels / STEP) if narrow else STEP
                 yield partial(_residual, inputs, classes, [stride, 1, 1][:blocks], block, norm, layout), least
-    if design in ("plain", None):
+    if design in ("plain", "auto"):
         yield partial(_vector, inputs, classes, layout), 1
 
 

@@ -58,7 +58,7 @@ def choose_body(
     heads: int = 1,
     slim: float = 2,
     budget: float | None = None,
-    design: Design | None = "plain",
+    design: Design = "plain",
     body: nn.Module | None = None,
     state: Mapping[str, Tensor] | None = None,
     name: str = "bridge",
@@ -75,15 +75,14 @@ def choose_body(
         heads: number of heads on the trunk; with several, the output is (B, heads, K).
         slim: divides the widths.
         budget: maximum share of the base's FLOPs, used instead of `slim`.
-        design: design of the blocks, see `bridges.designs`; None is what did best within a budget, see `body_within`,
-            and "plain" without one.
+        design: design of the blocks, see `bridges.designs`.
         body: an existing body, which is only checked and counted.
         state: weights to run the network with; None for its own.
         name: name of the bridge in errors.
         seed: seed of the weights.
     """
     _check_budget(budget)
-    check_design(design or "plain")
+    check_design(design)
     first = each(lambda tensor: tensor[:1], images)
     taps, layout = _taps(net, tap, first)
     tapped = Tapped(net, taps)
@@ -99,9 +98,9 @@ def choose_body(
                 shape, layout, outputs, kind, budget * base_flops, norm=norm, design=design, seed=seed, base=base_flops
             )
         elif isinstance(net, ResNet) and taps == [net.paper_tap]:
-            body = body_like(replace(net.spec, classes=outputs), kind, slim, design=design or "plain", seed=seed)
+            body = body_like(replace(net.spec, classes=outputs), kind, slim, design=design, seed=seed)
         else:
-            body = body_for(shape, outputs, kind, slim, layout=layout, norm=norm, design=design or "plain", seed=seed)
+            body = body_for(shape, outputs, kind, slim, layout=layout, norm=norm, design=design, seed=seed)
         body = (body if heads == 1 else Heads(body, heads)).to(torch.cat([feature.flatten() for feature in read]).dtype)
     flops = _check_body(body, read * READS[kind], (classes,) if heads == 1 else (heads, classes), name)
     if budget is not None and flops > budget * base_flops:

@@ -77,7 +77,8 @@ def plan_bridge(
             built. Its share of the parameters may be much larger (`bridge.parameter_share`).
         design: the kind of blocks in a body built for a map or a sequence: "plain", like the base's; "bottleneck",
             "depthwise" or "low-rank", with cheaper convolutions and so wider within a budget; "shallow", one block.
-            None is what did best (docs/frontier.md): "shallow" for heads on other modes within a budget, else "plain".
+            "auto" is what did best (docs/frontier.md): "shallow" on maps within a budget, else "plain". None is "auto"
+            for heads on other modes, and "plain" for other targets.
         r: the position on the curve to predict.
         target: "curve", "labels" (a control), or any `Target`; a list gives the bridge one head per target on a shared
             trunk.
@@ -111,7 +112,7 @@ def plan_bridge(
         heads=aim.heads,
         slim=slim,
         budget=budget,
-        design=design or (None if learns_from_modes(curve, target) else "plain"),
+        design=design or ("auto" if learns_from_modes(curve, target) else "plain"),
         body=body,
         state=reads[0].state,
         name=name,
