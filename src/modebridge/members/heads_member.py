@@ -190,6 +190,7 @@ class HeadsMember(Method, SmallNetwork):
                 cls.family,
                 (1, 1.5, k),  # after the bridges on one network
                 "one small network with a head for each network that it learns",
+                role="heads" if k == 0 else "",
             )
             for k, member in enumerate(members)
         ]
