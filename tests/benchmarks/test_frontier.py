@@ -152,13 +152,17 @@ def test_the_page_says_what_the_records_give(frontier):
     assert [row for row in cells if row not in known] == []
 
 
-def test_the_page_says_what_the_fresh_seeds_give():
+@pytest.mark.parametrize(
+    ("file", "first", "section", "count"),
+    [("fresh", 40, "## Confirmed on fresh seeds", 16), ("default", 48, "## The default on fresh seeds", 8)],
+)
+def test_the_page_says_what_the_fresh_seeds_give(file, first, section, count):
     """Every row of its table: mean scores and cost, and paired t intervals over seeds by scipy."""
     root, tests = BENCHMARKS.parent, {}
-    for line in (root / "results" / "frontier-digits-fresh.json").read_text().splitlines():
+    for line in (root / "results" / f"frontier-digits-{file}.json").read_text().splitlines():
         row = json.loads(line)
         tests.setdefault(row["variant"], {})[row["seed"]] = (row["test"]["nll"], row["test"]["accuracy"], row["flops"])
-    scores = {name: np.array([rows[seed] for seed in range(40, 48)]).T for name, rows in tests.items()}
+    scores = {name: np.array([rows[seed] for seed in range(first, first + 8)]).T for name, rows in tests.items()}
 
     def interval(variant, other):
         if variant == other:
@@ -180,7 +184,7 @@ def test_the_page_says_what_the_fresh_seeds_give():
         )
         for name, (nll, accuracy, flops) in scores.items()
     }
-    page = (root / "docs" / "frontier.md").read_text().partition("## Confirmed on fresh seeds")[2].partition("\n## ")[0]
+    page = (root / "docs" / "frontier.md").read_text().partition(section)[2].partition("\n## ")[0]
     cells = [tuple(cell.strip() for cell in line.split("|")[2:-1]) for line in page.splitlines() if "| x" in line]
-    assert len(cells) == 16
+    assert len(cells) == count
     assert [row for row in cells if row not in known] == []
