@@ -3,6 +3,8 @@
     python benchmarks/holds/rows.py results/cifar10-frn                     # from logits (scored.py)
     python benchmarks/holds/rows.py results/tin200-frn                      # from a few numbers per image
     python benchmarks/holds/rows.py results/cifar10-bn --record HOLD        # create rows.safetensors from full logits
+    python benchmarks/holds/rows.py results/cifar10-frn --record results/cifar10-frn    # the same, before deleting some
+    python benchmarks/holds/rows.py results/cifar10-frn --budget 1.07       # `modebridge advise`, with controls too
 
 Logits over 200 classes take 8 MB per member, and those of 45 heads over 10 classes 13 MB in all, so records.py stores
 only what the scores need.
@@ -20,9 +22,10 @@ from safetensors.torch import load_file, save_file
 from tin200 import COMBINATIONS, TARGETS
 from torch import Tensor
 
-from members import cost_of, read_hold
-from modebridge.evaluate import Answers, interval_of, resampled_means
+from members import cost_of, read_all, read_hold
+from modebridge.evaluate import Answers, advise, interval_of, resampled_means
 from modebridge.nets import spec_of
+from modebridge.runs import RunFolder
 
 
 def record(hold: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -71,18 +74,37 @@ def tables(file: Path) -> list[str]:
     return lines
 
 
+def advice(folder: Path, budget: float) -> str:
+    """The choice within a budget among all members, with controls: on validation images, then scored on test images."""
+    answers = read_all(RunFolder(folder, writes=False))
+    chosen = advise(answers, budget).chosen
+    scores = answers.score(chosen.members, threshold=chosen.threshold)
+    asked = "" if chosen.threshold is None else f", all but the first for {100 * chosen.asked:.0f} %"
+    return (
+        f"{' + '.join(chosen.members)}{asked}: x{chosen.cost:.3f}, validation NLL {chosen.nll:.4f}; on test "
+        f"{100 * scores.accuracy:.2f} % / {scores.nll:.4f} at x{scores.relative_flops:.3f}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--record", type=Path, metavar="HOLD")
+    parser.add_argument("--budget", type=float, help="print the best choice within this cost instead")
     given = parser.parse_args()
+    if given.budget:
+        print(advice(given.folder, given.budget))
+        return
     file, published = given.folder / records.FILE, scored.RESULTS.get(given.folder.name)
     if given.record:
         given.folder.mkdir(parents=True, exist_ok=True)
         if published is None:
             tensors, notes = record(given.record)
         else:
-            tensors, notes = scored.record(published, read_hold(given.record, spec_of("cifar10", "bn")))
+            kept = (given.record / "recipe.toml").exists()
+            spec = spec_of("cifar10", "frn" if given.folder.name.endswith("frn") else "bn")
+            read = read_all(RunFolder(given.record, writes=False)) if kept else read_hold(given.record, spec)
+            tensors, notes = scored.record(published, read)
         save_file(tensors, file, notes)
     print("\n".join(tables(file) if published is None else scored.tables(given.folder)))
 
