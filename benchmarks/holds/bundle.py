@@ -4,7 +4,7 @@
 
 The file may have 10 MB: the network has 7.4 MB, a bridge 1.1 MB. The choice uses the saved validation logits. The test
 images in DIR only score the result, because its bridge is rounded to half precision and that of the logits is not.
-tests/test_results.py scores the file itself.
+tests/test_results_heads.py scores the file itself.
 """
 
 from __future__ import annotations
