@@ -10,13 +10,20 @@ EXAMPLES := examples/two_checkpoints.py examples/timm_bridges.py examples/curve_
 # Tools that only the package needs stay out of .venv.
 PACKAGING := .venv-package
 
-.PHONY: demo test test-slow examples docs notebooks package lint types layers setup setup-dev setup-docs clean
+# Where nothing compiled may be kept, each process compiles this project anew: 8 s for every process of tests.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test tests test-slow examples docs notebooks package lint types layers setup setup-dev setup-docs clean
 
 demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 	$(BIN)/modebridge run
 
 test: $(VENV)/.dev ## everything that guards main
-	$(MAKE) -j 2 lint types layers
+	$(MAKE) lint layers
+	$(MAKE) -j 2 types tests
+
+# Without its cache mypy takes 50 s on one core; beside the tests it fills the time in which they wait for processes.
+tests: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
 
 test-slow: $(VENV)/.dev $(VENV)/.docs ## the tests that take longer than a few seconds

@@ -24,10 +24,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from frontier.places import cifar10, digits
+from frontier.scene import Scene
 from frontier.scoring import read
 from frontier.table import table
 from frontier.training import Bench
-from frontier.variants import CANDIDATES, VARIANTS, Scene, Variant, choose, parts_of
+from frontier.variants import CANDIDATES, VARIANTS, Variant, choose, parts_of
 from holds.common import Hold, quiet
 
 

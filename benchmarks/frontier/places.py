@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from frontier.scene import Scene
 from frontier.training import Bench
-from frontier.variants import Scene
 from holds.common import Hold, WholeBatches, cifar10_setting, cifar10_splits
 from modebridge import Mode, fit_curves, seeds
 from modebridge.curves import BezierCurve

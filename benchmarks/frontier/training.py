@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from frontier.scene import Scene
 from frontier.scoring import Spent, keep, read, records
-from frontier.variants import BASELINE, Part, Regime, Scene, Variant, parts_of, plan_part
+from frontier.variants import BASELINE, Part, Regime, Variant, parts_of, plan_part
 from holds.common import logits_of_members
 from modebridge import Mode, fit_bridges
 from modebridge.bridges import Bridge

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
-from modebridge import Mode, fit_bridges, plan_bridge, seeds
-from modebridge.bridges import (
-    ResidualBody,
-    Target,
-    complement_target,
-    curve_target,
-    ensemble_target,
-    heads_target,
-    label_target,
-    mode_target,
-    with_labels,
-)
-from modebridge.curves import Curve
+from frontier.scene import Scene, aim
+from modebridge import fit_bridges, plan_bridge, seeds
+from modebridge.bridges import ResidualBody
 from modebridge.errors import ModebridgeError, near
-from modebridge.nets import ResNet
 from modebridge.training import BridgePlan
 
 __all__ = [
@@ -32,7 +19,6 @@ __all__ = [
     "VARIANTS",
     "Part",
     "Regime",
-    "Scene",
     "Variant",
     "choose",
     "parts_of",
@@ -84,8 +70,9 @@ class Part:
         aim: what it learns, see `aim`.
         size: "small" or "medium", as in the recipe.
         place: where it reads: the "paper" tap, "earlier", "later", or "both" of the last two.
-        design: design of its blocks: "" for the paper's; "budget" for the body that `budget=` builds at the FLOPs of
-            the paper's body with as many heads; another design or place is as wide as those FLOPs allow.
+        design: design of its blocks: "" for the paper's; "budget" for the plain body that `budget=` builds at the FLOPs
+            of the paper's body with as many heads; "default" for what it builds there for modes without a target;
+            another design or place is as wide as those FLOPs allow.
         regime: how it is trained.
     """
 
@@ -114,34 +101,6 @@ class Variant:
     def on(self, regime: Regime) -> Variant:
         """The same bridges in another regime."""
         return replace(self, parts=tuple(replace(part, regime=regime) for part in self.parts))
-
-
-@dataclass(frozen=True)
-class Scene:
-    """The networks that all variants share.
-
-    Args:
-        net: the architecture.
-        modes: four modes; bridges read the first.
-        curves: curves from mode 0 to mode j, by j; without them, variants that need one are skipped.
-        images: two images, to infer shapes.
-        slims: divisors of the widths for "small" and "medium".
-        seed: seed of the weights of bridges.
-    """
-
-    net: ResNet
-    modes: Sequence[Mode]
-    curves: Mapping[int, Curve]
-    images: torch.Tensor
-    slims: Mapping[str, float] = field(default_factory=lambda: {"small": 2.0, "medium": 1.0})
-    seed: int = 0
-
-    def taps(self) -> dict[str, tuple[str, ...]]:
-        """The taps by place: "earlier" is the end of the stage before the paper's tap, "later" two blocks after it."""
-        paper = int(str(self.net.paper_tap).removeprefix("layers."))
-        ends = [sum(self.net.spec.stages[: k + 1]) for k in range(len(self.net.spec.stages))]
-        earlier, later = f"layers.{max([end for end in ends if end < paper], default=0)}", f"layers.{paper + 2}"
-        return {"paper": (f"layers.{paper}",), "earlier": (earlier,), "later": (later,), "both": (earlier, later)}
 
 
 def _one(aim: str, **choices: Any) -> Variant:
@@ -194,8 +153,19 @@ BY_RATE = {
     for name in (BASELINE, "3 paper bridges", "1 head: other mode", "3 heads: others", "4 heads: others + labels")
 }
 BY_RATE |= {f"{name} (lr / 3)": BY_TARGET[name].on(SLOW) for name in ("3 heads: midpoints", "3 heads: others")}
+DEFAULT = {"the default": _one("others", design="default", regime=CUTMIX)}
+"""What `fit_bridge(net, modes, budget=)` does if nothing else is asked for."""
 TOGETHER = {f"{name[:-1]} + cutmix 1)": BY_DESIGN[name].on(CUTMIX) for name in (BUDGET, SHALLOW)}
-VARIANTS: dict[str, Variant] = {**BY_TARGET, **BY_PLACE, **BY_DESIGN, **WEIGHTED, **BY_REGIME, **BY_RATE, **TOGETHER}
+VARIANTS: dict[str, Variant] = {
+    **BY_TARGET,
+    **BY_PLACE,
+    **BY_DESIGN,
+    **WEIGHTED,
+    **BY_REGIME,
+    **BY_RATE,
+    **TOGETHER,
+    **DEFAULT,
+}
 CANDIDATES = (
     *(BASELINE, f"{BASELINE} (cutmix 1)", "3 paper bridges", "control: labels", "3 heads: others"),
     *(SHALLOW, BUDGET, "3 heads: others (cutmix 1)", *TOGETHER, "4 heads: others + labels (cutmix 1)"),
@@ -218,7 +188,7 @@ def choose(names: Sequence[str], scene: Scene) -> dict[str, Variant]:
 
 def _possible(part: Part, scene: Scene) -> bool:
     needed = {"cutmix": fit_bridges} if part.regime.cutmix else {}
-    needed |= {"design": plan_bridge} if part.design not in ("", "budget") else {}
+    needed |= {"design": plan_bridge} if part.design not in ("", "budget", "default") else {}
     known = all(option in inspect.signature(function).parameters for option, function in needed.items())
     return known and (bool(scene.curves) or "midpoint" not in part.aim)
 
@@ -242,6 +212,8 @@ def plan_part(part: Part, scene: Scene) -> BridgePlan:
     if part.place == "paper" and not part.design:
         return paper
     allowed = paper.bridge.share or 0.0
+    if part.design == "default":
+        return plan_bridge(scene.net, scene.modes, scene.images, budget=allowed, name=str(part), seed=seed)
     where: dict[str, Any] = {} if part.place == "paper" else {"tap": list(scene.taps()[part.place])}
     if part.design in ("", "budget"):
         plan = planned(budget=allowed, **where)
@@ -273,26 +245,3 @@ def _widest(planned: Callable[[float], BridgePlan], allowed: float) -> BridgePla
             f"Expected a body within {allowed:.3g} of the base's FLOPs, but there is none; raise the budget."
         )
     return best
-
-
-def aim(name: str, scene: Scene) -> Target:
-    """A target by name; targets of several heads have one part per head."""
-    first, others, curves = scene.modes[0], [mode_target(mode) for mode in scene.modes[1:]], scene.curves
-    kind, _, number = name.rpartition(" ")
-    if kind == "midpoint" and number in ("1", "2", "3"):
-        return curve_target(curves[int(number)])
-    if kind == "mode":
-        return others[int(number) - 1]
-    if kind == "complement":
-        return complement_target(ensemble_target(scene.modes), heads=int(number))
-    if name.endswith("% labels"):
-        what, share = name.removesuffix(" % labels").split(" + ")
-        if what == "midpoint":
-            return with_labels(curve_target(curves[1]), int(share) / 100)
-        return heads_target([with_labels(target, int(share) / 100) for target in others])
-    midpoints = [curve_target(curve) for curve in curves.values()]
-    lists = {"midpoints": midpoints, "others": others, "labels": [label_target()]}
-    lists |= {"labels x3": [label_target()] * 3, "midpoint x3": midpoints[:1] * 3, "self": [mode_target(first)]}
-    lists |= {"mean of DE-4": [ensemble_target(scene.modes)]}
-    heads = lists[name] if name in lists else [target for half in name.split(" + ") for target in lists[half]]
-    return heads_target(heads)

@@ -14,7 +14,8 @@ from modebridge.bridges import Bridge
 from modebridge.nets import ResNet
 
 sys.path.append(str(Path(__file__).parents[1]))
-from frontier.variants import VARIANTS, Part, Scene, plan_part
+from frontier.scene import Scene
+from frontier.variants import VARIANTS, Part, plan_part
 
 __all__ = ["HEADS", "files_of", "planned"]
 

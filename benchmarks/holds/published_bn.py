@@ -122,6 +122,7 @@ PAIRS: dict[str, tuple[Rows, Rows]] = {
     "trunk built to a budget against slimmed blocks": _pair("heads-others-built", "heads-others"),
     "early tap against late tap": _pair("heads-others-early", "heads-others-built"),
     "both taps against late tap": _pair("heads-others-taps", "heads-others-built"),
+    "early tap against 1 type I bridge, mean over 2": ([_beside("heads-others-early")], _CURVE),
     "2 medium heads on other modes against DE-2": ([_beside("heads-others-medium")], _TWO),
     "DE-2 + type II against DE-2": ([_beside("II-0-1-small")], _TWO),
     "DE-2 + type II: curve against labels": _pair("II-0-1-small", "II-labels-small"),

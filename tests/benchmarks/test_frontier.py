@@ -32,11 +32,11 @@ def test_variants_of_a_tiny_network(frontier):
     variants = frontier("variants")
     net, ends = tiny_net(), modes(4)
     curves = {j: start_curve(net, ends[0], ends[j]) for j in (1, 2, 3)}
-    scene = variants.Scene(net, ends, curves, blobs(2).images)
+    scene = frontier("scene").Scene(net, ends, curves, blobs(2).images)
     every = variants.choose([], scene)
     assert variants.BASELINE in every
     assert not any("," in name for name in variants.VARIANTS)  # --only has commas between names
-    without = variants.choose([], variants.Scene(net, ends, {}, scene.images))
+    without = variants.choose([], frontier("scene").Scene(net, ends, {}, scene.images))
     assert set(every) - set(without) == {n for n, v in every.items() if any("midpoint" in p.aim for p in v.parts)}
     with pytest.raises(ModebridgeError, match="name of a variant, but got 'paper smal'"):
         variants.choose(["paper smal"], scene)

@@ -210,7 +210,9 @@ def test_exported(design, suffix, tmp_path: Path):
 def test_what_cannot_be_built_is_said():
     net, ends = tiny_net(), modes(2)
     curve, images = start_curve(net, *ends), blobs(2).images
-    with pytest.raises(ModebridgeError, match=r"design to be one of 'plain', .*'shallow', but got 'thin'; choose one"):
+    with pytest.raises(
+        ModebridgeError, match=r"design to be one of 'plain', .*'shallow', 'auto', but got 'thin'; choose one"
+    ):
         mb.plan_bridge(net, curve, images, design="thin")
     for shape, layout in (((17, 96), "tokens"), ((96,), "vector"), ((32, 1, 1), "map")):
         sentence = (

@@ -67,9 +67,10 @@ def test_splits_do_not_overlap_and_temperatures_are_from_validation(result):
 
 @pytest.mark.slow
 def test_the_demo_keeps_its_promises_on_one_seed():
-    """The full recipe: a bridge closes part of the gap, and a type II bridge improves DE-2."""
+    """The full recipe: a bridge closes part of the gap, heads most of it, and a type II bridge improves DE-2."""
     nll = {row.name: row.nll for row in run_recipe(digits()).rows}
     assert closed_gap(nll["DE-1"], nll["DE-1 + 1 bridge I"], nll["DE-2"]) > 0.25
+    assert closed_gap(nll["DE-1"], nll["DE-1 + 3 heads (others)"], nll["DE-2"]) > 0.75
     assert nll["DE-2 + 1 bridge II"] < nll["DE-2"]
 
 
@@ -132,6 +133,7 @@ def test_unknown_recipe_and_too_few_modes():
 def row(name, nll, dee=1.0, **more):
     scores = {"accuracy": 0.9, "nll": nll, "ece": 0.02, "brier": 0.1, "raw_nll": nll, "raw_ece": 0.02, "raw_brier": 0.1}
     roles = {"DE-1": "one", "DE-2": "two", "DE-1 + 1 bridge I": "bridge", "DE-1 + 1 label control": "control"}
+    roles |= {"DE-1 + 3 heads (others)": "heads"}
     plain = name in ("DE-1", "DE-2")
     more |= {"role": roles.get(name, ""), "family": "networks" if plain else name.rpartition(" ")[2]}
     members = tuple(f"mode-{k}" for k in range(int(name[3])))
@@ -183,6 +185,10 @@ def test_the_sentence_has_intervals_and_no_dee_beyond_the_ensembles_measured():
     said = summary([row("DE-1", 0.4), row("DE-1 + 1 bridge I", 0.35, dee=1.5, closed_interval=(0.3, 0.7)), two, many])
     assert "went 50% [30% to 70%] of the way" in said
     assert "is worth more than 2 networks" in said
+    heads = row("DE-1 + 3 heads (others)", 0.29, closed_interval=(0.9, 1.3))
+    assert "heads" not in said
+    said = summary([row("DE-1", 0.4), row("DE-1 + 1 bridge I", 0.35, closed_interval=(0.3, 0.7)), two, many, heads])
+    assert "DE-1 + 3 heads (others), one bridge at x1.05 that needs no curve, went 110% [90% to 130%]. In" in said
     assert "95 % intervals over the test images" in said
 
 

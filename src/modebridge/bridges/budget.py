@@ -32,6 +32,9 @@ LARGE = 14
 SMALL = 4
 """Maps and sequences below this size are never halved."""
 
+NARROW = 0.5
+"""One block alone halves the map if it would be narrower than this share of the feature's channels."""
+
 
 def body_within(
     shape: Sequence[int],
@@ -50,6 +53,7 @@ def body_within(
     Maps and sequences get three residual blocks (bottlenecks for 512 channels or more). If three blocks of width 8
     exceed the budget, the first one halves the map; if that is not enough, there are fewer blocks. Tokens get two
     token-wise layers, or one. Vectors, and features for which no block fits, get a perceptron on the mean over places.
+    The design "shallow" is one block; it halves the map if it would otherwise have less than half of its channels.
 
     Args:
         shape: shape of one feature, without the batch axis.
@@ -58,7 +62,7 @@ def body_within(
         kind: "I" or "II".
         flops: the budget in multiply-adds.
         norm: norm of residual blocks.
-        design: design of the blocks, see `bridges.designs`; only "plain" may give a perceptron.
+        design: design of the blocks, see `bridges.designs`; only "plain" and "auto" may give a perceptron.
         seed: seed of the weights.
         base: FLOPs of the base network; if given, errors express the budget as a share of it.
 
@@ -84,7 +88,7 @@ def body_within(
             return family(width, None if seed is None else torch.Generator().manual_seed(seed)), counted
     got = f"{flops:,.0f} multiply-adds" if not base else f"{flops / base:.2g} of the base's FLOPs"
     smallest = f"{least:,.0f}" if not base else _rounded_up(least / base)
-    bridge = "bridge" if design == "plain" else f"{design} bridge"
+    bridge = "bridge" if design in ("plain", "auto") else f"{design} bridge"
     raise ModebridgeError(
         f"Expected the budget to suffice for some {bridge} on a feature of {tuple(shape)}, but got {got}; "
         f"the smallest {bridge} there takes {smallest}."
@@ -108,10 +112,12 @@ def _families(
         block = BLOCKS.get(design, BottleneckBlock if channels >= 2 * WIDE else BasicBlock)
         # On small maps, wide blocks at half the size beat fewer and narrower ones (digits, docs/frontier.md).
         strides = (2,) if min(sides) >= LARGE else (1, 2) if min(sides) >= SMALL else (1,)
-        for blocks in (1,) if design == "shallow" else (3, 2, 1):
+        for blocks in (1,) if design in ("shallow", "auto") else (3, 2, 1):
             for stride in strides:
-                yield partial(_residual, inputs, classes, [stride, 1, 1][:blocks], block, norm, layout), STEP
-    if design == "plain":
+                narrow = design in ("shallow", "auto") and stride < strides[-1]
+                least = STEP * math.ceil(NARROW * channels / STEP) if narrow else STEP
+                yield partial(_residual, inputs, classes, [stride, 1, 1][:blocks], block, norm, layout), least
+    if design in ("plain", "auto"):
         yield partial(_vector, inputs, classes, layout), 1
 
 
@@ -147,7 +153,8 @@ def _widest(cost: Callable[[int], float], narrowest: int, counted: float, flops:
     def width(index: int) -> int:
         return index if index < STEP else STEP * (index - STEP + 1)
 
-    fits, fails = narrowest, 2 * narrowest
+    fits = narrowest if narrowest < STEP else narrowest // STEP + STEP - 1
+    fails = 2 * fits
     while (tried := cost(width(fails))) <= flops:
         fits, fails, counted = fails, 2 * fails, tried
     while fails - fits > 1:

@@ -15,8 +15,9 @@ from modebridge.storage import named
 
 __all__ = ["BLOCKS", "DepthwiseBlock", "Design", "LowRankBlock", "check_design", "redesigned"]
 
-Design: TypeAlias = Literal["plain", "bottleneck", "depthwise", "low-rank", "shallow"]
-"""Three blocks like the base's or of a kind in `BLOCKS`; "shallow" is one block like the base's."""
+Design: TypeAlias = Literal["plain", "bottleneck", "depthwise", "low-rank", "shallow", "auto"]
+"""Three blocks like the base's or of a kind in `BLOCKS`; "shallow" is one block like the base's; "auto" is what did
+best (docs/frontier.md): "shallow" on maps within a budget, else "plain"."""
 
 
 def depthwise(inputs: int, outputs: int, kernel: int, stride: int, **options: Any) -> nn.Module:
@@ -73,11 +74,11 @@ def redesigned(
 
 
 def check_design(design: str, shape: Sequence[int] = (), places: bool = True) -> None:
-    """Raise an error if a design is unknown, or not "plain" for a feature without spatial positions."""
+    """Raise an error if a design is unknown, or is one of blocks for a feature without spatial positions."""
     if design not in get_args(Design):
         known = ", ".join(f"'{name}'" for name in get_args(Design))
         raise ModebridgeError(f"Expected design to be one of {known}, but got '{design}'; choose one.")
-    if design != "plain" and not places:
+    if design not in ("plain", "auto") and not places:
         raise ModebridgeError(
             f"Expected design to be 'plain' for a feature of {tuple(shape)}, which is not a map or sequence, "
             f"but got '{design}'; omit it or choose another tap."

@@ -36,8 +36,9 @@ def bootstrap_mean(values: Tensor, *, resamples: int = 1000, level: float = 0.95
             f"Expected values to be (N,) with at least one sample, but got the shape {tuple(values.shape)}; "
             "pass one number per sample."
         )
-    means = [float(values[index].double().mean()) for index in _draws(len(values), resamples, seed, values.device)]
-    return _percentiles(means, level)
+    wide = values.double()
+    means = [wide[index].mean() for index in _draws(len(wide), resamples, seed, wide.device)]
+    return _percentiles(torch.stack(means), level)
 
 
 def resampled_means(values: Tensor, *, resamples: int = 1000, seed: int = 0) -> Tensor:
@@ -56,11 +57,11 @@ def resampled_means(values: Tensor, *, resamples: int = 1000, seed: int = 0) -> 
             f"Expected values to be (N, C) with at least one sample, but got the shape {tuple(values.shape)}; "
             "pass one row per sample."
         )
-    samples = len(values)
+    samples, wide = len(values), values.double()
     # Counts of each sample, so that all columns need only one product per resample.
     return torch.stack(
         [
-            index.bincount(minlength=samples).double() @ values.double() / samples
+            index.bincount(minlength=samples).double() @ wide / samples
             for index in _draws(samples, resamples, seed, values.device)
         ]
     )
@@ -69,7 +70,7 @@ def resampled_means(values: Tensor, *, resamples: int = 1000, seed: int = 0) -> 
 def interval_of(values: Tensor, level: float = 0.95) -> Interval:
     """The percentile interval of a score's values (R,) over resamples."""
     _check(len(values), level)
-    return _percentiles(values.tolist(), level)
+    return _percentiles(values, level)
 
 
 def _check(resamples: int, level: float) -> None:
@@ -82,11 +83,14 @@ def _check(resamples: int, level: float) -> None:
 def _draws(samples: int, resamples: int, seed: int, device: torch.device) -> Iterator[Tensor]:
     # Drawn on the CPU, so that scores on a GPU have the same interval.
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(resamples):
-        yield torch.randint(samples, (samples,), generator=generator).to(device)
+    # Many at a time, in the same order as one by one, but never more than some MB.
+    block = max(1, 100_000 // samples)
+    for first in range(0, resamples, block):
+        shape = (min(block, resamples - first), samples)
+        yield from torch.randint(samples, shape, generator=generator).to(device)
 
 
-def _percentiles(values: list[float], level: float) -> Interval:
+def _percentiles(values: Tensor, level: float) -> Interval:
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = torch.quantile(torch.tensor(values, dtype=torch.float64), tails).tolist()
+    low, high = torch.quantile(values.double().cpu(), tails).tolist()
     return low, high

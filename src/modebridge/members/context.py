@@ -10,7 +10,7 @@ from torch import nn
 
 from modebridge import seeds
 from modebridge.batches import each
-from modebridge.bridges import ChosenBody, Kind, choose_body
+from modebridge.bridges import ChosenBody, Design, Kind, choose_body
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Cost, module_cost
 from modebridge.nets import ResNet, skeleton
@@ -34,7 +34,7 @@ class Blueprint:
         self.recipe = recipe
         self.network = network
         self.seed = seed
-        self._bodies: dict[tuple[Kind, str, int], ChosenBody] = {}
+        self._bodies: dict[tuple[Kind, str, int, Design], ChosenBody] = {}
         self._costs: dict[str, Cost] = {}
 
     @cached_property
@@ -72,16 +72,26 @@ class Blueprint:
             self._costs[name] = module_cost(build(), self.example)
         return self._costs[name]
 
-    def body(self, kind: Kind, size: str, heads: int = 1) -> ChosenBody:
+    def body(self, kind: Kind, size: str, heads: int = 1, design: Design = "plain") -> ChosenBody:
         """The body of a bridge with its cost; it may have no weights."""
-        if (kind, size, heads) not in self._bodies:
+        if (kind, size, heads, design) not in self._bodies:
             device = next(self.bare.parameters()).device
             example = each(lambda tensor: tensor.to(device), self.example)
             with torch.device(device):  # where the body is built
-                self._bodies[kind, size, heads] = choose_body(
-                    self.bare, example, kind, heads=heads, slim=self.recipe.slim(size), budget=self.budget(size)
+                self._bodies[kind, size, heads, design] = choose_body(
+                    self.bare,
+                    example,
+                    kind,
+                    heads=heads,
+                    slim=self.recipe.slim(size),
+                    budget=self.budget(size) if design == "plain" else self.allowed(kind, size, heads),
+                    design=design,
                 )
-        return self._bodies[kind, size, heads]
+        return self._bodies[kind, size, heads, design]
+
+    def allowed(self, kind: Kind, size: str, heads: int) -> float | None:
+        """The share of the network's FLOPs for another design: that of the plain body, so that costs are equal."""
+        return self.budget(size) or self.body(kind, size, heads).share
 
     def budget(self, size: str) -> float | None:
         """The maximum share of the network's FLOPs for bridges of a size; None if `recipe.slim` sets the width."""

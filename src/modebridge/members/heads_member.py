@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from modebridge import seeds
-from modebridge.bridges import Target, curve_target, ensemble_target, label_target, mode_target
+from modebridge.bridges import ChosenBody, Design, Target, curve_target, ensemble_target, label_target, mode_target
+from modebridge.cutmix import are_images
 from modebridge.errors import plural
 from modebridge.members.artefact import Artefact, Tensors
-from modebridge.members.context import Context
+from modebridge.members.context import Blueprint, Context
 from modebridge.members.curve_member import PointMember, load_curve
 from modebridge.members.member import Member, Method, RowPlan
 from modebridge.members.mode_member import ModeMember, load_mode, weights_of
-from modebridge.members.small_network import SIZE, SmallNetwork
+from modebridge.members.small_network import SIZE, BridgeWeights, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
 
@@ -24,6 +25,28 @@ __all__ = ["HeadsMember"]
 PARTS = ("others", "midpoints", "labels", "mean")
 """What heads learn: every other mode, the midpoint of every curve from the mode that is read, labels, and the mean of
 all modes."""
+
+
+DESIGN: Design = "auto"
+
+
+@dataclass(frozen=True)
+class HeadsWeights(BridgeWeights):
+    """The weights of a bridge with several heads, trained in a pass of their own: their images are mixed by CutMix."""
+
+    stage = "heads"
+
+    @classmethod
+    def mixing(cls, context: Context) -> tuple[float, float]:
+        """Of heads for images, otherwise of bridges."""
+        recipe = context.recipe
+        if not are_images(context.example):
+            return super().mixing(context)
+        return recipe.heads_mixup, recipe.heads_cutmix
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """Those of a bridge, and its design."""
+        return {**super().ingredients(context), "design": DESIGN}
 
 
 @dataclass(frozen=True)
@@ -64,6 +87,14 @@ class HeadsMember(Method, SmallNetwork):
         """Whether the recipe has the mode, and something for every part to learn."""
         counts = [self._count(part, recipe) for part in self.parts] if self.i < recipe.modes else [0]
         return all(counts)
+
+    def weights(self) -> HeadsWeights:
+        """Its weights."""
+        return HeadsWeights(self)
+
+    def chosen(self, blueprint: Blueprint) -> ChosenBody:
+        """The body that did best within the FLOPs of a bridge of its size."""
+        return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe), DESIGN)
 
     def heads(self, recipe: Recipe) -> int:
         """One per network, and one for labels."""
@@ -125,7 +156,8 @@ class HeadsMember(Method, SmallNetwork):
             name=self.name,
             seed=seeds.seed_for(context.seed, f"heads-{self.i}-{'+'.join(self.parts)}"),
             slim=recipe.slim(self.size),
-            budget=context.budget(self.size),
+            budget=context.allowed(self.body_kind, self.size, self.heads(recipe)),
+            design=DESIGN,
         )
 
     @classmethod
@@ -158,6 +190,7 @@ class HeadsMember(Method, SmallNetwork):
                 cls.family,
                 (1, 1.5, k),  # after the bridges on one network
                 "one small network with a head for each network that it learns",
+                role="heads" if k == 0 else "",
             )
             for k, member in enumerate(members)
         ]

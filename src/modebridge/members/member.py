@@ -52,7 +52,7 @@ class RowPlan:
         family: the group it belongs to in plots.
         order: sort key of the row.
         note: the purpose of the row, if the name does not tell.
-        role: its role in the summary: "one" and "two" networks, the first "bridge", its "control".
+        role: its role in the summary: "one" and "two" networks, the first "bridge", its "control", "heads".
         elastic: whether to plot the gain from running its further members only on uncertain images.
         average_cost: for a cascade, the average cost in networks on the validation images: the first member alone
             predicts the images that it is confident of, the others run only on the rest. None runs all members on all

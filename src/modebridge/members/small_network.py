@@ -45,21 +45,26 @@ class BridgeWeights(Artefact):
 
     def ingredients(self, context: Context) -> dict[str, object]:
         """Data, seed, training, size and mixup; CutMix only if enabled, because earlier versions did not have it."""
-        recipe = context.recipe
+        recipe, (mixup, cutmix) = context.recipe, self.mixing(context)
         return {
             "data": context.data.fed_as,
             "net": context.network.key,
             "seed": context.seed_of("bridges"),
             "training": str(recipe.bridge),
             "width": (recipe.slim(self.member.size), context.budget(self.member.size)),
-            "mixup": recipe.mixup,
-            **({"cutmix": recipe.cutmix} if recipe.cutmix else {}),
+            "mixup": mixup,
+            **({"cutmix": cutmix} if cutmix else {}),
             "batch": recipe.data.bridge_batch_size,
         }
 
     def epochs(self, recipe: Recipe) -> int:
         """As set in the recipe."""
         return recipe.bridge.epochs
+
+    @classmethod
+    def mixing(cls, context: Context) -> tuple[float, float]:
+        """The alphas of mixup and CutMix, as set in the recipe."""
+        return context.recipe.mixup, context.recipe.cutmix
 
     def together(self, context: Context) -> int:
         """All of them: every frozen network then runs once per batch."""
@@ -69,12 +74,13 @@ class BridgeWeights(Artefact):
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Train them in one pass."""
         context, parents = making.context, making.parents
+        mixup, cutmix = cls.mixing(context)
         trained = fit_bridges(
             context.net,
             {artefact.name: artefact.member.plan(context, parents) for artefact in group},
             context.data.train("bridges", bridges=True),
-            mixup=context.recipe.mixup,
-            cutmix=context.recipe.cutmix,
+            mixup=mixup,
+            cutmix=cutmix,
             config=replace(context.recipe.bridge, seed=context.seed_of("bridges")),
             valid=context.data.valid(),
             engine=context.engine,
@@ -128,9 +134,13 @@ class SmallNetwork(Member):
         """Its body with its cost, shared by all of its size."""
         return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe))
 
+    def weights(self) -> BridgeWeights:
+        """Its weights."""
+        return BridgeWeights(self)
+
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its weights, and the modes that it reads."""
-        return (BridgeWeights(self), *(artefact for member in self.reads for artefact in member.artefacts(recipe)))
+        return (self.weights(), *(artefact for member in self.reads for artefact in member.artefacts(recipe)))
 
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> BridgePredictor:
         """The bridge on its modes."""
@@ -146,7 +156,7 @@ class SmallNetwork(Member):
             Bridge(body, list(modes.values()), chosen.taps, self.position, self.name, chosen.share, heads)
         )
         assert isinstance(bridge, Bridge)
-        bridge.load_state_dict(dict(tensors[BridgeWeights(self).place]))
+        bridge.load_state_dict(dict(tensors[self.weights().place]))
         return BridgePredictor(bridge, modes)
 
     def cost(self, blueprint: Blueprint) -> MemberCost:

@@ -109,6 +109,8 @@ class Recipe:
         control: whether to also train a bridge on labels only, without a curve.
         mixup: alpha of the bridges' mixup; 0 for none.
         cutmix: alpha of the bridges' CutMix; 0 for none. With mixup as well, each batch gets one of the two.
+        heads_mixup: alpha of the mixup of bridges with several heads (`methods=heads`); 0 for none.
+        heads_cutmix: alpha of their CutMix, for images; other inputs are mixed as for bridges.
         student_epochs: epochs of students, which are otherwise trained like modes; 0 for the same as modes.
         student_mixup: alpha of the students' mixup; 0 for none.
         student_cutmix: alpha of the students' CutMix; 0 for none.
@@ -141,6 +143,8 @@ class Recipe:
     control: bool = True
     mixup: float = 0.4
     cutmix: float = 0.0
+    heads_mixup: float = 0.0
+    heads_cutmix: float = 1.0
     student_epochs: int = 0
     student_mixup: float = 1.0
     student_cutmix: float = 0.0
@@ -188,7 +192,7 @@ class Recipe:
                 f"Expected methods to name each method once, but got {', '.join(self.methods)[:50]!r}; shorten it."
             )
         _within("together", self.together, 1, MODES)
-        for name in ("mixup", "cutmix", "student_mixup", "student_cutmix"):
+        for name in ("mixup", "cutmix", "heads_mixup", "heads_cutmix", "student_mixup", "student_cutmix"):
             _within(name, getattr(self, name), 0, 1000)
         _within("student_epochs", self.student_epochs, 0, 10**6)
         _within("budget", self.budget, 0, 1)

@@ -57,8 +57,8 @@ def summary(rows: Sequence[Row]) -> str:
             f"whole second network did ({two.nll:.3f}). Modes that are not fully trained look like that: train them "
             "longer before you believe it."
         )
+    heads, control = by_role.get("heads"), by_role.get("control")
     best = min((row for row in rows if row.family == bridged.family), key=lambda row: row.nll)
-    control = by_role.get("control")
     return (
         f"What you just saw: one small bridge at x{bridged.relative_flops:.2f} the FLOPs of one network went "
         f"{_share(one, bridged, two)} of the way from one network's NLL ({one.nll:.3f}) to two networks' "
@@ -67,6 +67,12 @@ def summary(rows: Sequence[Row]) -> str:
             f"; the same bridge trained on labels alone, without a curve, went {_share(one, control, two)}."
             if control is not None
             else "."
+        )
+        + (
+            f" {heads.name}, one bridge at x{heads.relative_flops:.2f} that needs no curve, went "
+            f"{_share(one, heads, two)}."
+            if heads is not None
+            else ""
         )
         + (" In brackets: 95 % intervals over the test images." if bridged.closed_interval is not None else "")
     )

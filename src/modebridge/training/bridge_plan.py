@@ -25,7 +25,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.types import Inputs
 
-__all__ = ["Aim", "BridgePlan", "check_choices", "listed", "plan_bridge"]
+__all__ = ["Aim", "BridgePlan", "check_choices", "learns_from_modes", "listed", "plan_bridge"]
 
 Aim: TypeAlias = Target | Literal["curve", "labels"]
 """What a bridge, or one of its heads, learns to predict."""
@@ -53,7 +53,7 @@ def plan_bridge(
     tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
-    design: Design = "plain",
+    design: Design | None = None,
     r: float = 0.5,
     target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
@@ -77,6 +77,8 @@ def plan_bridge(
             built. Its share of the parameters may be much larger (`bridge.parameter_share`).
         design: the kind of blocks in a body built for a map or a sequence: "plain", like the base's; "bottleneck",
             "depthwise" or "low-rank", with cheaper convolutions and so wider within a budget; "shallow", one block.
+            "auto" is what did best (docs/frontier.md): "shallow" on maps within a budget, else "plain". None is "auto"
+            for heads on other modes, and "plain" for other targets.
         r: the position on the curve to predict.
         target: "curve", "labels" (a control), or any `Target`; a list gives the bridge one head per target on a shared
             trunk.
@@ -94,7 +96,7 @@ def plan_bridge(
     else:
         modes = listed(curve)
     reads = tuple(modes[: READS[kind]])
-    if target == "curve" and not isinstance(curve, Curve):
+    if learns_from_modes(curve, target):
         aim = _others(modes, kind)
     elif isinstance(target, Target | str) or not isinstance(target, Sequence):
         aim = _aim(target, curve, r)
@@ -110,7 +112,7 @@ def plan_bridge(
         heads=aim.heads,
         slim=slim,
         budget=budget,
-        design=design,
+        design=design or ("auto" if learns_from_modes(curve, target) else "plain"),
         body=body,
         state=reads[0].state,
         name=name,
@@ -122,6 +124,11 @@ def plan_bridge(
 def listed(modes: Mode | Sequence[Mode]) -> list[Mode]:
     """Modes as a list, even if only one is given."""
     return [modes] if isinstance(modes, Mode) else list(modes)
+
+
+def learns_from_modes(curve: object, target: object) -> bool:
+    """Whether a bridge has a head for each mode that it does not read, which needs neither a curve nor a target."""
+    return isinstance(target, str) and target == "curve" and not isinstance(curve, Curve)
 
 
 def _others(modes: Sequence[Mode], kind: Kind) -> Target:

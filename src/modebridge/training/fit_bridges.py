@@ -16,10 +16,11 @@ from modebridge.bridges import (
     listed_taps,
 )
 from modebridge.curves import Curve
+from modebridge.cutmix import are_images
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import check_tap, skeleton
-from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, listed, plan_bridge
+from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, learns_from_modes, listed, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, held_out, least_for_bridges, least_images, trainable
 from modebridge.training.engine import Engine
@@ -32,13 +33,16 @@ from modebridge.types import Batches
 
 __all__ = ["fit_bridge", "fit_bridges"]
 
+PAPER_MIXUP = 0.4
+BEST_CUTMIX = 1.0
+
 
 def fit_bridges(
     net: nn.Module,
     plans: Mapping[str, BridgePlan],
     train_data: Batches,
     *,
-    mixup: float = 0.4,
+    mixup: float = PAPER_MIXUP,
     cutmix: float = 0.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
@@ -112,13 +116,13 @@ def fit_bridge(
     tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
-    design: Design = "plain",
+    design: Design | None = None,
     r: float = 0.5,
     target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
     name: str = "bridge",
-    mixup: float = 0.4,
-    cutmix: float = 0.0,
+    mixup: float | None = None,
+    cutmix: float | None = None,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -126,7 +130,12 @@ def fit_bridge(
     report: Report | None = None,
     progress: bool | None = None,
 ) -> Bridge:
-    """Train one bridge of a curve: `plan_bridge` and `fit_bridges` in one call, with the same arguments."""
+    """Train one bridge: `plan_bridge` and `fit_bridges` in one call, with the same arguments.
+
+    If neither `mixup` nor `cutmix` is given, the bridge of a curve is trained with mixup 0.4, as in the paper. Heads on
+    other modes are trained on images with CutMix 1.0 instead, which did better (docs/frontier.md). If one is given, the
+    other is off.
+    """
     check_choices(net, curve, kind, source, r)
     for tap_name in listed_taps(tap):
         check_tap(net, tap_name)
@@ -152,12 +161,15 @@ def fit_bridge(
         name=name,
         seed=config.seed,
     )
+    if mixup is None and cutmix is None:
+        best = learns_from_modes(curve, target) and are_images(images)
+        mixup, cutmix = (0.0, BEST_CUTMIX) if best else (PAPER_MIXUP, 0.0)
     return fit_bridges(
         net,
         {name: plan},
         train_data,
-        mixup=mixup,
-        cutmix=cutmix,
+        mixup=mixup or 0.0,
+        cutmix=cutmix or 0.0,
         config=config,
         valid=valid,
         engine=engine,

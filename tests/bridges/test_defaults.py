@@ -1,0 +1,87 @@
+"""What `fit_bridge` chooses by itself: the paper's way on a curve, the best one measured on modes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from modebridge.bridges import Bridge, body_within, mode_target
+from modebridge.curves import start_curve
+from modebridge.modes import Mode
+from modebridge.training import fit_bridge, fit_bridges, plan_bridge
+from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
+
+ONE_EPOCH = quick(1)
+
+
+def blocks_of(bridge: Bridge):
+    return [module for module in bridge.modules() if hasattr(module, "conv1")]
+
+
+def same(ours: Bridge, theirs: Bridge) -> bool:
+    pairs = zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True)
+    return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
+def by_hand(net, curve, **mixing: float) -> Bridge:
+    plan = plan_bridge(net, curve, blobs(6).images, budget=0.3, seed=ONE_EPOCH.seed)
+    return fit_bridges(net, {"bridge": plan}, loader(), config=ONE_EPOCH, **mixing)["bridge"]
+
+
+def test_heads_on_modes_are_one_wide_block_trained_with_cutmix():
+    net, ends = tiny_net(0), modes(3)
+    bridge = fit_bridge(net, ends, loader(), budget=0.3, config=ONE_EPOCH)
+    assert bridge.heads == 2
+    assert len(blocks_of(bridge)) == 1
+    assert same(bridge, by_hand(net, ends, mixup=0.0, cutmix=1.0))
+    assert not same(bridge, by_hand(net, ends, mixup=0.4, cutmix=0.0))
+
+
+@pytest.mark.parametrize("given", [{"mixup": 0.2}, {"cutmix": 0.5}, {"mixup": 0.0}, {"mixup": 0.2, "cutmix": 0.5}])
+def test_one_kind_of_mixing_turns_the_other_off(given):
+    net, ends = tiny_net(0), modes(3)
+    bridge = fit_bridge(net, ends, loader(), budget=0.3, config=ONE_EPOCH, **given)
+    assert same(bridge, by_hand(net, ends, **{"mixup": 0.0, "cutmix": 0.0} | given))
+
+
+def test_a_curve_keeps_the_papers_blocks_and_mixup():
+    net, ends = tiny_net(0, "frn"), modes(2, "frn")
+    curve = start_curve(net, *ends)
+    bridge = fit_bridge(net, curve, loader(), budget=0.3, config=ONE_EPOCH)
+    assert len(blocks_of(bridge)) == 3
+    assert same(bridge, by_hand(net, curve, mixup=0.4, cutmix=0.0))
+    own_target = plan_bridge(net, ends[0], blobs(6).images, target=mode_target(ends[1]), budget=0.3)
+    assert len(blocks_of(own_target.bridge)) == 3
+
+
+def test_vectors_are_mixed_up():
+    net = Vectors()
+    torch.manual_seed(1)
+    ends = [Mode.from_module(net), Mode.from_module(Vectors())]
+    data = [(torch.rand(4, 4), torch.arange(4) % 3) for _ in range(2)]
+    bridge = fit_bridge(net, ends, data, config=ONE_EPOCH)
+    plan = plan_bridge(net, ends, data[0][0], seed=ONE_EPOCH.seed)
+    assert same(bridge, fit_bridges(net, {"bridge": plan}, data, mixup=0.4, config=ONE_EPOCH)["bridge"])
+
+
+def test_one_block_halves_the_map_rather_than_be_narrow():
+    """At full size 16 channels, half of the feature's, take 32*16*9*64 + 16*16*9*64 + 32*16*64 + 160 multiply-adds."""
+    half = 32 * 16 * 9 * 64 + 16 * 16 * 9 * 64 + 32 * 16 * 64 + 160
+    for flops, stride in ((half, 1), (half - 1, 2)):
+        for design in ("shallow", "auto"):
+            body, counted = body_within((32, 8, 8), "map", 10, "I", flops, design=design)
+            (block,) = body.layers
+            assert counted <= flops
+            assert block.conv1.stride == (stride, stride)
+            assert block.conv1.out_channels >= 16
+    tiny, _ = body_within((32, 2, 2), "map", 10, "I", 20_000, design="auto")
+    assert tiny.layers[0].conv1.stride == (1, 1)
+
+
+@pytest.mark.parametrize(("shape", "layout", "flops"), [((32,), "vector", 900), ((32, 8, 8), "map", 900)])
+def test_a_perceptron_where_no_block_fits(shape, layout, flops):
+    chosen, counted = body_within(shape, layout, 10, "I", flops, design="auto", seed=0)
+    plain, _ = body_within(shape, layout, 10, "I", flops, design="plain", seed=0)
+    assert counted <= flops
+    assert type(chosen) is type(plain)
+    assert all(torch.equal(a, b) for a, b in zip(chosen.parameters(), plain.parameters(), strict=True))
