@@ -53,8 +53,8 @@ PUBLISHED = [
     ("distilled-0",),
     ("student-labels",),
     ("mode-0", "distilled-0"),
-    *(("mode-0", f"heads-others-cutmix-{design}") for design in ("budget", "shallow")),
-    ("mode-0", "distilled-0", "heads-others-cutmix-shallow"),
+    *(("mode-0", heads) for heads in ("heads-0-others-small", "heads-others-cutmix-budget")),
+    ("mode-0", "distilled-0", "heads-0-others-small"),
 ]
 """Rows of cifar10-frn that the summary speaks of; the deep ensembles are what the others are measured by."""
 

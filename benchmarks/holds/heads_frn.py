@@ -20,10 +20,14 @@ from frontier.variants import VARIANTS, Part, plan_part
 __all__ = ["HEADS", "files_of", "planned"]
 
 HEADS = {
+    "heads-0-others-small": "3 heads: others (shallow + cutmix 1)",
     "heads-others-cutmix-budget": "3 heads: others (budget + cutmix 1)",
-    "heads-others-cutmix-shallow": "3 heads: others (shallow + cutmix 1)",
 }
-"""Variants of the comparison by their names in results/."""
+"""Variants of the comparison by their names in results/.
+
+The first is what recipes train by that name, one wide block with CutMix at the FLOPs of a small bridge, except for the
+biases of its convolutions and the number of epochs.
+"""
 
 
 def _part(name: str) -> Part:

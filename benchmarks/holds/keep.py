@@ -9,7 +9,7 @@
 HOLD has one file per member, NAME.safetensors with the logits of both splits (NAME-h0, NAME-h1, ... if it has several
 heads), weights-NAME.safetensors, and main.log. The weights of modes are kept unless --no-weights is given; those of
 small networks only if listed with --bridge. With --seed, the folder is of benchmarks/frontier.py: its heads
-(heads_frn.py) are added to the members of an existing results folder, whose recipe and labels stay.
+(heads_frn.py) are added to the members of an existing results folder; pass the recipe of all its members.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main() -> None:
     if given.seed is None:
         labels = {"valid": data.labels("valid"), "test": data.labels("test")}
         keep("logits", "labels", key_of("labels", data.scored_on), labels, scored_on=data.scored_on)
-        folder.files.write({"recipe.toml": to_toml(recipe, 0)})
+    folder.files.write({"recipe.toml": to_toml(recipe, 0)})
     shutil.copyfile(given.hold / "main.log", given.out / given.log)
     shutil.rmtree(given.out / ".work")
 

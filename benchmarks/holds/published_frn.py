@@ -50,12 +50,7 @@ PAIRS: dict[str, tuple[Rows, Rows]] = {
 }
 
 
-def _headed(design: str) -> Row:
-    return ("mode-0", f"heads-others-cutmix-{design}")
-
-
-def _with_student(design: str) -> Row:
-    return ("mode-0", "distilled-0", f"heads-others-cutmix-{design}")
+_DESIGNS = dict(zip(("shallow", "budget"), HEADS, strict=True))
 
 
 AGAINST: dict[str, Rows] = {
@@ -71,13 +66,13 @@ AGAINST: dict[str, Rows] = {
 }
 """What heads are compared with."""
 
-for _design in ("shallow", "budget"):
-    PAIRS |= {f"3 heads, {_design}, against {title}": ([_headed(_design)], rows) for title, rows in AGAINST.items()}
+for _design, _name in _DESIGNS.items():
+    PAIRS |= {f"3 heads, {_design}, against {title}": ([("mode-0", _name)], rows) for title, rows in AGAINST.items()}
     PAIRS |= {
-        f"mode 0 + student + 3 heads, {_design}, against {title}": ([_with_student(_design)], [row])
+        f"mode 0 + student + 3 heads, {_design}, against {title}": ([("mode-0", "distilled-0", _name)], [row])
         for title, row in {"mode 0 + student": ("mode-0", "distilled-0"), "DE-3": _MODES[:3]}.items()
     }
-PAIRS["3 heads: shallow against budget"] = [_headed("shallow")], [_headed("budget")]
+PAIRS["3 heads: shallow against budget"] = [("mode-0", _DESIGNS["shallow"])], [("mode-0", _DESIGNS["budget"])]
 
 TARGETS: dict[str, tuple[str, ...]] = {
     **{f"I-0-{j}-small": (f"curve-0-{j}",) for j in OTHERS},

@@ -4,7 +4,6 @@
     python benchmarks/holds/rows.py results/tin200-frn                      # from a few numbers per image
     python benchmarks/holds/rows.py results/cifar10-bn --record HOLD        # create rows.safetensors from full logits
     python benchmarks/holds/rows.py results/cifar10-frn --record results/cifar10-frn    # the same, before deleting some
-    python benchmarks/holds/rows.py results/cifar10-frn --budget 1.07       # `modebridge advise`, with controls too
 
 Logits over 200 classes take 8 MB per member, and those of 45 heads over 10 classes 13 MB in all, so records.py stores
 only what the scores need.
@@ -23,7 +22,7 @@ from tin200 import COMBINATIONS, TARGETS
 from torch import Tensor
 
 from members import cost_of, read_all, read_hold
-from modebridge.evaluate import Answers, advise, interval_of, resampled_means
+from modebridge.evaluate import Answers, interval_of, resampled_means
 from modebridge.nets import spec_of
 from modebridge.runs import RunFolder
 
@@ -74,27 +73,11 @@ def tables(file: Path) -> list[str]:
     return lines
 
 
-def advice(folder: Path, budget: float) -> str:
-    """The choice within a budget among all members, with controls: on validation images, then scored on test images."""
-    answers = read_all(RunFolder(folder, writes=False))
-    chosen = advise(answers, budget).chosen
-    scores = answers.score(chosen.members, threshold=chosen.threshold)
-    asked = "" if chosen.threshold is None else f", all but the first for {100 * chosen.asked:.0f} %"
-    return (
-        f"{' + '.join(chosen.members)}{asked}: x{chosen.cost:.3f}, validation NLL {chosen.nll:.4f}; on test "
-        f"{100 * scores.accuracy:.2f} % / {scores.nll:.4f} at x{scores.relative_flops:.3f}"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--record", type=Path, metavar="HOLD")
-    parser.add_argument("--budget", type=float, help="print the best choice within this cost instead")
     given = parser.parse_args()
-    if given.budget:
-        print(advice(given.folder, given.budget))
-        return
     file, published = given.folder / records.FILE, scored.RESULTS.get(given.folder.name)
     if given.record:
         given.folder.mkdir(parents=True, exist_ok=True)
