@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
-from modebridge.data import Loader, load_modes, load_set
-from modebridge.data.datasets import CLASS_NAMES
-from modebridge.deploy import Deployed
-from modebridge.errors import ModebridgeError
-from modebridge.evaluate.scores import accuracy, nll
+from modebridge.data import load_modes
 from modebridge.nets import ResNet, spec_of
 from modebridge.runs import find_recipe_of, main_rows
 from modebridge.runs.folder import RunFolder
@@ -60,6 +53,8 @@ PUBLISHED = [
     ("distilled-0",),
     ("student-labels",),
     ("mode-0", "distilled-0"),
+    *(("mode-0", heads) for heads in ("heads-0-others-small", "heads-others-cutmix-budget")),
+    ("mode-0", "distilled-0", "heads-0-others-small"),
 ]
 """Rows of cifar10-frn that the summary speaks of; the deep ensembles are what the others are measured by."""
 
@@ -129,8 +124,9 @@ def test_rows_of_cifar10_bn(monkeypatch):
         assert f"| {row} |\n" in "".join(table[1:])
 
 
-def test_no_more_logits_of_cifar10_bn_than_may_be():
-    files = [*(BN / "logits").rglob("*"), *(BN / "controls").rglob("*"), BN / "rows.safetensors"]
+@pytest.mark.parametrize("folder", [FRN, BN], ids=["frn", "bn"])
+def test_no_more_logits_than_may_be(folder):
+    files = [*(folder / "logits").rglob("*"), *(folder / "controls").rglob("*"), folder / "rows.safetensors"]
     assert sum(file.stat().st_size for file in files if file.is_file()) <= 10_000_000
 
 
@@ -224,36 +220,11 @@ def test_all_tables_of_cifar10_frn(monkeypatch):
     assert "\n".join(lines) in (FRN / "README.md").read_text()
     summary = (ROOT / "docs" / "results.md").read_text()
     for line in lines:
-        if line.startswith("| curve against"):
+        if line.startswith(("| curve against", "| 3 heads, ")):
             assert " | ".join(cells(line)[1:]).replace("+0.", "+.").replace("-0.", "-.") in summary
-
-
-def said_of_the_bundle(scores):
-    return f"{100 * scores['accuracy']:.2f} % / {scores['nll']:.4f}".replace(" 0.", " .")
-
-
-def test_the_bundle_loads_and_says_its_published_row():
-    file = Deployed.load(FRN / "bundle.onnx")
-    assert (FRN / "bundle.onnx").stat().st_size <= 10_000_000
-    assert file.meta["classes"] == CLASS_NAMES["cifar10"]
-    assert file.meta["members"] == ["mode-0", "other-0-1-small", "I-0-3-small"]
-    assert file.meta["normalisation"]["input"].startswith("floats in [0, 1]")
-    for page in (FRN / "README.md", ROOT / "docs" / "results.md", ROOT / "README.md"):
-        assert said_of_the_bundle(file.meta["scores"]) in page.read_text()
-    assert file(np.full((2, 3, 32, 32), 0.5, dtype=np.float32)).probabilities.shape == (2, 10)
-    assert b"site-packages" not in (FRN / "bundle.onnx").read_bytes(), "traces of the machine that wrote it"
-
-
-@pytest.mark.slow
-def test_the_bundle_has_its_published_row_on_the_real_test_images():
-    try:
-        test = load_set("cifar10", os.environ.get("MODEBRIDGE_DATA", "data")).test
-    except ModebridgeError as error:
-        pytest.skip(f"CIFAR-10 is not there: {error}")
-    file = Deployed.load(FRN / "bundle.onnx")
-    said = torch.cat([torch.from_numpy(file(images).probabilities) for images, _ in Loader(test, 250)])
-    measured = {"accuracy": accuracy(said, test.labels), "nll": nll(said, test.labels)}
-    assert said_of_the_bundle(measured) == said_of_the_bundle(file.meta["scores"])
+    known, page = set().union(*with_intervals("\n".join(lines))), (FRN / "README.md").read_text()
+    assert len(with_intervals(page)) > 150
+    assert [said for said in with_intervals(page) if not said & known] == []
 
 
 def test_rows_of_tin200_frn(monkeypatch):

@@ -1,29 +1,28 @@
-"""Export the file of results/cifar10-frn: mode 0 and the two small bridges that are best on validation images.
+"""Export the file of results/cifar10-frn: mode 0 and the bridge with heads that is best on validation images.
 
     python benchmarks/holds/bundle.py results/cifar10-frn DIR
 
-Two bridges, because the file may have 10 MB, and a network has 7.4 MB and a small bridge 1.1 MB. The choice uses the
-saved validation logits. The test images in DIR only score the result, because its bridges are rounded to half
-precision and those of the logits are not. tests/test_results.py scores the file itself.
+The file may have 10 MB: the network has 7.4 MB, a bridge 1.1 MB. The choice uses the saved validation logits. The test
+images in DIR only score the result, because its bridge is rounded to half precision and that of the logits is not.
+tests/test_results_heads.py scores the file itself.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from heads_frn import HEADS, planned
 from safetensors.torch import load_file
 from torch import Tensor
 
 from members import read_all
-from modebridge.bridges import Bridge, body_like, last_blocks_tap
-from modebridge.data import ImageSet, Loader, load_mode, load_set
+from modebridge.data import ImageSet, Loader, load_modes, load_set
 from modebridge.data.datasets import CLASS_NAMES
 from modebridge.deploy import Exported, export, fit_temperatures
-from modebridge.ensembles import BridgedEnsemble, scale
+from modebridge.ensembles import BridgedEnsemble
 from modebridge.evaluate import Answers
 from modebridge.evaluate.scores import accuracy, brier, ece, nll
 from modebridge.nets import ResNet, spec_of
@@ -33,25 +32,15 @@ __all__ = ["choose", "measure"]
 
 FILE = "bundle.onnx"
 ABOUT = (
-    "CIFAR-10, ResNet-32x2 with filter response norm, one mode and two small bridges, one imitating another mode, one "
-    "the midpoint of a curve; results/cifar10-frn of modebridge"
+    "CIFAR-10, ResNet-32x2 with filter response norm, one mode and a small bridge with three heads, each imitating "
+    "another mode; results/cifar10-frn of modebridge"
 )
 
 
-def choose(answers: Answers) -> tuple[str, ...]:
-    """Mode 0 and the pair of small bridges with the lowest calibrated validation NLL together, the better one first."""
-    on_one = [name for name, cost in answers.costs.items() if cost.reads == ("mode-0",) and "small" in name]
-    by_nll = {
-        members: _valid_nll(answers, members) for count in (1, 2) for members in itertools.combinations(on_one, count)
-    }
-    first, second = min((members for members in by_nll if len(members) == 2), key=by_nll.__getitem__)
-    return ("mode-0", first, second) if by_nll[first,] <= by_nll[second,] else ("mode-0", second, first)
-
-
-def _valid_nll(answers: Answers, bridges: tuple[str, ...]) -> float:
-    members = ("mode-0", *bridges)
-    probabilities = torch.stack([answers.valid[name].softmax(dim=1) for name in members]).mean(dim=0)
-    return nll(scale(probabilities, answers.temperature(members)), answers.valid_labels)
+def choose(answers: Answers) -> tuple[str, str]:
+    """Mode 0 and the bridge with heads that has the lowest calibrated validation NLL beside it."""
+    rows = [("mode-0", name) for name in HEADS]
+    return min(rows, key=lambda members: nll(answers.calibrated(members, "valid"), answers.valid_labels))
 
 
 def write(folder: Path, test: ImageSet) -> Exported:
@@ -60,15 +49,12 @@ def write(folder: Path, test: ImageSet) -> Exported:
     members = choose(answers)
     spec = spec_of("cifar10")
     net = ResNet(spec)
-    mode = load_mode(net, folder / "weights" / "mode-0.safetensors")
-    bridges = []
-    for name in members[1:]:
-        bridge = Bridge(body_like(spec, "I", 2), [mode], last_blocks_tap(spec), 0.5 if name[0] == "I" else None, name)
-        bridge.load_state_dict(load_file(folder / "bridges" / f"{name}.safetensors"))
-        bridges.append(bridge.eval())
-    tables = [answers.valid[name].softmax(dim=1) for name in members]
-    temperatures = fit_temperatures(tables, answers.valid_labels, 1)
-    ensemble = BridgedEnsemble(net, [mode], bridges)
+    modes = load_modes(net, folder / "weights")
+    bridge = planned(members[1], net, modes)
+    bridge.load_state_dict(load_file(folder / "bridges" / f"{members[1]}.safetensors"))
+    tables = [head.softmax(dim=1) for name in members for head in answers.heads(name, "valid")]
+    temperatures = fit_temperatures(tables, answers.valid_labels, 1, heads=[bridge.heads])
+    ensemble = BridgedEnsemble(net, modes[:1], [bridge.eval()])
     ensemble.temperature.fill_(temperatures.by_bridges[-1])
     ensemble._fitted.fill_(True)
     flops, params = answers.cost(members)

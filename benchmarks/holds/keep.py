@@ -3,9 +3,13 @@
     python benchmarks/holds/keep.py HOLD results/cifar10-frn --recipe cifar10 --set modes=4 --data DIR \
         --machine "NVIDIA H200, 16 cores" --torch 2.11.0+cu130 --log log-bridges.txt --bridge I-0-3-small
 
+    python benchmarks/holds/keep.py FRONTIER results/cifar10-frn --seed 0 --recipe cifar10 --set modes=4 --data DIR \
+        --machine "NVIDIA H200, 16 cores" --torch 2.11.0+cu130 --log log-heads.txt --bridge heads-others-cutmix-budget
+
 HOLD has one file per member, NAME.safetensors with the logits of both splits (NAME-h0, NAME-h1, ... if it has several
 heads), weights-NAME.safetensors, and main.log. The weights of modes are kept unless --no-weights is given; those of
-small networks only if listed with --bridge.
+small networks only if listed with --bridge. With --seed, the folder is of benchmarks/frontier.py: its heads
+(heads_frn.py) are added to the members of an existing results folder; pass the recipe of all its members.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from heads_frn import files_of
 from safetensors.torch import load_file
 
 from members import cost_of, kept_name, kind_of, splits_of
@@ -40,15 +45,19 @@ def main() -> None:
     parser.add_argument("--no-weights", action="store_true", help="do not keep the weights of modes")
     parser.add_argument("--leave-out", action="append", default=[], help="skip the logits of this member; repeatable")
     parser.add_argument("--python", help="Python version on the machine of the hold")
+    parser.add_argument("--seed", type=int, help="add the heads of this seed of a run of benchmarks/frontier.py")
     given = parser.parse_args()
     recipe = changed(find_recipe(given.recipe), given.set)
     data = RunData(recipe, 0, given.data)
     spec = spec_of(recipe.net, recipe.norm, data.facts.classes)
     folder, weights = RunFolder(given.out), given.out / "weights"
+    added = {} if given.seed is None else files_of(given.hold, given.seed)
     for place, names in ((weights, [] if given.no_weights else ["mode-*"]), (given.out / "bridges", given.bridge)):
-        for file in (file for name in names for file in given.hold.glob(f"weights-{name}.safetensors")):
-            place.mkdir(exist_ok=True)
-            shutil.copyfile(file, place / file.name.removeprefix("weights-"))
+        for name in names:
+            for file in given.hold.glob(f"weights-{added.get(name, name)}.safetensors"):
+                place.mkdir(exist_ok=True)
+                kept = f"{name}.safetensors" if name in added else file.name.removeprefix("weights-")
+                shutil.copyfile(file, place / kept)
     files = list(weights.glob("mode-*.safetensors")) or list(given.hold.glob("weights-mode-*.safetensors"))
     modes = {file.stem.removeprefix("weights-"): load_mode(ResNet(spec), file).id for file in files}
 
@@ -57,9 +66,9 @@ def main() -> None:
         made |= {"python": given.python} if given.python else {}
         folder.keep(f"{kind}/{name}", key, tensors, {"inputs": {}, **notes, **made})
 
-    labels = {"valid": data.labels("valid"), "test": data.labels("test")}
-    for called, logits in splits_of(given.hold).items():
-        name, weights_name = kept_name(called), called.replace("curve-", "pin-")
+    logits_of = {name: load_file(given.hold / f"{file}.safetensors") for name, file in added.items()}
+    for called, logits in (splits_of(given.hold) if given.seed is None else logits_of).items():
+        name, weights_name = kept_name(called), added.get(called, called.replace("curve-", "pin-"))
         if name in given.leave_out:
             continue
         file = given.hold / f"weights-{weights_name}.safetensors"
@@ -76,7 +85,9 @@ def main() -> None:
             id=identity,
             scored_on=data.scored_on,
         )
-    keep("logits", "labels", key_of("labels", data.scored_on), labels, scored_on=data.scored_on)
+    if given.seed is None:
+        labels = {"valid": data.labels("valid"), "test": data.labels("test")}
+        keep("logits", "labels", key_of("labels", data.scored_on), labels, scored_on=data.scored_on)
     folder.files.write({"recipe.toml": to_toml(recipe, 0)})
     shutil.copyfile(given.hold / "main.log", given.out / given.log)
     shutil.rmtree(given.out / ".work")

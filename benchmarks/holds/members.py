@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from cifar10_bn_plans import OTHERS, plans_of
+from heads_frn import HEADS, planned
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -41,6 +42,8 @@ def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
     """The cost of a member of a hold, by name."""
     if name.startswith(("mode", "curve", "distilled", "student")):
         part, reads = part_cost(spec), ()
+    elif name in HEADS:
+        part, reads = _headed_frn(name, spec), ("mode-0",)
     elif name.startswith("heads"):
         part, reads = _headed(spec)[name], ("mode-0",)
     else:
@@ -61,6 +64,12 @@ def _headed(spec: ResNetSpec) -> dict[str, MemberCost]:
         name: MemberCost((plan.bridge.share or 0) * whole.flops, sum(p.numel() for p in plan.bridge.parameters()))
         for name, plan in plans.items()
     }
+
+
+def _headed_frn(name: str, spec: ResNetSpec) -> MemberCost:
+    net = ResNet(spec)
+    bridge = planned(name, net, [Mode.from_module(net)] * 4)
+    return MemberCost((bridge.share or 0) * part_cost(spec).flops, sum(p.numel() for p in bridge.parameters()))
 
 
 def kept_name(name: str) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from cifar10_bridges import OTHERS, combinations
+from heads_frn import HEADS
 from published import Published, Row, Rows
 
 from members import kept_name
 
-__all__ = ["FRN"]
+__all__ = ["FRN", "LEFT_OUT"]
 
-BUNDLE = ("mode-0", "other-0-1-small", "I-0-3-small")
-"""Members of bundle.onnx: mode 0 and the two small bridges with the lowest validation NLL; see bundle.py."""
+LEFT_OUT = ("mean-4-medium", "II-labels-small")
+"""Members whose logits are left out since the heads were added, to limit the size of the folder."""
 
 _MODES = tuple(f"mode-{k}" for k in range(4))
 _CURVE, _OTHER = ([("mode-0", f"{kind}-0-{j}-small") for j in OTHERS] for kind in ("I", "other"))
@@ -48,6 +49,31 @@ PAIRS: dict[str, tuple[Rows, Rows]] = {
     "mode 0 + student of DE-4 against DE-2": ([("mode-0", "distilled-0")], [_MODES[:2]]),
 }
 
+
+_DESIGNS = dict(zip(("shallow", "budget"), HEADS, strict=True))
+
+
+AGAINST: dict[str, Rows] = {
+    "DE-1": [("mode-0",)],
+    "1 type I bridge": _CURVE[:1],
+    "1 type I bridge, mean over 3": _CURVE,
+    "1 bridge on the other mode, mean over 3": _OTHER,
+    "3 type I bridges": [_THREE_CURVES],
+    "3 bridges on other modes": [_THREE_OTHERS],
+    "student of DE-4": [("distilled-0",)],
+    "DE-2": [_MODES[:2]],
+    "DE-3": [_MODES[:3]],
+}
+"""What heads are compared with."""
+
+for _design, _name in _DESIGNS.items():
+    PAIRS |= {f"3 heads, {_design}, against {title}": ([("mode-0", _name)], rows) for title, rows in AGAINST.items()}
+    PAIRS |= {
+        f"mode 0 + student + 3 heads, {_design}, against {title}": ([("mode-0", "distilled-0", _name)], [row])
+        for title, row in {"mode 0 + student": ("mode-0", "distilled-0"), "DE-3": _MODES[:3]}.items()
+    }
+PAIRS["3 heads: shallow against budget"] = [("mode-0", _DESIGNS["shallow"])], [("mode-0", _DESIGNS["budget"])]
+
 TARGETS: dict[str, tuple[str, ...]] = {
     **{f"I-0-{j}-small": (f"curve-0-{j}",) for j in OTHERS},
     "I-1-0-small": ("curve-0-1",),
@@ -63,12 +89,25 @@ TARGETS: dict[str, tuple[str, ...]] = {
 
 
 def _rows() -> list[Row]:
-    """The rows in the log of the hold, and the bundle."""
+    """The rows in the log of the hold, except small networks alone whose logits are not kept, and the heads."""
     bridges = ["labels-0-small", "labels-0-small-b", "labels-0-medium", "II-labels-small", *TARGETS]
     rows = [tuple(kept_name(name) for name in row) for row in combinations(bridges)]
     students = ("distilled-0", "student-4-mixup-0.4", "student-labels")
     rows += [(name,) for name in students] + [("mode-0", name) for name in students]
-    return [*rows, BUNDLE]
+    # The two best small bridges on validation images, before there were heads.
+    rows += [("mode-0", "other-0-1-small", "I-0-3-small")]
+    rows += [(name,) for name in HEADS] + [("mode-0", name) for name in HEADS]
+    rows += [("mode-0", "distilled-0", name) for name in HEADS]
+    return [row for row in rows if row not in [(name,) for name in LEFT_OUT]]
 
 
-FRN = Published(modes=4, rows=_rows(), targets={(name,): [target] for name, target in TARGETS.items()}, pairs=PAIRS)
+FRN = Published(
+    modes=4,
+    rows=_rows(),
+    targets={
+        **{(name,): [target] for name, target in TARGETS.items()},
+        **{(name,): [(mode,) for mode in _MODES[1:]] for name in HEADS},
+    },
+    pairs=PAIRS,
+    recorded=[("mode-0", "mean-4-medium"), ("mode-0", "mode-1", "II-labels-small")],
+)

@@ -3,6 +3,7 @@
     python benchmarks/holds/rows.py results/cifar10-frn                     # from logits (scored.py)
     python benchmarks/holds/rows.py results/tin200-frn                      # from a few numbers per image
     python benchmarks/holds/rows.py results/cifar10-bn --record HOLD        # create rows.safetensors from full logits
+    python benchmarks/holds/rows.py results/cifar10-frn --record results/cifar10-frn    # the same, before deleting some
 
 Logits over 200 classes take 8 MB per member, and those of 45 heads over 10 classes 13 MB in all, so records.py stores
 only what the scores need.
@@ -20,9 +21,10 @@ from safetensors.torch import load_file, save_file
 from tin200 import COMBINATIONS, TARGETS
 from torch import Tensor
 
-from members import cost_of, read_hold
+from members import cost_of, read_all, read_hold
 from modebridge.evaluate import Answers, interval_of, resampled_means
 from modebridge.nets import spec_of
+from modebridge.runs import RunFolder
 
 
 def record(hold: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -82,7 +84,10 @@ def main() -> None:
         if published is None:
             tensors, notes = record(given.record)
         else:
-            tensors, notes = scored.record(published, read_hold(given.record, spec_of("cifar10", "bn")))
+            kept = (given.record / "recipe.toml").exists()
+            spec = spec_of("cifar10", "frn" if given.folder.name.endswith("frn") else "bn")
+            read = read_all(RunFolder(given.record, writes=False)) if kept else read_hold(given.record, spec)
+            tensors, notes = scored.record(published, read)
         save_file(tensors, file, notes)
     print("\n".join(tables(file) if published is None else scored.tables(given.folder)))
 
