@@ -13,9 +13,7 @@ statistics of 5,000 training images; midpoints that are scored and imitated use 
 from __future__ import annotations
 
 import argparse
-import json
 import traceback
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,24 +22,21 @@ from cifar10_bn_plans import OTHERS, combinations, plans_of
 from common import (
     Hold,
     WholeBatches,
-    answers_of,
-    by_head,
     cifar10_setting,
     cifar10_splits,
-    logits_of_members,
-    print_table,
+    planned,
     quiet,
+    rates_of,
+    round_bridges,
     rounded,
 )
-from safetensors.torch import save_file
-from torch import Tensor
 
 from modebridge import Mode, fit_bridges, fit_curves, fit_modes, fit_students, plan_student
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve
-from modebridge.data import ImageSet, Loader, load_modes
+from modebridge.data import Loader, load_modes
 from modebridge.nets import ResNet, skeleton
-from modebridge.training import Engine
+from networks import Networks
 
 WARM_EPOCHS = {"modes": 4, "curves": 4, "bridges": 8, "students": 6}
 STAGES = tuple(WARM_EPOCHS)
@@ -51,57 +46,6 @@ RATES = {"modes": 3.0, "curves": 2.4, "bridges": 3.2, "students": 2.9}
 """Measured seconds per epoch, for stages whose warm-up run failed or did not reach a second epoch."""
 MIXUP = 1.0
 """Mixup of students."""
-
-
-def planned(stage: str, epochs: int, left: float, rates: Mapping[str, float]) -> int:
-    """The epochs of a stage: as requested, or fewer if time is short for the remaining stages.
-
-    >>> rates = {"curves": 2.0, "bridges": 3.0, "students": 3.0}
-    >>> [planned("bridges", 100, left, rates) for left in (410.0, 710.0, 2000.0)]
-    [50, 100, 100]
-    """
-    later = STAGES[STAGES.index(stage) :]
-    left -= sum(BESIDE[name] for name in later)
-    needed = epochs * sum(rates[name] for name in later)
-    return epochs if left >= needed else max(2, int(epochs * left / needed))
-
-
-class Networks:
-    """The networks trained so far, whose logits are saved after every stage.
-
-    Args:
-        net: the architecture.
-        splits: splits of the data.
-        engine: engine to run on.
-        hold: where to save.
-    """
-
-    def __init__(self, net: ResNet, splits: Mapping[str, ImageSet], engine: Engine, hold: Hold) -> None:
-        self._net, self._engine, self._hold = net, engine, hold
-        self._splits = {split: Loader(splits[split], 500) for split in ("valid", "test")}
-        self._labels = {split: splits[split].labels.cpu().clone() for split in ("valid", "test")}
-        save_file(self._labels, hold.out / "labels.safetensors")
-        self.modes: dict[str, Mode] = {}
-        self._bridges: dict[str, Bridge] = {}
-        self._logits: dict[str, dict[str, Tensor]] = {}
-
-    def add(self, stage: str, modes: Mapping[str, Mode], bridges: Mapping[str, Bridge] | None = None) -> None:
-        """Run new networks and bridges on the held-out images and save their logits."""
-        self.modes |= modes
-        self._bridges |= bridges or {}
-        read = {source for bridge in (bridges or {}).values() for source in bridge.reads}
-        run = {name: mode for name, mode in self.modes.items() if name in modes or mode.id in read}
-        logits = by_head(logits_of_members(self._net, run, bridges or {}, self._splits, self._engine))
-        fresh = {name: tensors for name, tensors in logits.items() if name not in self._logits}
-        self._logits |= fresh
-        self._hold.save(fresh)
-        self._hold.say(f"logits of {stage} saved, {self._hold.left:.0f} s left")
-
-    def table(self) -> None:
-        """Print every row that is complete; a row takes up to .4 s."""
-        answers = answers_of(self._net, self.modes, self._bridges, self._logits, self._labels)
-        print_table(answers, combinations(answers))
-        self._hold.say("table done")
 
 
 def main() -> None:
@@ -128,11 +72,8 @@ def main() -> None:
     net, valid = ResNet(spec), Loader(splits["valid"], 20 if given.tiny else 2500)
     rates: dict[str, float] = {}
     if given.rates is not None:
-        # The fastest epoch, because a warm-up run shares the GPU with others most of the time.
-        files = {stage: given.rates / stage / "stages.json" for stage in STAGES}
-        timed = {stage: json.loads(file.read_text())[stage] for stage, file in files.items() if file.is_file()}
-        rates = RATES | {stage: figures["fastest_s"] for stage, figures in timed.items() if "fastest_s" in figures}
-        hold.say(f"seconds per epoch: {rates}, of which timed: {sorted(timed)}")
+        rates = rates_of(given.rates, RATES)
+        hold.say(f"seconds per epoch: {rates}")
 
     def fed(seed: int) -> WholeBatches:
         return WholeBatches(Loader(splits["train"], batch, shuffle=True, seed=seed, pad=4, flip=True))
@@ -142,7 +83,7 @@ def main() -> None:
         if given.warm:
             epochs = WARM_EPOCHS[stage]
         elif rates and stage in BESIDE:
-            epochs = planned(stage, epochs, hold.left, rates)
+            epochs = planned(stage, dict.fromkeys(STAGES, epochs), hold.left, rates, BESIDE)
         hold.say(f"{what} x {epochs} epochs; {hold.left:.0f} s left")
         return epochs
 
@@ -166,7 +107,7 @@ def main() -> None:
             hold.save_weights(f"mode-{k}", mode.params, mode.buffers)
         networks.add("modes", {f"mode-{k}": mode for k, mode in enumerate(modes)})
         if not given.modes:
-            networks.table()
+            networks.table(combinations)
 
     curves = {j: BezierCurve(modes[0], modes[j], (modes[j].params,), {0.5: modes[j].buffers}) for j in OTHERS}
     if given.warm in (None, "curves"):
@@ -215,9 +156,7 @@ def main() -> None:
         except Exception:
             # A failure here must not cost the students their time on the GPU.
             traceback.print_exc()
-        for bridge in bridges.values():
-            for parameter in bridge.parameters():
-                parameter.data = parameter.data.half().float()
+        round_bridges(bridges)
     if given.warm == "bridges":
         return
     if not given.warm:
@@ -247,7 +186,7 @@ def main() -> None:
             networks.add("students", learned)
     finally:
         if not given.warm:
-            networks.table()
+            networks.table(combinations)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
+from common import bridges_in
 from torch import Tensor
 
 from modebridge import Mode, plan_bridge
@@ -73,9 +73,7 @@ def combinations(answers: Answers) -> list[tuple[str, ...]]:
     modes, reads = tuple(f"mode-{k}" for k in range(3)), {name: cost.reads for name, cost in answers.costs.items()}
     midpoints = tuple(f"curve-0-{j}" for j in OTHERS)
     students = [name for name in reads if name.startswith("student")]
-    bridges = [
-        name for name in reads if reads[name] and not re.search(r"-h\d+$", name)
-    ]  # heads are not listed one by one
+    bridges = bridges_in(answers)
     rows: list[tuple[str, ...]] = [modes[:count] for count in (1, 2, 3)] + [(name,) for name in modes[1:]]
     rows += [(name,) for name in midpoints] + [("mode-0", name) for name in midpoints] + [("mode-0", *midpoints)]
     rows += [(name,) for name in bridges]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from modebridge import Mode
 from modebridge.bridges import Bridge
 from modebridge.data import ImageSet, Loader, load_set
-from modebridge.evaluate import Answers, MemberCost
+from modebridge.evaluate import Answers, MemberCost, dee
 from modebridge.nets import Norm, ResNetSpec, Tapped, skeleton, spec_of
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.training import Engine, Epoch
@@ -27,12 +28,16 @@ __all__ = [
     "Hold",
     "WholeBatches",
     "answers_of",
+    "bridges_in",
     "by_head",
     "cifar10_setting",
     "cifar10_splits",
     "logits_of_members",
+    "planned",
     "print_table",
     "quiet",
+    "rates_of",
+    "round_bridges",
     "rounded",
     "row",
 ]
@@ -97,11 +102,48 @@ class Hold:
             halves = {split: tensor.half().contiguous() for split, tensor in splits.items()}
             save_file(halves, self.out / f"{name}.safetensors")
 
-    def save_weights(self, name: str, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> None:
-        """Write a network: parameters in half precision, buffers (batch norm statistics) unchanged."""
+    def save_weights(
+        self, name: str, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], folder: Path | None = None
+    ) -> None:
+        """Write a network, to `out` or a folder: parameters in half precision, buffers (batch norm) unchanged."""
         tensors = {key: tensor.detach().half() for key, tensor in params.items()} | dict(buffers)
         tensors = {key: tensor.cpu().contiguous() for key, tensor in tensors.items()}
-        save_file(tensors, self.out / f"weights-{name}.safetensors")
+        (folder or self.out).mkdir(parents=True, exist_ok=True)
+        save_file(tensors, (folder or self.out) / f"weights-{name}.safetensors")
+
+
+def rates_of(warm: Path | None, measured: Mapping[str, float], scale: float = 1.0) -> dict[str, float]:
+    """Seconds per epoch by stage: those of the warm-up runs in a folder, or as measured before.
+
+    Warm-up runs share the GPU most of the time, so their fastest epoch counts, times `scale`, the number of images of
+    an epoch relative to theirs. A run that failed, or did not reach a second epoch, does not count.
+    """
+    rates = dict(measured)
+    for stage, file in {stage: warm / stage / "stages.json" for stage in rates if warm}.items():
+        figures = json.loads(file.read_text())[stage] if file.is_file() else {}
+        if "fastest_s" in figures:
+            rates[stage] = scale * figures["fastest_s"]
+    return rates
+
+
+def planned(
+    stage: str, epochs: Mapping[str, int], left: float, rates: Mapping[str, float], beside: Mapping[str, float]
+) -> int:
+    """The epochs of a stage: as requested, or fewer if time is short: all remaining stages get the same share.
+
+    `epochs` has all stages in order, `rates` their seconds per epoch, and `beside` their seconds outside epochs.
+
+    >>> epochs, rates = {"modes": 20, "bridges": 100, "students": 50}, {"modes": 9.0, "bridges": 3.0, "students": 6.0}
+    >>> beside = {"modes": 50, "bridges": 35, "students": 75}
+    >>> [planned("bridges", epochs, left, rates, beside) for left in (410.0, 710.0, 2000.0)]
+    [50, 100, 100]
+    >>> planned("modes", epochs, 550.0, rates, beside), planned("students", epochs, 225.0, rates, beside)
+    (10, 25)
+    """
+    later = list(epochs)[list(epochs).index(stage) :]
+    left -= sum(beside[name] for name in later)
+    needed = sum(epochs[name] * rates[name] for name in later)
+    return epochs[stage] if left >= needed else max(2, int(epochs[stage] * left / needed))
 
 
 @torch.no_grad()
@@ -170,19 +212,31 @@ def answers_of(
     return Answers(tables["valid"], tables["test"], labels["valid"], labels["test"], costs)
 
 
-def print_table(answers: Answers, rows: Iterable[tuple[str, ...]]) -> None:
-    """Print rows of members in Markdown."""
-    print("| members | FLOPs | params | ACC % | NLL | ECE | Brier | T |\n|---|---|---|---|---|---|---|---|")
+def bridges_in(answers: Answers) -> list[str]:
+    """The bridges among the members; heads are not listed one by one."""
+    return [name for name, cost in answers.costs.items() if cost.reads and not re.search(r"-h\d+$", name)]
+
+
+def print_table(answers: Answers, rows: Iterable[tuple[str, ...]], ensembles: Sequence[tuple[str, ...]] = ()) -> None:
+    """Print rows of members in Markdown; with deep ensembles of 1, 2, ... modes also what a row is worth in those."""
+    reference = [answers.score(members).nll for members in ensembles]
+    titles = ["members", "FLOPs", "params", "ACC %", "NLL", "ECE", "Brier", "T"]
+    titles += ["DEE", "way from DE-1 to DE-2 (NLL)"] if reference else []
+    print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
     for members in rows:
-        print(row(" + ".join(members), answers, members), flush=True)
+        print(row(" + ".join(members), answers, members, reference), flush=True)
 
 
-def row(title: str, answers: Answers, members: tuple[str, ...]) -> str:
-    """A row of a table: cost, accuracy, calibrated NLL, ECE, Brier, temperature."""
+def row(title: str, answers: Answers, members: tuple[str, ...], reference: Sequence[float] = ()) -> str:
+    """A row of a table: cost, accuracy, calibrated NLL, ECE, Brier, temperature; DEE if DE-1, DE-2, ... are given."""
     scores = answers.score(members)
+    worth = ""
+    if reference:
+        way = (reference[0] - scores.nll) / (reference[0] - reference[1])
+        worth = f" {dee(scores.nll, reference):.2f} | {100 * way:.0f} % |"
     return (
         f"| {title} | x{scores.relative_flops:.2f} | x{scores.relative_params:.2f} | {100 * scores.accuracy:.2f} | "
-        f"{scores.nll:.4f} | {scores.ece:.4f} | {scores.brier:.4f} | {scores.temperature:.3f} |"
+        f"{scores.nll:.4f} | {scores.ece:.4f} | {scores.brier:.4f} | {scores.temperature:.3f} |{worth}"
     )
 
 
@@ -203,6 +257,13 @@ class WholeBatches:
 def rounded(mode: Mode) -> Mode:
     """The mode with weights rounded to half precision; batch norm statistics stay unchanged."""
     return Mode({name: tensor.half().float() for name, tensor in mode.params.items()}, mode.buffers)
+
+
+def round_bridges(bridges: Mapping[str, Bridge]) -> None:
+    """Round the weights of bridges to half precision, in place."""
+    for bridge in bridges.values():
+        for parameter in bridge.parameters():
+            parameter.data = parameter.data.half().float()
 
 
 def cifar10_setting(*, tiny: bool, norm: Norm = "frn") -> tuple[Engine, Recipe, ResNetSpec, int]:

@@ -23,7 +23,7 @@ from modebridge.bridges import ensemble_target, mode_target
 from modebridge.curves import BezierCurve
 from modebridge.data import ImageSet, Loader
 from modebridge.evaluate import Answers, MemberCost, curve_profile
-from modebridge.nets import ResNet, skeleton, spec_of
+from modebridge.nets import ResNet, ResNetSpec, skeleton, spec_of
 from modebridge.training import BridgePlan, Engine
 
 TRAIN = TrainConfig(epochs=1, weight_decay=5e-4, nesterov="authors")
@@ -101,6 +101,35 @@ def plans_of(net: ResNet, curve: BezierCurve, images: torch.Tensor) -> dict[str,
     }
 
 
+def tin200_setting(*, tiny: bool) -> tuple[Engine, ResNetSpec, int, int]:
+    """The engine, the network, and the batch sizes of networks and bridges; small ones for a dry run."""
+    spec = spec_of("tin200")
+    if tiny:
+        return Engine(), replace(spec, stages=(1, 1, 1, 3), widths=(8, 8, 8, 16)), 4, 8
+    engine = Engine.best()
+    if engine.device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    return engine, spec, BATCH, BRIDGE_BATCH
+
+
+def tin200_splits(place: str, device: torch.device, drawn: int) -> dict[str, ImageSet]:
+    """The splits in a decoded file, without the last training images; for "-", `drawn` random training images."""
+    if place == "-":
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randint(256, (drawn, 3, 64, 64), dtype=torch.uint8, generator=generator)
+        some = ImageSet(images, torch.randint(200, (drawn,), generator=generator), 200)
+        splits = {"train": some, "valid": some.part(0, min(500, drawn)), "test": some.part(0, min(500, drawn))}
+    else:
+        data = load_file(place)
+        splits = {
+            split: ImageSet(data[f"{split}_images"], data[f"{split}_labels"], 200)
+            for split in ("train", "valid", "test")
+        }
+    splits["train"] = splits["train"].part(0, min(WHOLE, len(splits["train"])))
+    return {name: split.to(device) for name, split in splits.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
@@ -116,29 +145,9 @@ def main() -> None:
     quiet()
     given.out.mkdir(parents=True, exist_ok=True)
     hold = Hold(given.out, given.seconds)
-    engine = Engine() if given.tiny else Engine.best()
-    spec = replace(spec_of("tin200"), stages=(1, 1, 1, 3), widths=(8, 8, 8, 8)) if given.tiny else spec_of("tin200")
-    if engine.device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    batch, bridge_batch = (4, 8) if given.tiny else (BATCH, BRIDGE_BATCH)
-    generator = torch.Generator().manual_seed(0)
-    if given.data == "-":
-        count = 2 * bridge_batch
-        data = {
-            f"{split}_images": torch.randint(256, (count, 3, 64, 64), dtype=torch.uint8, generator=generator)
-            for split in ("train", "valid", "test")
-        }
-        data |= {
-            f"{split}_labels": torch.randint(200, (count,), generator=generator) for split in ("train", "valid", "test")
-        }
-    else:
-        data = load_file(given.data)
-    splits = {
-        split: ImageSet(data[f"{split}_images"], data[f"{split}_labels"], 200).to(engine.device)
-        for split in ("train", "valid", "test")
-    }
-    train = splits["train"].part(0, min(WHOLE, len(splits["train"])))
+    engine, spec, batch, bridge_batch = tin200_setting(tiny=given.tiny)
+    splits = tin200_splits(given.data, engine.device, 2 * bridge_batch)
+    train = splits["train"]
     hold.say(f"read {len(train)} training images; {engine}")
 
     def fed(seed: int, size: int) -> Loader:
