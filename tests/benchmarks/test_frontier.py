@@ -188,3 +188,14 @@ def test_the_page_says_what_the_fresh_seeds_give(file, first, section, count):
     cells = [tuple(cell.strip() for cell in line.split("|")[2:-1]) for line in page.splitlines() if "| x" in line]
     assert len(cells) == count
     assert [row for row in cells if row not in known] == []
+
+
+def test_the_page_says_what_heads_on_students_give(monkeypatch):
+    """The differences that it quotes, as the command prints them."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    root = BENCHMARKS.parent
+    lines = import_module("student_heads").table(root / "results" / "student-heads-digits.json")
+    rows = {line.split("|")[1].strip(): line.split("|")[5:7] for line in lines[2:]}
+    page = " ".join((root / "docs" / "frontier.md").read_text().partition("## Other modes to build on")[2].split())
+    for title in ("student, mixup 1 + 4 heads", "student, CutMix 1"):
+        assert all(re.sub(r"(?<!\d)0\.", ".", cell.strip()) in page for cell in rows[title])
