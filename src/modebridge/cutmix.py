@@ -10,7 +10,10 @@ from modebridge.batches import named, shapes_of
 from modebridge.errors import ModebridgeError
 from modebridge.types import Draw, Inputs
 
-__all__ = ["are_images", "draw_shares", "image_size", "label_shares", "pixel_shares"]
+__all__ = ["draw_shares", "image_size", "label_shares", "pixel_shares", "suits_cutmix"]
+
+SMALLEST = 5
+"""Images with a shorter side are not cut by default; it is also how inputs with channels last are told from images."""
 
 
 def draw_shares(size: int, mixup: float, cutmix: float, seed: int) -> dict[str, Tensor]:
@@ -63,23 +66,23 @@ def label_shares(draw: Draw, inputs: Inputs, dtype: torch.dtype) -> Tensor:
 
 def image_size(inputs: Inputs) -> tuple[int, int]:
     """Height and width; raises an error for inputs that cannot share a box."""
-    if not are_images(inputs):
+    sizes = {tuple(tensor.shape[2:]) for tensor in named(inputs).values()}
+    if len(sizes) != 1 or len(size := sizes.pop()) != 2:
         raise ModebridgeError(
             f"Expected the inputs of CutMix to be images (batch, channels, height, width) of one size, but got "
             f"{shapes_of(inputs)}; set cutmix=0."
         )
-    height, width = next(iter(named(inputs).values())).shape[2:]
-    return height, width
+    return size[0], size[1]
 
 
-def are_images(inputs: Inputs) -> bool:
-    """Whether all inputs are images of one size.
+def suits_cutmix(inputs: Inputs) -> bool:
+    """Whether all inputs are images (batch, channels, height, width) of one size, and not tiny.
 
-    >>> are_images(torch.zeros(1, 3, 8, 8)), are_images(torch.zeros(1, 8))
-    (True, False)
+    >>> [suits_cutmix(torch.zeros(1, *shape)) for shape in ((3, 8, 8), (8, 8, 3), (8,))]
+    [True, False, False]
     """
     sizes = {tuple(tensor.shape[2:]) for tensor in named(inputs).values()}
-    return len(sizes) == 1 and len(sizes.pop()) == 2
+    return len(sizes) == 1 and len(size := sizes.pop()) == 2 and min(size) >= SMALLEST
 
 
 def _within(box: Tensor, axis: int, length: int) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 
 from modebridge.bridges import Bridge, body_within, mode_target
 from modebridge.curves import start_curve
+from modebridge.evaluate import inspect
 from modebridge.modes import Mode
 from modebridge.training import fit_bridge, fit_bridges, plan_bridge
 from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
@@ -24,6 +25,7 @@ def same(ours: Bridge, theirs: Bridge) -> bool:
 
 
 def by_hand(net, curve, **mixing: float) -> Bridge:
+    """In two steps, with the mixing given or chosen by the second one."""
     plan = plan_bridge(net, curve, blobs(6).images, budget=0.3, seed=ONE_EPOCH.seed)
     return fit_bridges(net, {"bridge": plan}, loader(), config=ONE_EPOCH, **mixing)["bridge"]
 
@@ -34,6 +36,7 @@ def test_heads_on_modes_are_one_wide_block_trained_with_cutmix():
     assert bridge.heads == 2
     assert len(blocks_of(bridge)) == 1
     assert same(bridge, by_hand(net, ends, mixup=0.0, cutmix=1.0))
+    assert same(bridge, by_hand(net, ends))
     assert not same(bridge, by_hand(net, ends, mixup=0.4, cutmix=0.0))
 
 
@@ -52,6 +55,23 @@ def test_a_curve_keeps_the_papers_blocks_and_mixup():
     assert same(bridge, by_hand(net, curve, mixup=0.4, cutmix=0.0))
     own_target = plan_bridge(net, ends[0], blobs(6).images, target=mode_target(ends[1]), budget=0.3)
     assert len(blocks_of(own_target.bridge)) == 3
+
+
+def test_what_inspect_shows_is_what_is_built():
+    net, ends, images = tiny_net(0), modes(3), blobs(6).images
+    for design, curve in (("auto", ends), ("plain", start_curve(net, *ends[:2]))):
+        bridge = plan_bridge(net, curve, images, budget=0.3).bridge
+        inspected = inspect(net, images, budget=0.3, heads=bridge.heads, design=design)
+        (shown,) = [tap for tap in inspected.taps if tap.name == bridge.tap]
+        assert inspected.price(shown) == (pytest.approx(bridge.share), pytest.approx(bridge.parameter_share))
+
+
+def test_bridges_of_other_kinds_in_one_pass_are_mixed_up():
+    net, ends, images = tiny_net(0), modes(3), blobs(6).images
+    plans = {"heads": plan_bridge(net, ends, images), "other": plan_bridge(net, ends[0], images, target="labels")}
+    mixed = fit_bridges(net, plans, loader(), mixup=0.4, config=ONE_EPOCH)
+    chosen = fit_bridges(net, plans, loader(), config=ONE_EPOCH)
+    assert all(same(chosen[name], mixed[name]) for name in plans)
 
 
 def test_vectors_are_mixed_up():

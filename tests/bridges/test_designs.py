@@ -216,7 +216,7 @@ def test_what_cannot_be_built_is_said():
         mb.plan_bridge(net, curve, images, design="thin")
     for shape, layout in (((17, 96), "tokens"), ((96,), "vector"), ((32, 1, 1), "map")):
         sentence = (
-            r"design to be 'plain' for a feature of \(.*\), which is not a map or sequence, .* got 'depthwise'; omit"
+            r"'plain' or 'auto' for a feature of \(.*\), which is not a map or sequence, .* got 'depthwise'; omit"
         )
         with pytest.raises(ModebridgeError, match=sentence):
             body_within(shape, layout, 10, "I", 1e5, design="depthwise")

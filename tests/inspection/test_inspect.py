@@ -318,13 +318,13 @@ def test_what_a_bridge_at_each_tap_would_cost():
     """As bridges that are planned there: counted, in shares of the network."""
     net, images = tiny_net(), torch.rand(1, 1, 8, 8)
     mode = modebridge.Mode.from_module(net)
-    for options in ({"heads": 3}, {"budget": 0.2}):
+    for options in ({"heads": 3}, {"budget": 0.2}, {"budget": 0.2, "heads": 2, "design": "plain"}):
         seen = modebridge.inspect(net, images, **options)
         blocks = [tap for tap in seen.taps if tap.block][1::3]
         for tap in blocks:
             heads = ["labels"] * options.get("heads", 1)
-            budget = options.get("budget")
-            bridge = modebridge.plan_bridge(net, mode, images, tap=tap.name, target=heads, budget=budget).bridge
+            same = {"budget": options.get("budget"), "design": options.get("design", "auto")}
+            bridge = modebridge.plan_bridge(net, mode, images, tap=tap.name, target=heads, **same).bridge
             assert seen.price(tap) == pytest.approx((bridge.share, bridge.parameter_share))
         assert f"{seen.price(blocks[0])[0]:+.1%}" in str(seen)
     none = modebridge.inspect(net, images, budget=1e-9)

@@ -7,12 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from modebridge import fit_bridges, plan_bridge, seeds, trees
 from modebridge.bridges import curve_target, label_target, mode_target
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import MemberCost
 from modebridge.members import HeadsMember, ModeMember, artefacts_behind, members_of, parse_member, row_plans
+from modebridge.members.context import Blueprint
 from modebridge.members.curve_member import PointMember
 from modebridge.members.small_network import BridgeWeights
 from modebridge.recipes import Recipe
@@ -125,3 +127,23 @@ def test_their_mixing_is_theirs(run: Run) -> None:
             assert (keyed(artefact, **changes) != keyed(artefact)) == (artefact is which)
     vectors = SimpleNamespace(recipe=replace(run.recipe, mixup=0.3, cutmix=0.2), example=torch.zeros(2, 5))
     assert type(heads).mixing(vectors) == (0.3, 0.2)
+
+
+@pytest.mark.parametrize("classes", range(3, 9))
+def test_features_without_places_have_the_body_of_a_bridge(classes: int) -> None:
+    """Where no design can change anything, heads are as wide as `slim` says, whatever the rounding of shares."""
+    net = nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, classes))
+    blueprint = Blueprint(recipe(small=2.0), SimpleNamespace(spec=None, build=lambda generator: net))  # type: ignore[arg-type]
+    blueprint.example = torch.rand(2, 5)
+    for heads in (1, 2, 3):
+        plain, auto = (blueprint.body("I", "small", heads, design) for design in ("plain", "auto"))
+        assert (auto.flops, auto.params) == (plain.flops, plain.params)
+
+
+def test_their_design_can_be_the_bridges_and_midpoints_are_not_said_to_need_no_curve(run: Run) -> None:
+    plain = replace(run.recipe, heads_design="plain")
+    assert HeadsMember(0).chosen(Run(plain).context).flops > HeadsMember(0).chosen(run.context).flops
+    roles = {row.name: row.role for row in row_plans(run.recipe)}
+    assert roles["DE-1 + 2 heads (others)"] == "heads"
+    (alone,) = [row for row in row_plans(recipe(methods=("heads-0-midpoints-small",))) if "midpoints" in row.name]
+    assert not alone.role

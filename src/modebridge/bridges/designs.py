@@ -80,6 +80,6 @@ def check_design(design: str, shape: Sequence[int] = (), places: bool = True) ->
         raise ModebridgeError(f"Expected design to be one of {known}, but got '{design}'; choose one.")
     if design not in ("plain", "auto") and not places:
         raise ModebridgeError(
-            f"Expected design to be 'plain' for a feature of {tuple(shape)}, which is not a map or sequence, "
+            f"Expected design to be 'plain' or 'auto' for a feature of {tuple(shape)}, which is not a map or sequence, "
             f"but got '{design}'; omit it or choose another tap."
         )

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from modebridge import inspection
-from modebridge.bridges import body_for, body_like, body_within
+from modebridge.bridges import Design, body_for, body_like, body_within
+from modebridge.bridges.designs import check_design
 from modebridge.errors import ModebridgeError
 from modebridge.inspection import Inspection, Tap
 from modebridge.nets import FilterResponseNorm, Norm, ResNet
@@ -20,7 +21,13 @@ __all__ = ["inspect"]
 
 
 def inspect(
-    net: nn.Module, example: Inputs | Batch, *, slim: float = 2, budget: float | None = None, heads: int = 1
+    net: nn.Module,
+    example: Inputs | Batch,
+    *,
+    slim: float = 2,
+    budget: float | None = None,
+    heads: int = 1,
+    design: Design = "auto",
 ) -> Inspection:
     """List every tap of `net` that a bridge could read, the default choice, and the cost of a bridge at each.
 
@@ -33,6 +40,7 @@ def inspect(
         slim: divides the widths of the type I bridges whose costs are shown.
         budget: maximum share of the network's FLOPs, used instead of `slim`.
         heads: number of heads of those bridges.
+        design: design of their blocks within a budget: "auto" as for heads on other modes, "plain" as for a curve.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> print(inspect(net, torch.rand(1, 4)))
@@ -47,6 +55,7 @@ def inspect(
             f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
             f"{heads=}; change the value that is out of range."
         )
+    check_design(design)
     inspected = inspection.inspect(net, example)
     norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
     size = sum(parameter.numel() for parameter in net.parameters())
@@ -61,7 +70,8 @@ def inspect(
                 elif budget is None:
                     body = body_for(shape, outputs, "I", slim, layout=layout, norm=norm)
                 else:
-                    body, _ = body_within(shape, layout, outputs, "I", budget * inspected.flops, norm=norm)
+                    flops = budget * inspected.flops
+                    body, _ = body_within(shape, layout, outputs, "I", flops, norm=norm, design=design)
         except ModebridgeError:  # no bridge is small enough
             return None
         with torch.no_grad(), counting() as counted:

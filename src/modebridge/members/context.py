@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import TypedDict
 
 import torch
 from torch import nn
 
 from modebridge import seeds
 from modebridge.batches import each
-from modebridge.bridges import ChosenBody, Design, Kind, choose_body
+from modebridge.bridges import ChosenBody, Design, Kind, ResidualBody, choose_body
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Cost, module_cost
 from modebridge.nets import ResNet, skeleton
@@ -18,7 +19,18 @@ from modebridge.recipes import Network, Recipe, RunData, ShiftedData
 from modebridge.training import Engine
 from modebridge.types import Inputs
 
-__all__ = ["Blueprint", "Context"]
+__all__ = ["Blueprint", "Context", "Sizing"]
+
+ROUNDING = 1 + 1e-9
+"""So that a body fits into its own share of the FLOPs, which is rounded."""
+
+
+class Sizing(TypedDict):
+    """The options of `choose_body` and `plan_bridge` that set a body's width and blocks."""
+
+    slim: float
+    budget: float | None
+    design: Design
 
 
 class Blueprint:
@@ -75,23 +87,22 @@ class Blueprint:
     def body(self, kind: Kind, size: str, heads: int = 1, design: Design = "plain") -> ChosenBody:
         """The body of a bridge with its cost; it may have no weights."""
         if (kind, size, heads, design) not in self._bodies:
+            options = self.sizing(kind, size, heads, design)
             device = next(self.bare.parameters()).device
             example = each(lambda tensor: tensor.to(device), self.example)
             with torch.device(device):  # where the body is built
-                self._bodies[kind, size, heads, design] = choose_body(
-                    self.bare,
-                    example,
-                    kind,
-                    heads=heads,
-                    slim=self.recipe.slim(size),
-                    budget=self.budget(size) if design == "plain" else self.allowed(kind, size, heads),
-                    design=design,
-                )
+                self._bodies[kind, size, heads, design] = choose_body(self.bare, example, kind, heads=heads, **options)
         return self._bodies[kind, size, heads, design]
 
-    def allowed(self, kind: Kind, size: str, heads: int) -> float | None:
-        """The share of the network's FLOPs for another design: that of the plain body, so that costs are equal."""
-        return self.budget(size) or self.body(kind, size, heads).share
+    def sizing(self, kind: Kind, size: str, heads: int, design: Design) -> Sizing:
+        """What sets the width of a body: another design gets the FLOPs of the plain one, so that costs are equal."""
+        plain: Sizing = {"slim": self.recipe.slim(size), "budget": self.budget(size), "design": "plain"}
+        if design == "plain":
+            return plain
+        chosen = self.body(kind, size, heads)
+        if not chosen.share or not any(isinstance(module, ResidualBody) for module in chosen.body.modules()):
+            return plain  # no blocks that a design could change
+        return {**plain, "budget": plain["budget"] or chosen.share * ROUNDING, "design": design}
 
     def budget(self, size: str) -> float | None:
         """The maximum share of the network's FLOPs for bridges of a size; None if `recipe.slim` sets the width."""

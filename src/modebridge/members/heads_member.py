@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from modebridge import seeds
-from modebridge.bridges import ChosenBody, Design, Target, curve_target, ensemble_target, label_target, mode_target
-from modebridge.cutmix import are_images
+from modebridge.bridges import ChosenBody, Target, curve_target, ensemble_target, label_target, mode_target
+from modebridge.cutmix import suits_cutmix
 from modebridge.errors import plural
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Blueprint, Context
@@ -27,9 +27,6 @@ PARTS = ("others", "midpoints", "labels", "mean")
 all modes."""
 
 
-DESIGN: Design = "auto"
-
-
 @dataclass(frozen=True)
 class HeadsWeights(BridgeWeights):
     """The weights of a bridge with several heads, trained in a pass of their own: their images are mixed by CutMix."""
@@ -40,13 +37,13 @@ class HeadsWeights(BridgeWeights):
     def mixing(cls, context: Context) -> tuple[float, float]:
         """Of heads for images, otherwise of bridges."""
         recipe = context.recipe
-        if not are_images(context.example):
+        if not suits_cutmix(context.example):
             return super().mixing(context)
         return recipe.heads_mixup, recipe.heads_cutmix
 
     def ingredients(self, context: Context) -> dict[str, object]:
         """Those of a bridge, and its design."""
-        return {**super().ingredients(context), "design": DESIGN}
+        return {**super().ingredients(context), "design": context.recipe.heads_design}
 
 
 @dataclass(frozen=True)
@@ -93,8 +90,9 @@ class HeadsMember(Method, SmallNetwork):
         return HeadsWeights(self)
 
     def chosen(self, blueprint: Blueprint) -> ChosenBody:
-        """The body that did best within the FLOPs of a bridge of its size."""
-        return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe), DESIGN)
+        """A body of the recipe's design within the FLOPs of a bridge of its size."""
+        recipe = blueprint.recipe
+        return blueprint.body(self.body_kind, self.size, self.heads(recipe), recipe.heads_design)
 
     def heads(self, recipe: Recipe) -> int:
         """One per network, and one for labels."""
@@ -155,9 +153,7 @@ class HeadsMember(Method, SmallNetwork):
             target=targets,
             name=self.name,
             seed=seeds.seed_for(context.seed, f"heads-{self.i}-{'+'.join(self.parts)}"),
-            slim=recipe.slim(self.size),
-            budget=context.allowed(self.body_kind, self.size, self.heads(recipe)),
-            design=DESIGN,
+            **context.sizing(self.body_kind, self.size, self.heads(recipe), recipe.heads_design),
         )
 
     @classmethod
@@ -190,7 +186,8 @@ class HeadsMember(Method, SmallNetwork):
                 cls.family,
                 (1, 1.5, k),  # after the bridges on one network
                 "one small network with a head for each network that it learns",
-                role="heads" if k == 0 else "",
+                # The summary says of these that they need no curve.
+                role="heads" if k == 0 and "midpoints" not in member.parts else "",
             )
             for k, member in enumerate(members)
         ]

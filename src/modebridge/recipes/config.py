@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from modebridge.bridges import Design
 from modebridge.curves import PinStart
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Norm
@@ -111,6 +112,7 @@ class Recipe:
         cutmix: alpha of the bridges' CutMix; 0 for none. With mixup as well, each batch gets one of the two.
         heads_mixup: alpha of the mixup of bridges with several heads (`methods=heads`); 0 for none.
         heads_cutmix: alpha of their CutMix, for images; other inputs are mixed as for bridges.
+        heads_design: the blocks of their trunk, see `modebridge.bridges.Design`; "plain" for those of bridges.
         student_epochs: epochs of students, which are otherwise trained like modes; 0 for the same as modes.
         student_mixup: alpha of the students' mixup; 0 for none.
         student_cutmix: alpha of the students' CutMix; 0 for none.
@@ -145,6 +147,7 @@ class Recipe:
     cutmix: float = 0.0
     heads_mixup: float = 0.0
     heads_cutmix: float = 1.0
+    heads_design: Design = "auto"
     student_epochs: int = 0
     student_mixup: float = 1.0
     student_cutmix: float = 0.0

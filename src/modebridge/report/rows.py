@@ -24,7 +24,7 @@ class Row(Combined):
         guess_nll: NLL of predicting the class frequencies; nan if unknown.
         logarithmic_nll: calibrated NLL with the logarithmic mean of the same members; nan if unknown.
         family: group in plots; the family of the first row is the reference.
-        role: role in the summary: "one" and "two" networks, the first "bridge", its "control".
+        role: role in the summary: "one" and "two" networks, the first "bridge", its "control", "heads".
     """
 
     name: str

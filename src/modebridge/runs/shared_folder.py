@@ -137,14 +137,16 @@ def _members_section(ensemble: BridgedEnsemble, names: Sequence[str]) -> str:
 
 
 def _scores_section(recipe: Recipe, answers: Answers, shared: Combined) -> str:
-    """The shared ensemble beside deep ensembles, the first bridge and its control."""
+    """The shared ensemble beside deep ensembles, the first bridge, heads and the control."""
     plans = row_plans(recipe)
     levels: list[float] = []
     rows: list[tuple[str, Combined]] = []
     for plan in plans:
         names = [member.name for member in plan.members]
         reference = plan.family == plans[0].family
-        if not all(name in answers.test for name in names) or not (reference or plan.role in ("bridge", "control")):
+        if not all(name in answers.test for name in names) or not (
+            reference or plan.role in ("bridge", "heads", "control")
+        ):
             continue
         combined = answers.score(names, intervals=True)
         if reference:

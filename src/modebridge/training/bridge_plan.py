@@ -25,7 +25,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.types import Inputs
 
-__all__ = ["Aim", "BridgePlan", "check_choices", "learns_from_modes", "listed", "plan_bridge"]
+__all__ = ["Aim", "BridgePlan", "check_choices", "listed", "plan_bridge"]
 
 Aim: TypeAlias = Target | Literal["curve", "labels"]
 """What a bridge, or one of its heads, learns to predict."""
@@ -33,11 +33,19 @@ Aim: TypeAlias = Target | Literal["curve", "labels"]
 
 @dataclass(frozen=True)
 class BridgePlan:
-    """One bridge to train: the bridge, the modes whose features it reads, and its target."""
+    """One bridge to train.
+
+    Args:
+        bridge: the bridge.
+        reads: the modes whose features it reads.
+        target: what it learns.
+        of_modes: whether it was planned for modes without a target, and so has one head per mode that it does not read.
+    """
 
     bridge: Bridge
     reads: tuple[Mode, ...]
     target: Target
+    of_modes: bool = False
 
     def __repr__(self) -> str:
         return f"BridgePlan({self.bridge.extra_repr()}, target={self.target.what})"
@@ -96,7 +104,8 @@ def plan_bridge(
     else:
         modes = listed(curve)
     reads = tuple(modes[: READS[kind]])
-    if learns_from_modes(curve, target):
+    of_modes = isinstance(target, str) and target == "curve" and not isinstance(curve, Curve)
+    if of_modes:
         aim = _others(modes, kind)
     elif isinstance(target, Target | str) or not isinstance(target, Sequence):
         aim = _aim(target, curve, r)
@@ -112,23 +121,20 @@ def plan_bridge(
         heads=aim.heads,
         slim=slim,
         budget=budget,
-        design=design or ("auto" if learns_from_modes(curve, target) else "plain"),
+        design=design or ("auto" if of_modes else "plain"),
         body=body,
         state=reads[0].state,
         name=name,
         seed=seed,
     )
-    return BridgePlan(Bridge(chosen.body, reads, chosen.taps, aim.r, name, chosen.share, aim.heads), reads, aim)
+    return BridgePlan(
+        Bridge(chosen.body, reads, chosen.taps, aim.r, name, chosen.share, aim.heads), reads, aim, of_modes
+    )
 
 
 def listed(modes: Mode | Sequence[Mode]) -> list[Mode]:
     """Modes as a list, even if only one is given."""
     return [modes] if isinstance(modes, Mode) else list(modes)
-
-
-def learns_from_modes(curve: object, target: object) -> bool:
-    """Whether a bridge has a head for each mode that it does not read, which needs neither a curve nor a target."""
-    return isinstance(target, str) and target == "curve" and not isinstance(curve, Curve)
 
 
 def _others(modes: Sequence[Mode], kind: Kind) -> Target:

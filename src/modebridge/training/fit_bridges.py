@@ -16,11 +16,11 @@ from modebridge.bridges import (
     listed_taps,
 )
 from modebridge.curves import Curve
-from modebridge.cutmix import are_images
+from modebridge.cutmix import suits_cutmix
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import check_tap, skeleton
-from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, learns_from_modes, listed, plan_bridge
+from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, listed, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, held_out, least_for_bridges, least_images, trainable
 from modebridge.training.engine import Engine
@@ -42,8 +42,8 @@ def fit_bridges(
     plans: Mapping[str, BridgePlan],
     train_data: Batches,
     *,
-    mixup: float = PAPER_MIXUP,
-    cutmix: float = 0.0,
+    mixup: float | None = None,
+    cutmix: float | None = None,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -58,7 +58,10 @@ def fit_bridges(
         plans: the bridges by name, from `plan_bridge`.
         train_data: yields (images, labels); only controls use the labels.
         mixup: alpha of the per-sample mixup; 0 turns it off.
-        cutmix: alpha of CutMix, for images only; 0 turns it off. With mixup as well, each batch gets one of the two.
+        cutmix: alpha of CutMix, for images only; 0 turns it off. With mixup as well, each batch gets one of the two. If
+            only one of the two is given, the other is off. If neither is, bridges are trained with mixup 0.4, as in the
+            paper; but if all of them are heads on other modes, and the inputs images, with CutMix 1.0, which did better
+            (docs/frontier.md).
         config: epochs and optimiser; "best" keeps the lowest validation KL of each bridge.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None means the CPU in fp32.
@@ -77,6 +80,13 @@ def fit_bridges(
         trainable(plan.bridge.body)
     engine = engine or Engine()
     modes: Sequence[Mode] = list({m.id: m for plan in plans.values() for m in plan.reads}.values())
+    least = partial(least_for_bridges, net, [plan.bridge for plan in plans.values()], engine)
+    train_data = check_batches(net, modes[0], train_data, "train", least=least)
+    if mixup is None and cutmix is None:
+        best = all(plan.of_modes for plan in plans.values()) and suits_cutmix(train_data.first())
+        mixup, cutmix = (0.0, BEST_CUTMIX) if best else (PAPER_MIXUP, 0.0)
+    mixup, cutmix = mixup or 0.0, cutmix or 0.0
+    check_mixing(mixup, cutmix, train_data)
     objective = BridgeObjective(
         skeleton(net).to(engine.device),
         {name: plan.bridge for name, plan in plans.items()},
@@ -89,9 +99,6 @@ def fit_bridges(
         synced=engine.synced,
         shares=engine.shares,
     )
-    least = partial(least_for_bridges, net, [plan.bridge for plan in plans.values()], engine)
-    train_data = check_batches(net, modes[0], train_data, "train", least=least)
-    check_mixing(mixup, cutmix, train_data)
     task = Task(objective, train_data, held_out(net, modes[0], valid, config, engine), config.seed)
     (states,) = train_and_look(
         [task],
@@ -130,12 +137,7 @@ def fit_bridge(
     report: Report | None = None,
     progress: bool | None = None,
 ) -> Bridge:
-    """Train one bridge: `plan_bridge` and `fit_bridges` in one call, with the same arguments.
-
-    If neither `mixup` nor `cutmix` is given, the bridge of a curve is trained with mixup 0.4, as in the paper. Heads on
-    other modes are trained on images with CutMix 1.0 instead, which did better (docs/frontier.md). If one is given, the
-    other is off.
-    """
+    """Train one bridge: `plan_bridge` and `fit_bridges` in one call, with the same arguments."""
     check_choices(net, curve, kind, source, r)
     for tap_name in listed_taps(tap):
         check_tap(net, tap_name)
@@ -161,15 +163,12 @@ def fit_bridge(
         name=name,
         seed=config.seed,
     )
-    if mixup is None and cutmix is None:
-        best = learns_from_modes(curve, target) and are_images(images)
-        mixup, cutmix = (0.0, BEST_CUTMIX) if best else (PAPER_MIXUP, 0.0)
     return fit_bridges(
         net,
         {name: plan},
         train_data,
-        mixup=mixup or 0.0,
-        cutmix=cutmix or 0.0,
+        mixup=mixup,
+        cutmix=cutmix,
         config=config,
         valid=valid,
         engine=engine,
