@@ -102,7 +102,8 @@ print(f"It reads {bridge.tap} and has {bridge.share:.1%} of the FLOPs of one net
 
 # %% [markdown]
 # A bridge can also imitate the other mode directly, without a curve. It is worth trying: in
-# [our results](../results.md) it did as well or better.
+# [our results](../results.md) it did as well or better. Such a bridge is also built and trained differently, with one
+# wide block and CutMix, which [did best](../frontier.md); the bridge of a curve is the paper's.
 
 # %%
 direct = mb.fit_bridge(net, modes, train, budget=0.05, config=learn)
