@@ -61,7 +61,7 @@ def fit_bridges(
         cutmix: alpha of CutMix, for images only; 0 turns it off. With mixup as well, each batch gets one of the two. If
             only one of the two is given, the other is off. If neither is, bridges are trained with mixup 0.4, as in the
             paper; but if all of them are heads on other modes, and the inputs images, with CutMix 1.0, which did better
-            (docs/frontier.md).
+            (docs/frontier.md) unless training was short: below some hundred steps set mixup=0.4.
         config: epochs and optimiser; "best" keeps the lowest validation KL of each bridge.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None means the CPU in fp32.
