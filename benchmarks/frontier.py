@@ -30,12 +30,7 @@ from frontier.table import table
 from frontier.training import Bench
 from frontier.variants import CANDIDATES, VARIANTS, Variant, choose, parts_of
 from holds.common import Hold, quiet
-
-
-def numbers(text: str) -> list[int]:
-    """Parse seeds given as "5", "20,21" or "30-37"."""
-    ranges = [part.split("-") for part in text.split(",")]
-    return [seed for ends in ranges for seed in range(int(ends[0]), int(ends[-1]) + 1)]
+from seed_ranges import seeds_in
 
 
 def chosen(only: str, scene: Scene) -> dict[str, Variant]:
@@ -49,7 +44,7 @@ def chosen(only: str, scene: Scene) -> dict[str, Variant]:
 
 
 def run_digits(given: argparse.Namespace) -> None:
-    for seed in numbers(given.seeds):
+    for seed in seeds_in(given.seeds):
         start = time.perf_counter()
         bench = digits(seed, given.cache, given.epochs, lambda regime: None)
         ready = time.perf_counter()
@@ -67,7 +62,7 @@ def run_cifar10(given: argparse.Namespace) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     hold = Hold(folder, given.seconds)
     short = given.tiny or given.warm
-    for seed in numbers(given.seeds):
+    for seed in seeds_in(given.seeds):
         bench = cifar10(
             hold,
             modes=given.modes,

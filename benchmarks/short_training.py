@@ -18,6 +18,7 @@ from torch import nn
 import modebridge as mb
 from modebridge.bridges import Design
 from modebridge.data import ImageSet, Loader, noisy_digits
+from seed_ranges import seeds_in
 
 DESIGNS: tuple[Design, ...] = ("plain", "auto")
 MIXING = {"mixup 0.4": {"mixup": 0.4}, "CutMix 1": {"cutmix": 1.0}}
@@ -55,10 +56,10 @@ def losses(seed: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0-5")
-    first, _, last = parser.parse_args().seeds.partition("-")
+    given = parser.parse_args()
     torch.set_num_threads(1)
     every: list[dict[str, float]] = []
-    for seed in range(int(first), int(last or first) + 1):
+    for seed in seeds_in(given.seeds):
         every.append(losses(seed))
         print(seed, {row: round(loss, 3) for row, loss in every[-1].items()}, flush=True)
     for row in every[0]:

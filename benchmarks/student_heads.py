@@ -14,22 +14,29 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
+from typing import TypeAlias
 
-import numpy as np
 import torch
-from scipy import stats
 
 import modebridge as mb
 from frontier.scoring import keep, read
+from frontier.table import interval
 from modebridge.members import DistilledMember
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.runs import Run, RunFolder
+from seed_ranges import seeds_in
 
 STUDENTS: Mapping[str, Mapping[str, float]] = {
     "mixup 1": {},
     "CutMix 1": {"student_mixup": 0.0, "student_cutmix": 1.0},
 }
 BASELINE = "student, mixup 1"
+COLUMNS = (("nll", 1.0, 4), ("accuracy", 100.0, 2))
+"""Differences in the table: the score, its unit and its digits."""
+
+Scored: TypeAlias = Mapping[int, Mapping[str, float]]
+"""Scores by seed."""
 
 
 def rows_of(seed: int, cache: Path) -> dict[str, mb.Scores]:
@@ -68,23 +75,15 @@ def table(file: Path) -> list[str]:
         "|---|---:|---:|---:|---:|---:|",
     ]
     for row, records in by_row.items():
-        seeds = sorted(records)
-        ours, theirs = (
-            np.array([[some[seed][key] for key in ("nll", "accuracy", "flops")] for seed in seeds])
-            for some in (records, by_row[BASELINE])
-        )
-        nll, acc, flops = ours.mean(axis=0)
-        apart = [_interval((ours - theirs)[:, 0], 1, 4), _interval((ours - theirs)[:, 1], 100, 2)]
+        nll, acc, flops = (mean(record[key] for record in records.values()) for key in ("nll", "accuracy", "flops"))
+        apart = ["", ""] if row == BASELINE else [_apart(records, by_row[BASELINE], *one) for one in COLUMNS]
         lines.append(f"| {row} | x{flops:.2f} | {100 * acc:.2f} | {nll:.4f} | {apart[0]} | {apart[1]} |")
     return lines
 
 
-def _interval(values: np.ndarray, scale: float, digits: int) -> str:
-    if len(values) < 2 or not values.any():
-        return ""
-    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
-    low, mean, high = (scale * (values.mean() + side * half) for side in (-1, 0, 1))
-    return f"{mean:+.{digits}f} [{low:+.{digits}f} to {high:+.{digits}f}]"
+def _apart(ours: Scored, theirs: Scored, key: str, scale: float, digits: int) -> str:
+    middle, low, high = interval([scale * (ours[seed][key] - theirs[seed][key]) for seed in ours])
+    return f"{middle:+.{digits}f} [{low:+.{digits}f} to {high:+.{digits}f}]"
 
 
 def main() -> None:
@@ -94,8 +93,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("runs/frontier"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    first, _, last = given.seeds.partition("-")
-    for seed in range(int(first), int(last or first) + 1) if first else ():
+    for seed in seeds_in(given.seeds):
         made = [
             {
                 "data": "digits",

@@ -36,6 +36,7 @@ __all__ = [
     "planned",
     "print_table",
     "quiet",
+    "random_splits",
     "rates_of",
     "round_bridges",
     "rounded",
@@ -277,13 +278,18 @@ def cifar10_setting(*, tiny: bool, norm: Norm = "frn") -> tuple[Engine, Recipe, 
     return engine, recipe, spec, recipe.data.batch_size
 
 
+def random_splits(drawn: int, image: tuple[int, int, int], classes: int, *, held_out: int) -> dict[str, ImageSet]:
+    """Random images for dry and warm-up runs; the first ones are also validation and test images."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (drawn, *image), dtype=torch.uint8, generator=generator)
+    some = ImageSet(images, torch.randint(classes, (drawn,), generator=generator), classes)
+    return {"train": some} | {split: some.part(0, min(held_out, drawn)) for split in ("valid", "test")}
+
+
 def cifar10_splits(place: str, device: torch.device, drawn: int) -> dict[str, ImageSet]:
     """The recipe's splits of CIFAR-10 from its folder; for "-", `drawn` random training images instead."""
     if place == "-":
-        generator = torch.Generator().manual_seed(0)
-        images = torch.randint(256, (drawn, 3, 32, 32), dtype=torch.uint8, generator=generator)
-        some = ImageSet(images, torch.randint(10, (drawn,), generator=generator), 10)
-        splits = {"train": some, "valid": some.part(0, min(5000, drawn)), "test": some.part(0, min(5000, drawn))}
+        splits = random_splits(drawn, (3, 32, 32), 10, held_out=5000)
     else:
         read = load_set("cifar10", place)
         splits = {"train": read.train, "valid": read.valid, "test": read.test}  # type: ignore[dict-item]

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from common import Hold, logits_of_members, quiet, row
+from common import Hold, logits_of_members, quiet, random_splits, row
 from safetensors.torch import load_file, save_file
 
 from modebridge import Mode, TrainConfig, fit_bridges, fit_curves, fit_modes, plan_bridge
@@ -116,10 +116,7 @@ def tin200_setting(*, tiny: bool) -> tuple[Engine, ResNetSpec, int, int]:
 def tin200_splits(place: str, device: torch.device, drawn: int) -> dict[str, ImageSet]:
     """The splits in a decoded file, without the last training images; for "-", `drawn` random training images."""
     if place == "-":
-        generator = torch.Generator().manual_seed(0)
-        images = torch.randint(256, (drawn, 3, 64, 64), dtype=torch.uint8, generator=generator)
-        some = ImageSet(images, torch.randint(200, (drawn,), generator=generator), 200)
-        splits = {"train": some, "valid": some.part(0, min(500, drawn)), "test": some.part(0, min(500, drawn))}
+        splits = random_splits(drawn, (3, 64, 64), 200, held_out=500)
     else:
         data = load_file(place)
         splits = {

@@ -66,13 +66,13 @@ def label_shares(draw: Draw, inputs: Inputs, dtype: torch.dtype) -> Tensor:
 
 def image_size(inputs: Inputs) -> tuple[int, int]:
     """Height and width; raises an error for inputs that cannot share a box."""
-    sizes = {tuple(tensor.shape[2:]) for tensor in named(inputs).values()}
-    if len(sizes) != 1 or len(size := sizes.pop()) != 2:
+    size = _size_of_all(inputs)
+    if size is None:
         raise ModebridgeError(
             f"Expected the inputs of CutMix to be images (batch, channels, height, width) of one size, but got "
             f"{shapes_of(inputs)}; set cutmix=0."
         )
-    return size[0], size[1]
+    return size
 
 
 def suits_cutmix(inputs: Inputs) -> bool:
@@ -81,8 +81,15 @@ def suits_cutmix(inputs: Inputs) -> bool:
     >>> [suits_cutmix(torch.zeros(1, *shape)) for shape in ((3, 8, 8), (8, 8, 3), (8,))]
     [True, False, False]
     """
+    size = _size_of_all(inputs)
+    return size is not None and min(size) >= SMALLEST
+
+
+def _size_of_all(inputs: Inputs) -> tuple[int, int] | None:
+    """Height and width of all inputs; None if they are not images of one size."""
     sizes = {tuple(tensor.shape[2:]) for tensor in named(inputs).values()}
-    return len(sizes) == 1 and len(size := sizes.pop()) == 2 and min(size) >= SMALLEST
+    size = sizes.pop() if len(sizes) == 1 else ()
+    return (size[0], size[1]) if len(size) == 2 else None
 
 
 def _within(box: Tensor, axis: int, length: int) -> Tensor:

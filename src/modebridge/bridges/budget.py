@@ -112,10 +112,12 @@ def _families(
         block = BLOCKS.get(design, BottleneckBlock if channels >= 2 * WIDE else BasicBlock)
         # On small maps, wide blocks at half the size beat fewer and narrower ones (digits, docs/frontier.md).
         strides = (2,) if min(sides) >= LARGE else (1, 2) if min(sides) >= SMALL else (1,)
-        for blocks in (1,) if design in ("shallow", "auto") else (3, 2, 1):
+        alone = design in ("shallow", "auto")
+        for blocks in (1,) if alone else (3, 2, 1):
             for stride in strides:
-                narrow = design in ("shallow", "auto") and stride < strides[-1]
-                least = STEP * math.ceil(NARROW * channels / STEP) if narrow else STEP
+                # One block at full size only if it can be wide; the last stride takes what fits.
+                wide = alone and stride < strides[-1]
+                least = STEP * math.ceil(NARROW * channels / STEP) if wide else STEP
                 yield partial(_residual, inputs, classes, [stride, 1, 1][:blocks], block, norm, layout), least
     if design in ("plain", "auto"):
         yield partial(_vector, inputs, classes, layout), 1

@@ -11,7 +11,7 @@ from modebridge.curves import PinStart
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Norm
 from modebridge.recipes.user_code import absolute, reference_to, split_reference
-from modebridge.training import TrainConfig
+from modebridge.training import BEST_CUTMIX, PAPER_MIXUP, TrainConfig
 
 __all__ = ["FOLDER", "DataConfig", "Recipe", "located"]
 
@@ -143,10 +143,10 @@ class Recipe:
     base: Literal["sgd", "swa", "distilled"] = "sgd"
     curve_loss: Literal["ends", "labels"] = "ends"
     control: bool = True
-    mixup: float = 0.4
+    mixup: float = PAPER_MIXUP
     cutmix: float = 0.0
     heads_mixup: float = 0.0
-    heads_cutmix: float = 1.0
+    heads_cutmix: float = BEST_CUTMIX
     heads_design: Design = "auto"
     student_epochs: int = 0
     student_mixup: float = 1.0

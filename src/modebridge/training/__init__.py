@@ -6,13 +6,15 @@ from modebridge.training.distill import distill, fit_students, plan_student
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Epoch, Report, TensorBoard, append_metrics, parse_metrics
 from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
-from modebridge.training.fit_bridges import fit_bridge, fit_bridges
+from modebridge.training.fit_bridges import BEST_CUTMIX, PAPER_MIXUP, fit_bridge, fit_bridges
 from modebridge.training.loop import Task, train
 from modebridge.training.parallel import side_by_side
 from modebridge.training.teach import fit_taught_curves
 from modebridge.training.train_config import TrainConfig, TriangleConfig
 
 __all__ = [
+    "BEST_CUTMIX",
+    "PAPER_MIXUP",
     "BridgePlan",
     "Checkpoints",
     "Engine",

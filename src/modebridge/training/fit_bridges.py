@@ -31,10 +31,12 @@ from modebridge.training.outcome import train_and_look
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
-__all__ = ["fit_bridge", "fit_bridges"]
+__all__ = ["BEST_CUTMIX", "PAPER_MIXUP", "fit_bridge", "fit_bridges"]
 
 PAPER_MIXUP = 0.4
+"""The paper's alpha of mixup."""
 BEST_CUTMIX = 1.0
+"""The alpha of CutMix for heads on other modes."""
 
 
 def fit_bridges(
