@@ -8,7 +8,8 @@ DECODED comes from tin200_decode.py; settings and data are those of tin200.py. T
 mode was the better target (66 % of the way from DE-1 to DE-2 in NLL, the curve 43 %). Stage "mixup" has the references
 with the paper's mixup: one head per network on another mode, on its own mode or on labels, and the heads on the other
 modes with the paper's small body. Stage "cutmix" has heads with CutMix: with the library's default body for the FLOPs
-of that small body, and with the small body itself.
+of that small body, and with the small body itself; with a head on labels besides; and that with the FLOPs of the
+paper's three small bridges.
 
 Stages are planned for the epochs of hold 1. If time is short, all remaining stages get the same share of them, and
 "cutmix" never gets more epochs than "mixup" had. OUT gets logits after every stage and the weights of heads (bridges/);
@@ -68,6 +69,10 @@ def plans_of(net: ResNet, modes: Sequence[Mode], images: Tensor) -> dict[str, di
             "heads-others-labels-default-cutmix": (
                 130,
                 {"target": [*others, label_target()], "budget": small, "design": "auto"},
+            ),
+            "heads-others-labels-x3-cutmix": (
+                130,
+                {"target": [*others, label_target()], "budget": 3 * small, "design": "auto"},
             ),
         },
     }
