@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import nn
 
 from modebridge.members.context import Blueprint
-from modebridge.members.member import Member
 from modebridge.members.rival_member import RivalMember
-from modebridge.recipes import Recipe
 from modebridge.rivals import BatchEnsemble
 
 __all__ = ["BatchEnsembleMember"]
@@ -33,6 +28,7 @@ class BatchEnsembleMember(RivalMember):
     members: int = 4
     method = "batch-ensemble"
     family = "BatchEnsemble"
+    pattern = r"batch-ensemble-(\d+)"
 
     @property
     def name(self) -> str:
@@ -48,14 +44,3 @@ class BatchEnsembleMember(RivalMember):
         """The recipe's network with the members' vectors."""
         net = blueprint.network.build(generator)
         return BatchEnsemble(net, self.members, example=blueprint.example, generator=generator)
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "batch-ensemble-4"."""
-        form = re.fullmatch(r"batch-ensemble-(\d+)", name)
-        return cls(int(form[1])) if form else None
-
-    @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """One with four members."""
-        return [cls()]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import nn
 
 from modebridge import seeds
 from modebridge.members.context import Blueprint
-from modebridge.members.member import Member
 from modebridge.members.rival_member import RivalMember, RivalWeights
-from modebridge.recipes import Recipe
 from modebridge.rivals import McDropout, Rival, with_dropout
 
 __all__ = ["McDropoutMember"]
@@ -36,16 +31,18 @@ class McDropoutMember(RivalMember):
     percent: int = 10
     method = "mc-dropout"
     family = "Monte-Carlo dropout"
+    pattern = r"mc-dropout-(\d+)(?:-p(\d\d?))?"
+    omitted = 10
 
     @property
     def name(self) -> str:
         """With the number of passes, and the rate if it is not the default."""
-        return f"{self.method}-{self.passes}" + ("" if self.percent == 10 else f"-p{self.percent}")
+        return f"{self.method}-{self.passes}" + ("" if self.percent == self.omitted else f"-p{self.percent}")
 
     @property
     def title(self) -> str:
         """With the number of passes."""
-        rate = "" if self.percent == 10 else f", rate {self.percent / 100:g}"
+        rate = "" if self.percent == self.omitted else f", rate {self.percent / 100:g}"
         return f"MC dropout, {self.passes} passes{rate}"
 
     @property
@@ -65,14 +62,3 @@ class McDropoutMember(RivalMember):
     def trained_flops(self, blueprint: Blueprint) -> float:
         """The cost of one pass."""
         return blueprint.base_cost.flops
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "mc-dropout-4" or "mc-dropout-4-p20"."""
-        match = re.fullmatch(r"mc-dropout-(\d+)(?:-p(\d\d?))?", name)
-        return cls(int(match[1]), int(match[2] or 10)) if match else None
-
-    @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """Four passes at a rate of 0.1."""
-        return [cls()]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self, TypeVar
 
@@ -24,6 +25,7 @@ __all__ = [
     "Body",
     "Member",
     "Method",
+    "Numbered",
     "RowPlan",
     "file_of_own_kinds",
     "members_of",
@@ -210,6 +212,22 @@ class Method(Member):
         return [
             RowPlan(member.title, (member,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
         ]
+
+
+class Numbered(Method):
+    """A method whose members are told apart by numbers, its fields."""
+
+    pattern: ClassVar[str]
+    """The names of its members: a regular expression with a group of digits for each field."""
+    omitted: ClassVar[int] = 1
+    """The number that stands for a group that a name leaves out."""
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From a name of the pattern."""
+        match = re.fullmatch(cls.pattern, name)
+        with_numbers: Callable[..., Self] = cls
+        return with_numbers(*map(int, match.groups(cls.omitted))) if match else None
 
 
 def register(kind: K) -> K:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import nn
 
 from modebridge.members.context import Blueprint
-from modebridge.members.member import Member
 from modebridge.members.rival_member import RivalMember, paper_spec
 from modebridge.nets import ResNet
-from modebridge.recipes import Recipe
 from modebridge.rivals import Mimo
 from modebridge.rivals.mimo import REPEATS, SAME
 
@@ -38,6 +33,7 @@ class MimoMember(RivalMember):
     width: int = 1
     method = "mimo"
     family = "MIMO"
+    pattern = r"mimo-(\d+)(?:-x([2-9]))?"
 
     @property
     def name(self) -> str:
@@ -66,14 +62,3 @@ class MimoMember(RivalMember):
     def trained_flops(self, blueprint: Blueprint) -> float:
         """Every image is in a batch several times."""
         return REPEATS * super().trained_flops(blueprint)
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "mimo-2" or "mimo-2-x2"."""
-        match = re.fullmatch(r"mimo-(\d+)(?:-x([2-9]))?", name)
-        return cls(int(match[1]), int(match[2] or 1)) if match else None
-
-    @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
-        """Two members in a network of the same width."""
-        return [cls()]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import nn
@@ -38,6 +36,7 @@ class PackedMember(RivalMember):
     alpha: int = 2
     method = "packed"
     family = "packed ensemble"
+    pattern = r"packed-(\d+)(?:-x([2-9]))?"
 
     @property
     def name(self) -> str:
@@ -57,12 +56,6 @@ class PackedMember(RivalMember):
         packed = Packed(ResNet(_scaled(spec, self.alpha, 1)), self.members, example=blueprint.example)
         packed.fill([ResNet(_scaled(spec, self.alpha, self.members), generator) for _ in range(self.members)])
         return packed
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "packed-4" or "packed-4-x2"."""
-        match = re.fullmatch(r"packed-(\d+)(?:-x([2-9]))?", name)
-        return cls(int(match[1]), int(match[2] or 1)) if match else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Member]:

@@ -15,7 +15,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Made, Making, Tensors, key_of
 from modebridge.members.context import Blueprint, Context
-from modebridge.members.member import Method
+from modebridge.members.member import Member, Numbered
 from modebridge.members.predictor import Outputs, Predictor
 from modebridge.modes import Mode
 from modebridge.nets import Mean, ResNetSpec, call
@@ -82,7 +82,7 @@ class RivalWeights(Artefact):
         return 3 * sum(artefact.member.trained_flops(blueprint) for artefact in group)
 
 
-class RivalMember(Method):
+class RivalMember(Numbered):
     """An ensemble inside one network, as one member with M heads."""
 
     alone = True
@@ -129,6 +129,11 @@ class RivalMember(Method):
     def trained_flops(self, blueprint: Blueprint) -> float:
         """Multiply-adds of a forward pass in training, per image of a batch."""
         return self.cost(blueprint).flops
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+        """One with the default settings."""
+        return [cls()]
 
 
 class RivalPredictor(Predictor):
