@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from modebridge.members.artefact import Artefact
 from modebridge.members.cycles import CycleWeights
-from modebridge.members.member import Member, Method, RowPlan
+from modebridge.members.member import Member, Numbered, RowPlan
 from modebridge.members.mode_member import ModeMember, OneNetwork, weights_of
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig, TriangleConfig
@@ -57,7 +56,7 @@ class FgeWeights(CycleWeights):
 
 
 @dataclass(frozen=True)
-class FgeMember(Method, OneNetwork):
+class FgeMember(Numbered, OneNetwork):
     """A network of a fast geometric ensemble; mode 0 precedes the first.
 
     >>> FgeMember(1).name
@@ -67,6 +66,7 @@ class FgeMember(Method, OneNetwork):
     number: int
     method = "fge"
     family = "fast geometric ensemble"
+    pattern = r"fge-([1-9]\d*)"
 
     @property
     def name(self) -> str:
@@ -83,20 +83,14 @@ class FgeMember(Method, OneNetwork):
         return (FgeWeights(self.number),)
 
     @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "fge-1"."""
-        match = re.fullmatch(r"fge-([1-9]\d*)", name)
-        return cls(int(match[1])) if match else None
-
-    @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """Three, in addition to mode 0."""
         return [cls(number) for number in range(1, NETWORKS)]
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
         """Mode 0 and the first networks after it."""
-        last = max((member.number for member in cls.of(recipe) if isinstance(member, cls)), default=0)
+        last = max((member.number for member in cls.of(recipe)), default=0)
         return [
             RowPlan(
                 f"FGE x{m}",

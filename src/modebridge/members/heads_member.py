@@ -166,19 +166,18 @@ class HeadsMember(Method, SmallNetwork):
         return cls(int(match[1]), parts, match[3]) if len(set(parts)) == len(parts) else None
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Member]:
+    def of(cls, recipe: Recipe) -> Sequence[Self]:
         """Those for which the recipe has the modes."""
         return [member for member in super().of(recipe) if member.belongs(recipe)]
 
     @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """On mode 0, learning the other modes: these need no curve."""
         return [cls(0, size=recipe.sizes[0])]
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
         """Each with the mode that it reads."""
-        members = [member for member in cls.of(recipe) if isinstance(member, cls)]
         return [
             RowPlan(
                 _row_name(member, recipe),
@@ -189,7 +188,7 @@ class HeadsMember(Method, SmallNetwork):
                 # The summary says of these that they need no curve.
                 role="heads" if k == 0 and "midpoints" not in member.parts else "",
             )
-            for k, member in enumerate(members)
+            for k, member in enumerate(cls.of(recipe))
         ]
 
 

@@ -168,7 +168,14 @@ class Member(ABC):
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
         """The rows that this kind adds to the results table: by default one for each of its members alone."""
-        return [RowPlan(member.title, (member,), member.family, (LAST, k)) for k, member in enumerate(cls.of(recipe))]
+        return [
+            RowPlan(member.title, (member,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
+        ]
+
+    @classmethod
+    def order(cls, k: int) -> tuple[float, ...]:
+        """The order of its k-th row: after those of all deep ensembles and bridges."""
+        return LAST, k
 
 
 K = TypeVar("K", bound=type[Member])
@@ -191,11 +198,11 @@ class Method(Member):
 
     @classmethod
     @abstractmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """The members that the name of the method stands for in a recipe."""
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Sequence[Member]:
+    def of(cls, recipe: Recipe) -> Sequence[Self]:
         """The usual ones if the recipe names the method, and those that it names individually."""
         named = [cls.parse(entry) for entry in recipe.methods]
         usual = cls.usual(recipe) if cls.method in recipe.methods else ()
@@ -203,15 +210,8 @@ class Method(Member):
 
     @classmethod
     def order(cls, k: int) -> tuple[float, ...]:
-        """The order of its k-th row: rows of a method together, after those of all deep ensembles and bridges."""
+        """The order of its k-th row: rows of a method together, after those of kinds that are no methods."""
         return LAST, 1.0 + list(METHODS).index(cls.method), float(k)
-
-    @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
-        """By default, one row for each of its members alone."""
-        return [
-            RowPlan(member.title, (member,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
-        ]
 
 
 class Numbered(Method):

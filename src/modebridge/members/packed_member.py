@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import nn
 
 from modebridge.members.context import Blueprint
-from modebridge.members.member import Member
 from modebridge.members.rival_member import RivalMember, paper_spec
 from modebridge.nets import SPECS, ResNet, ResNetSpec
 from modebridge.recipes import Recipe
@@ -58,7 +58,7 @@ class PackedMember(RivalMember):
         return packed
 
     @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """Four members, with twice the width if it can be changed."""
         return [cls(alpha=2 if recipe.net in SPECS else 1)]
 

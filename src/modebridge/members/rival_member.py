@@ -15,7 +15,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Made, Making, Tensors, key_of
 from modebridge.members.context import Blueprint, Context
-from modebridge.members.member import Member, Numbered
+from modebridge.members.member import Numbered
 from modebridge.members.predictor import Outputs, Predictor
 from modebridge.modes import Mode
 from modebridge.nets import Mean, ResNetSpec, call
@@ -131,7 +131,7 @@ class RivalMember(Numbered):
         return self.cost(blueprint).flops
 
     @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """One with the default settings."""
         return [cls()]
 

@@ -10,7 +10,7 @@ from typing import Self
 from modebridge.errors import ModebridgeError
 from modebridge.members.artefact import Artefact
 from modebridge.members.cycles import CycleWeights
-from modebridge.members.member import Member, Method, RowPlan
+from modebridge.members.member import Method, RowPlan
 from modebridge.members.mode_member import OneNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig
@@ -87,7 +87,7 @@ class SnapshotMember(Method, OneNetwork):
         return cls(int(match[1]), int(match[2])) if match and 1 <= int(match[1]) <= int(match[2]) else None
 
     @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """Four cycles, or as many as there are epochs, but at least two."""
         cycles = min(MOST, max(2, recipe.mode.epochs))
         return [cls(number, cycles) for number in range(1, cycles + 1)]
@@ -95,7 +95,7 @@ class SnapshotMember(Method, OneNetwork):
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
         """The last 2, 3, ... networks of each chain, as in the authors' code: later ones are better."""
-        members = [member for member in cls.of(recipe) if isinstance(member, cls)]
+        members = cls.of(recipe)
         counts = list(dict.fromkeys(member.cycles for member in members))
         plans: list[RowPlan] = []
         for cycles in counts:

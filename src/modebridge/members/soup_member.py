@@ -118,6 +118,6 @@ class SoupMember(Method, OneNetwork):
         return cls(int(match[1])) if match and int(match[1]) > 1 else None
 
     @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """The soup of all modes."""
         return [cls(recipe.modes)]

@@ -151,7 +151,7 @@ class DistilledMember(Method, ModeMember):
         return f"student {self.number} of all modes" if self.number else "student of all modes"
 
     @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """The first; none if the modes of the run are such students themselves."""
         return [] if recipe.base == cls.base else [cls(0)]
 
@@ -162,7 +162,7 @@ class DistilledMember(Method, ModeMember):
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
         """Each alone, and the first one in a cascade, followed by two of its teachers."""
-        students = [member for member in cls.of(recipe) if isinstance(member, cls)]
+        students = cls.of(recipe)
         rows = [
             RowPlan(
                 f"student of DE-{recipe.modes}" + (f", start {member.number}" if member.number else ""),
@@ -242,7 +242,7 @@ class StudentMember(Method, OneNetwork):
         return cls("modes", int(match[1]), number)
 
     @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """The control that learns only labels, and students of cheaper teachers."""
         two = [cls("modes", 2)] if recipe.modes > 2 else []
         return [cls("labels"), *two, cls("bridged")]
@@ -254,5 +254,4 @@ class StudentMember(Method, OneNetwork):
         return [
             RowPlan(member.title, (member,), member.family, cls.order(k), notes.get(member.source, ""))
             for k, member in enumerate(cls.of(recipe))
-            if isinstance(member, cls)
         ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
-from modebridge.members.member import Member, Method
+from modebridge.members.member import Method
 from modebridge.members.mode_member import ModeMember, ModeWeights
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig
@@ -51,6 +52,6 @@ class SwaMember(Method, ModeMember):
         return f"SWA {self.number}" if self.number else "SWA"
 
     @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """The first; none if the modes of the run are averaged themselves."""
         return [] if recipe.base == cls.base else [cls(0)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -15,7 +14,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.evaluate import MemberCost, module_cost
 from modebridge.members.artefact import Artefact, Tensors, key_of
 from modebridge.members.context import Blueprint
-from modebridge.members.member import Member, Method
+from modebridge.members.member import Member, Numbered
 from modebridge.members.mode_member import ModeMember
 from modebridge.members.predictor import Outputs, Predictor
 from modebridge.modes import Mode
@@ -126,7 +125,7 @@ class TtaPredictor(Predictor):
 
 
 @dataclass(frozen=True)
-class TtaMember(Method):
+class TtaMember(Numbered):
     """Mode 0 evaluated on `count` views.
 
     >>> TtaMember(4).name
@@ -136,6 +135,7 @@ class TtaMember(Method):
     count: int
     method = "tta"
     family = "test-time augmentation"
+    pattern = r"tta-(\d+)"
     alone = True
 
     @property
@@ -184,12 +184,6 @@ class TtaMember(Method):
         return views_of(self.count, flip=blueprint.recipe.data.flip)
 
     @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "tta-4"."""
-        match = re.fullmatch(r"tta-(\d+)", name)
-        return cls(int(match[1])) if match else None
-
-    @classmethod
-    def usual(cls, recipe: Recipe) -> Sequence[Member]:
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """Two and four views."""
         return [cls(2), cls(4)]
