@@ -19,16 +19,14 @@ from modebridge.nets import Tapped
 from modebridge.recipes import Recipe
 from modebridge.types import Inputs
 
-__all__ = ["Labels", "Logits", "predict"]
+__all__ = ["Labels", "Logits", "MemberLogits", "predict"]
 
 
 @dataclass(frozen=True)
-class Logits(Artefact):
-    """The logits of a member on the validation and the test split: (N, K), or (H, N, K) for several heads."""
+class MemberLogits(Artefact):
+    """The logits of a member on some images; a subclass tells which."""
 
     member: Member
-    folder = "logits"
-    stage = "scores"
     one_core = False
 
     @property
@@ -43,13 +41,21 @@ class Logits(Artefact):
             needed += member.artefacts(recipe)
         return tuple(dict.fromkeys(needed))
 
+    def together(self, context: Context) -> int:
+        """All of them: members share networks, and images are read or corrupted once."""
+        return 10**6
+
+
+@dataclass(frozen=True)
+class Logits(MemberLogits):
+    """The logits of a member on the validation and the test split: (N, K), or (H, N, K) for several heads."""
+
+    folder = "logits"
+    stage = "scores"
+
     def ingredients(self, context: Context) -> dict[str, object]:
         """The images."""
         return {"scored_on": context.data.scored_on}
-
-    def together(self, context: Context) -> int:
-        """All of them: members share networks."""
-        return 10**6
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:

@@ -11,44 +11,28 @@ from torch import Tensor
 
 from modebridge.data import CORRUPTIONS, SEVERITIES
 from modebridge.evaluate import Answers
-from modebridge.members import Artefact, Context, Made, Making, Member
-from modebridge.recipes import Recipe
+from modebridge.members import Context, Made, Making, Member
 from modebridge.recipes.shifted_data import file_name_of
-from modebridge.runs.logits import Logits, predict
+from modebridge.runs.logits import MemberLogits, predict
 from modebridge.runs.run import Run
 
 __all__ = ["OtherLogits", "ShiftedAnswers", "ShiftedLogits", "shifted_answers"]
 
 
 @dataclass(frozen=True)
-class ShiftedLogits(Artefact):
+class ShiftedLogits(MemberLogits):
     """The logits of a member on the test images under every corruption and severity, with tables such as "noise-1".
 
     In half precision, with the highest logit of each row subtracted (probabilities are the same), so that values near
     the top, which determine scores, are the most precise.
     """
 
-    member: Member
     folder = "shifted"
     stage = "shifted scores"
-    one_core = False
-
-    @property
-    def name(self) -> str:
-        """The name of the member."""
-        return self.member.name
-
-    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """The parents of its logits on clean images."""
-        return Logits(self.member).parents(recipe)
 
     def ingredients(self, context: Context) -> dict[str, object]:
         """The corrupted images."""
         return {"images": context.shifted.key}
-
-    def together(self, context: Context) -> int:
-        """All of them: members share networks, and images are corrupted once."""
-        return 10**6
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
@@ -61,31 +45,21 @@ class ShiftedLogits(Artefact):
 
 
 @dataclass(frozen=True)
-class OtherLogits(Artefact):
+class OtherLogits(MemberLogits):
     """The logits of a member on the images of another set, in half precision."""
 
-    member: Member
     other: str
     folder = "others"
     stage = "other sets"
-    one_core = False
 
     @property
     def name(self) -> str:
         """The names of the member and the set."""
         return f"{self.member.name}--{file_name_of(self.other)}"
 
-    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """The parents of its logits on clean images."""
-        return Logits(self.member).parents(recipe)
-
     def ingredients(self, context: Context) -> dict[str, object]:
         """The other images."""
         return {"images": context.shifted.other_key(self.other)}
-
-    def together(self, context: Context) -> int:
-        """All of them: members share networks."""
-        return 10**6
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
