@@ -34,11 +34,11 @@ from tests.scenarios import EXACT, loader, tiny_net
 
 
 def of(config: TrainConfig) -> TrainConfig:
-    return SwaWeights.training(replace(tiny(), mode=config))
+    return SwaWeights(0).training(replace(tiny(), mode=config))
 
 
 def test_the_last_quarter_of_training_is_averaged_at_a_constant_rate() -> None:
-    config = SwaWeights.training(find_recipe("tin200"))
+    config = SwaWeights(0).training(find_recipe("tin200"))
     assert (config.average_from, config.keep, config.nesterov) == (150, "last", "authors")
     # The authors' rate from epoch 150 on.
     assert {round(config.lr * config.factor(epoch), 4) for epoch in range(149, 200)} == {0.0158}

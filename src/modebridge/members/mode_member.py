@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from modebridge import seeds
 from modebridge.alignment import By
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import MemberCost, align
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import KINDS, Member, RowPlan
+from modebridge.members.network_weights import NetworkWeights
 from modebridge.members.predictor import NetworkPredictor
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.training import TrainConfig, fit_modes
 
 __all__ = [
     "BASES",
@@ -43,62 +42,22 @@ CASCADES = {2: 1.15, 3: 1.5}
 
 
 @dataclass(frozen=True)
-class ModeWeights(Artefact):
+class ModeWeights(NetworkWeights):
     """A network trained from its own random initialisation."""
 
     number: int
     folder = "modes"
     stage = "modes"
-    trained = True
 
     @property
     def name(self) -> str:
         """Its number."""
         return str(self.number)
 
-    def ingredients(self, context: Context) -> dict[str, object]:
-        """Data, network, seed and training."""
-        return {
-            "data": context.data.fed_as,
-            "net": context.network.key,
-            "seed": context.seed_of("mode", self.number),
-            "training": str(self.training(context.recipe)),
-        }
-
-    @classmethod
-    def training(cls, recipe: Recipe) -> TrainConfig:
-        """The training settings, as set in the recipe."""
-        return recipe.mode
-
-    def epochs(self, recipe: Recipe) -> int:
-        """As set in the recipe."""
-        return recipe.mode.epochs
-
-    def together(self, context: Context) -> int:
-        """Several on a GPU."""
-        return context.together
-
-    @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
-        """Train them."""
-        context = making.context
-        numbers = [artefact.number for artefact in group]
-        trained = fit_modes(
-            [context.network.build(seeds.generator(context.seed, "mode", k)) for k in numbers],
-            [context.data.train("mode", k) for k in numbers],
-            config=cls.training(context.recipe),
-            seeds=[context.seed_of("mode", k) for k in numbers],
-            valid=context.data.valid(),
-            engine=context.engine,
-            checkpoints=making.checkpoints,
-            report=making.report,
-        )
-        return {artefact.name: Made(mode.state) for artefact, mode in zip(group, trained, strict=True)}
-
-    @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """One forward and one backward pass for each; a backward pass counts as two forward passes."""
-        return 3 * blueprint.base_cost.flops * len(group)
+    @property
+    def purpose(self) -> tuple[str | int, ...]:
+        """A mode with its number."""
+        return "mode", self.number
 
 
 BASES["sgd"] = ModeWeights

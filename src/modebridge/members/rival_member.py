@@ -13,68 +13,45 @@ from torch import Tensor, nn
 from modebridge import seeds
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import MemberCost
-from modebridge.members.artefact import Artefact, Made, Making, Tensors, key_of
+from modebridge.members.artefact import Artefact, Tensors, key_of
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Numbered
+from modebridge.members.network_weights import NetworkWeights
 from modebridge.members.predictor import Outputs, Predictor
 from modebridge.modes import Mode
 from modebridge.nets import Mean, ResNetSpec, call
 from modebridge.recipes import Recipe
 from modebridge.rivals import MeanOfMembers, Rival
-from modebridge.training import fit_modes
 from modebridge.types import Inputs
 
 __all__ = ["RivalMember", "RivalPredictor", "RivalWeights", "paper_spec"]
 
 
 @dataclass(frozen=True)
-class RivalWeights(Artefact):
+class RivalWeights(NetworkWeights):
     """The weights of a rival's network, with the same training as a mode."""
 
     member: RivalMember
     folder = "rivals"
     stage = "rivals"
-    trained = True
 
     @property
     def name(self) -> str:
         """The name of the member."""
         return self.member.name
 
+    @property
+    def purpose(self) -> tuple[str | int, ...]:
+        """A rival with its name."""
+        return "rival", self.name
+
+    def network(self, context: Context) -> nn.Module:
+        """The network of the method."""
+        return self.member.network(context, seeds.generator(context.seed, *self.purpose))
+
     def ingredients(self, context: Context) -> dict[str, object]:
-        """Data, network, seed, training and the method."""
-        return {
-            "data": context.data.fed_as,
-            "net": context.network.key,
-            "seed": context.seed_of("rival", self.name),
-            "training": str(context.recipe.mode),
-            "method": self.member.settings,
-        }
-
-    def epochs(self, recipe: Recipe) -> int:
-        """The same as for a mode."""
-        return recipe.mode.epochs
-
-    def together(self, context: Context) -> int:
-        """Several on a GPU."""
-        return context.together
-
-    @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
-        """Train them."""
-        context = making.context
-        names = [artefact.name for artefact in group]
-        trained = fit_modes(
-            [a.member.network(context, seeds.generator(context.seed, "rival", a.name)) for a in group],
-            [context.data.train("rival", name) for name in names],
-            config=context.recipe.mode,
-            seeds=[context.seed_of("rival", name) for name in names],
-            valid=context.data.valid(),
-            engine=context.engine,
-            checkpoints=making.checkpoints,
-            report=making.report,
-        )
-        return {name: Made(mode.state) for name, mode in zip(names, trained, strict=True)}
+        """Those of a mode, and the method."""
+        return {**super().ingredients(context), "method": self.member.settings}
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:

@@ -25,8 +25,7 @@ class SwaWeights(ModeWeights):
     folder = "swa"
     stage = "swa"
 
-    @classmethod
-    def training(cls, recipe: Recipe) -> TrainConfig:
+    def training(self, recipe: Recipe) -> TrainConfig:
         """The recipe's settings, averaged over the last quarter."""
         mode = recipe.mode
         start = mode.average_from or min(mode.epochs, max(1, 3 * mode.epochs // 4))

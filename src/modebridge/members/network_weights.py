@@ -1,0 +1,74 @@
+"""Shared code of artefacts that are the weights of one trained network: key, training, work."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Self
+
+from torch import nn
+
+from modebridge import seeds
+from modebridge.members.artefact import Artefact, Made, Making
+from modebridge.members.context import Blueprint, Context
+from modebridge.recipes import Recipe
+from modebridge.training import TrainConfig, fit_modes
+
+__all__ = ["NetworkWeights"]
+
+
+class NetworkWeights(Artefact):
+    """The weights of a network that learns labels, by default from a random start."""
+
+    trained = True
+
+    @property
+    @abstractmethod
+    def purpose(self) -> tuple[str | int, ...]:
+        """The names that its seeds are drawn for: of its start, its batches and its training."""
+
+    def network(self, context: Context) -> nn.Module:
+        """The network to train."""
+        return context.network.build(seeds.generator(context.seed, *self.purpose))
+
+    def training(self, recipe: Recipe) -> TrainConfig:
+        """The training settings, as set in the recipe for modes."""
+        return recipe.mode
+
+    def ingredients(self, context: Context) -> dict[str, object]:
+        """Data, network, seed and training."""
+        return {
+            "data": context.data.fed_as,
+            "net": context.network.key,
+            "seed": context.seed_of(*self.purpose),
+            "training": str(self.training(context.recipe)),
+        }
+
+    def epochs(self, recipe: Recipe) -> int:
+        """Those of its training settings."""
+        return self.training(recipe).epochs
+
+    def together(self, context: Context) -> int:
+        """Several on a GPU."""
+        return context.together
+
+    @classmethod
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Train them."""
+        context = making.context
+        trained = fit_modes(
+            [artefact.network(context) for artefact in group],
+            [context.data.train(*artefact.purpose) for artefact in group],
+            config=group[0].training(context.recipe),
+            seeds=[context.seed_of(*artefact.purpose) for artefact in group],
+            valid=context.data.valid(),
+            engine=context.engine,
+            checkpoints=making.checkpoints,
+            report=making.report,
+        )
+        return {artefact.name: Made(mode.state) for artefact, mode in zip(group, trained, strict=True)}
+
+    @classmethod
+    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+        """One forward and one backward pass for each; a backward pass counts as two forward passes."""
+        return 3 * blueprint.base_cost.flops * len(group)
