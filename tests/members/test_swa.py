@@ -47,6 +47,11 @@ def test_the_last_quarter_of_training_is_averaged_at_a_constant_rate() -> None:
     assert of(TrainConfig(epochs=20, average_from=5)).average_from == 5, "a recipe that says when is obeyed"
 
 
+def test_its_rows_are_its_own_not_those_of_modes() -> None:
+    rows = SwaMember.rows(replace(tiny(), methods=("swa", "swa-1")))
+    assert [(row.name, row.members) for row in rows] == [("SWA", (SwaMember(0),)), ("SWA 1", (SwaMember(1),))]
+
+
 def test_it_is_torchs_averaged_model() -> None:
     """Torch's SGD, AveragedModel and update_bn, the mean beside a training that it does not touch."""
     config, net = of(TrainConfig(epochs=8, lr=0.05, weight_decay=1e-3)), tiny_net(0, "bn", EXACT)

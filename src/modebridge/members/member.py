@@ -168,14 +168,7 @@ class Member(ABC):
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
         """The rows that this kind adds to the results table: by default one for each of its members alone."""
-        return [
-            RowPlan(member.title, (member,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
-        ]
-
-    @classmethod
-    def order(cls, k: int) -> tuple[float, ...]:
-        """The order of its k-th row: after those of all deep ensembles and bridges."""
-        return LAST, k
+        return [RowPlan(member.title, (member,), member.family, (LAST, k)) for k, member in enumerate(cls.of(recipe))]
 
 
 K = TypeVar("K", bound=type[Member])
@@ -210,8 +203,15 @@ class Method(Member):
 
     @classmethod
     def order(cls, k: int) -> tuple[float, ...]:
-        """The order of its k-th row: rows of a method together, after those of kinds that are no methods."""
+        """The order of its k-th row: rows of a method together, after those of all deep ensembles and bridges."""
         return LAST, 1.0 + list(METHODS).index(cls.method), float(k)
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+        """By default, one row for each of its members alone."""
+        return [
+            RowPlan(member.title, (member,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
+        ]
 
 
 class Numbered(Method):
