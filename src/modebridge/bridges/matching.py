@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -16,7 +17,7 @@ from modebridge.cutmix import draw_shares, label_shares, pixel_shares
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped
-from modebridge.types import Batch, Draw, Inputs, Objective
+from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Program, States
 
 __all__ = ["Compile", "FanOut", "FrozenNetworks", "MatchingObjective", "Outputs", "in_turn"]
 
@@ -50,6 +51,9 @@ class MatchingObjective(Objective[T]):
             if not alpha >= 0:
                 raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
         self._mixup, self._cutmix = mixup, cutmix
+        # By member, filled by subclasses: the loss in training, and the loss of the same networks in evaluation mode.
+        self._programs: dict[str, Program] = {}
+        self._measures: dict[str, Program] = {}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """A share (or box) per sample from Beta(alpha, alpha), not folded to >= 0.5, and one permutation per batch."""
@@ -88,6 +92,22 @@ class MatchingObjective(Objective[T]):
         """The labels as probabilities (B, K), mixed like the images."""
         target = F.one_hot(labels, classes).to(dtype)
         return _mixed(draw, label_shares(draw, images, dtype), target) if "share" in draw else target
+
+    def program(self, member: str) -> Program:
+        """The loss of a member on the mixed batch."""
+        return self._programs[member]
+
+    @torch.no_grad()
+    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
+        """The mean loss of each member on unmixed images."""
+        totals = dict.fromkeys(self._measures, 0.0)
+        seen = 0
+        for batch in batches:
+            prepared = self.prepare(batch, {})
+            for name, measure in self._measures.items():
+                totals[name] += float(measure(states[name], prepared[name])) * len(batch[1])
+            seen += len(batch[1])
+        return {name: total / seen if seen else math.nan for name, total in totals.items()}
 
 
 class FrozenNetworks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -16,7 +15,7 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
 from modebridge.nets import check_tap, mean_probability, probabilities_of, run, skeleton
 from modebridge.trees import wide
-from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
+from modebridge.types import Batch, Draw, Prepared, Program, State, States
 
 __all__ = ["BridgeObjective"]
 
@@ -64,8 +63,6 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         super().__init__(mixup, cutmix)
         self._bridges = dict(bridges)
         self._targets = dict(targets)
-        self._programs: dict[str, Program] = {}
-        self._measures: dict[str, Program] = {}
         for name, bridge in bridges.items():
             alike = (key for key in self._programs if targets[key].beside == targets[name].beside)
             twin = next((key for key in alike if _serves(bridges[key], bridge, shares)), None)
@@ -127,23 +124,6 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         logits = wide(next(iter(outputs.values()))[0])
         mixed = self.mixed_labels(batch[1], logits.shape[-1], logits.dtype, draw, batch[0])
         return torch.lerp(mean, mixed, target.label_share) if target.modes else mixed
-
-    def program(self, member: str) -> Program:
-        """The mean KL of a bridge on the mixed batch."""
-        return self._programs[member]
-
-    @torch.no_grad()
-    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The mean KL of each bridge on unmixed images."""
-        totals = dict.fromkeys(self._bridges, 0.0)
-        seen = 0
-        for batch in batches:
-            prepared = self.prepare(batch, {})
-            for name in self._bridges:
-                divergence = self._measures[name](states[name], prepared[name])
-                totals[name] += float(divergence) * len(batch[1])
-            seen += len(batch[1])
-        return {name: total / seen if seen else math.nan for name, total in totals.items()}
 
     def result(self, states: States) -> dict[str, Bridge]:
         """The trained bridges by name, in evaluation mode; `requires_grad` flags are kept."""

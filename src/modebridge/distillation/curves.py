@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
@@ -13,12 +12,12 @@ from modebridge.batches import named
 from modebridge.bridges import Compile, FanOut, MatchingObjective, in_turn
 from modebridge.curves import Curve, CurveObjective
 from modebridge.distillation.loss import DistillationLoss
-from modebridge.distillation.objective import MixedBatches
+from modebridge.distillation.objective import MixedBatches, loss_program
 from modebridge.distillation.teachers import Teacher, Teachers
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Refresh, refresh_statistics
-from modebridge.nets import run, skeleton
-from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
+from modebridge.nets import skeleton
+from modebridge.types import Batch, Batches, Draw, Prepared, State, States
 
 __all__ = ["TaughtCurves"]
 
@@ -73,7 +72,7 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
             )
         self._teachers = tuple(teachers)
         self._frozen = Teachers(net, self._teachers, compiled=compiled, fan_out=fan_out)
-        self._eval_net, self._r, self._loss = skeleton(net), r, DistillationLoss()
+        self._r, self._loss = r, DistillationLoss()
         mixed = MixedBatches(self, train, seed)
         first = CurveObjective(
             net, next(iter(curves.values())), mixed, r, trainable=trainable, synced=synced, refresh=refresh
@@ -83,7 +82,8 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
         def program(state: State, prepared: Prepared) -> Tensor:
             return self._loss(prepared["target"], None, first.logits(state, prepared))
 
-        self._program = program  # shared by all curves, so that it is compiled once
+        self._programs = dict.fromkeys(curves, program)  # shared by all curves, so that it is compiled once
+        self._measures = dict.fromkeys(curves, loss_program(skeleton(net), self._loss))
 
     def start(self) -> States:
         """The pins of each curve, as for curves trained on labels."""
@@ -103,23 +103,10 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
             prepared["r"] = draw["r"]
         return dict.fromkeys(self._parts, prepared)
 
-    def program(self, member: str) -> Program:
-        """The loss of the network at r on the mixed batch."""
-        return self._program
-
-    @torch.no_grad()
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         """The loss of the network at r (0.5 by default) on unmixed images, with statistics of that point."""
         points = {name: curve.at(self._r) for name, curve in self.result(states).items()}
-        totals = dict.fromkeys(points, 0.0)
-        seen = 0
-        for batch in batches:
-            prepared = self.prepare(batch, {})
-            for name, point in points.items():
-                logits = run(self._eval_net, point.params, point.buffers, batch[0])
-                totals[name] += float(self._loss(prepared[name]["target"], None, logits)) * len(batch[1])
-            seen += len(batch[1])
-        return {name: total / seen if seen else math.nan for name, total in totals.items()}
+        return super().validate({name: State(point.params, point.buffers) for name, point in points.items()}, batches)
 
     def result(self, states: States) -> dict[str, C]:
         """The curves with the trained pins by name, and statistics at r if the network needs them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from modebridge.modes import Mode
 from modebridge.nets import run, skeleton
 from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
 
-__all__ = ["MixedBatches", "StudentObjective", "StudentPlan"]
+__all__ = ["MixedBatches", "StudentObjective", "StudentPlan", "loss_program"]
 
 
 @dataclass(frozen=True)
@@ -76,16 +75,14 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         teachers = [teacher for plan in plans.values() for teacher in plan.teachers]
         self._teachers = Teachers(net, teachers, compiled=compiled, fan_out=fan_out)
         self._classes = classes
-        self._programs: dict[str, Program] = {}
-        self._measures: dict[str, Program] = {}
         for name, plan in plans.items():
             twin = next((key for key in self._programs if _serves(plans[key], plan, shares)), None)
             if twin is not None:
                 self._programs[name], self._measures[name] = self._programs[twin], self._measures[twin]
                 continue
             trained = synced(skeleton(plan.net, training=True).to(device))
-            self._programs[name] = _program(trained, plan.loss)
-            self._measures[name] = _program(skeleton(plan.net).to(device), plan.loss)
+            self._programs[name] = loss_program(trained, plan.loss)
+            self._measures[name] = loss_program(skeleton(plan.net).to(device), plan.loss)
 
     def start(self) -> States:
         """The students' initial weights; those with `requires_grad=False` are frozen."""
@@ -112,22 +109,6 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
                 inputs["labels"] = self.mixed_labels(labels, self._classes, _wide(dtype), draw, images)
             prepared[name] = inputs
         return prepared
-
-    def program(self, member: str) -> Program:
-        """The loss of a student on the mixed batch."""
-        return self._programs[member]
-
-    @torch.no_grad()
-    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
-        """The loss of each student on unmixed images."""
-        totals = dict.fromkeys(self._plans, 0.0)
-        seen = 0
-        for batch in batches:
-            prepared = self.prepare(batch, {})
-            for name in self._plans:
-                totals[name] += float(self._measures[name](states[name], prepared[name])) * len(batch[1])
-            seen += len(batch[1])
-        return {name: total / seen if seen else math.nan for name, total in totals.items()}
 
     def result(self, states: States) -> dict[str, Mode]:
         """The trained students by name."""
@@ -165,7 +146,9 @@ def _serves(a: StudentPlan, b: StudentPlan, shares: Callable[[nn.Module, nn.Modu
     return a.loss == b.loss and bool(a.teachers) == bool(b.teachers) and shares(a.net, b.net)
 
 
-def _program(net: nn.Module, loss: DistillationLoss) -> Program:
+def loss_program(net: nn.Module, loss: DistillationLoss) -> Program:
+    """The loss of a network on prepared inputs."""
+
     def program(state: State, prepared: Prepared) -> Tensor:
         logits = run(net, state.all_params, state.buffers, inputs_in(prepared))
         return loss(prepared.get("target"), prepared.get("labels"), logits)
