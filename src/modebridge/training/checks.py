@@ -14,7 +14,7 @@ from modebridge.batches import Checked, check_batch, check_labels, each, first_b
 from modebridge.bridges import Bridge
 from modebridge.cutmix import image_size
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.modes import Mode
+from modebridge.modes import Mode, has_statistics
 from modebridge.nets import logits_of, run, skeleton
 from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
 from modebridge.training.engine import Engine
@@ -29,6 +29,7 @@ __all__ = [
     "held_out",
     "least_for_bridges",
     "least_images",
+    "stale_statistics",
     "trainable",
 ]
 
@@ -136,6 +137,17 @@ def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainCon
     if valid is None or config.keep != "best":
         return None
     return engine.feed(check_batches(net, mode, valid, "valid"))
+
+
+def stale_statistics(nets: Sequence[nn.Module], config: TrainConfig) -> bool:
+    """Whether statistics collected in training must be estimated again, because the weights will be averaged."""
+    stale = config.average_from > 0 and any(has_statistics(net) for net in nets)
+    if stale and config.keep == "best":
+        raise ModebridgeError(
+            "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
+            "are only estimated at the end."
+        )
+    return stale
 
 
 def check_pairing(items: Sequence[object], train_data: Sequence[Batches], what: str) -> None:

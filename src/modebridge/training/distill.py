@@ -11,10 +11,10 @@ from modebridge.batches import Checked
 from modebridge.distillation import DistillationLoss, MixedBatches, StudentObjective, StudentPlan, Teacher
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes, fresh_mode, has_statistics
+from modebridge.modes import Mode, check_modes, fresh_mode
 from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixing, held_out, least_images, trainable
+from modebridge.training.checks import check_batches, check_mixing, held_out, least_images, stale_statistics, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
@@ -134,12 +134,7 @@ def fit_students(
     if not plans:
         raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
     engine = engine or Engine()
-    stale = config.average_from > 0 and any(has_statistics(plan.net) for plan in plans.values())
-    if stale and config.keep == "best":
-        raise ModebridgeError(
-            "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
-            "are only estimated at the end."
-        )
+    stale = stale_statistics([plan.net for plan in plans.values()], config)
     data = _checked(plans, train_data, engine)
     check_mixing(mixup, cutmix, data)
     for plan in plans.values():

@@ -12,11 +12,11 @@ from modebridge.batches import Checked
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.distillation import Teacher
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, ModeObjective, has_statistics
+from modebridge.modes import Mode, ModeObjective
 from modebridge.nets import skeleton
 from modebridge.rivals import Rival
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_pairing, held_out, least_images, trainable
+from modebridge.training.checks import check_batches, check_pairing, held_out, least_images, stale_statistics, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
@@ -99,12 +99,7 @@ def fit_modes(
     tasks = [
         Task(objective, data, kept_out, seed) for objective, data, seed in zip(objectives, trains, seeds, strict=True)
     ]
-    stale = config.average_from > 0 and any(has_statistics(net) for net in nets)
-    if stale and config.keep == "best":
-        raise ModebridgeError(
-            "Expected keep='last' for averaged weights with batch norm, but got 'best'; the mean's running statistics "
-            "are only estimated at the end."
-        )
+    stale = stale_statistics(nets, config)
     trained = train_and_look(
         tasks,
         config,
