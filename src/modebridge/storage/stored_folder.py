@@ -36,8 +36,6 @@ NEW = ".new"
 MOST = 2**26
 """Maximum size of config.json in bytes; a larger file is something else."""
 
-CHUNK = 2**20
-
 
 def write_folder(path: Place, parts: Parts, card: str | None = None) -> Path:
     """Write an object as a folder; an earlier object is replaced, other files in the folder stay.
@@ -207,11 +205,8 @@ def _seal(config: Mapping[str, Any]) -> str:
 
 
 def _digest(file: Path) -> str:
-    digest = hashlib.sha256()
     with file.open("rb") as stream:
-        while part := stream.read(CHUNK):
-            digest.update(part)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _settle(files: list[Path]) -> None:
