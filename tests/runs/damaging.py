@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from modebridge.cli import advise_command, run_commands, show_commands
+from modebridge.cli.options import RunOptions
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, resampled_means
 from modebridge.evaluate import answers as scored
@@ -77,8 +78,7 @@ def hear(verb: str, path: Path) -> Heard:
 
 
 def _run(path: Path) -> None:
-    given: dict[str, Any] = {"seed": None, "settings": [], "data": None, "device": "cpu", "modes": None}
-    run_commands.run(None, out=path, boards=False, as_json=True, **given)
+    run_commands.run(RunOptions(out=path, device="cpu"), boards=False, as_json=True)
 
 
 _VERBS: dict[str, Callable[[Path], None]] = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
 from modebridge.cli import run_commands
+from modebridge.cli.options import RunOptions
 from modebridge.data import SEVERITIES, corrupt
 from modebridge.ensembles import fit_temperature, mean_probability, scale
 from modebridge.errors import ModebridgeError
@@ -40,8 +40,8 @@ def test_every_row_in_every_table_and_nothing_is_made_twice(
 ) -> None:
     pages: list[PageData] = []
     monkeypatch.setattr(page_data, "page", lambda data: pages.append(data) or "")  # it has tests of its own
-    given: dict[str, Any] = {"seed": None, "settings": [], "data": None, "device": "cpu", "as_json": False}
-    run_commands.study("shift", None, out=folder.path, others=["letters", "scrambled"], **given)
+    options = RunOptions(out=folder.path, device="cpu")
+    run_commands.study("shift", options, as_json=False, others=["letters", "scrambled"])
     assert "Test images against letters" in capsys.readouterr().out
     place = folder.path / "studies" / "shift"
     assert {file.name for file in place.iterdir()} == {"table.md", "table.json", "table.tex", "figure.svg"}

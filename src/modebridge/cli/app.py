@@ -21,6 +21,7 @@ from modebridge.cli.options import (
     Page,
     PerStage,
     RecipeName,
+    RunOptions,
     Seed,
     Settings,
     Shared,
@@ -90,23 +91,12 @@ def run(
     """
     from modebridge.cli import run_commands
 
+    options = RunOptions(recipe, out, settings, seed, data, device, modes)
     if plan:
-        run_commands.show_plan(
-            recipe, seed=seed, out=out, settings=settings or [], data=data, device=device, modes=modes, as_json=as_json
-        )
+        run_commands.show_plan(options, as_json=as_json)
         return
-    run_commands.run(
-        recipe,
-        seed=seed,
-        out=out,
-        settings=settings or [],
-        data=data,
-        device=device,
-        modes=modes,
-        boards=tensorboard,
-        as_json=as_json,
-        cluster=run_commands.Cluster(on, gpus_per_stage, per_stage, shared),
-    )
+    cluster = run_commands.Cluster(on, gpus_per_stage, per_stage, shared)
+    run_commands.run(options, boards=tensorboard, as_json=as_json, cluster=cluster)
 
 
 @app.command()
@@ -138,18 +128,8 @@ def plan(
     """
     from modebridge.cli.plan_command import plan_run
 
-    plan_run(
-        recipe,
-        gpus,
-        tflops,
-        per_stage=per_stage,
-        seed=seed,
-        out=out,
-        settings=settings or [],
-        data=data,
-        device=device,
-        as_json=as_json,
-    )
+    options = RunOptions(recipe, out, settings, seed, data, device)
+    plan_run(options, gpus, tflops, per_stage=per_stage, as_json=as_json)
 
 
 @app.command()
@@ -199,17 +179,8 @@ def study(
     from modebridge.cli import run_commands
     from modebridge.cli.terminal import listed
 
-    run_commands.study(
-        name,
-        recipe,
-        seed=seed,
-        out=out,
-        settings=settings or [],
-        data=data,
-        device=device,
-        as_json=as_json,
-        others=listed("--ood", ood) or [],
-    )
+    options = RunOptions(recipe, out, settings, seed, data, device)
+    run_commands.study(name, options, as_json=as_json, others=listed("--ood", ood) or [])
 
 
 @app.command()
@@ -222,7 +193,8 @@ def cost(
     """Count FLOPs and parameters of networks, bridges and ensembles, without training."""
     from modebridge.cli import run_commands, show_commands
 
-    show_commands.show_cost(run_commands.chosen(recipe, settings or [], None, None)[0], paper=paper, as_json=as_json)
+    options = RunOptions(recipe, settings=settings)
+    show_commands.show_cost(run_commands.chosen(options)[0], paper=paper, as_json=as_json)
 
 
 @app.command()

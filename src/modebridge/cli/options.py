@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +34,7 @@ __all__ = [
     "Page",
     "PerStage",
     "RecipeName",
+    "RunOptions",
     "Seed",
     "Settings",
     "Shared",
@@ -149,3 +152,16 @@ Modes = Annotated[
     Path | None, typer.Option(parser=path, metavar="DIR", help="Use trained modes from a folder of checkpoints.")
 ]
 Page = Annotated[Path | None, typer.Option(parser=path, metavar="FILE", help="Output file. Default: DIR/report.html.")]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What to run and where, as given on the command line: the options that `run`, `plan` and `study` share."""
+
+    recipe: str | None = None
+    out: Path | None = None
+    settings: Sequence[str] | None = None
+    seed: int | None = None
+    data: Path | None = None
+    device: str = "auto"
+    modes: Path | None = None

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from modebridge import __version__
-from modebridge.cli.run_commands import chosen, default_folder
+from modebridge.cli.options import RunOptions
+from modebridge.cli.run_commands import chosen, looked_up
 from modebridge.cli.show_commands import plain_table, span
 from modebridge.cli.terminal import note, say, screen
 from modebridge.errors import ModebridgeError, plural
-from modebridge.runs import RunFolder
 from modebridge.runs.estimate import rate_here
 from modebridge.runs.executor import RunSpec
 from modebridge.runs.forecast import Glance, planning_context
@@ -26,19 +25,7 @@ MAX_GPUS = 10_000
 """More GPUs than stages do not help."""
 
 
-def plan_run(
-    name: str | None,
-    gpus: int,
-    tflops: float | None,
-    *,
-    per_stage: int | None,
-    seed: int | None,
-    out: Path | None,
-    settings: Sequence[str],
-    data: Path | None,
-    device: str,
-    as_json: bool,
-) -> None:
+def plan_run(options: RunOptions, gpus: int, tflops: float | None, *, per_stage: int | None, as_json: bool) -> None:
     """Count the work, simulate the schedule, and print it."""
     if not 1 <= gpus <= MAX_GPUS:
         raise ModebridgeError(f"Expected --gpus to be from 1 to {MAX_GPUS}, but got {gpus}; give the number of GPUs.")
@@ -46,10 +33,8 @@ def plan_run(
         raise ModebridgeError(f"Expected --tflops to be a rate in TFLOP/s, but got {tflops:g}; try 300.")
     if per_stage is not None and per_stage < 1:
         raise ModebridgeError(f"Expected --per-stage to be at least 1, but got {per_stage}; leave it out for no limit.")
-    recipe, seed = chosen(name, settings, seed, out)
-    path = out or default_folder(recipe, seed)
-    folder = RunFolder(path, writes=False) if path.is_dir() else None
-    spec = RunSpec(recipe, seed, None if data is None else str(data), device)
+    recipe, seed = chosen(options)
+    spec, _, folder = looked_up(recipe, seed, options)
     if folder is not None:
         check_folder(folder, recipe, seed)
     context, problem = planning_context(spec, folder)

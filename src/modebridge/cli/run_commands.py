@@ -16,6 +16,7 @@ import torch
 
 from modebridge import __version__
 from modebridge.cli.cluster import Cluster
+from modebridge.cli.options import RunOptions
 from modebridge.cli.show_commands import plain_table, span
 from modebridge.cli.terminal import first_process, note, progress_bars, say, screen
 from modebridge.errors import ModebridgeError, near, plural
@@ -43,16 +44,17 @@ from modebridge.runs.recipe_file import check_folder
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
 
-__all__ = ["Cluster", "chosen", "default_folder", "run", "study"]
+__all__ = ["Cluster", "chosen", "default_folder", "looked_up", "run", "show_plan", "study"]
 
 
-def chosen(recipe: str | None, settings: Sequence[str], seed: int | None, out: Path | None) -> tuple[Recipe, int]:
+def chosen(options: RunOptions) -> tuple[Recipe, int]:
     """The recipe and seed to use: by name or file, else those of the run folder, else the demo's."""
-    kept = recipe_to_go_on_with(out) if recipe is None and out is not None else None
+    recipe, seed = options.recipe, options.seed
+    kept = recipe_to_go_on_with(options.out) if recipe is None and options.out is not None else None
     if kept is not None:
         say(f"Using settings from {kept[2]}")
     named, recipe_seed = kept[:2] if kept is not None else read_recipe("digits" if recipe is None else recipe)
-    named = changed(named, settings)
+    named = changed(named, options.settings or ())
     if file_of_own_kinds() and not named.members_file:
         named = replace(named, members_file=file_of_own_kinds())
     check_recipe(named)
@@ -65,30 +67,22 @@ def default_folder(recipe: Recipe, seed: int) -> Path:
 
 
 def run(
-    name: str | None,
+    options: RunOptions,
     *,
-    seed: int | None,
-    out: Path | None,
-    settings: Sequence[str],
-    data: Path | None,
-    device: str,
-    modes: Path | None,
     boards: bool,
     as_json: bool,
     cluster: Cluster = Cluster(),  # noqa: B008 - it is frozen
 ) -> None:
     """Run a recipe: train what is missing, evaluate, print the table and write the report."""
     cluster.check()
-    recipe, seed = chosen(name, settings, seed, out)
+    recipe, seed = chosen(options)
     if boards:
         TensorBoard.check()
-    given: list[Mode] = []
-    if modes is not None:
-        given = find_modes(blueprint_for(recipe, data=data).net, modes)
-        recipe = changed(recipe, [f"modes={len(given)}"])
+    recipe, given = _with_modes(recipe, options)
+    device = options.device
     # The cluster may have GPUs even if this machine has none.
     engine = _quiet(engine_for(recipe, "auto" if cluster.on and device == "cuda" else device))
-    folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
+    folder = RunFolder(options.out or default_folder(recipe, seed), writes=first_process())
     console = screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {folder.path}")
@@ -99,7 +93,7 @@ def run(
                 recipe,
                 seed=seed,
                 folder=folder,
-                data=data,
+                data=options.data,
                 engine=engine,
                 progress=report,
                 given=dict(enumerate(given)),
@@ -132,27 +126,28 @@ def run(
         console.print(f"Report: {page}", soft_wrap=True)
 
 
-def show_plan(
-    name: str | None,
-    *,
-    seed: int | None,
-    out: Path | None,
-    settings: Sequence[str],
-    data: Path | None,
-    device: str,
-    modes: Path | None,
-    as_json: bool,
-) -> None:
+def _with_modes(recipe: Recipe, options: RunOptions) -> tuple[Recipe, list[Mode]]:
+    """The recipe for the modes given with --modes, and these modes."""
+    if options.modes is None:
+        return recipe, []
+    given = find_modes(blueprint_for(recipe, data=options.data).net, options.modes)
+    return changed(recipe, [f"modes={len(given)}"]), given
+
+
+def looked_up(recipe: Recipe, seed: int, options: RunOptions) -> tuple[RunSpec, Path, RunFolder | None]:
+    """What to plan, the run folder's path, and the folder to read if it exists."""
+    path = options.out or default_folder(recipe, seed)
+    spec = RunSpec(recipe, seed, None if options.data is None else str(options.data), options.device)
+    return spec, path, RunFolder(path, writes=False) if path.is_dir() else None
+
+
+def show_plan(options: RunOptions, *, as_json: bool) -> None:
     """Show what a run would do: what exists, what is missing, in which order, and about how long it takes."""
-    recipe, seed = chosen(name, settings, seed, out)
-    given = find_modes(blueprint_for(recipe, data=data).net, modes) if modes is not None else []
-    if given:
-        recipe = changed(recipe, [f"modes={len(given)}"])
-    path = out or default_folder(recipe, seed)
-    folder = RunFolder(path, writes=False) if path.is_dir() else None
+    recipe, seed = chosen(options)
+    recipe, given = _with_modes(recipe, options)
+    spec, path, folder = looked_up(recipe, seed, options)
     say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {path}{'' if folder is not None else ' (does not exist yet)'}")
-    spec = RunSpec(recipe, seed, None if data is None else str(data), device)
     if folder is not None:
         check_folder(folder, recipe, seed)
     note("Counting the work of each step ...")
@@ -183,28 +178,17 @@ def show_plan(
         console.print("Weights were not checked: `run` verifies them and recreates damaged ones.")
 
 
-def study(
-    name: str,
-    recipe_name: str | None,
-    *,
-    seed: int | None,
-    out: Path | None,
-    settings: Sequence[str],
-    data: Path | None,
-    device: str,
-    as_json: bool,
-    others: Sequence[str] = (),
-) -> None:
+def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str] = ()) -> None:
     """Run one study in a run folder."""
     if name not in STUDIES:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}")
-    recipe, seed = chosen(recipe_name, settings, seed, out)
-    engine = _quiet(engine_for(recipe, device))
-    folder = RunFolder(out or default_folder(recipe, seed), writes=first_process())
+    recipe, seed = chosen(options)
+    engine = _quiet(engine_for(recipe, options.device))
+    folder = RunFolder(options.out or default_folder(recipe, seed), writes=first_process())
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine):
         with progress_bars() as report:
-            current = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, progress=report)
+            current = Run(recipe, seed=seed, folder=folder, data=options.data, engine=engine, progress=report)
             part = run_study(name, current, others)
         if folder.writes:
             note("Writing tables and figures ...")
