@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from modebridge.cli import deploy_verbs, share_verbs
 from modebridge.cli.completion import complete_study, one_of
+from modebridge.cli.deploy_verbs import bench, export, predict, pull, push, serve
 from modebridge.cli.options import (
     Data,
     Device,
@@ -241,7 +241,5 @@ def advise(
     advise_run(folder, budget, by, mean, as_json, train, have)
 
 
-for _verb in (deploy_verbs.export, deploy_verbs.predict, deploy_verbs.bench, deploy_verbs.serve):
+for _verb in (export, predict, bench, serve, push, pull):
     app.command()(_verb)
-app.command()(share_verbs.push)
-app.command()(share_verbs.pull)
