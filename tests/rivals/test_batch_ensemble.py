@@ -12,11 +12,25 @@ from torch import nn
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SameConv2d, resnet
 from modebridge.rivals import BatchEnsemble, RankOne
+from modebridge.rivals.surgery import replaced
 from modebridge.training import TrainConfig, fit_mode
 
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def explicit(rank_one, m):
+    """The layer of one member, with its own weight W * (s r^T)."""
+    layer = copy.deepcopy(rank_one.layer)
+    # The dense weight of all groups has r on its columns; of each group only its own columns are left.
+    groups, outputs = getattr(layer, "groups", 1), len(layer.weight)
+    outer = torch.outer(rank_one.s[m], rank_one.r[m])
+    mask = torch.stack([outer[o].view(groups, -1)[o // (outputs // groups)] for o in range(outputs)])
+    layer.weight.data = layer.weight.detach() * mask.view(*mask.shape, *[1] * (layer.weight.dim() - 2)).detach()
+    if rank_one.bias is not None:
+        layer.bias = nn.Parameter((rank_one.bias[m] if rank_one.bias.dim() == 2 else rank_one.bias).detach().clone())
+    return layer
 
 
 @pytest.mark.parametrize(
@@ -33,20 +47,12 @@ def seeded(seed=0):
 def test_a_layer_equals_explicit_layers(layer, shape, bias_each):
     members, layer = 3, copy.deepcopy(layer).double()
     rank_one = RankOne(layer, members, seeded(), bias_each=bias_each)
+    assert torch.equal(rank_one.layer.weight, layer.weight)
     if rank_one.bias is not None:
         nn.init.normal_(rank_one.bias, generator=seeded(1))
     x = torch.randn(members * 2, *shape, dtype=torch.float64, generator=seeded(2))
     for m, (rows, given) in enumerate(zip(rank_one(x).chunk(members), x.chunk(members), strict=True)):
-        # The dense weight of all groups has r on its columns; of each group only its own columns are left.
-        groups = getattr(layer, "groups", 1)
-        outputs = len(layer.weight)
-        outer = torch.outer(rank_one.s[m], rank_one.r[m])
-        mask = torch.stack([outer[o].view(groups, -1)[o // (outputs // groups)] for o in range(outputs)])
-        explicit = copy.deepcopy(layer)
-        explicit.weight.data = layer.weight.detach() * mask.view(*mask.shape, *[1] * (layer.weight.dim() - 2)).detach()
-        if layer.bias is not None:
-            explicit.bias.data = (rank_one.bias[m] if bias_each else rank_one.bias).detach()
-        torch.testing.assert_close(rows, explicit(given), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(rows, explicit(rank_one, m)(given), rtol=1e-12, atol=1e-12)
 
 
 def test_vectors_are_drawn_around_one():
@@ -68,9 +74,10 @@ def test_a_network_equals_explicit_networks(norm):
             layer.running_var.uniform_(0.5, 2, generator=seeded(2))
     rival.net.head.bias.normal_(generator=seeded(3))
     for m, logits in enumerate(rival(images).chunk(3)):
-        explicit = rival.explicit(m).eval()
-        assert [name for name, _ in explicit.named_parameters()] == [name for name, _ in net.named_parameters()]
-        torch.testing.assert_close(logits, explicit(images), rtol=1e-10, atol=1e-10)
+        layers = {name: explicit(layer, m) for name, layer in rival.net.named_modules() if isinstance(layer, RankOne)}
+        alone = replaced(rival.net, layers).eval()
+        assert [name for name, _ in alone.named_parameters()] == [name for name, _ in net.named_parameters()]
+        torch.testing.assert_close(logits, alone(images), rtol=1e-10, atol=1e-10)
     assert rival.net.head.bias.shape == (3, 10), "each member has a bias of its own there"
     assert rival.net.layers[1].conv1.bias.shape == (16,), "and one of all elsewhere"
 

@@ -72,13 +72,6 @@ class BatchEnsemble(Rival):
         super().__init__(replaced(net, layers), members)
         self._check_apart(example)
 
-    def explicit(self, member: int) -> nn.Module:
-        """One member as a separate network of the original architecture."""
-        layers = {
-            name: layer.explicit(member) for name, layer in self.net.named_modules() if isinstance(layer, RankOne)
-        }
-        return replaced(self.net, layers)
-
     @torch.enable_grad()
     def _check_apart(self, example: Inputs) -> None:
         """Raise an error if the network mixes images of a batch, so that members depend on each other."""
@@ -142,19 +135,6 @@ class RankOne(nn.Module):
         if self.bias is None:
             return (parts * s).flatten(0, 1)
         return torch.addcmul(self._placed(self.bias, y), parts, s).flatten(0, 1)
-
-    def explicit(self, member: int) -> nn.Module:
-        """The layer of one member."""
-        layer = copy.deepcopy(self.layer)
-        inputs, outputs = channels_of(layer)
-        groups = 1 if isinstance(layer, nn.Linear) else layer.groups
-        r = self.r[member].view(groups, 1, -1).expand(groups, outputs // groups, inputs // groups)
-        factor = self.s[member][:, None] * r.reshape(outputs, -1)
-        ones = [1] * (layer.weight.dim() - 2)
-        layer.weight = nn.Parameter((layer.weight * factor.view(*factor.shape, *ones)).detach())
-        if self.bias is not None:
-            layer.bias = nn.Parameter((self.bias[member] if self.bias.dim() == 2 else self.bias).detach().clone())
-        return layer
 
     def _placed(self, vectors: Tensor, x: Tensor) -> Tensor:
         """Reshape vectors per member (M, C), or a shared one (C,), to broadcast with (M, B, ...)."""
