@@ -144,9 +144,9 @@ class RunData:
             return images.on(self._device)
         return Loader(images, batch, shuffle=True, seed=seed, pad=self._data.pad, flip=self._data.flip)
 
-    def valid(self, count: int | None = None) -> Feed:
-        """The validation images, unaugmented; only the first `count` if given."""
-        return self._plain(self._valid, count)
+    def valid(self) -> Feed:
+        """The validation images, unaugmented."""
+        return self._plain(self._valid)
 
     def test(self, numbers: Tensor | None = None) -> Feed:
         """The test images, unaugmented; only those with the given numbers if given (from a loader, the first ones)."""

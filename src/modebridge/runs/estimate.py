@@ -23,6 +23,9 @@ _COUNTED: dict[tuple[object, ...], Blueprint] = {}
 # Speed-up of a compiled bf16 step of several networks over an eager one, measured on one H200 (docs/performance.md).
 COMPILED_GAIN = 10.0
 
+BATCH, REPEATS = 64, 7
+"""Images per forward pass, and passes, when members are timed."""
+
 
 def work_of(recipe: Recipe) -> dict[str, float]:
     """The multiply-adds of training everything in a recipe, by stage, counted without data or training."""
@@ -76,7 +79,7 @@ def rate_here(recipe: Recipe) -> float:
 
 
 @torch.no_grad()
-def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, repeats: int = 7) -> dict[str, float]:
+def member_times(blueprint: Blueprint, members: Sequence[str]) -> dict[str, float]:
     """The measured forward time of each member, relative to one base network, on this machine's CPU or GPU.
 
     A bridge is timed on precomputed features, as it runs in an ensemble.
@@ -85,8 +88,8 @@ def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, 
     net = blueprint.net.to(device).eval()
     example = blueprint.example
     assert isinstance(example, Tensor)
-    images = torch.rand(batch, *example.shape[1:], device=device)
-    base = _forward(net, [images], device, repeats)
+    images = torch.rand(BATCH, *example.shape[1:], device=device)
+    base = _forward(net, [images], device)
     relative: dict[str, float] = {}
     features: dict[str, Tensor] = {}
     times: dict[str, float] = {}
@@ -94,7 +97,7 @@ def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, 
         member = parse_member(name)
         whole = member.whole(blueprint)
         if whole is not None:
-            times[name] = _forward(whole.to(device).eval(), [images], device, repeats) / base
+            times[name] = _forward(whole.to(device).eval(), [images], device) / base
             continue
         part = member.body(blueprint)
         if part is None:  # by counted FLOPs: a network takes the time of one
@@ -104,16 +107,14 @@ def member_times(blueprint: Blueprint, members: Sequence[str], batch: int = 64, 
         features |= Tapped(net, missing)(images)[1] if missing else {}
         description = repr(part.body)
         if description not in relative:
-            taken = _forward(
-                part.body.to(device).eval(), [features[tap] for tap in part.taps] * part.reads, device, repeats
-            )
+            taken = _forward(part.body.to(device).eval(), [features[tap] for tap in part.taps] * part.reads, device)
             relative[description] = taken / base
         times[name] = relative[description]
     return times
 
 
-def _forward(net: nn.Module, inputs: Sequence[Tensor], device: torch.device, repeats: int) -> float:
-    return _timed(lambda: net(*inputs), device, repeats)
+def _forward(net: nn.Module, inputs: Sequence[Tensor], device: torch.device) -> float:
+    return _timed(lambda: net(*inputs), device, REPEATS)
 
 
 def _timed(work: Callable[[], object], device: torch.device, repeats: int) -> float:

@@ -126,10 +126,7 @@ class Run:
     def tensors(self, plan: Plan, place: str) -> Tensors:
         """The tensors of an existing artefact."""
         if self.store.meta(place).get("key") != plan.stages[place].key:
-            raise ModebridgeError(
-                f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all "
-                "processes see the same folder)."
-            )
+            raise _unreadable(place)
         return self._read(place)
 
     def _read(self, place: str) -> Tensors:
@@ -228,10 +225,7 @@ class Run:
         # Read back, so that this run and the next see the same bits.
         for stage in (stage for job in jobs for stage in job.stages):
             if not stage.is_in(self.store):
-                raise ModebridgeError(
-                    f"Expected {stage.artefact.place} to be readable after writing it, but it is not; check the disk "
-                    "(and that all processes see the same folder)."
-                )
+                raise _unreadable(stage.artefact.place)
 
     def _check_writable(self, artefact: Artefact) -> None:
         if self.folder is not None and self.folder.read_only:
@@ -263,6 +257,13 @@ class Run:
                 if artefact.place not in self._boards:
                     self._boards[artefact.place] = TensorBoard(self.folder.path / "tensorboard" / artefact.place)
                 self._boards[artefact.place](artefact_epoch)
+
+
+def _unreadable(place: str) -> ModebridgeError:
+    return ModebridgeError(
+        f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all processes see "
+        "the same folder)."
+    )
 
 
 def _label(epoch: Epoch, name: str, number: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from modebridge.evaluate import correspondence
 from modebridge.members import BridgeMember, Member, ModeMember, PointMember
 from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, cell_of, dots_figure, lines_figure
@@ -92,9 +90,9 @@ def r_position(run: Run) -> StudyPart:
     return StudyPart("r-position", r_position.__doc__ or "", (one, many), figure)
 
 
-def r_ablation(run: Run, positions: Sequence[float] = tuple(POSITIONS[1:])) -> StudyPart:
+def r_ablation(run: Run) -> StudyPart:
     """Bridges for positions other than the midpoint; at r = 1, the target is the other mode."""
-    recipe = run.recipe
+    recipe, positions = run.recipe, POSITIONS[1:]
     sheet = Sheet(run, [list(range(recipe.modes))])
     sheet.add("DE-1", [[ModeMember(0)]], "ResNet (DE-1)")
     bridges = {r: BridgeMember("I", 0, 1, r=r) for r in positions}
