@@ -8,8 +8,9 @@ from pathlib import Path
 
 import torch
 from cifar10_bn_plans import OTHERS, plans_of
-from heads_frn import HEADS, planned
+from heads_frn import HEADS, PARTS, files_of, planned
 from safetensors.torch import load_file
+from tin200_heads import plans_of as plans_of_tin200
 from torch import Tensor
 
 from modebridge import Mode
@@ -18,10 +19,20 @@ from modebridge.curves import BezierCurve
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, MemberCost, module_cost
 from modebridge.members import parse_member
-from modebridge.nets import ResNet, ResNetSpec
+from modebridge.nets import ResNet, ResNetSpec, spec_of
 from modebridge.runs import RunFolder, read_answers
 
-__all__ = ["CONTROLS", "cost_of", "kept_name", "kind_of", "part_cost", "read_all", "read_hold", "splits_of"]
+__all__ = [
+    "CONTROLS",
+    "cost_of",
+    "kept_name",
+    "kind_of",
+    "part_cost",
+    "read_all",
+    "read_frontier",
+    "read_hold",
+    "splits_of",
+]
 
 CONTROLS = "controls"
 """Folder of members whose names recipes do not know, with the same layout as logits/."""
@@ -42,7 +53,7 @@ def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
     """The cost of a member of a hold, by name."""
     if name.startswith(("mode", "curve", "distilled", "student")):
         part, reads = part_cost(spec), ()
-    elif name in HEADS:
+    elif name in HEADS or name in PARTS:
         part, reads = _headed_frn(name, spec), ("mode-0",)
     elif name.startswith("heads"):
         part, reads = _headed(spec)[name], ("mode-0",)
@@ -55,11 +66,17 @@ def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
 
 @cache
 def _headed(spec: ResNetSpec) -> dict[str, MemberCost]:
-    """The cost of each bridge of the batch norm hold, for those other than plain type I or II; takes a minute."""
-    net = ResNet(spec)
+    """The cost of each bridge with heads of the batch norm hold or of Tiny ImageNet; takes a minute."""
+    net, images = ResNet(spec), torch.rand(2, *spec.image)
     mode, whole = Mode.from_module(net), part_cost(spec)
-    curves = {j: BezierCurve(mode, mode, (mode.params,), {0.5: mode.buffers}) for j in OTHERS}
-    plans = plans_of(net, curves, torch.rand(2, *spec.image))
+    if spec == spec_of("tin200"):
+        others = [Mode.from_module(ResNet(spec, torch.Generator().manual_seed(k))) for k in (1, 2)]
+        plans = {
+            k: plan for stage in plans_of_tin200(net, [mode, *others], images).values() for k, plan in stage.items()
+        }
+    else:
+        curves = {j: BezierCurve(mode, mode, (mode.params,), {0.5: mode.buffers}) for j in OTHERS}
+        plans = plans_of(net, curves, images)
     return {
         name: MemberCost((plan.bridge.share or 0) * whole.flops, sum(p.numel() for p in plan.bridge.parameters()))
         for name, plan in plans.items()
@@ -127,3 +144,18 @@ def read_all(folder: RunFolder) -> Answers:
         valid[name], test[name] = tensors["valid"].float(), tensors["test"].float()
         costs[name] = MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]))
     return Answers(valid, test, known.valid_labels, known.test_labels, costs)
+
+
+def read_frontier(hold: Path, beside: Path, seed: int = 0) -> Answers:
+    """The logits of benchmarks/frontier.py on CIFAR-10 with FRN, and those of the results folder with its modes."""
+    known, spec = read_all(RunFolder(beside, writes=False)), spec_of("cifar10", "frn")
+    logits = {name: load_file(hold / f"{file}.safetensors") for name, file in files_of(hold, seed).items()}
+    valid, test = ({name: both[split].float() for name, both in logits.items()} for split in ("valid", "test"))
+    costs = {name: cost_of(name, spec) for name in logits}
+    return Answers(
+        {**known.valid, **valid},
+        {**known.test, **test},
+        known.valid_labels,
+        known.test_labels,
+        {**known.costs, **costs},
+    )

@@ -4,6 +4,7 @@
     python benchmarks/holds/rows.py results/tin200-frn                      # from a few numbers per image
     python benchmarks/holds/rows.py results/cifar10-bn --record HOLD        # create rows.safetensors from full logits
     python benchmarks/holds/rows.py results/cifar10-frn --record results/cifar10-frn    # the same, before deleting some
+    python benchmarks/holds/rows.py results/cifar10-parts --record FRONTIER # from logits of benchmarks/frontier.py
 
 Logits over 200 classes take 8 MB per member, and those of 45 heads over 10 classes 13 MB in all, so records.py stores
 only what the scores need.
@@ -21,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from tin200 import COMBINATIONS, TARGETS
 from torch import Tensor
 
-from members import cost_of, read_all, read_hold
+from members import cost_of, read_all, read_frontier, read_hold
 from modebridge.evaluate import Answers, interval_of, resampled_means
 from modebridge.nets import spec_of
 from modebridge.runs import RunFolder
@@ -73,6 +74,16 @@ def tables(file: Path) -> list[str]:
     return lines
 
 
+def read(hold: Path, folder: Path) -> Answers:
+    """The logits to record: of a results folder, of benchmarks/frontier.py, or of a hold."""
+    if (hold / "recipe.toml").exists():
+        return read_all(RunFolder(hold, writes=False))
+    if (hold / "0-members.json").exists():
+        return read_frontier(hold, folder.with_name("cifar10-frn"))
+    specs = {"tin200-heads": spec_of("tin200"), "cifar10-bn": spec_of("cifar10", "bn")}
+    return read_hold(hold, specs.get(folder.name, spec_of("cifar10", "frn")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -84,10 +95,7 @@ def main() -> None:
         if published is None:
             tensors, notes = record(given.record)
         else:
-            kept = (given.record / "recipe.toml").exists()
-            spec = spec_of("cifar10", "frn" if given.folder.name.endswith("frn") else "bn")
-            read = read_all(RunFolder(given.record, writes=False)) if kept else read_hold(given.record, spec)
-            tensors, notes = scored.record(published, read)
+            tensors, notes = scored.record(published, read(given.record, given.folder))
         save_file(tensors, file, notes)
     print("\n".join(tables(file) if published is None else scored.tables(given.folder)))
 
