@@ -168,7 +168,7 @@ def show_plan(
         missing = [name for group in step.missing for name in group]
         seconds = "" if not missing else "?" if step.seconds is None else span(step.seconds)
         which = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
-        table.add_row(step.folder, str(len(step.there)), str(len(missing)), str(step.epochs or ""), seconds, which)
+        table.add_row(step.name, str(len(step.there)), str(len(missing)), str(step.epochs or ""), seconds, which)
     console.print(table)
     total = sum(step.seconds or 0.0 for step in steps)
     console.print(

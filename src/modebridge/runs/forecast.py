@@ -29,6 +29,7 @@ class Step:
     """One wave of a run.
 
     Args:
+        name: its name for users (`Artefact.step`).
         folder: the folder of its artefacts.
         there: names of those that exist.
         missing: names of those to make, in groups that are made together.
@@ -36,6 +37,7 @@ class Step:
         seconds: estimated time on this machine; None if unknown.
     """
 
+    name: str
     folder: str
     there: list[str]
     missing: list[list[str]]
@@ -74,6 +76,7 @@ def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] |
             seconds = _work(plan, missing, context) / rate
         steps.append(
             Step(
+                wave[0].artefact.step(),
                 wave[0].artefact.folder,
                 [stage.artefact.name for stage in wave if stage not in missing],
                 [[stage.artefact.name for stage in job.stages] for job in plan.jobs(missing)],
