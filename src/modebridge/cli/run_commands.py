@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ def run(
                 given=dict(enumerate(given)),
                 boards=boards,
                 executor=executor,
+                notice=partial(say, style="yellow"),
             )
         record = _record(result, folder)
         page = folder.path / "report.html"
@@ -156,10 +158,10 @@ def show_plan(
     if folder is not None:
         check_folder(folder, recipe, seed)
     note("Counting the work of each step ...")
-    steps, problem = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
+    steps, notices = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
     console = screen()
-    if problem:
-        say(f"The data cannot be read: {problem}", style="yellow")
+    for sentence in notices:
+        say(sentence, style="yellow")
     if as_json:
         console.print_data([asdict(step) for step in steps])
         return
