@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from cifar10_bn_plans import OTHERS, plans_of
+from cifar10_bn_plans import IN_RECIPES, OTHERS, plans_of
 from heads_frn import HEADS, PARTS, files_of, planned
 from safetensors.torch import load_file
 from tin200_heads import plans_of as plans_of_tin200
@@ -53,10 +53,10 @@ def cost_of(name: str, spec: ResNetSpec) -> MemberCost:
     """The cost of a member of a hold, by name."""
     if name.startswith(("mode", "curve", "distilled", "student")):
         part, reads = part_cost(spec), ()
+    elif name.startswith("heads") and (spec.norm == "bn" or spec == spec_of("tin200")):
+        part, reads = _headed(spec)[name], ("mode-0",)
     elif name in HEADS or name in PARTS:
         part, reads = _headed_frn(name, spec), ("mode-0",)
-    elif name.startswith("heads"):
-        part, reads = _headed(spec)[name], ("mode-0",)
     else:
         two = name.startswith("II")
         part = part_cost(spec, "II" if two else "I", 1 if "medium" in name else 2)
@@ -78,7 +78,9 @@ def _headed(spec: ResNetSpec) -> dict[str, MemberCost]:
         curves = {j: BezierCurve(mode, mode, (mode.params,), {0.5: mode.buffers}) for j in OTHERS}
         plans = plans_of(net, curves, images)
     return {
-        name: MemberCost((plan.bridge.share or 0) * whole.flops, sum(p.numel() for p in plan.bridge.parameters()))
+        kept_name(name, spec.norm): MemberCost(
+            (plan.bridge.share or 0) * whole.flops, sum(p.numel() for p in plan.bridge.parameters())
+        )
         for name, plan in plans.items()
     }
 
@@ -89,12 +91,16 @@ def _headed_frn(name: str, spec: ResNetSpec) -> MemberCost:
     return MemberCost((bridge.share or 0) * part_cost(spec).flops, sum(p.numel() for p in bridge.parameters()))
 
 
-def kept_name(name: str) -> str:
+def kept_name(name: str, norm: str = "frn") -> str:
     """The name of a member in results/, which is the name in recipes if they know it.
 
     >>> kept_name("labels-0-small-b"), kept_name("other-0-1-small"), kept_name("student-3-mixup-1")
     ('labels-0-1-small-b', 'other-0-1-small', 'distilled-0')
+    >>> kept_name("heads-both", "bn"), kept_name("heads-others-taps", "bn")
+    ('heads-0-midpoints+others-small', 'heads-others-taps')
     """
+    if norm == "bn" and name in IN_RECIPES:
+        return IN_RECIPES[name]
     if name.startswith("labels-0-"):
         return name.replace("labels-0-", "labels-0-1-")
     if re.fullmatch(r"student-\d-mixup-1", name):
@@ -129,7 +135,8 @@ def read_hold(hold: Path, spec: ResNetSpec) -> Answers:
     """The logits of all members of a hold, by their names in results folders."""
     logits, labels = splits_of(hold), load_file(hold / "labels.safetensors")
     valid, test = (
-        {kept_name(name): both[split].float() for name, both in logits.items()} for split in ("valid", "test")
+        {kept_name(name, spec.norm): both[split].float() for name, both in logits.items()}
+        for split in ("valid", "test")
     )
     return Answers(valid, test, labels["valid"], labels["test"], {name: cost_of(name, spec) for name in test})
 

@@ -5,6 +5,7 @@
     python benchmarks/holds/rows.py results/cifar10-bn --record HOLD        # create rows.safetensors from full logits
     python benchmarks/holds/rows.py results/cifar10-frn --record results/cifar10-frn    # the same, before deleting some
     python benchmarks/holds/rows.py results/cifar10-parts --record FRONTIER # from logits of benchmarks/frontier.py
+    python benchmarks/holds/rows.py results/cifar10-bn --earlier 8be4edc    # beside the shorter training of that commit
 
 Logits over 200 classes take 8 MB per member, and those of 45 heads over 10 classes 13 MB in all, so records.py stores
 only what the scores need.
@@ -18,6 +19,7 @@ from pathlib import Path
 import records
 import scored
 import torch
+from longer import longer
 from safetensors.torch import load_file, save_file
 from tin200 import COMBINATIONS, TARGETS
 from torch import Tensor
@@ -88,7 +90,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--record", type=Path, metavar="HOLD")
+    parser.add_argument(
+        "--earlier", metavar="COMMIT", help="of cifar10-bn: only the table of what longer training changed"
+    )
     given = parser.parse_args()
+    if given.earlier:
+        print("\n".join(longer(given.folder, given.earlier)))
+        return
     file, published = given.folder / records.FILE, scored.RESULTS.get(given.folder.name)
     if given.record:
         given.folder.mkdir(parents=True, exist_ok=True)

@@ -25,13 +25,13 @@ from modebridge.evaluate import Answers, correspondence, dee, interval_of, resam
 from modebridge.evaluate.scores import hits, surprisals
 from modebridge.runs import RunFolder
 
-__all__ = ["RESULTS", "record", "tables"]
+__all__ = ["RESULTS", "Scored", "record", "score_rows", "tables"]
 
 RESULTS = {"cifar10-frn": FRN, "cifar10-bn": BN, "cifar10-parts": PARTS, "tin200-heads": TIN200}
 """Records by the name of the folder."""
 
 
-class _Scored(NamedTuple):
+class Scored(NamedTuple):
     """A row: values per image for intervals, and its other cells."""
 
     surprisal: Tensor
@@ -54,17 +54,10 @@ def record(published: Published, answers: Answers) -> tuple[dict[str, Tensor], d
 
 def tables(folder: Path, only: Rows | None = None) -> list[str]:
     """Three tables in Markdown: scores of every row, correspondence, differences; or only the scores of some rows."""
-    published = RESULTS[folder.name]
-    tensors, notes = read_records(folder / FILE)
+    published, answers = RESULTS[folder.name], read_logits(folder)
+    tensors, _ = read_records(folder / FILE)
     rows = list(only or published.rows)
-    # A folder of which everything is recorded has no logits.
-    answers = read_all(RunFolder(folder, writes=False)) if (folder / "logits").exists() else None
-    scores = [
-        _recorded(row, tensors, notes)
-        if " + ".join(row) in notes
-        else _scored(answers, *published.cascades.get(row[0], (row, None)))
-        for row in rows
-    ]
+    scores = score_rows(folder, rows, answers)
     values = torch.stack([column for score in scores for column in (score.surprisal, score.right)], dim=1)
     drawn, means = resampled_means(values), values.mean(dim=0)
     place = {row: 2 * k for k, row in enumerate(rows)}
@@ -98,24 +91,41 @@ def tables(folder: Path, only: Rows | None = None) -> list[str]:
     return lines
 
 
-def _scored(answers: Answers | None, members: Row, cost: float | None) -> _Scored:
+def read_logits(folder: Path) -> Answers | None:
+    """The logits of a folder; None if everything in it is recorded."""
+    return read_all(RunFolder(folder, writes=False)) if (folder / "logits").exists() else None
+
+
+def score_rows(folder: Path, rows: Rows, answers: Answers | None = None) -> list[Scored]:
+    """Rows from logits, or from records if they are stored there."""
+    published, answers = RESULTS[folder.name], answers or read_logits(folder)
+    tensors, notes = read_records(folder / FILE)
+    return [
+        _recorded(row, tensors, notes)
+        if " + ".join(row) in notes
+        else _scored(answers, *published.cascades.get(row[0], (row, None)))
+        for row in rows
+    ]
+
+
+def _scored(answers: Answers | None, members: Row, cost: float | None) -> Scored:
     """A row from logits; with an average cost, a cascade whose threshold is chosen for it."""
     assert answers is not None
     threshold, labels = None if cost is None else answers.threshold(members, cost), answers.test_labels
     table, numbers = answers.calibrated(members, threshold=threshold), answers.score(members, threshold=threshold)
     costs = numbers.relative_flops, numbers.relative_params
     surprisal, right = surprisals(table, labels).double(), hits(table, labels).double()
-    return _Scored(surprisal, right, numbers.ece, numbers.brier, numbers.temperature, costs)
+    return Scored(surprisal, right, numbers.ece, numbers.brier, numbers.temperature, costs)
 
 
-def _recorded(row: Row, tensors: dict[str, Tensor], notes: dict[str, dict[str, float]]) -> _Scored:
+def _recorded(row: Row, tensors: dict[str, Tensor], notes: dict[str, dict[str, float]]) -> Scored:
     name = " + ".join(row)
     surprisal, right, confidence, error = (
         tensors[f"{name}/{key}"] for key in ("surprisal", "right", "confidence", "squared_error")
     )
     note = notes[name]
     cost = note["flops"], note["params"]
-    return _Scored(surprisal, right, ece_of(confidence, right), float(error.mean()), note["temperature"], cost)
+    return Scored(surprisal, right, ece_of(confidence, right), float(error.mean()), note["temperature"], cost)
 
 
 def _correspondences(published: Published, answers: Answers | None, tensors: dict[str, Tensor]) -> list[str]:

@@ -56,7 +56,7 @@ def test_tasks_are_the_jobs_that_are_missing(tmp_path: Path) -> None:
     assert tasks["curves 0-1"].needs == ("modes 0", "modes 1"), "and not mode 2"
     epochs, images = small().mode.epochs, 60
     assert tasks["modes 0"].seconds == 3 * context.base_cost.flops * epochs * images / 2.0
-    counts = {"modes": 3, "curves": 2, "bridges": 1, "logits": 2, "profiles": 2, "samples": 1}
+    counts = {"modes": 3, "curves": 2, "bridges": 1, "logits": 1, "labels": 1, "profiles": 2, "samples": 1}
     assert {kind: sum(task.kind == kind for task in tasks.values()) for kind in counts} == counts
     assert not tasks_of(context, finished(tmp_path), {}, {"": 1.0})
 

@@ -64,4 +64,5 @@ class _Timed(Executor):
             if epochs:
                 per_epoch = work_of_job(job, orders.context) / job.epochs(orders.spec.recipe)
                 rate = per_epoch / min(epoch.seconds for epoch in epochs)
-                self.rates[job.kind.folder] = max(rate, self.rates.get(job.kind.folder, 0.0))
+                kind = job.kind.step()
+                self.rates[kind] = max(rate, self.rates.get(kind, 0.0))
