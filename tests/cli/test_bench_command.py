@@ -100,7 +100,7 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
     assert [row["name"] for row in rows] == ["DE-1", "DE-1 + 1 bridge"]
     assert [path.name for path in tmp_path.iterdir()] == ["fast.onnx"]
     for words, said in (
-        (("--ways", "magic"), "Expected ways for device 'cpu', but got 'magic'; choose one of eager, compiled, onnx."),
+        (("--ways", "xyz"), "Expected ways for device 'cpu', but got 'xyz'; choose one of eager, compiled, onnx."),
         (("--ways", "onnx"), "which can only run as a whole"),
         (("--only", "DE-1"), "which can only run as a whole"),
     ):

@@ -19,7 +19,7 @@ from modebridge.runs.logits import Logits
 from modebridge.runs.memory import Memory
 from modebridge.runs.on_ray import OnRay
 from modebridge.runs.schedule import Task, longest_path, schedule, tasks_of, useful_devices
-from modebridge.runs.throughput import measured_rates
+from modebridge.runs.throughput import _shortened, measured_rates
 from tests.runs.damaging import tiny
 from tests.runs.small import finished, small
 
@@ -67,6 +67,9 @@ def test_rates_are_those_of_what_is_trained() -> None:
     assert set(rates) == {"modes", "curves", "bridges", ""}
     assert rates[""] == min(rates.values())
     assert 1e6 < rates[""] < 1e13
+    named = replace(tiny(), modes=4, methods=("heads-2-others-small",))
+    assert _shortened(named).modes == 3
+    assert set(measured_rates(RunSpec(named, device="cpu"))) == {"modes", "curves", "bridges", "heads", ""}
 
 
 @pytest.mark.slow
