@@ -84,12 +84,12 @@ PUBLISHED_BN = {
     "DE-1 + 1 type I bridge, small": ("mode-0", "I-0-1-small"),
     "DE-1 + 1 small bridge on the mean of three modes": ("mode-0", "mean-3-small"),
     "DE-1 + 1 small bridge on the other mode": ("mode-0", "other-0-1-small"),
-    "DE-1 + 2 heads on the other modes": ("mode-0", "heads-others"),
+    "DE-1 + 2 heads on the other modes": ("mode-0", "heads-0-others-small"),
     "DE-1 + 2 heads on the other modes, early tap": ("mode-0", "heads-others-early"),
-    "DE-1 + 4 heads on midpoints and other modes": ("mode-0", "heads-both"),
+    "DE-1 + 4 heads on midpoints and other modes": ("mode-0", "heads-0-midpoints+others-small"),
     "DE-1 + 2 type I bridges, small": ("mode-0", "I-0-1-small", "I-0-2-small"),
     "DE-1 + 2 small bridges on the other modes": ("mode-0", "other-0-1-small", "other-0-2-small"),
-    "DE-1 + 2 medium heads on the other modes": ("mode-0", "heads-others-medium"),
+    "DE-1 + 2 medium heads on the other modes": ("mode-0", "heads-0-others-medium"),
     "student of DE-3, mixup 1.0": ("distilled-0",),
     "labels with the student's mixup": ("student-labels",),
     "DE-2 cascade: mode 1 for 6 % of the images": ("DE-2 cascade x1.06",),
@@ -111,7 +111,7 @@ def on_batch_norm():
 
 def test_rows_of_cifar10_bn(monkeypatch):
     monkeypatch.syspath_prepend(str(HOLDS))
-    recorded = [("mode-0", "heads-others-labels"), ("mode-0", "mode-1", "II-labels-small")]
+    recorded = [("mode-0", "heads-0-others+labels-small"), ("mode-0", "mode-1", "II-labels-small")]
     rows = [*PUBLISHED_BN.values(), *recorded]
     lines = runpy.run_path(str(HOLDS / "scored.py"))["tables"](BN, rows)
     page = (BN / "README.md").read_text()
@@ -175,7 +175,7 @@ README_ROWS = {
     "one network (DE-1)": [("mode-0",), ("mode-0",)],
     "one network distilled": [("distilled-0",), ("distilled-0",)],
     "one network + 1 bridge of a curve": [("mode-0", "I-0-1-small"), ("mode-0", "I-0-1-small")],
-    "**one network + 3 heads": [("mode-0", "heads-0-others-small"), ("mode-0", "heads-others")],
+    "**one network + 3 heads": [("mode-0", "heads-0-others-small"), ("mode-0", "heads-0-others-small")],
     "one network + 3 bridges": [("mode-0", *(f"I-0-{j}-small" for j in (1, 2, 3))), None],
     "one network, and a second one": [MODES[:2], MODES[:2]],
     "the distilled one, and two": [CASCADES["student, then DE-2, cascade x1.2"]] * 2,

@@ -18,27 +18,46 @@ from modebridge.deploy import Deployed
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import advise
 from modebridge.evaluate.scores import accuracy, nll
+from modebridge.members import HeadsMember, members_of
+from modebridge.runs import blueprint_for, find_recipe_of
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
 
 ROOT = Path(__file__).parents[1]
 HOLDS = ROOT / "benchmarks" / "holds"
 FRN = ROOT / "results" / "cifar10-frn"
+BN = ROOT / "results" / "cifar10-bn"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", [1.06, 1.15, 1.2])
-def test_the_page_says_what_is_advised(budget):
-    answers = read_answers(RunFolder(FRN, writes=False))
+@pytest.mark.parametrize("folder", [FRN, BN], ids=["frn", "bn"])
+def test_the_pages_say_what_is_advised(folder, budget):
+    answers = read_answers(RunFolder(folder, writes=False))
     chosen = advise(answers, budget).chosen
     scores = answers.score(chosen.members, threshold=chosen.threshold)
-    assert "heads-0-others-small" in chosen.members
-    (line,) = re.findall(rf"^\| x{budget:.2f} \| mode .*$", (FRN / "README.md").read_text(), flags=re.MULTILINE)
+    assert ("heads-0-others-small" in chosen.members) == (folder == FRN or budget < 1.1)
+    (line,) = re.findall(rf"^\| x{budget:.2f} \| mode .*$", (folder / "README.md").read_text(), flags=re.MULTILINE)
     cells = [cell.strip() for cell in line.split("|")[2:-1]]
     assert cells[0].startswith(chosen.members[0].replace("-", " "))
     assert chosen.threshold is None or f"for {100 * chosen.asked:.0f} %" in cells[0]
     said = f"{chosen.nll:.4f}", f"{100 * scores.accuracy:.2f} / {scores.nll:.4f}"
     assert cells[1:] == [text.replace(" 0.", " .").removeprefix("0") for text in said]
+    (row,) = re.findall(rf"^\| x{budget:.2f} \| mode .*$", (ROOT / "docs/frontier.md").read_text(), flags=re.MULTILINE)
+    assert row.split("|")[2 if folder == FRN else 3].strip().endswith(f": {cells[2]}")
+
+
+def test_heads_with_batch_norm_are_members_that_their_recipe_describes():
+    """They were trained with the blocks and the mixup of other bridges; the recipe says so and gives their cost."""
+    folder = RunFolder(BN, writes=False)
+    recipe, seed = find_recipe_of(folder)
+    answers, blueprint = read_answers(folder), blueprint_for(recipe, seed)
+    members = [member for member in members_of(recipe) if isinstance(member, HeadsMember)]
+    assert len(members) == 4
+    for member in members:
+        assert answers.costs[member.name] == member.cost(blueprint)
+        assert len(answers.heads(member.name)) == member.heads(recipe)
+    assert (recipe.heads_design, recipe.heads_mixup, recipe.heads_cutmix) == ("plain", recipe.mixup, recipe.cutmix)
 
 
 def test_the_frontier_records_are_those_of_the_logits(monkeypatch):

@@ -14,10 +14,20 @@ from modebridge.evaluate import Answers
 from modebridge.nets import ResNet
 from modebridge.training import BridgePlan
 
-__all__ = ["OTHERS", "combinations", "plans_of"]
+__all__ = ["IN_RECIPES", "OTHERS", "combinations", "plans_of"]
 
 OTHERS = (1, 2)
 """The ends of the curves that start at mode 0."""
+
+IN_RECIPES = {
+    "heads-midpoints": "heads-0-midpoints-small",
+    "heads-others": "heads-0-others-small",
+    "heads-both": "heads-0-midpoints+others-small",
+    "heads-midpoints-labels": "heads-0-midpoints+labels-small",
+    "heads-others-labels": "heads-0-others+labels-small",
+    "heads-others-medium": "heads-0-others-medium",
+}
+"""Heads that a recipe can have too, with heads_design=plain, heads_mixup=0.4, heads_cutmix=0, and their names there."""
 
 
 def plans_of(net: ResNet, curves: Mapping[int, BezierCurve], images: Tensor) -> dict[str, BridgePlan]:

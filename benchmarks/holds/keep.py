@@ -68,7 +68,7 @@ def main() -> None:
 
     logits_of = {name: load_file(given.hold / f"{file}.safetensors") for name, file in added.items()}
     for called, logits in (splits_of(given.hold) if given.seed is None else logits_of).items():
-        name, weights_name = kept_name(called), added.get(called, called.replace("curve-", "pin-"))
+        name, weights_name = kept_name(called, recipe.norm), added.get(called, called.replace("curve-", "pin-"))
         if name in given.leave_out:
             continue
         file = given.hold / f"weights-{weights_name}.safetensors"

@@ -42,9 +42,11 @@ def records_of(answers: Answers, rows: Rows) -> tuple[dict[str, Tensor], dict[st
     return tensors, {"rows": json.dumps(notes)}
 
 
-def nearness(answers: Answers, name: str, target: Row) -> dict[str, Tensor]:
-    """The data per image that R2 and KL of a small network need."""
+def nearness(answers: Answers, name: str, target: Row, head: int | None = None) -> dict[str, Tensor]:
+    """The data per image that R2 and KL of a small network, or of one of its heads, need."""
     aim, guess = answers.probabilities(target), answers.probabilities([name])
+    if head is not None:
+        name, guess = f"{name}, head {head}", answers.heads(name)[head].double().softmax(dim=-1)
     return {
         f"{name}/kl": (aim * (aim.clamp(min=1e-30).log() - guess.clamp(min=1e-30).log())).sum(dim=1).half(),
         f"{name}/residual": (aim - guess).square().sum(dim=1).half(),

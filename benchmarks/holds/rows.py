@@ -4,6 +4,8 @@
     python benchmarks/holds/rows.py results/tin200-frn                      # from a few numbers per image
     python benchmarks/holds/rows.py results/cifar10-bn --record HOLD        # create rows.safetensors from full logits
     python benchmarks/holds/rows.py results/cifar10-frn --record results/cifar10-frn    # the same, before deleting some
+    python benchmarks/holds/rows.py results/cifar10-parts --record FRONTIER # from logits of benchmarks/frontier.py
+    python benchmarks/holds/rows.py results/cifar10-bn --earlier 8be4edc    # beside the shorter training of that commit
 
 Logits over 200 classes take 8 MB per member, and those of 45 heads over 10 classes 13 MB in all, so records.py stores
 only what the scores need.
@@ -17,11 +19,12 @@ from pathlib import Path
 import records
 import scored
 import torch
+from longer import longer
 from safetensors.torch import load_file, save_file
 from tin200 import COMBINATIONS, TARGETS
 from torch import Tensor
 
-from members import cost_of, read_all, read_hold
+from members import cost_of, read_all, read_frontier, read_hold
 from modebridge.evaluate import Answers, interval_of, resampled_means
 from modebridge.nets import spec_of
 from modebridge.runs import RunFolder
@@ -73,21 +76,34 @@ def tables(file: Path) -> list[str]:
     return lines
 
 
+def read(hold: Path, folder: Path) -> Answers:
+    """The logits to record: of a results folder, of benchmarks/frontier.py, or of a hold."""
+    if (hold / "recipe.toml").exists():
+        return read_all(RunFolder(hold, writes=False))
+    if (hold / "0-members.json").exists():
+        return read_frontier(hold, folder.with_name("cifar10-frn"))
+    specs = {"tin200-heads": spec_of("tin200"), "cifar10-bn": spec_of("cifar10", "bn")}
+    return read_hold(hold, specs.get(folder.name, spec_of("cifar10", "frn")))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--record", type=Path, metavar="HOLD")
+    parser.add_argument(
+        "--earlier", metavar="COMMIT", help="of cifar10-bn: only the table of what longer training changed"
+    )
     given = parser.parse_args()
+    if given.earlier:
+        print("\n".join(longer(given.folder, given.earlier)))
+        return
     file, published = given.folder / records.FILE, scored.RESULTS.get(given.folder.name)
     if given.record:
         given.folder.mkdir(parents=True, exist_ok=True)
         if published is None:
             tensors, notes = record(given.record)
         else:
-            kept = (given.record / "recipe.toml").exists()
-            spec = spec_of("cifar10", "frn" if given.folder.name.endswith("frn") else "bn")
-            read = read_all(RunFolder(given.record, writes=False)) if kept else read_hold(given.record, spec)
-            tensors, notes = scored.record(published, read)
+            tensors, notes = scored.record(published, read(given.record, given.folder))
         save_file(tensors, file, notes)
     print("\n".join(tables(file) if published is None else scored.tables(given.folder)))
 

@@ -2,8 +2,8 @@
 
 NLL, ECE and Brier are calibrated by a temperature fitted on the validation split. Intervals are 95 % percentile
 bootstrap intervals over test images; all rows share the draws, so that every ratio and difference is paired, and
-temperatures are not refitted. What each folder publishes is in published_frn.py and published_bn.py; rows stored as
-records (records.py) are read from there.
+temperatures are not refitted. What each folder publishes is in published_*.py; rows stored as records (records.py) are
+read from there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 from published import Published, Row, Rows
 from published_bn import BN
 from published_frn import FRN
+from published_parts import PARTS
+from published_tin200 import TIN200
 from records import FILE, ece_of, nearness, read_records, records_of
 from torch import Tensor
 
@@ -23,13 +25,13 @@ from modebridge.evaluate import Answers, correspondence, dee, interval_of, resam
 from modebridge.evaluate.scores import hits, surprisals
 from modebridge.runs import RunFolder
 
-__all__ = ["RESULTS", "record", "tables"]
+__all__ = ["RESULTS", "Scored", "record", "score_rows", "tables"]
 
-RESULTS = {"cifar10-frn": FRN, "cifar10-bn": BN}
+RESULTS = {"cifar10-frn": FRN, "cifar10-bn": BN, "cifar10-parts": PARTS, "tin200-heads": TIN200}
 """Records by the name of the folder."""
 
 
-class _Scored(NamedTuple):
+class Scored(NamedTuple):
     """A row: values per image for intervals, and its other cells."""
 
     surprisal: Tensor
@@ -43,27 +45,19 @@ class _Scored(NamedTuple):
 def record(published: Published, answers: Answers) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and notes of rows.safetensors: rows and correspondence of members whose logits are not kept."""
     tensors, notes = records_of(answers, published.recorded)
-    for name, target in _recorded_targets(published).items():
-        tensors |= nearness(answers, name, target)
-    return tensors, notes
-
-
-def _recorded_targets(published: Published) -> dict[str, Row]:
     names = {row[-1] for row in published.recorded}
-    return {row[-1]: heads[0] for row, heads in published.targets.items() if row[-1] in names}
+    for (*_, name), targets in published.targets.items():
+        for k, target in enumerate(targets if name in names else ()):
+            tensors |= nearness(answers, name, target, k if len(targets) > 1 else None)
+    return tensors, notes
 
 
 def tables(folder: Path, only: Rows | None = None) -> list[str]:
     """Three tables in Markdown: scores of every row, correspondence, differences; or only the scores of some rows."""
-    published, answers = RESULTS[folder.name], read_all(RunFolder(folder, writes=False))
-    tensors, notes = read_records(folder / FILE)
+    published, answers = RESULTS[folder.name], read_logits(folder)
+    tensors, _ = read_records(folder / FILE)
     rows = list(only or published.rows)
-    scores = [
-        _recorded(row, tensors, notes)
-        if " + ".join(row) in notes
-        else _scored(answers, *published.cascades.get(row[0], (row, None)))
-        for row in rows
-    ]
+    scores = score_rows(folder, rows, answers)
     values = torch.stack([column for score in scores for column in (score.surprisal, score.right)], dim=1)
     drawn, means = resampled_means(values), values.mean(dim=0)
     place = {row: 2 * k for k, row in enumerate(rows)}
@@ -97,26 +91,44 @@ def tables(folder: Path, only: Rows | None = None) -> list[str]:
     return lines
 
 
-def _scored(answers: Answers, members: Row, cost: float | None) -> _Scored:
+def read_logits(folder: Path) -> Answers | None:
+    """The logits of a folder; None if everything in it is recorded."""
+    return read_all(RunFolder(folder, writes=False)) if (folder / "logits").exists() else None
+
+
+def score_rows(folder: Path, rows: Rows, answers: Answers | None = None) -> list[Scored]:
+    """Rows from logits, or from records if they are stored there."""
+    published, answers = RESULTS[folder.name], answers or read_logits(folder)
+    tensors, notes = read_records(folder / FILE)
+    return [
+        _recorded(row, tensors, notes)
+        if " + ".join(row) in notes
+        else _scored(answers, *published.cascades.get(row[0], (row, None)))
+        for row in rows
+    ]
+
+
+def _scored(answers: Answers | None, members: Row, cost: float | None) -> Scored:
     """A row from logits; with an average cost, a cascade whose threshold is chosen for it."""
+    assert answers is not None
     threshold, labels = None if cost is None else answers.threshold(members, cost), answers.test_labels
     table, numbers = answers.calibrated(members, threshold=threshold), answers.score(members, threshold=threshold)
     costs = numbers.relative_flops, numbers.relative_params
     surprisal, right = surprisals(table, labels).double(), hits(table, labels).double()
-    return _Scored(surprisal, right, numbers.ece, numbers.brier, numbers.temperature, costs)
+    return Scored(surprisal, right, numbers.ece, numbers.brier, numbers.temperature, costs)
 
 
-def _recorded(row: Row, tensors: dict[str, Tensor], notes: dict[str, dict[str, float]]) -> _Scored:
+def _recorded(row: Row, tensors: dict[str, Tensor], notes: dict[str, dict[str, float]]) -> Scored:
     name = " + ".join(row)
     surprisal, right, confidence, error = (
         tensors[f"{name}/{key}"] for key in ("surprisal", "right", "confidence", "squared_error")
     )
     note = notes[name]
     cost = note["flops"], note["params"]
-    return _Scored(surprisal, right, ece_of(confidence, right), float(error.mean()), note["temperature"], cost)
+    return Scored(surprisal, right, ece_of(confidence, right), float(error.mean()), note["temperature"], cost)
 
 
-def _correspondences(published: Published, answers: Answers, tensors: dict[str, Tensor]) -> list[str]:
+def _correspondences(published: Published, answers: Answers | None, tensors: dict[str, Tensor]) -> list[str]:
     lines = []
     for row, targets in published.targets.items():
         for k, target in enumerate(targets):
@@ -125,6 +137,7 @@ def _correspondences(published: Published, answers: Answers, tensors: dict[str, 
                 kl, residual, variation = (tensors[f"{name}/{key}"] for key in ("kl", "residual", "variation"))
                 r2, mean_kl = float(1 - residual.sum() / variation.sum()), float(kl.mean())
             else:
+                assert answers is not None
                 heads = answers.heads(row[-1])
                 imitator = heads[k].double().softmax(dim=-1) if len(targets) > 1 else answers.probabilities(row)
                 agreement = correspondence(answers.probabilities(target), imitator)

@@ -44,8 +44,7 @@ def load(
     >>> again.id == mode.id
     True
     """
-    if isinstance(bodies, nn.Module):
-        raise ModebridgeError("Expected bodies to be a list of modules, but got one module; put it in a list.")
+    given = Given.checked(net, bodies)
     folder = find_folder(place, revision)
     parts = read_folder(folder)
     if parts.kind not in KINDS:
@@ -53,4 +52,4 @@ def load(
             f"Expected '{place}' to hold one of {', '.join(KINDS)}, but got '{parts.kind[:80]}'; install a newer "
             "modebridge."
         )
-    return KINDS[parts.kind].restored(parts, Given(net, list(bodies)), folder)
+    return KINDS[parts.kind].restored(parts, given, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from modebridge import ModebridgeError
 from modebridge.cli import bench_command, bench_tables
 from modebridge.cli.app import app
 from modebridge.deploy.export import export
+from modebridge.members import HeadsMember
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import find_recipe, to_toml
-from modebridge.runs.bench_entries import random_contenders
+from modebridge.runs import blueprint_for
+from modebridge.runs.bench_entries import contenders_for, random_contenders
 
 QUICK = ["--device", "cpu", "--batch", "1,2", "--ways", "eager", "--seconds", "0.01"]
 
@@ -68,6 +71,24 @@ def test_a_folder_gets_its_tables(folder):
     assert record["made"] in table
 
 
+def test_bridges_with_several_heads_have_rows(tmp_path):
+    """Those of the recipe, named as in its results but for commas, with the FLOPs of the members."""
+    names = ("heads", "heads-0-midpoints+labels-medium", "heads-1-mean-small")
+    recipe = replace(find_recipe("digits"), methods=names)
+    rows = {row.name.replace(",", ""): row.members[-1] for row in HeadsMember.rows(recipe)}
+    (tmp_path / "recipe.toml").write_text(to_toml(recipe, 0))
+    result = invoke(str(tmp_path), "--device", "cpu", "--batch", "2", *QUICK[4:], "--only", ",".join(rows), "--json")
+    assert result.exit_code == 0, result.output
+    found = {row["name"]: row["flops"] for row in json.loads(result.stdout)["rows"]}
+    assert list(found) == ["DE-1", *rows]
+    blueprint = blueprint_for(recipe)
+    for name, member in rows.items():
+        assert found[name] == pytest.approx(1 + member.cost(blueprint).flops / blueprint.base_cost.flops)
+    assert [one.make().bridges[0].heads for one in contenders_for(blueprint)[0] if one.name in rows] == [3, 4, 1]
+    none = contenders_for(blueprint_for(replace(recipe, methods=())))[0]
+    assert not any("head" in one.name for one in none)
+
+
 @pytest.mark.slow
 def test_a_file_is_timed_and_nothing_written(tmp_path):
     spec = spec_of("digits", "bn")
@@ -79,7 +100,7 @@ def test_a_file_is_timed_and_nothing_written(tmp_path):
     assert [row["name"] for row in rows] == ["DE-1", "DE-1 + 1 bridge"]
     assert [path.name for path in tmp_path.iterdir()] == ["fast.onnx"]
     for words, said in (
-        (("--ways", "magic"), "Expected ways for device 'cpu', but got 'magic'; choose one of eager, compiled, onnx."),
+        (("--ways", "xyz"), "Expected ways for device 'cpu', but got 'xyz'; choose one of eager, compiled, onnx."),
         (("--ways", "onnx"), "which can only run as a whole"),
         (("--only", "DE-1"), "which can only run as a whole"),
     ):

@@ -71,7 +71,7 @@ def hear(verb: str, path: Path) -> Heard:
     if verb == "advise":
         shown = json.loads(out.getvalue())
         del shown["left_out"]
-        shown["export"] = shown["export"].replace(str(path), "RUN")
+        shown["export"] = shown["export"] and shown["export"].replace(str(path), "RUN")
         return Heard(err.getvalue(), shown)
     record = json.loads(out.getvalue()) if verb == "run" else {}
     return Heard(err.getvalue(), {"rows": record.get("rows"), **(_plain(pages[-1]) if pages else {})})

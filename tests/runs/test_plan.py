@@ -125,6 +125,18 @@ def test_the_plan_is_shown_and_nothing_made(tmp_path: Path) -> None:
     assert sorted(file for file in folder.rglob("*")) == before
 
 
+def test_every_step_of_a_plan_has_its_own_name(tmp_path: Path) -> None:
+    """Heads are in the folder of bridges, but are trained in their own pass; labels are in the folder of logits."""
+    arguments = ["digits", "--out", str(tmp_path / "new"), "--set", "methods=heads", "--json"]
+    result = CliRunner().invoke(app, ["run", *arguments, "--plan"])
+    steps = json.loads(result.stdout)
+    names = [step["name"] for step in steps]
+    assert names == ["modes", "curves", "bridges", "heads", "logits", "labels", "profiles", "samples"]
+    assert [step["missing"] for step in steps if step["folder"] == "bridges"][1] == [["heads-0-others-small"]]
+    result = CliRunner().invoke(app, ["plan", *arguments, "--tflops", "1"])
+    assert list(dict.fromkeys(stage["kind"] for stage in json.loads(result.stdout)["stages"])) == names
+
+
 @pytest.mark.slow
 def test_a_plan_without_the_data(tmp_path: Path) -> None:
     """What would be made is known all the same."""

@@ -19,7 +19,7 @@ from modebridge.runs.logits import Logits
 from modebridge.runs.memory import Memory
 from modebridge.runs.on_ray import OnRay
 from modebridge.runs.schedule import Task, longest_path, schedule, tasks_of, useful_devices
-from modebridge.runs.throughput import measured_rates
+from modebridge.runs.throughput import _shortened, measured_rates
 from tests.runs.damaging import tiny
 from tests.runs.small import finished, small
 
@@ -56,7 +56,7 @@ def test_tasks_are_the_jobs_that_are_missing(tmp_path: Path) -> None:
     assert tasks["curves 0-1"].needs == ("modes 0", "modes 1"), "and not mode 2"
     epochs, images = small().mode.epochs, 60
     assert tasks["modes 0"].seconds == 3 * context.base_cost.flops * epochs * images / 2.0
-    counts = {"modes": 3, "curves": 2, "bridges": 1, "logits": 2, "profiles": 2, "samples": 1}
+    counts = {"modes": 3, "curves": 2, "bridges": 1, "logits": 1, "labels": 1, "profiles": 2, "samples": 1}
     assert {kind: sum(task.kind == kind for task in tasks.values()) for kind in counts} == counts
     assert not tasks_of(context, finished(tmp_path), {}, {"": 1.0})
 
@@ -67,6 +67,9 @@ def test_rates_are_those_of_what_is_trained() -> None:
     assert set(rates) == {"modes", "curves", "bridges", ""}
     assert rates[""] == min(rates.values())
     assert 1e6 < rates[""] < 1e13
+    named = replace(tiny(), modes=4, methods=("heads-2-others-small",))
+    assert _shortened(named).modes == 3
+    assert set(measured_rates(RunSpec(named, device="cpu"))) == {"modes", "curves", "bridges", "heads", ""}
 
 
 @pytest.mark.slow

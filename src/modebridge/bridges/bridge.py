@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from modebridge import trees
+from modebridge.bridges.bodies import Heads
 from modebridge.bridges.build import Kind
 from modebridge.errors import ModebridgeError
 from modebridge.guards import untouched
@@ -78,6 +79,16 @@ class Bridge(Storable, nn.Module):
         else:
             body = rebuild(config["body"], parts.tensors)
         fill(body, parts.tensors, f"the body of '{config['name']}'")
+        others = [name for name in body.state_dict() if name not in parts.tensors]
+        if others:  # they would keep what the body was built with
+            raise ModebridgeError(
+                f"Expected the body of '{config['name']}' to have the tensors of the stored weights, but it also has "
+                f"'{others[0]}'; pass the architecture that was saved."
+            )
+        heads = config["heads"]
+        known = None if config["body"] is None else body.heads if isinstance(body, Heads) else 1
+        if not isinstance(heads, int) or heads < 1 or known not in (None, heads):
+            raise ValueError(f"{str(heads)[:80]} heads of a body with {known or 'one or more'}")
         for name, parameter in body.named_parameters():
             parameter.requires_grad_(name not in config["frozen"])
         nobody = [Mode({}, {})] * len(config["reads"])

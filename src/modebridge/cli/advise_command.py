@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from modebridge.nets import check_mean
 from modebridge.recipes import Recipe
 from modebridge.runs import (
     RunFolder,
+    absent_weights,
     blueprint_for,
     effort_of,
     find_recipe_of,
@@ -65,12 +67,16 @@ def advise_run(
     note("Scoring the choice on the test split ...")
     tested = answers.score(chosen.members, threshold=chosen.threshold, mean=kind, intervals=True)
     alone = answers.score([one])
+    absent = absent_weights(folder, recipe, chosen.members)
+    command = None if absent else _export_command(path, chosen, by)
     if as_json:
         whole = advice.whole if math.isfinite(advice.whole) else None
         test = {"nll": tested.nll, "nll_interval": tested.nll_interval, "accuracy": tested.accuracy}
         test |= {"asked": tested.asked, "relative_flops": tested.relative_flops}
         record = {**asdict(advice), "whole": whole, "exact": advice.whole >= budget, "test": test}
-        record["export"] = _export_command(path, chosen, by)
+        record["export"] = command
+        if command is None:
+            say(_not_exportable(folder, absent), style="yellow")
         record["left_out"] = [*folder.left_out(), *missing]
         screen().print_data(record)
         return
@@ -119,7 +125,7 @@ def advise_run(
             f"With the {other.mean} mean of the same members, the validation NLL is {other.nll:.4f}; to choose by that "
             f"mean: --mean {other.mean}."
         )
-    console.print(f"To export it: {_export_command(path, chosen, by)}", soft_wrap=True)
+    console.print(f"To export it: {command}" if command else _not_exportable(folder, absent), soft_wrap=True)
 
 
 def _described(choice: Choice) -> str:
@@ -137,6 +143,20 @@ def _export_command(path: Path, chosen: Choice, by: str) -> str:
         flops = by == "flops"
         command += f" --average-cost {chosen.average_cost:g}" if flops else f" --threshold {chosen.threshold:.8g}"
     return command + (f" --mean {chosen.mean}" if chosen.mean != "probability" else "")
+
+
+def _not_exportable(folder: RunFolder, absent: Sequence[str]) -> str:
+    """Why the choice cannot be exported, and what can be done instead."""
+    files = sorted(file.name for file in folder.path.iterdir() if file.suffix in (".onnx", ".pt2"))
+    instead = (
+        f"an exported file is there: {', '.join(files)}"
+        if files
+        else f"to train what is missing: modebridge run --out {folder.path}"
+    )
+    return (
+        f"It cannot be exported from '{folder.path}', which has its logits but not the weights in {', '.join(absent)}; "
+        f"{instead}"
+    )
 
 
 def _looked_at(advice: Advice) -> str:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,7 @@ def run(
                 given=dict(enumerate(given)),
                 boards=boards,
                 executor=executor,
+                notice=partial(say, style="yellow"),
             )
         record = _record(result, folder)
         page = folder.path / "report.html"
@@ -151,10 +153,10 @@ def show_plan(options: RunOptions, *, as_json: bool) -> None:
     if folder is not None:
         check_folder(folder, recipe, seed)
     note("Counting the work of each step ...")
-    steps, problem = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
+    steps, notices = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
     console = screen()
-    if problem:
-        say(f"The data cannot be read: {problem}", style="yellow")
+    for sentence in notices:
+        say(sentence, style="yellow")
     if as_json:
         console.print_data([asdict(step) for step in steps])
         return
@@ -163,7 +165,7 @@ def show_plan(options: RunOptions, *, as_json: bool) -> None:
         missing = [name for group in step.missing for name in group]
         seconds = "" if not missing else "?" if step.seconds is None else span(step.seconds)
         which = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
-        table.add_row(step.folder, str(len(step.there)), str(len(missing)), str(step.epochs or ""), seconds, which)
+        table.add_row(step.name, str(len(step.there)), str(len(missing)), str(step.epochs or ""), seconds, which)
     console.print(table)
     total = sum(step.seconds or 0.0 for step in steps)
     console.print(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -84,7 +84,12 @@ Shown: TypeAlias = Callable[[list[Result]], None]
 
 
 def contenders(
-    net: nn.Module, modes: Sequence[Mode], points: Sequence[Mode], type1: Sequence[Bridge], type2: Sequence[Bridge]
+    net: nn.Module,
+    modes: Sequence[Mode],
+    points: Sequence[Mode],
+    type1: Sequence[Bridge],
+    type2: Sequence[Bridge],
+    headed: Mapping[str, Bridge] | None = None,
 ) -> list[Contender]:
     """All ensembles of these parts, starting with DE-1, the unit of all ratios.
 
@@ -94,14 +99,17 @@ def contenders(
         points: networks on curves; their weights are computed in advance, so each costs as much as a mode.
         type1: bridges that read the first mode.
         type2: bridges that read the first two modes.
+        headed: bridges with several heads that read the first mode, by the name of their row.
     """
-    taps = tuple(sorted({tap for bridge in (*type1, *type2) for tap in bridge.taps}))
+    headed = headed or {}
+    taps = tuple(sorted({tap for bridge in (*type1, *type2, *headed.values()) for tap in bridge.taps}))
 
     def contender(name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), stacked: bool = False) -> Contender:
         return Contender(name, partial(BridgedEnsemble, net, list(modes), list(bridges)), stacked, taps)
 
     entered = [contender("DE-1", modes[:1])]
     entered += [contender(_named(1, k, " I"), modes[:1], type1[:k]) for k in range(1, len(type1) + 1)]
+    entered += [contender(name, modes[:1], [bridge]) for name, bridge in headed.items()]
     if points:
         entered.append(contender("DE-1 + midpoint", [modes[0], points[0]]))
     for m in range(2, len(modes) + 1):

@@ -140,7 +140,11 @@ class BridgedEnsemble(Storable, Predictor):
         constants = parts.below("constants")
         fill(net, {name: tensor for name, tensor in constants.items() if own.get(name) == tensor.shape}, "the network")
         bridges = []
+        members = [*(f"modes.{k}" for k in range(len(modes))), *(f"bridges.{k}" for k in range(len(config["bridges"])))]
+        parts.check_all_used("temperature", "fitted", "constants", *members)
         for k, stored in enumerate(config["bridges"]):
+            if len(stored["inputs"]) != len(stored["reads"]) or not all(0 <= i < len(modes) for i in stored["inputs"]):
+                raise ValueError(f"inputs of a bridge that are not {len(stored['reads'])} of {len(modes)} modes")
             bridge = Bridge.from_parts(parts.part("bridge", f"bridges.{k}", stored), given)
             # By the weights as they are now: `to(torch.bfloat16)` changes hashes, and bridges remember the old ones.
             bridge.reads = tuple(modes[i].id for i in stored["inputs"])

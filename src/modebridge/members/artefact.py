@@ -68,6 +68,11 @@ class Artefact(ABC):
         """Its path in the run folder, used to refer to it everywhere."""
         return f"{self.folder}/{self.name}"
 
+    @classmethod
+    def step(cls) -> str:
+        """Its name in plans: that of its folder, unless several kinds share the folder."""
+        return cls.folder
+
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The artefacts that must be made first, and are passed to `make`."""
         return ()

@@ -34,6 +34,11 @@ class HeadsWeights(BridgeWeights):
     stage = "heads"
 
     @classmethod
+    def step(cls) -> str:
+        """Other bridges are in the same folder, but in another pass."""
+        return "heads"
+
+    @classmethod
     def mixing(cls, context: Context) -> tuple[float, float]:
         """Of heads for images, otherwise of bridges."""
         recipe = context.recipe

@@ -1,6 +1,6 @@
 """A run as a graph: a store for artefacts, a plan of what is missing, an executor that makes it, and the results."""
 
-from modebridge.runs.assemble import assembled, ensemble_of, some_images
+from modebridge.runs.assemble import absent_weights, assembled, ensemble_of, some_images
 from modebridge.runs.data_facts import blueprint_for
 from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_for, make_job, make_job_of
 from modebridge.runs.folder import RunFolder, machine
@@ -28,6 +28,7 @@ __all__ = [
     "SharedFolder",
     "ShiftedAnswers",
     "Stage",
+    "absent_weights",
     "assembled",
     "begin",
     "blueprint_for",

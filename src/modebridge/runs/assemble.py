@@ -16,6 +16,7 @@ from modebridge.evaluate import ALL, Answers, advise
 from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, Tensors, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, RunData
+from modebridge.runs.artefact_files import FILES
 from modebridge.runs.data_facts import blueprint_for, facts_for
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
@@ -23,7 +24,7 @@ from modebridge.runs.recipe_file import find_recipe_of
 from modebridge.runs.trade_offs import temperatures_of
 from modebridge.types import Batches
 
-__all__ = ["assembled", "ensemble_of", "some_images"]
+__all__ = ["absent_weights", "assembled", "ensemble_of", "some_images"]
 
 BUDGET = 1.2
 """The budget for the recommended ensemble if no members are named: 1.2 networks."""
@@ -93,6 +94,18 @@ def ensemble_of(
         if all(isinstance(one, NetworkPredictor | BridgePredictor) for one in loaded.values())
         else blueprint.base_cost,
     }
+
+
+def absent_weights(folder: RunFolder, recipe: Recipe, members: Sequence[str]) -> list[str]:
+    """The places of what is needed to export members and does not exist; `ensemble_of` verifies what exists.
+
+    Args:
+        folder: the run folder.
+        recipe: its recipe.
+        members: names of members.
+    """
+    needed = dict.fromkeys(one.place for name in members for one in parse_member(name).artefacts(recipe))
+    return [place for place in needed if not all((folder.path / place / file).is_file() for file in FILES)]
 
 
 def some_images(recipe: Recipe, data: Path | None, seed: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:

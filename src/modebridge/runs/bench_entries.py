@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from modebridge.bridges import Bridge, choose_body
 from modebridge.deploy.benchmark import Contender, contenders
-from modebridge.members import Blueprint
+from modebridge.members import Blueprint, HeadsMember
 from modebridge.modes import Mode
 from modebridge.runs.folder import machine
 from modebridge.seeds import generator, seed_for
@@ -25,14 +25,29 @@ __all__ = ["contenders_for", "random_contenders", "surroundings"]
 def contenders_for(blueprint: Blueprint) -> tuple[list[Contender], tuple[int, ...]]:
     """The contenders for a recipe's network with newly initialised weights, and the shape of its images.
 
-    Four modes and three bridges, or as many as the recipe has.
+    Four modes and three bridges, or as many as the recipe has, and each of its bridges with several heads, named as in
+    the results of a run.
     """
     recipe, network = blueprint.recipe, blueprint.network
     example = blueprint.example
     assert isinstance(example, torch.Tensor)
     size = recipe.sizes[0]
     entries = random_contenders(
-        network.build, example, min(recipe.modes, 4), slim=recipe.slim(size), budget=blueprint.budget(size)
+        network.build,
+        example,
+        min(recipe.modes, 4),
+        slim=recipe.slim(size),
+        budget=blueprint.budget(size),
+        headed={
+            # `--only` separates names by commas.
+            row.name.replace(",", ""): {
+                "heads": heads,
+                **blueprint.sizing("I", member.size, heads, recipe.heads_design),
+            }
+            for row in HeadsMember.rows(recipe)
+            for member in row.members
+            if isinstance(member, HeadsMember) and (heads := member.heads(recipe))
+        },
     )
     return entries, tuple(example.shape[1:])
 
@@ -44,6 +59,7 @@ def random_contenders(
     *,
     slim: float = 2.0,
     budget: float | None = None,
+    headed: Mapping[str, Mapping[str, Any]] | None = None,
     seed: int = 0,
 ) -> list[Contender]:
     """The contenders for a network with random, untrained weights: these take the same time.
@@ -54,6 +70,7 @@ def random_contenders(
         modes: number of networks; there is one type I bridge for each curve from the first to another.
         slim: divisor of the widths of bridges.
         budget: maximum share of the network's FLOPs for a bridge, used instead of `slim`.
+        headed: further bridges on the first network, with several heads: options of `choose_body` by name.
         seed: seed of the weights.
     """
     net = build(generator(seed, "net"))
@@ -63,9 +80,10 @@ def random_contenders(
 
     nets = [drawn("mode", k) for k in range(modes)]
 
-    def bridge(kind: Literal["I", "II"], reads: Sequence[Mode], k: int) -> Bridge:
-        chosen = choose_body(net, images, kind, slim=slim, budget=budget, seed=seed_for(seed, kind, k))
-        return Bridge(chosen.body, reads, chosen.taps, name=f"{kind}-{k}")
+    def bridge(kind: Literal["I", "II"], reads: Sequence[Mode], name: str | int, **options: Any) -> Bridge:
+        options = {"slim": slim, "budget": budget, **options}
+        chosen = choose_body(net, images, kind, seed=seed_for(seed, kind, name), **options)
+        return Bridge(chosen.body, reads, chosen.taps, name=f"{kind}-{name}", heads=options.get("heads", 1))
 
     return contenders(
         net,
@@ -73,6 +91,7 @@ def random_contenders(
         [drawn("point")],
         [bridge("I", nets[:1], k) for k in range(1, modes)],
         [bridge("II", nets[:2], 0)] if modes > 1 else [],
+        {name: bridge("I", nets[:1], name, **options) for name, options in (headed or {}).items()},
     )
 
 

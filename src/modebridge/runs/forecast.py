@@ -20,6 +20,7 @@ from modebridge.runs.folder import RunFolder
 from modebridge.runs.given_modes import keys_of_given
 from modebridge.runs.logits import Labels, Logits
 from modebridge.runs.plan import Plan, Stage, plan_of
+from modebridge.runs.retraining import trained_again
 
 __all__ = ["Glance", "Step", "forecast", "planning_context"]
 
@@ -29,6 +30,7 @@ class Step:
     """One wave of a run.
 
     Args:
+        name: its name for users (`Artefact.step`).
         folder: the folder of its artefacts.
         there: names of those that exist.
         missing: names of those to make, in groups that are made together.
@@ -36,6 +38,7 @@ class Step:
         seconds: estimated time on this machine; None if unknown.
     """
 
+    name: str
     folder: str
     there: list[str]
     missing: list[list[str]]
@@ -43,7 +46,9 @@ class Step:
     seconds: float | None
 
 
-def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] | None = None) -> tuple[list[Step], str]:
+def forecast(
+    spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] | None = None
+) -> tuple[list[Step], list[str]]:
     """The steps of a run, without loading weights or making anything.
 
     Args:
@@ -52,9 +57,9 @@ def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] |
         given: ids of modes trained elsewhere that will be passed in, by number.
 
     Returns:
-        The steps, and the reason why the data cannot be read, if any.
+        The steps, and notices: why the data cannot be read, and what exists but will be trained again.
     """
-    context, note = planning_context(spec, folder)
+    context, problem = planning_context(spec, folder)
     recipe = spec.recipe
     wanted = [*map(Logits, members_of(recipe)), Labels(), *figure_data(recipe)]
     numbers = [k for k in range(recipe.modes) if k not in (given or {})]
@@ -74,6 +79,7 @@ def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] |
             seconds = _work(plan, missing, context) / rate
         steps.append(
             Step(
+                wave[0].artefact.step(),
                 wave[0].artefact.folder,
                 [stage.artefact.name for stage in wave if stage not in missing],
                 [[stage.artefact.name for stage in job.stages] for job in plan.jobs(missing)],
@@ -81,7 +87,8 @@ def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] |
                 seconds,
             )
         )
-    return steps, note
+    again = trained_again(plan, store, context, fresh)
+    return steps, [*([f"The data cannot be read: {problem}"] if problem else []), *([again] if again else [])]
 
 
 def _work(plan: Plan, missing: list[Stage], context: Context) -> float:

@@ -97,6 +97,11 @@ class Labels(Artefact):
     folder = "logits"
     stage = "scores"
 
+    @classmethod
+    def step(cls) -> str:
+        """The members' logits are in the same folder."""
+        return "labels"
+
     def ingredients(self, context: Context) -> dict[str, object]:
         """The images."""
         return {"scored_on": context.data.scored_on}

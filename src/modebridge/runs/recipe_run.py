@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from modebridge.bridges import Bridge
 from modebridge.curves import Curve
 from modebridge.data import Splits
 from modebridge.evaluate import Answers
-from modebridge.members import BridgePredictor, members_of
+from modebridge.members import BridgePredictor, ModeWeights, members_of
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.report import Row
@@ -24,6 +24,7 @@ from modebridge.runs.figure_data import figure_data
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.logits import Logits
 from modebridge.runs.results import curve_warnings, main_rows
+from modebridge.runs.retraining import trained_again
 from modebridge.runs.run import Run
 from modebridge.training import Engine
 from modebridge.types import Progress
@@ -105,15 +106,25 @@ def run_recipe(
     given: Mapping[int, Mode] | None = None,
     boards: bool = False,
     executor: Executor | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> RunResult:
     """Make everything in a recipe that does not exist yet, then score every combination on the test split.
 
-    The arguments are those of `Run`.
+    The arguments are those of `Run`, and `notice`, which is called before training with a sentence about what exists
+    but is trained again, if there is something.
     """
     choices: dict[str, Any] = {"progress": progress, "given": given, "boards": boards, "executor": executor}
     run = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, **choices)
     if folder is not None:
         keep_facts(folder, run.context.data.facts)
+        again = trained_again(
+            run.plan(list(map(Logits, members_of(recipe)))),
+            folder,
+            run.context,
+            [ModeWeights(k).place for k in given or ()],
+        )
+        if again and notice is not None:
+            notice(again)
     if executor is not None and executor.whole:  # one graph, so that no job waits for what it does not need
         run.make([*map(Logits, members_of(recipe)), *(figure_data(recipe) if folder is not None else ())])
     answers = run.answers(members_of(recipe))

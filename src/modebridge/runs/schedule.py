@@ -20,7 +20,7 @@ class Task:
 
     Args:
         title: such as "curves 0-1".
-        kind: such as "curves".
+        kind: such as "curves" (`Artefact.step`).
         seconds: duration on one device.
         needs: titles of the jobs that must be done before it.
     """
@@ -126,8 +126,8 @@ def tasks_of(context: Context, store: Store, keys: Mapping[str, str], rates: Map
     return [
         Task(
             job.title,
-            job.kind.folder,
-            work_of_job(job, context) / rates.get(job.kind.folder, rates[""]),
+            job.kind.step(),
+            work_of_job(job, context) / rates.get(job.kind.step(), rates[""]),
             tuple(dict.fromkeys(makes[place] for place in job.parents if place in makes)),
         )
         for job in jobs

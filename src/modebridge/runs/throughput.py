@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from modebridge.errors import ModebridgeError
 from modebridge.members import Making, members_of
 from modebridge.recipes import Recipe
 from modebridge.runs.executor import Executor, Orders, RunSpec, engine_for, make_job
@@ -24,7 +26,8 @@ EPOCHS = 3
 def measured_rates(spec: RunSpec) -> dict[str, float]:
     """Multiply-adds per second by kind of artefact, on one core of a CPU or on one GPU; "" for the slowest of them.
 
-    Two modes, their curve and their bridges are trained for three epochs of a few batches; the fastest epoch counts.
+    Two modes (more if the recipe names members of further ones), their curves and their bridges are trained for three
+    epochs of a few batches; the fastest epoch counts.
 
     Args:
         spec: the spec of the run.
@@ -43,9 +46,17 @@ def _shortened(recipe: Recipe) -> Recipe:
     # Validation is part of an epoch: keep its share of the images.
     valid = max(1, round(share * data.valid)) if data.valid and share else min(data.valid or 10**9, train // 8 + 1)
     short = {part: replace(getattr(recipe, part), epochs=EPOCHS) for part in ("mode", "curve", "bridge")}
-    return replace(
-        recipe, modes=2, data=replace(data, train=train, valid=valid, test=min(data.test or 100, 100)), **short
-    )
+    cut = replace(recipe, data=replace(data, train=train, valid=valid, test=min(data.test or 100, 100)), **short)
+    return replace(cut, modes=_fewest(cut))
+
+
+def _fewest(recipe: Recipe) -> int:
+    """Two modes, or as many as the members named in the recipe need."""
+    for modes in range(2, recipe.modes):
+        with suppress(ModebridgeError):
+            members_of(replace(recipe, modes=modes))
+            return modes
+    return recipe.modes
 
 
 class _Timed(Executor):
@@ -64,4 +75,5 @@ class _Timed(Executor):
             if epochs:
                 per_epoch = work_of_job(job, orders.context) / job.epochs(orders.spec.recipe)
                 rate = per_epoch / min(epoch.seconds for epoch in epochs)
-                self.rates[job.kind.folder] = max(rate, self.rates.get(job.kind.folder, 0.0))
+                kind = job.kind.step()
+                self.rates[kind] = max(rate, self.rates.get(kind, 0.0))

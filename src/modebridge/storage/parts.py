@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
 
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, plural
 from modebridge.types import Params
 
 __all__ = ["Given", "Parts", "prefixed"]
@@ -39,6 +39,13 @@ class Parts:
         start = f"{prefix}."
         return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
 
+    def check_all_used(self, *prefixes: str) -> None:
+        """Raise an error if there are tensors that neither are named like a prefix nor start with "PREFIX."."""
+        starts = tuple(f"{prefix}." for prefix in prefixes)
+        left = [name for name in self.tensors if name not in prefixes and not name.startswith(starts)]
+        if left:
+            raise ValueError(f"{plural(len(left), 'tensor')} of parts that it does not have, such as {left[0][:80]}")
+
     def count(self, name: str) -> int:
         """A count in `config`, limited so that a small file cannot request millions of parts."""
         value = self.config[name]
@@ -63,6 +70,27 @@ class Given:
     net: nn.Module | None = None
     bodies: list[nn.Module] = field(default_factory=list)
 
+    @classmethod
+    def checked(cls, net: object, bodies: object) -> Given:
+        """What a user has passed as `net` and `bodies`."""
+        if net is not None and not isinstance(net, nn.Module):
+            raise ModebridgeError(
+                f"Expected net to be a module, but got {_kind(net)}; pass a module of the architecture that was saved."
+            )
+        if isinstance(bodies, nn.Module):
+            raise ModebridgeError("Expected bodies to be a list of modules, but got one module; put it in a list.")
+        if not isinstance(bodies, Iterable):
+            raise ModebridgeError(f"Expected bodies to be a list of modules, but got {_kind(bodies)}; pass a list.")
+        modules: list[nn.Module] = []
+        for body in bodies:
+            if not isinstance(body, nn.Module):
+                raise ModebridgeError(
+                    f"Expected bodies to be a list of modules, but it has {_kind(body)}; pass one module per bridge "
+                    "with a custom body."
+                )
+            modules.append(body)
+        return cls(net, modules)
+
     def body(self, bridge: str, class_name: str) -> nn.Module:
         """Take the next body."""
         if not self.bodies:
@@ -71,6 +99,10 @@ class Given:
                 "weights are stored, but got none; pass bodies=[...], one module per such bridge."
             )
         return self.bodies.pop(0)
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def prefixed(prefix: str, tensors: Params) -> dict[str, Tensor]:

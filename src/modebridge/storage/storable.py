@@ -102,13 +102,14 @@ class Storable:
         bodies: Sequence[nn.Module] = (),
     ) -> Self:
         """`modebridge.load`, with a check that the object is of this class; same arguments."""
+        given = Given.checked(net, bodies)
         folder = find_folder(place, revision)
         parts = read_folder(folder)
         if parts.kind != cls.stored_as:
             raise ModebridgeError(
                 f"Expected '{place}' to hold a {cls.__name__}, but it holds a stored {parts.kind}; use modebridge.load."
             )
-        return cls.restored(parts, Given(net, list(bodies)), folder)
+        return cls.restored(parts, given, folder)
 
     @classmethod
     def restored(cls, parts: Parts, given: Given, folder: Path) -> Self:
