@@ -95,9 +95,10 @@ def test_families_from_three_blocks_to_a_perceptron():
         body, _ = body_within(shape, None, 10, "I", flops)
         return (0 if isinstance(body, VectorBody) else len(body.layers)), width_of(body)
 
-    # On 8 x 8 places: the way in with its shortcut, and one, three or five more convolutions of width 8; the head.
-    one, two, three = (64 * (10 * 64 * 8 + more * 9 * 8 * 8) + 80 for more in (1, 3, 5))
-    shape = (64, 8, 8)
+    # On 2 x 2 places (larger maps are halved rather than get a narrow body): the way in with its shortcut, and one,
+    # three or five more convolutions of width 8; the head.
+    one, two, three = (4 * (10 * 64 * 8 + more * 9 * 8 * 8) + 80 for more in (1, 3, 5))
+    shape = (64, 2, 2)
     assert [blocks_and_width(shape, flops) for flops in (one, two, three)] == [(1, 8), (2, 8), (3, 8)]
     assert [blocks_and_width(shape, flops - 1)[0] for flops in (one, two, three)] == [0, 1, 2]
     assert blocks_and_width(shape, 74) == (0, 1)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modebridge.bridges import Bridge, body_within, mode_target
+from modebridge.bridges import Bridge, body_within, label_target, mode_target
 from modebridge.curves import start_curve
+from modebridge.data import ImageSet, Loader
 from modebridge.evaluate import inspect
 from modebridge.modes import Mode
-from modebridge.training import fit_bridge, fit_bridges, plan_bridge
+from modebridge.nets import run
+from modebridge.training import Engine, fit_bridge, fit_bridges, plan_bridge
+from modebridge.training.fitted import fits
 from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
 
 ONE_EPOCH = quick(1)
@@ -24,27 +27,64 @@ def same(ours: Bridge, theirs: Bridge) -> bool:
     return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
 
 
-def by_hand(net, curve, **mixing: float) -> Bridge:
+def learnt(net, mode: Mode, wrong: int = 0) -> Loader:
+    """Training data on which a mode is right except for some of the 24 images."""
+    images = blobs(24).images
+    with torch.no_grad():
+        labels = run(net.eval(), mode.params, mode.buffers, images).argmax(dim=1)
+    labels[:wrong] = (labels[:wrong] + 1) % 3
+    return Loader(ImageSet(images, labels, 3), 8, shuffle=True, seed=0)
+
+
+def by_hand(net, curve, data=None, target="curve", **choices) -> Bridge:
     """In two steps, with the mixing given or chosen by the second one."""
-    plan = plan_bridge(net, curve, blobs(6).images, budget=0.3, seed=ONE_EPOCH.seed)
-    return fit_bridges(net, {"bridge": plan}, loader(), config=ONE_EPOCH, **mixing)["bridge"]
+    design = choices.pop("design", None)
+    plan = plan_bridge(net, curve, blobs(6).images, budget=0.3, target=target, design=design, seed=ONE_EPOCH.seed)
+    return fit_bridges(net, {"bridge": plan}, data or loader(), config=ONE_EPOCH, **choices)["bridge"]
 
 
-def test_heads_on_modes_are_one_wide_block_trained_with_cutmix():
+@pytest.mark.parametrize("wrong", [0, 2])
+def test_heads_on_modes_are_one_wide_block_trained_with_cutmix(wrong):
     net, ends = tiny_net(0), modes(3)
-    bridge = fit_bridge(net, ends, loader(), budget=0.3, config=ONE_EPOCH)
+    data = learnt(net, ends[0], wrong)
+    bridge = fit_bridge(net, ends, data, budget=0.3, config=ONE_EPOCH)
     assert bridge.heads == 2
     assert len(blocks_of(bridge)) == 1
-    assert same(bridge, by_hand(net, ends, mixup=0.0, cutmix=1.0))
-    assert same(bridge, by_hand(net, ends))
-    assert not same(bridge, by_hand(net, ends, mixup=0.4, cutmix=0.0))
+    assert same(bridge, by_hand(net, ends, data, mixup=0.0, cutmix=1.0))
+    assert same(bridge, by_hand(net, ends, data))
+    assert not same(bridge, by_hand(net, ends, data, mixup=0.4, cutmix=0.0))
+
+
+@pytest.mark.parametrize("wrong", [3, 24])
+def test_modes_that_do_not_fit_get_a_head_on_labels_and_mixup(wrong):
+    """The first mode is right on 21 of 24 training images, less than 90 %, or on none."""
+    net, ends = tiny_net(0), modes(3)
+    data, targets = learnt(net, ends[0], wrong), [mode_target(ends[1]), mode_target(ends[2]), label_target()]
+    bridge = fit_bridge(net, ends, data, budget=0.3, config=ONE_EPOCH)
+    assert bridge.heads == 3
+    assert len(blocks_of(bridge)) == 1
+    assert same(bridge, by_hand(net, ends, data, targets, design="auto", mixup=0.4))
+    assert same(by_hand(net, ends, data), by_hand(net, ends, data, mixup=0.4)), "a plan has its heads already"
+    chosen = fit_bridge(net, ends, data, budget=0.3, design="plain", cutmix=1.0, config=ONE_EPOCH)
+    assert same(chosen, by_hand(net, ends, data, targets, design="plain", cutmix=1.0))
+    own = fit_bridge(net, ends, data, target=mode_target(ends[1]), budget=0.3, config=ONE_EPOCH)
+    assert own.heads == 1
+
+
+def test_only_the_first_images_are_looked_at():
+    net, (mode,) = tiny_net(0), modes(1)
+    right = [batch for _ in range(42) for batch in learnt(net, mode)]  # 1,008 images
+    wrong = [batch for _ in range(5) for batch in learnt(net, mode, 24)]  # 120
+    assert fits(net, mode, [*right, *wrong], Engine())
+    assert not fits(net, mode, [*wrong, *right], Engine())
 
 
 @pytest.mark.parametrize("given", [{"mixup": 0.2}, {"cutmix": 0.5}, {"mixup": 0.0}, {"mixup": 0.2, "cutmix": 0.5}])
 def test_one_kind_of_mixing_turns_the_other_off(given):
     net, ends = tiny_net(0), modes(3)
-    bridge = fit_bridge(net, ends, loader(), budget=0.3, config=ONE_EPOCH, **given)
-    assert same(bridge, by_hand(net, ends, **{"mixup": 0.0, "cutmix": 0.0} | given))
+    data = learnt(net, ends[0])
+    bridge = fit_bridge(net, ends, data, budget=0.3, config=ONE_EPOCH, **given)
+    assert same(bridge, by_hand(net, ends, data, **{"mixup": 0.0, "cutmix": 0.0} | given))
 
 
 def test_a_curve_keeps_the_papers_blocks_and_mixup():
@@ -78,7 +118,7 @@ def test_vectors_are_mixed_up():
     net = Vectors()
     torch.manual_seed(1)
     ends = [Mode.from_module(net), Mode.from_module(Vectors())]
-    data = [(torch.rand(4, 4), torch.arange(4) % 3) for _ in range(2)]
+    data = [(vectors, net(vectors).argmax(dim=1)) for vectors in (torch.rand(4, 4), torch.rand(4, 4))]
     bridge = fit_bridge(net, ends, data, config=ONE_EPOCH)
     plan = plan_bridge(net, ends, data[0][0], seed=ONE_EPOCH.seed)
     assert same(bridge, fit_bridges(net, {"bridge": plan}, data, mixup=0.4, config=ONE_EPOCH)["bridge"])

@@ -25,7 +25,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.types import Inputs
 
-__all__ = ["Aim", "BridgePlan", "check_choices", "listed", "plan_bridge"]
+__all__ = ["Aim", "BridgePlan", "check_choices", "listed", "other_targets", "plan_bridge"]
 
 Aim: TypeAlias = Target | Literal["curve", "labels"]
 """What a bridge, or one of its heads, learns to predict."""
@@ -106,7 +106,7 @@ def plan_bridge(
     reads = tuple(modes[: READS[kind]])
     of_modes = isinstance(target, str) and target == "curve" and not isinstance(curve, Curve)
     if of_modes:
-        aim = _others(modes, kind)
+        aim = heads_target(other_targets(modes, kind))
     elif isinstance(target, Target | str) or not isinstance(target, Sequence):
         aim = _aim(target, curve, r)
     else:
@@ -137,7 +137,8 @@ def listed(modes: Mode | Sequence[Mode]) -> list[Mode]:
     return [modes] if isinstance(modes, Mode) else list(modes)
 
 
-def _others(modes: Sequence[Mode], kind: Kind) -> Target:
+def other_targets(modes: Sequence[Mode], kind: Kind) -> list[Target]:
+    """One target for every mode that a bridge of this type does not read; raises an error if there are none."""
     others = modes[READS[kind] :]
     if not others:
         raise ModebridgeError(
@@ -149,7 +150,7 @@ def _others(modes: Sequence[Mode], kind: Kind) -> Target:
             "Expected the modes of a bridge without a curve to differ, but got one of them twice; pass each mode once: "
             "the first is read, and each of the others gets a head."
         )
-    return heads_target([mode_target(mode) for mode in others])
+    return [mode_target(mode) for mode in others]
 
 
 def _aim(target: object, curve: Curve | Mode | Sequence[Mode], r: float) -> Target:
