@@ -22,6 +22,7 @@ import torch
 import modebridge as mb
 from frontier.scoring import keep, read
 from frontier.table import interval
+from modebridge.bridges import mode_target
 from modebridge.members import DistilledMember
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.runs import Run, RunFolder
@@ -53,7 +54,17 @@ def rows_of(seed: int, cache: Path) -> dict[str, mb.Scores]:
         bases = {f"student, {name}": [student, *modes]} | ({"mode 0": modes} if not mixing else {})
         for title, networks in bases.items():
             fed = context.data.train("bridges", bridges=True)
-            bridge = mb.fit_bridge(context.net, networks, fed, budget=0.05, config=config, valid=valid)
+            bridge = mb.fit_bridge(
+                context.net,
+                networks[0],
+                fed,
+                target=[mode_target(mode) for mode in networks[1:]],
+                budget=0.05,
+                design="auto",
+                cutmix=1.0,
+                config=config,
+                valid=valid,
+            )
             for row, bridges in ((title, []), (f"{title} + {bridge.heads} heads", [bridge])):
                 ensemble = mb.BridgedEnsemble(context.net, networks[:1], bridges).calibrate(valid)
                 scores[row] = mb.evaluate(ensemble, test)

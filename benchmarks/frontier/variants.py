@@ -154,7 +154,7 @@ BY_RATE = {
 }
 BY_RATE |= {f"{name} (lr / 3)": BY_TARGET[name].on(SLOW) for name in ("3 heads: midpoints", "3 heads: others")}
 DEFAULT = {"the default": _one("others", design="default", regime=CUTMIX)}
-"""What `fit_bridge(net, modes, budget=)` does if nothing else is asked for."""
+"""What `fit_bridge(net, modes, budget=)` does on networks that fit their training data."""
 DEFAULT |= {"the default (epochs x2)": DEFAULT["the default"].on(replace(CUTMIX, longer=2))}
 TOGETHER = {f"{name[:-1]} + cutmix 1)": BY_DESIGN[name].on(CUTMIX) for name in (BUDGET, SHALLOW)}
 VARIANTS: dict[str, Variant] = {

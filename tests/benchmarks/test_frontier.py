@@ -145,7 +145,7 @@ def test_the_page_says_what_the_records_give(frontier):
     remade = re.sub(r"(?<!\d)0\.", ".", "\n".join(remade))
     rows = [[cell.strip() for cell in line.split("|")[2:-1]] for line in remade.splitlines() if line.startswith("| ")]
     known = {(row[2].split()[0], row[3].split()[0], row[5], row[7]) for row in rows if len(row) > 8}
-    page = (root / "docs" / "frontier.md").read_text().partition("## One thing at a time")[2].partition("## Figures")[0]
+    page = (root / "docs" / "frontier.md").read_text().partition("## One thing at a time")[2].partition("\n## ")[0]
     said = [line.replace("**", "").split("|")[4:-1] for line in page.splitlines() if " [" in line and line[0] == "|"]
     cells = [tuple(cell.strip() for cell in row) for row in said]
     assert len(cells) > 30

@@ -77,7 +77,7 @@ def test_advice_names_the_export_command_only_where_the_weights_are(tmp_path):
     (tmp_path / mode / "weights.safetensors").unlink()
     said = f"It cannot be exported from '{tmp_path}', which has its logits but not the weights in {mode}; "
     advice = invoke("advise", tmp_path).stdout
-    assert f"{said}to train what is missing: modebridge run --out {tmp_path}" in advice
+    assert f"{said}`modebridge run` with the folder's recipe.toml and --out OTHER trains one" in advice
     assert "To export it" not in advice
     (tmp_path / "fast.onnx").touch()
     answer = invoke("advise", tmp_path, "--json")

@@ -87,5 +87,5 @@ def test_a_cache_that_cannot_be_written_is_no_error(files, tmp_path, monkeypatch
 @pytest.mark.slow  # torch waits for the other workers
 def test_mixed_sizes_are_refused_from_a_worker_too(files):
     Image.fromarray(np.zeros((5, 4, 3), dtype=np.uint8)).save(files.paths[7])
-    with pytest.raises(ModebridgeError, match=r"Expected images of 4 x 6, but .* has 4 x 5"):
+    with pytest.raises(ModebridgeError, match=r"Expected images of 4 x 6, but .* is 4 x 5"):
         read_images(files)

@@ -151,7 +151,7 @@ def _not_exportable(folder: RunFolder, absent: Sequence[str]) -> str:
     instead = (
         f"an exported file is there: {', '.join(files)}"
         if files
-        else f"to train what is missing: modebridge run --out {folder.path}"
+        else "`modebridge run` with the folder's recipe.toml and --out OTHER trains one (other weights, other scores)"
     )
     return (
         f"It cannot be exported from '{folder.path}', which has its logits but not the weights in {', '.join(absent)}; "

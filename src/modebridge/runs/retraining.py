@@ -47,6 +47,8 @@ def trained_again(plan: Plan, store: Store, context: Context, given: Collection[
 
 
 def _reason(stage: Stage, meta: Mapping[str, Any], store: Store, context: Context, again: Collection[str]) -> str:
+    if "from" in meta:
+        return "given by --modes before"
     then = meta.get("ingredients", {})
     now = json.loads(json.dumps(stage.artefact.ingredients(context), default=str))  # as it would be read
     changes = [_change(name, then.get(name), now.get(name)) for name in sorted({*then, *now})]

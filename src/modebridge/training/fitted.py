@@ -1,42 +1,94 @@
-"""Whether networks fit their training data, which decides what a bridge on them learns best from."""
+"""How well networks fit their training data, which decides what a bridge on them learns best from."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from modebridge import seeds
-from modebridge.batches import each
+from modebridge.batches import go_to_epoch, rows_of
 from modebridge.modes import Mode
 from modebridge.nets import run, skeleton
 from modebridge.training.engine import Engine
 from modebridge.types import Batches
 
-__all__ = ["fits"]
+__all__ = ["Fit", "look_at_fit"]
 
-FITTED = 0.9
-"""The least share of right predictions on training data for a network that fits it.
+LABELS_BELOW = 0.95
+"""Below this training accuracy a bridge learns from labels too.
 
-Measured were networks with 99 % and more, on which labels teach a bridge nothing, and with 60 to 75 %, on which they
-teach it most (docs/frontier.md).
+Measured (docs/frontier.md): at 70 and 89 % a head on labels gains much, above 99 % little, or it costs.
 """
+CUTMIX_FROM = 0.8
+"""From this training accuracy on heads are trained with CutMix: at 70 % it gains nothing, or costs."""
 IMAGES = 1000
 """How many training images to look at, rounded up to whole batches."""
 
 
+@dataclass(frozen=True)
+class Fit:
+    """How well networks predict their training labels.
+
+    Args:
+        accuracy: share of right predictions; of several networks, the lowest.
+        images: how many were looked at.
+        classes: K.
+    """
+
+    accuracy: float
+    images: int
+    classes: int
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether labels would teach a bridge much.
+
+        Not if they are predicted no better than by chance (within three standard errors): then they are probably no
+        real labels, which imitation does not need.
+
+        >>> [Fit(accuracy, 1000, 10).needs_labels for accuracy in (0.1, 0.2, 0.94, 0.95)]
+        [False, True, True, False]
+        """
+        chance = 1 / max(self.classes, 1)
+        spread = math.sqrt(chance * (1 - chance) / max(self.images, 1))
+        return chance + 3 * spread < self.accuracy < LABELS_BELOW
+
+    @property
+    def suits_cutmix(self) -> bool:
+        """Whether strongly mixed images show where networks differ better than plain ones."""
+        return self.accuracy >= CUTMIX_FROM
+
+
 @torch.no_grad()
-def fits(net: nn.Module, mode: Mode, train_data: Batches, engine: Engine) -> bool:
-    """Whether a mode predicts nearly all labels of its training data, in the first batches as they are drawn."""
-    base, device = skeleton(net).to(engine.device), engine.device
-    state = mode.to(device)
-    right, seen = 0.0, 0
+def look_at_fit(net: nn.Module, modes: Sequence[Mode], train_data: Batches, classes: int, engine: Engine) -> Fit:
+    """Run modes on the first batches of their training data, as drawn in epoch 0, augmentation included.
+
+    Args:
+        net: the network.
+        modes: the modes that a bridge reads.
+        train_data: yields (images, labels).
+        classes: K.
+        engine: device, precision, and processes, each of which takes its rows of every batch.
+    """
+    base, states = skeleton(net).to(engine.device), [mode.to(engine.device) for mode in modes]
+    right, seen, drawn = [0.0] * len(modes), 0, 0
+    go_to_epoch(train_data, 0)
     # Networks that draw random numbers in evaluation mode must not disturb the caller's generator.
-    with seeds.borrowed(0, device), engine.precision():
-        for inputs, labels in train_data:
-            logits = run(base, state.params, state.buffers, each(lambda tensor: tensor.to(device), inputs))
-            right += float((logits.argmax(dim=1) == labels.to(device)).sum())
-            seen += len(labels)
-            if seen >= IMAGES:
+    with seeds.borrowed(0, engine.device), engine.precision():
+        for batch in train_data:
+            drawn += len(batch[1])
+            rows, weight = engine.processes.rows(len(batch[1]))
+            if weight:
+                (inputs, labels), _ = engine.moved(rows_of(batch, rows), {})
+                seen += len(labels)
+                for k, state in enumerate(states):
+                    logits = run(base, state.params, state.buffers, inputs)
+                    right[k] += float((logits.argmax(dim=1) == labels).sum())
+            if drawn >= IMAGES:
                 break
-    share = engine.processes.mean_score({"right": right / max(seen, 1)}, seen)["right"]  # the same in all processes
-    return share >= FITTED
+    shares = {str(k): count / max(seen, 1) for k, count in enumerate(right)}
+    return Fit(min(engine.processes.mean_score(shares, seen).values()), drawn, classes)
