@@ -6,9 +6,9 @@ r"""Do CutMix, the wide block and labels pay if the modes do not fit their train
 The recipe digits with modes that are trained as it says or that underfit (`LEVELS`), and bridges on mode 0 with other
 targets, bodies and mixing (`VARIANTS`); all bridges with one kind of mixing are trained in one pass. The running
 statistics of all modes are estimated again after training, because those of a few steps are wrong. A level takes about
-80 s per seed on one core. FILE.json has one JSON object per line, like that of benchmarks/frontier.py: the scores of
-every variant, calibrated on validation images, and once per seed and level how well the modes fit the training images
-and how much they differ on them, plain and mixed. Modes are kept in a cache.
+70 s per seed on one core, and 25 s more for modes of 20 epochs. FILE.json has one JSON object per line, like that of
+benchmarks/frontier.py: the scores of every variant, calibrated on validation images, and once per seed and level how
+well the modes fit the training images and how much they differ, plain and mixed. Modes are kept in a cache.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ LEVELS: Mapping[str, Mapping[str, Any]] = {
     "1 epoch": {"epochs": 1},
     "weight decay 0.07": {"weight_decay": 0.07},
 }
-"""Changes to the recipe's training of modes, by title. On seed 5 the modes are right on 100, 88, 76 and 64 % of the
-training images; with weight decay they underfit although they are trained as long as the first."""
+"""Changes to the recipe's training of modes, by title. On seed 5, which they were chosen on, modes are right on 100,
+88, 76 and 64 % of the training images. With weight decay they underfit although they are trained as long as the first;
+on other seeds it varies how much."""
 
 MIXING = {
     "no mixing": Regime(mixup=0.0),
@@ -68,12 +69,11 @@ VARIANTS = {
     for mixing in mixings
     for body in bodies
 }
-"""Written down with the levels before seeds 60 to 67 were trained, which nothing has used before. To be run with the
-recipe's epochs of bridges (35) at every level, then with 5; with 70 at the last level if there is time."""
+"""Written down with the levels before seeds 60 to 67 were trained, which nothing had used before. results/ has all of
+them with the recipe's epochs of bridges (35), and with 5; 70 were planned if there was time, and there was not."""
 BASELINE = "3 others; paper body; mixup 0.4"
 FIT = "fit"
 """The variant of the records that say how well the modes fit the training images."""
-
 Rows: TypeAlias = Mapping[str, Mapping[int, Record]]
 """Records by variant and seed."""
 

@@ -86,3 +86,17 @@ def test_the_table(underfit):
     apart = "-0.0350 [-0.0985 to +0.0285]"
     assert f"| 3 others; paper body; CutMix 1 | x1.05 | 90.00 | 0.3550 | 65 % | {apart} |" in lines
     assert lines[-1] == f"| 3 others; paper body; CutMix 1 minus mixup 0.4 | {apart} |"  # labels have nothing beside
+
+
+def test_the_records_are_complete(underfit):
+    """Every level and variant on all eight seeds, with bridges of 35 and of 5 epochs; the modes fit as titles say."""
+    records = underfit.read(BENCHMARKS.parent / "results" / "underfit-digits.json")
+    made = {(record["data"], record["variant"], record["seed"]): record for record in records}
+    names = (*underfit.VARIANTS, "DE-1", "DE-2", underfit.FIT)
+    kinds = [f"digits; modes: {level}; bridges: {epochs} epochs" for epochs in (35, 5) for level in underfit.LEVELS]
+    assert {(k, n, s) for k in kinds for n in names for s in range(60, 68)} <= made.keys()
+    assert {kind for kind, _, _ in made} == set(kinds)
+    fits = {kind: [made[kind, underfit.FIT, seed]["train"]["accuracy"] for seed in range(60, 68)] for kind in kinds}
+    assert min(fits[kinds[0]]) > 0.99
+    assert all(max(fits[kind]) < 0.95 for kind in kinds[1:4])
+    assert fits[kinds[1]] == fits[kinds[5]]  # the same modes below both lengths of bridges
