@@ -71,8 +71,9 @@ class Part:
         size: "small" or "medium", as in the recipe.
         place: where it reads: the "paper" tap, "earlier", "later", or "both" of the last two.
         design: design of its blocks: "" for the paper's; "budget" for the plain body that `budget=` builds at the FLOPs
-            of the paper's body with as many heads; "default" for what it builds there for modes without a target;
-            another design or place is as wide as those FLOPs allow.
+            of the paper's body with as many heads; "default" for what it builds there for modes without a target, and
+            for other aims the same kind of body (`design="auto"`); another design or place is as wide as those FLOPs
+            allow.
         regime: how it is trained.
     """
 
@@ -213,6 +214,8 @@ def plan_part(part: Part, scene: Scene) -> BridgePlan:
     if part.place == "paper" and not part.design:
         return paper
     allowed = paper.bridge.share or 0.0
+    if part.design == "default" and part.aim != "others":
+        return planned(budget=allowed, design="auto")
     if part.design == "default":
         return plan_bridge(scene.net, scene.modes, scene.images, budget=allowed, name=str(part), seed=seed)
     where: dict[str, Any] = {} if part.place == "paper" else {"tap": list(scene.taps()[part.place])}
