@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,18 @@ def test_the_summary_says_the_same():
         right, loss = score.split(" / ")
         loss = loss if loss[0] == "1" else f"0{loss}"
         assert f"| {right} | {loss} |" in known + page_of("cifar10-frn")
+
+
+def test_the_page_on_networks_that_underfit(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    underfit = import_module("underfit")
+    digits = "\n".join(underfit.table(underfit.read(ROOT / "results" / "underfit-digits.json")))
+    page = (ROOT / "docs" / "frontier.md").read_text()
+    section = page.partition("## Networks that do not fit their training data\n")[2].partition("\n## ")[0]
+    said = with_intervals(section)
+    assert len(said) > 30
+    known = [digits, tables_of("tin200-heads"), tables_of("cifar10-parts"), page_of("cifar10-bn")]
+    assert said <= set().union(*map(with_intervals, known))
+    losses = re.findall(r"(?<=\| )(?:\*\*)?(\.\d{4})(?:\*\*)?(?= \|)", section)
+    assert len(losses) == 16
+    assert all(f"| 0{loss} |" in digits for loss in losses)
