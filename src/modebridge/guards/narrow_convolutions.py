@@ -1,9 +1,9 @@
 """Workaround for a bug of torch on CPUs: gradients of narrow 1x1 convolutions with a stride.
 
-For such a convolution oneDNN (in torch 2.13, without AVX-512) writes beyond the end of the weights' gradient if images
-or weights are in channels-last format and have fewer than eight channels: the process crashes some steps later, or
-continues with wrong numbers. A 1x1 convolution with a stride equals one without a stride on a subsampled image, which
-works correctly.
+For such a convolution oneDNN (3.12, in torch 2.13) writes beyond the end of its memory if images or weights are in
+channels-last format and have fewer channels than a register has floats, 8 with AVX2 and 16 with AVX-512: the process
+crashes some steps later, or continues with wrong numbers. A 1x1 convolution with a stride equals one without a stride
+on a subsampled image, which works correctly.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from modebridge.types import Params
 
 __all__ = ["WIDTH", "is_narrow", "soundly"]
 
-WIDTH = 8
-"""Number of input channels from which gradients are correct: the floats in an AVX2 register."""
+WIDTH = 16
+"""Number of input channels from which gradients are correct on every CPU: the floats in an AVX-512 register."""
 
 _NARROW: MutableMapping[nn.Module, bool] = WeakKeyDictionary()
 
@@ -31,7 +31,7 @@ _NARROW: MutableMapping[nn.Module, bool] = WeakKeyDictionary()
 def is_narrow(net: nn.Module) -> bool:
     """Whether a network has a layer that is affected by the bug.
 
-    >>> is_narrow(nn.Conv2d(3, 16, 1, stride=2)), is_narrow(nn.Conv2d(8, 16, 1, stride=2))
+    >>> is_narrow(nn.Conv2d(3, 16, 1, stride=2)), is_narrow(nn.Conv2d(16, 16, 1, stride=2))
     (True, False)
     """
     return any(
