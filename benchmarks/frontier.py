@@ -28,14 +28,15 @@ from frontier.scene import Scene
 from frontier.scoring import read
 from frontier.table import table
 from frontier.training import Bench
-from frontier.variants import CANDIDATES, VARIANTS, Variant, choose, parts_of
+from frontier.variants import CANDIDATES, SHIFTED, VARIANTS, Variant, choose, parts_of
 from holds.common import Hold, quiet
 from seed_ranges import seeds_in
 
 
 def chosen(only: str, scene: Scene) -> dict[str, Variant]:
     given = [name.strip() for name in only.split(",") if name.strip()]
-    names = [name for part in given for name in (CANDIDATES if part == "candidates" else (part,))]
+    groups = {"candidates": CANDIDATES, "shifted": SHIFTED}
+    names = [name for part in given for name in groups.get(part, (part,))]
     variants = choose(names, scene)
     left_out = [name for name in names or VARIANTS if name not in variants]
     if left_out:
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for verb in ("digits", "cifar10"):
         sub = verbs.add_parser(verb)
         sub.add_argument("--out", type=Path, required=True)
-        sub.add_argument("--only", default="", help="names of variants, separated by commas; `candidates` for those")
+        sub.add_argument("--only", default="", help="names of variants, separated by commas; or candidates, shifted")
         sub.add_argument("--epochs", type=int, default=0, help="epochs of bridges; 0 for the recipe's")
         sub.add_argument(
             "--seeds", default="0", help="for example 5, 20,21 or 30-37; with saved modes, the seeds of the bridges"

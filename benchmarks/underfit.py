@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from frontier.places import shifted
 from frontier.scene import Scene
 from frontier.scoring import Record, keep, read
 from frontier.table import interval, way
@@ -121,7 +122,7 @@ def bench_of(recipe: Recipe, seed: int, folder: Path | None, epochs: int) -> tup
     assert isinstance(context.example, Tensor)
     bench = Bench(
         Scene(context.net, modes, {}, context.example, {"small": recipe.small}, seed),
-        lambda: data.train("bridges", bridges=True),
+        lambda shift: shifted(data.train("bridges", bridges=True), shift),
         {"valid": data.valid(), "test": data.test()},
         data.valid(),
         {split: data.labels(split) for split in ("valid", "test")},  # type: ignore[arg-type]
@@ -132,7 +133,7 @@ def bench_of(recipe: Recipe, seed: int, folder: Path | None, epochs: int) -> tup
     splits = {title: [(_mixed(images, regime, seed), labels)] for title, regime in MIXING.items()}
     networks = {f"mode-{k}": mode for k, mode in enumerate(modes)}
     logits = logits_of_members(context.net, networks, {}, {**splits, "valid": data.valid()}, context.engine)
-    seen = look_at_fit(context.net, modes[:1], bench.train(), data.facts.classes, context.engine)
+    seen = look_at_fit(context.net, modes[:1], bench.train(0), data.facts.classes, context.engine)
     return bench, {**_fit(list(logits.values()), labels.cpu()), "chosen": chosen(seen)}
 
 

@@ -21,8 +21,9 @@ from modebridge.nets import ResNet
 from modebridge.recipes import find_recipe
 from modebridge.runs import Run, RunFolder
 from modebridge.training import Report
+from modebridge.types import Batches
 
-__all__ = ["OTHERS", "cifar10", "digits"]
+__all__ = ["OTHERS", "cifar10", "digits", "shifted"]
 
 OTHERS = (1, 2, 3)
 """The ends of the curves that start at mode 0."""
@@ -56,7 +57,7 @@ def digits(seed: int, cache: Path, epochs: int, report: Callable[[str], Report |
     (student,) = run.load(DistilledMember(0)).networks.values()
     return Bench(
         scene,
-        lambda: context.data.train("bridges", bridges=True),
+        lambda shift: shifted(context.data.train("bridges", bridges=True), shift),
         {"valid": context.data.valid(), "test": context.data.test()},
         context.data.valid(),
         {split: context.data.labels(split) for split in ("valid", "test")},  # type: ignore[arg-type]
@@ -65,6 +66,14 @@ def digits(seed: int, cache: Path, epochs: int, report: Callable[[str], Report |
         student,
         report,
     )
+
+
+def shifted(batches: Batches, shift: int) -> Batches:
+    """The images of a loader, shifted at random by up to so many pixels more."""
+    if shift:
+        assert isinstance(batches, Loader)
+        batches.pad += shift
+    return batches
 
 
 def cifar10(
@@ -105,9 +114,9 @@ def cifar10(
     valid = Loader(splits["valid"], 20 if tiny else 2500)
     hold.say(f"read {len(four)} modes and {len(splits['train'])} training images; {engine}")
 
-    def fed(*names: str | int) -> WholeBatches:
+    def fed(*names: str | int, shift: int = 0) -> WholeBatches:
         order = seeds.seed_for(seed, "frontier", *names)
-        return WholeBatches(Loader(splits["train"], batch, shuffle=True, seed=order, pad=4, flip=True))
+        return WholeBatches(Loader(splits["train"], batch, shuffle=True, seed=order, pad=4 + shift, flip=True))
 
     saved = {j: (pins or hold.out) / f"weights-pin-0-{j}.safetensors" for j in OTHERS}
     if pins is None and curve_epochs:
@@ -131,7 +140,7 @@ def cifar10(
         }
     return Bench(
         Scene(net, four, curves, torch.rand(2, *spec.image), {"small": recipe.small, "medium": recipe.medium}, seed),
-        lambda: fed("bridges"),
+        lambda shift: fed("bridges", shift=shift),
         plain,
         valid,
         {split: splits[split].labels.cpu().clone() for split in ("valid", "test")},

@@ -29,7 +29,7 @@ class Bench:
 
     Args:
         scene: the networks.
-        train: returns the training batches, from the start at every call.
+        train: returns the training batches, from the start at every call, shifted by so many pixels more.
         plain: validation and test batches in order.
         valid: validation batches used during training.
         labels: labels of both splits.
@@ -40,7 +40,7 @@ class Bench:
     """
 
     scene: Scene
-    train: Callable[[], Batches]
+    train: Callable[[int], Batches]
     plain: Mapping[str, Batches]
     valid: Batches
     labels: Mapping[str, Tensor]
@@ -76,7 +76,7 @@ class Bench:
         bridges = fit_bridges(
             scene.net,
             plans,
-            self.train(),
+            self.train(regime.shift),
             mixup=regime.mixup,
             config=config,
             valid=self.valid,
