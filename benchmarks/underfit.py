@@ -24,7 +24,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
-from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,9 +31,20 @@ from torch import Tensor
 from frontier.places import shifted
 from frontier.scene import Scene
 from frontier.scoring import Record, keep, read
-from frontier.table import interval, way
 from frontier.training import Bench
-from frontier.variants import Part, Regime, Variant
+from frontier.underfit_tables import confirm, table
+from frontier.underfit_variants import (
+    CHOICES,
+    CONFIRMED,
+    FIT,
+    FITTING,
+    LABELS,
+    LEVELS,
+    MIXING,
+    MIXUP,
+    VARIANTS,
+)
+from frontier.variants import Regime
 from holds.common import logits_of_members
 from modebridge import seeds
 from modebridge.bridges import kl_divergence, mix
@@ -45,61 +55,6 @@ from modebridge.recipes import Recipe, find_recipe
 from modebridge.runs import Run, RunFolder
 from modebridge.training.fitted import Fit, look_at_fit
 from seed_ranges import seeds_in
-
-LEVELS: Mapping[str, Mapping[str, Any]] = {
-    "20 epochs": {},
-    "2 epochs": {"epochs": 2},
-    "1 epoch": {"epochs": 1},
-    "weight decay 0.07": {"weight_decay": 0.07},
-}
-"""Changes to the recipe's training of modes, by title. On seed 5, which they were chosen on, modes are right on 100,
-88, 76 and 64 % of the training images. With weight decay they underfit although they are trained as long as the first;
-on other seeds it varies how much."""
-CONFIRMED: Mapping[str, Mapping[str, Any]] = {
-    **LEVELS,
-    "6 epochs": {"epochs": 6},
-    "4 epochs": {"epochs": 4},
-    "3 epochs": {"epochs": 3},
-    "weight decay 0.05": {"weight_decay": 0.05},
-}
-"""The same and four levels near the limits, written down before seeds 70 to 77 were trained: on seed 5 modes are right
-on 99, 96, 93 and 95 % of the training images."""
-
-MIXING = {
-    "no mixing": Regime(mixup=0.0),
-    "mixup 0.4": Regime(mixup=0.4),
-    "CutMix 1": Regime(mixup=0.0, cutmix=1.0),
-}
-BODIES = {"paper body": "", "wide block": "default"}
-"""The design of a `Part`: the paper's small body, and what `budget=` builds for the FLOPs of that."""
-AIMS = {
-    "3 others": ("others", tuple(MIXING), tuple(BODIES)),
-    "3 others + labels": ("others + labels", ("mixup 0.4", "CutMix 1"), tuple(BODIES)),
-    "labels": ("labels", ("mixup 0.4",), tuple(BODIES)),
-    "1 other": ("mode 1", ("mixup 0.4",), ("paper body",)),
-}
-"""The aim of a `Part`, with which mixing and which bodies; one head per target."""
-VARIANTS = {
-    f"{title}; {body}; {mixing}": Variant((Part(aim, design=BODIES[body], regime=MIXING[mixing]),))
-    for title, (aim, mixings, bodies) in AIMS.items()
-    for mixing in mixings
-    for body in bodies
-}
-"""Written down with the levels before seeds 60 to 67 were trained, which nothing had used before. results/ has all of
-them with the recipe's epochs of bridges (35), and with 5; 70 were planned if there was time, and there was not."""
-BASELINE = "3 others; paper body; mixup 0.4"
-FITTING, LABELS, MIXUP = (
-    "3 others; wide block; CutMix 1",
-    "3 others + labels; wide block; CutMix 1",
-    "3 others + labels; wide block; mixup 0.4",
-)
-"""What `fit_bridge` chooses between: on modes that fit, below its limit for labels, and below that for CutMix."""
-CHOICES = (FITTING, LABELS, MIXUP, "labels; wide block; mixup 0.4", "1 other; paper body; mixup 0.4")
-"""What `--confirm` trains: those three, labels alone, and the bridge nearest to the paper's that needs no curve."""
-FIT = "fit"
-"""The variant of the records that say how well the modes fit the training images."""
-Rows: TypeAlias = Mapping[str, Mapping[int, Record]]
-"""Records by variant and seed."""
 
 
 def bench_of(recipe: Recipe, seed: int, folder: Path | None, epochs: int) -> tuple[Bench, Record]:
@@ -185,110 +140,6 @@ def train(given: argparse.Namespace) -> None:
             keep(given.out, [{**facts, "variant": FIT, "line": False, **fit}])
             done = time.perf_counter()
             print(f"seed {seed}, {title}: modes {ready - start:.0f} s, bridges {done - ready:.0f} s", flush=True)
-
-
-def table(records: Sequence[Record]) -> list[str]:
-    """The lines of the Markdown tables: one per level, then what each factor changes at every level."""
-    levels = _levels(records)
-    lines = [line for data, rows in levels.items() for line in _of_one(data, rows)]
-    pairs = [pair for pair in _pairs() if any(set(pair) <= rows.keys() for rows in levels.values())]
-    lines += ["### One factor at a time: difference in NLL", "", "| | " + " | ".join(levels) + " |"]
-    lines.append("|---|" + "---:|" * len(levels))
-    for one, other in pairs:
-        cells = [_apart(rows, one, other) for rows in levels.values()]
-        instead = next(part for part in other.split("; ") if part not in one.split("; "))
-        lines.append(f"| {one} minus {instead} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def confirm(records: Sequence[Record]) -> list[str]:
-    """The lines of a Markdown table: what the choice of `fit_bridge` is worth at every level, the best fit first."""
-    against = (*CHOICES, "DE-1", "DE-2")
-    lines = [
-        "| modes | right on training images | labels on | CutMix on | ACC % | NLL | "
-        + " | ".join(f"minus {name}" for name in against)
-        + " |",
-        "|---|" + "---:|" * (5 + len(against)),
-    ]
-    levels = _levels(records)
-    for data in sorted(levels, key=lambda data: -mean(f["train"]["accuracy"] for f in levels[data][FIT].values())):
-        rows = levels[data]
-        fits = rows[FIT]
-        picked = {seed: rows[fit["chosen"]][seed] for seed, fit in fits.items()}
-        choices = [fit["chosen"] for fit in fits.values()]
-        cells = [
-            data.split("; ")[1].removeprefix("modes: "),
-            f"{100 * mean(fit['train']['accuracy'] for fit in fits.values()):.1f} %",
-            f"{sum(name != FITTING for name in choices)} of {len(choices)}",
-            f"{sum(name != MIXUP for name in choices)} of {len(choices)}",
-            f"{100 * mean(record['test']['accuracy'] for record in picked.values()):.2f}",
-            f"{mean(record['test']['nll'] for record in picked.values()):.4f}",
-            *(_apart({**rows, "": picked}, "", name) for name in against),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
-
-
-def _levels(records: Sequence[Record]) -> dict[str, dict[str, dict[int, Record]]]:
-    levels: dict[str, dict[str, dict[int, Record]]] = {}
-    for record in records:
-        levels.setdefault(record["data"], {}).setdefault(record["variant"], {})[record["seed"]] = record
-    return levels
-
-
-def _of_one(data: str, rows: Rows) -> list[str]:
-    fits = list(rows[FIT].values())
-    kl = {split: mean(fit["kl"][split] for fit in fits) for split in fits[0]["kl"]}
-    losses = {name: mean(record["test"]["nll"] for record in row.values()) for name, row in rows.items() if name != FIT}
-    every = [accuracy for fit in fits for accuracy in fit["train_accuracies"]]
-    lines = [
-        f"### {data}",
-        "",
-        f"Seeds {', '.join(map(str, rows[FIT]))}. Mode 0 on plain training images: "
-        f"{100 * mean(fit['train']['accuracy'] for fit in fits):.1f} % right, NLL "
-        f"{mean(fit['train']['nll'] for fit in fits):.3f}; all modes {100 * mean(every):.1f} % "
-        f"({100 * min(every):.1f} to {100 * max(every):.1f}). Mean KL from the other modes to mode 0: on training "
-        "images "
-        + ", ".join(f"{split} {kl[split]:.3f}" for split in MIXING)
-        + f"; on validation images {kl['valid']:.3f}. In brackets 95 % t intervals over seeds.",
-        "",
-        f"| beside mode 0 | FLOPs | ACC % | NLL | way to DE-2 | NLL minus {BASELINE} |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for name, loss in losses.items():
-        row = rows[name].values()
-        share = way(losses["DE-1"], loss, losses["DE-2"])
-        cells = [
-            f"x{mean(record['flops'] for record in row):.2f}",
-            f"{100 * mean(record['test']['accuracy'] for record in row):.2f}",
-            f"{loss:.4f}",
-            "" if share is None else f"{100 * share:.0f} %",
-            "" if name == BASELINE else _apart(rows, name, BASELINE),
-        ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return [*lines, ""]
-
-
-def _pairs() -> list[tuple[str, str]]:
-    """Variants that differ in one factor, the second of which has that of the baseline."""
-    usual = BASELINE.split("; ")
-    pairs = []
-    for factor in (2, 1, 0):
-        for name in VARIANTS:
-            parts = name.split("; ")
-            other = "; ".join([*parts[:factor], usual[factor], *parts[factor + 1 :]])
-            if other != name and other in VARIANTS:
-                pairs.append((name, other))
-    return pairs
-
-
-def _apart(rows: Rows, one: str, other: str) -> str:
-    """The paired difference in NLL with its interval; empty if not measured."""
-    if one not in rows or other not in rows:
-        return ""
-    shared = [seed for seed in rows[one] if seed in rows[other]]
-    middle, low, high = interval([rows[one][s]["test"]["nll"] - rows[other][s]["test"]["nll"] for s in shared])
-    return f"{middle:+.4f} [{low:+.4f} to {high:+.4f}]" if len(shared) > 1 else f"{middle:+.4f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -273,7 +273,7 @@ SOURCES = (
     "docs/results.md",
     "docs/frontier.md",
     "docs/methods.md",
-    *(f"results/{name}/README.md" for name in ("cifar10-frn", "cifar10-bn")),
+    *(f"results/{name}/README.md" for name in ("cifar10-frn", "cifar10-bn", "cifar10-parts", "tin200-heads")),
 )
 PAIR = re.compile(r"(\d\d\.\d\d?)(?: % / | / | \| )0?(\.\d{3,4})")
 

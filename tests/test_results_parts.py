@@ -62,7 +62,11 @@ def test_the_summary_says_the_same():
 def test_the_page_on_networks_that_underfit(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     underfit = import_module("underfit")
-    digits = "\n".join(underfit.table(underfit.read(ROOT / "results" / "underfit-digits.json")))
+    records = {
+        name: underfit.read(ROOT / "results" / f"{name}.json") for name in ("underfit-digits", "underfit-digits-fresh")
+    }
+    chosen = underfit.confirm(records["underfit-digits-fresh"])
+    digits = "\n".join([*underfit.table(records["underfit-digits"]), *chosen])
     page = (ROOT / "docs" / "frontier.md").read_text()
     section = page.partition("## Networks that do not fit their training data\n")[2].partition("\n## ")[0]
     said = with_intervals(section)
@@ -70,5 +74,10 @@ def test_the_page_on_networks_that_underfit(monkeypatch):
     known = [digits, tables_of("tin200-heads"), tables_of("cifar10-parts"), page_of("cifar10-bn")]
     assert said <= set().union(*map(with_intervals, known))
     losses = re.findall(r"(?<=\| )(?:\*\*)?(\.\d{4})(?:\*\*)?(?= \|)", section)
-    assert len(losses) == 16
+    assert len(losses) == 16 + 8
     assert all(f"| 0{loss} |" in digits for loss in losses)
+    shares = re.findall(r"^\|[^|]+\| (\d+\.\d %) \| (\d)[^|]*\| (\.\d{4})", section, re.MULTILINE)
+    assert len(shares) == 8
+    for (right, labels, loss), line in zip(shares, chosen[2:], strict=True):
+        assert f"| {right} | {labels} of 8 |" in line
+        assert f"| 0{loss} |" in line

@@ -21,13 +21,18 @@ def underfit(monkeypatch):
     return import_module("underfit")
 
 
-def test_a_few_images(underfit, tmp_path):
+@pytest.fixture
+def baseline(underfit):
+    return import_module("frontier.underfit_variants").BASELINE
+
+
+def test_a_few_images(underfit, baseline, tmp_path):
     """Three variants on modes of one epoch: bodies within the FLOPs of the paper's, and what is recorded."""
     recipe = find_recipe("digits")
     data = replace(recipe.data, train=40, valid=30, test=30, batch_size=20)
     recipe = replace(recipe, data=data, mode=replace(recipe.mode, epochs=1), bridge=replace(recipe.bridge, epochs=1))
     bench, fit = underfit.bench_of(recipe, 5, None, 0)
-    names = ("3 others; wide block; CutMix 1", "3 others + labels; wide block; mixup 0.4", underfit.BASELINE)
+    names = ("3 others; wide block; CutMix 1", "3 others + labels; wide block; mixup 0.4", baseline)
     variants = {name: underfit.VARIANTS[name] for name in names}
     scene, plans = bench.scene, {name: v.parts[0] for name, v in variants.items()}
     planned = {name: import_module("frontier.variants").plan_part(part, scene) for name, part in plans.items()}
@@ -45,6 +50,7 @@ def test_a_few_images(underfit, tmp_path):
     assert [record["variant"] for record in records if not record["line"]] == [*names, underfit.FIT]
     assert set(fit["kl"]) == {*underfit.MIXING, "valid"}
     assert len({round(kl, 6) for kl in fit["kl"].values()}) == 4
+    assert fit["chosen"] in underfit.CHOICES
     assert underfit.table(records)[0] == "### few"
 
 
@@ -67,9 +73,9 @@ def test_fit_and_mixing(underfit):
     assert any(len(image.unique()) == 2 for image in cut)
 
 
-def test_the_table(underfit):
+def test_the_table(underfit, baseline):
     """Of made-up scores: ways, paired t intervals by hand, and one factor at a time."""
-    losses = {"DE-1": (0.40, 0.44), "DE-2": (0.30, 0.34), underfit.BASELINE: (0.38, 0.40)}
+    losses = {"DE-1": (0.40, 0.44), "DE-2": (0.30, 0.34), baseline: (0.38, 0.40)}
     losses |= {"3 others; paper body; CutMix 1": (0.35, 0.36), "labels; wide block; mixup 0.4": (0.5, 0.5)}
     facts = [{"data": "made up", "seed": seed, "line": False} for seed in (1, 2)]
     records = [
@@ -100,3 +106,44 @@ def test_the_records_are_complete(underfit):
     assert min(fits[kinds[0]]) > 0.99
     assert all(max(fits[kind]) < 0.95 for kind in kinds[1:4])
     assert fits[kinds[1]] == fits[kinds[5]]  # the same modes below both lengths of bridges
+
+
+def test_the_choice_of_fit_bridge(underfit):
+    """The variants that it chooses have the targets and the mixing that it says."""
+    names = [underfit.chosen(underfit.Fit(accuracy, 1000, 10)) for accuracy in (0.1, 0.6, 0.79, 0.8, 0.94, 0.95, 1.0)]
+    assert names == [underfit.FITTING, *[underfit.MIXUP] * 2, *[underfit.LABELS] * 2, *[underfit.FITTING] * 2]
+    parts = {name: underfit.VARIANTS[name].parts[0] for name in names}
+    assert {name: ("labels" in part.aim, part.regime.cutmix > 0) for name, part in parts.items()} == {
+        underfit.FITTING: (False, True),
+        underfit.LABELS: (True, True),
+        underfit.MIXUP: (True, False),
+    }
+    assert {part.design for part in parts.values()} == {"default"}
+
+
+def test_the_table_of_choices(underfit):
+    """Of made-up scores: on one seed of two the modes fit, so the mean is of two variants."""
+    losses = dict.fromkeys((*underfit.CHOICES, "DE-1", "DE-2"), (0.5, 0.6))
+    losses |= {underfit.FITTING: (0.30, 0.44), underfit.LABELS: (0.35, 0.40)}
+    facts = [{"data": "digits; modes: half; bridges: 35 epochs", "seed": seed, "line": False} for seed in (1, 2)]
+    records = [
+        {**facts[k], "variant": name, "test": {"nll": both[k], "accuracy": 0.9}}
+        for name, both in losses.items()
+        for k in (0, 1)
+    ]
+    choices = zip((1.0, 0.9), (underfit.FITTING, underfit.LABELS), strict=True)
+    fits = [{"train": {"accuracy": accuracy}, "chosen": name} for accuracy, name in choices]
+    records += [{**facts[k], "variant": underfit.FIT, **fits[k]} for k in (0, 1)]
+    cells = [cell.strip() for cell in underfit.confirm(records)[2].split("|")[1:-1]]
+    assert cells[:6] == ["half", "95.0 %", "1 of 2", "2 of 2", "90.00", "0.3500"]
+    assert cells[6].startswith("-0.0200 [")  # 0 and -.04 to FITTING
+    assert cells[7].startswith("-0.0250 [")  # -.05 and 0 to LABELS
+
+
+def test_the_fresh_records_are_complete(underfit):
+    records = underfit.read(BENCHMARKS.parent / "results" / "underfit-digits-fresh.json")
+    made = {(record["data"], record["variant"], record["seed"]) for record in records}
+    names = (*underfit.CHOICES, "DE-1", "DE-2", underfit.FIT)
+    kinds = [f"digits; modes: {level}; bridges: 35 epochs" for level in underfit.CONFIRMED]
+    assert {(kind, name, seed) for kind in kinds for name in names for seed in range(70, 78)} <= made
+    assert {kind for kind, _, _ in made} == set(kinds)
