@@ -15,8 +15,8 @@ from modebridge.bridges.build import READS, Kind, body_for, body_like, joined_sh
 from modebridge.bridges.designs import Design, check_design
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection import inspect
+from modebridge.inspection.flops import counting
 from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, check_tap, skeleton
-from modebridge.nets.flops import counting
 from modebridge.types import Inputs, Layout
 
 __all__ = ["ChosenBody", "choose_body", "listed_taps"]

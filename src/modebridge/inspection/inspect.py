@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from modebridge.batches import each, inputs_of, some_of
 from modebridge.errors import ModebridgeError, near
+from modebridge.inspection.flops import Shape, on_copy
 from modebridge.inspection.watch_forward import Watched, find_blocks, watch
-from modebridge.nets.flops import Shape, on_copy
 from modebridge.nets.resnet import ResNet
 from modebridge.types import Batch, Inputs, Layout
 
