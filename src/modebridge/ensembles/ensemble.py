@@ -15,10 +15,11 @@ from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.guards.asking import check_asked, check_logits, refusal, takes_tokens
+from modebridge.guards.predictor import Predictor
 from modebridge.guards.untouched import tracing
 from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import Mean, Predictor, Taps, average, call, check_mean, check_tap, probabilities_of, skeleton
+from modebridge.nets import Mean, Taps, average, call, check_mean, check_tap, probabilities_of, skeleton
 from modebridge.storage import Given, Parts, Storable, build_net, describe_net, fill, prefixed
 from modebridge.types import Batches, Inputs
 

@@ -3,6 +3,7 @@
 from modebridge.guards.alike import alike
 from modebridge.guards.cuda_graph import CudaGraph
 from modebridge.guards.narrow_convolutions import soundly
+from modebridge.guards.predictor import Predictor
 from modebridge.guards.untouched import tracing, untouched, version
 
-__all__ = ["CudaGraph", "alike", "soundly", "tracing", "untouched", "version"]
+__all__ = ["CudaGraph", "Predictor", "alike", "soundly", "tracing", "untouched", "version"]

@@ -3,7 +3,6 @@
 from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, initialise
 from modebridge.nets.functional import Tapped, call, logits_of, run, skeleton
 from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
-from modebridge.nets.predictor import Predictor
 from modebridge.nets.probabilities import (
     MEANS,
     Mean,
@@ -24,7 +23,6 @@ __all__ = [
     "FilterResponseNorm",
     "Mean",
     "Norm",
-    "Predictor",
     "ResNet",
     "ResNetSpec",
     "SameConv2d",
