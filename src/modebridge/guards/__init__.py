@@ -1,4 +1,4 @@
-"""Run third-party modules safely: inputs and state stay unchanged, and bugs of torch are avoided."""
+"""Run third-party modules safely: inputs and state stay unchanged, wrong tensors are refused, bugs of torch avoided."""
 
 from modebridge.guards.alike import alike
 from modebridge.guards.cuda_graph import CudaGraph
