@@ -20,7 +20,7 @@ from modebridge.guards.untouched import tracing
 from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import Mean, Taps, average, call, check_mean, check_tap, probabilities_of, skeleton
-from modebridge.storage import Given, Parts, Storable, build_net, describe_net, fill, prefixed
+from modebridge.storage import Given, Parts, Storable, describe_net, prefixed, restore_net
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgedEnsemble"]
@@ -130,16 +130,7 @@ class BridgedEnsemble(Storable, Predictor):
         """Rebuild the ensemble on the CPU; a custom network is passed by the user."""
         config, alone = parts.config, Given()
         modes = [Mode.from_parts(parts.part("mode", f"modes.{k}", {}), alone) for k in range(parts.count("modes"))]
-        if given.net is None and config["net"] is None:
-            raise ModebridgeError(
-                f"Expected net, because {config['class']} is a custom module of which only the weights are stored, but "
-                "got none; pass net=, a module of the same architecture."
-            )
-        net = skeleton(given.net if given.net is not None else build_net(config["net"], modes[0].state))
-        fill(net, modes[0].state, "the network")
-        own = {name: buffer.shape for name, buffer in net.named_buffers()}
-        constants = parts.below("constants")
-        fill(net, {name: tensor for name, tensor in constants.items() if own.get(name) == tensor.shape}, "the network")
+        net = restore_net(config, modes[0].state, parts.below("constants"), given)
         bridges = []
         members = [*(f"modes.{k}" for k in range(len(modes))), *(f"bridges.{k}" for k in range(len(config["bridges"])))]
         parts.check_all_used("temperature", "fitted", "constants", *members)
