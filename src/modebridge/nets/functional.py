@@ -108,11 +108,7 @@ class Tapped(nn.Module):
 
 def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping[str, Any] | None = None) -> Any:
     """The output of a module with other parameters and buffers, which torch swaps into the module during the call."""
-    with _one_at_a_time(net), soundly(net, state):
+    # Other threads wait, except in a compiled function: its parameters are arguments.
+    lock = nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())
+    with lock, soundly(net, state):
         return functional_call(net, (dict(state),), inputs, dict(by_name or {}), strict=False)
-
-
-def _one_at_a_time(net: nn.Module) -> AbstractContextManager[Any]:
-    """Locks a module whose parameters are swapped during a pass against other threads."""
-    # A compiled function needs no lock: its parameters are arguments.
-    return nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())
