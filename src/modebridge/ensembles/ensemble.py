@@ -189,12 +189,8 @@ class BridgedEnsemble(Storable, Predictor):
     @torch.no_grad()
     def calibrate(self, valid: Batches) -> Self:
         """Fit the temperature on held-out data (never on the test split) and return the ensemble."""
-        before = self.training
-        self.eval()
-        try:
-            pairs = [self._predict(item) for item in valid]
-        finally:
-            self.train(before)
+        self.train(self.training)  # the members go to evaluation mode, whatever was done to them
+        pairs = [self._predict(item) for item in valid]
         if not pairs:
             raise ModebridgeError(
                 "Expected valid to have batches to calibrate on, but got none; pass the validation split."
