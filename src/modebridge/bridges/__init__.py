@@ -4,7 +4,7 @@ from modebridge.bridges.bodies import Heads, ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import READS, Kind, body_for, body_like
-from modebridge.bridges.choose import ChosenBody, choose_body, listed_taps
+from modebridge.bridges.choose import ChosenBody, choose_body
 from modebridge.bridges.designs import DepthwiseBlock, Design, LowRankBlock
 from modebridge.bridges.loss import bridge_loss, complement_loss, kl_divergence, mix
 from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
@@ -53,7 +53,6 @@ __all__ = [
     "kl_divergence",
     "label_target",
     "last_blocks_tap",
-    "listed_taps",
     "mix",
     "mode_target",
     "with_labels",

@@ -97,11 +97,10 @@ class ResidualBody(nn.Module):
         self.pool = nn.AdaptiveAvgPool1d(1) if layout == "sequence" else nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(channels, classes)
         initialise(self, generator)
-        for layer in layers:
-            for part in layer.modules():
-                if isinstance(part, nn.Conv1d | nn.Conv2d) and part.groups > 1:
-                    # torch computes the fan-out of all groups together.
-                    part.weight.data.mul_(part.groups**0.5)
+        for part in self.layers.modules():
+            if isinstance(part, nn.Conv1d | nn.Conv2d) and part.groups > 1:
+                # torch computes the fan-out of all groups together.
+                part.weight.data.mul_(part.groups**0.5)
 
     def forward(self, *features: Tensor) -> Tensor:
         """Logits (B, K) from features, concatenated along channels in the given order."""
@@ -181,10 +180,8 @@ class VectorBody(nn.Module):
     def forward(self, *features: Tensor) -> Tensor:
         """Logits (B, K) from features, concatenated along channels in the given order."""
         x = self.join(*features)
-        if x.dim() == 4:
-            x = x.mean(dim=(2, 3))
-        elif x.dim() == 3:
-            x = x.mean(dim=2 if self.join.channels_first else 1)
+        if x.dim() > 2:
+            x = x.mean(dim=1 if self.join.layout == "tokens" else tuple(range(2, x.dim())))
         return self.head(self.act(self.hidden(x)))  # type: ignore[no-any-return]
 
 

@@ -12,8 +12,7 @@ from modebridge.bridges.build import Kind
 from modebridge.errors import ModebridgeError
 from modebridge.guards import untouched
 from modebridge.modes import Mode
-from modebridge.nets import skeleton
-from modebridge.storage import Given, Parts, Storable, describe, fill, rebuild
+from modebridge.storage import Given, Parts, Storable, describe, restore_body
 
 __all__ = ["Bridge"]
 
@@ -74,17 +73,7 @@ class Bridge(Storable, nn.Module):
     def from_parts(cls, parts: Parts, given: Given) -> Bridge:
         """Rebuild the bridge in evaluation mode; a custom body is passed by the user."""
         config = parts.config
-        if config["body"] is None:
-            body = skeleton(given.body(config["name"], config["class"]))
-        else:
-            body = rebuild(config["body"], parts.tensors)
-        fill(body, parts.tensors, f"the body of '{config['name']}'")
-        others = [name for name in body.state_dict() if name not in parts.tensors]
-        if others:  # they would keep what the body was built with
-            raise ModebridgeError(
-                f"Expected the body of '{config['name']}' to have the tensors of the stored weights, but it also has "
-                f"'{others[0]}'; pass the architecture that was saved."
-            )
+        body = restore_body(config, parts.tensors, given)
         heads = config["heads"]
         known = None if config["body"] is None else body.heads if isinstance(body, Heads) else 1
         if not isinstance(heads, int) or heads < 1 or known not in (None, heads):

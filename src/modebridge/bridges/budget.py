@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -14,14 +14,14 @@ from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.build import READS, WIDE, Kind, channels_of, layout_for
 from modebridge.bridges.designs import BLOCKS, Design, check_design
 from modebridge.errors import ModebridgeError
+from modebridge.inspection.flops import counting, zeros
 from modebridge.nets import BasicBlock, BottleneckBlock, Norm
-from modebridge.nets.flops import counting, zeros
 from modebridge.types import Layout
 
 __all__ = ["body_within"]
 
-Family: TypeAlias = Callable[[int, torch.Generator | None], nn.Module]
-"""Builds a body from a width and the random generator of the weights."""
+Family: TypeAlias = Callable[..., nn.Module]
+"""Builds a body from a width and `generator`, the random generator of the weights."""
 
 STEP = 8
 """Larger widths are multiples of it; it is the smallest width of bodies with blocks."""
@@ -75,7 +75,7 @@ def body_within(
 
     def cost(family: Family, width: int) -> float:
         with torch.device("meta"):  # nothing is drawn, computed or stored
-            body = family(width, None).eval()
+            body = family(width).eval()
         with torch.no_grad(), counting() as counted:
             body(*zeros(body, *reads))
         return counted()
@@ -85,7 +85,7 @@ def body_within(
         least = cost(family, narrowest)
         if least <= flops:
             width, counted = _widest(partial(cost, family), narrowest, least, flops)
-            return family(width, None if seed is None else torch.Generator().manual_seed(seed)), counted
+            return family(width, generator=None if seed is None else torch.Generator().manual_seed(seed)), counted
     got = f"{flops:,.0f} multiply-adds" if not base else f"{flops / base:.2g} of the base's FLOPs"
     smallest = f"{least:,.0f}" if not base else _rounded_up(least / base)
     bridge = "bridge" if design in ("plain", "auto") else f"{design} bridge"
@@ -106,10 +106,11 @@ def _families(
     check_design(design, shape, places)
     if layout == "tokens" and shape[0] > 1:
         for blocks in (2, 1):
-            yield partial(_tokens, inputs, classes, blocks), STEP
+            yield partial(TokenBody, inputs, classes=classes, blocks=blocks), STEP
     elif places:
         # On wide maps plain blocks spend the whole budget on their first layer: squeeze first, as ResNet-50 does.
         block = BLOCKS.get(design, BottleneckBlock if channels >= 2 * WIDE else BasicBlock)
+        residual = partial(_residual, inputs, classes=classes, block=block, norm=norm, layout=layout)
         # On small maps, wide blocks at half the size beat fewer and narrower ones (digits, docs/frontier.md).
         strides = (2,) if min(sides) >= LARGE else (1, 2) if min(sides) >= SMALL else (1,)
         alone = design in ("shallow", "auto")
@@ -118,31 +119,13 @@ def _families(
                 # One block at full size only if it can be wide; the last stride takes what fits.
                 wide = alone and stride < strides[-1]
                 least = STEP * math.ceil(NARROW * channels / STEP) if wide else STEP
-                yield partial(_residual, inputs, classes, [stride, 1, 1][:blocks], block, norm, layout), least
+                yield partial(residual, [stride, 1, 1][:blocks]), least
     if design in ("plain", "auto"):
-        yield partial(_vector, inputs, classes, layout), 1
+        yield partial(VectorBody, inputs, classes=classes, layout=layout), 1
 
 
-def _tokens(inputs: int, classes: int, blocks: int, width: int, generator: torch.Generator | None) -> nn.Module:
-    return TokenBody(inputs, width, classes, blocks=blocks, generator=generator)
-
-
-def _residual(
-    inputs: int,
-    classes: int,
-    strides: Sequence[int],
-    block: type[nn.Module],
-    norm: Norm,
-    layout: Layout,
-    width: int,
-    generator: torch.Generator | None,
-) -> nn.Module:
-    blocks = [(width, stride) for stride in strides]
-    return ResidualBody(inputs, blocks, classes, block=block, norm=norm, layout=layout, generator=generator)
-
-
-def _vector(inputs: int, classes: int, layout: Layout, width: int, generator: torch.Generator | None) -> nn.Module:
-    return VectorBody(inputs, width, classes, generator, layout=layout)
+def _residual(inputs: int, strides: Sequence[int], width: int, **options: Any) -> nn.Module:
+    return ResidualBody(inputs, [(width, stride) for stride in strides], **options)
 
 
 def _widest(cost: Callable[[int], float], narrowest: int, counted: float, flops: float) -> tuple[int, float]:

@@ -49,13 +49,12 @@ def body_like(
     last_blocks_tap(spec, blocks)
     if kind not in READS:
         raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'.")
-    if not slim > 0 or any(int(planes / slim) < 1 for planes, _ in spec.blocks()[-blocks:]):
+    before, last = spec.blocks()[:-blocks], spec.blocks()[-blocks:]
+    if not slim > 0 or any(int(planes / slim) < 1 for planes, _ in last):
         raise ModebridgeError(f"Expected slim to leave at least one channel, but got {slim}; 1 is medium, 2 small.")
     base = spec.block_type()
-    before = spec.blocks()[: spec.depth - blocks]
     inputs = before[-1][0] * base.expansion if before else spec.stem[0]
-    last = [(int(planes / slim), stride) for planes, stride in spec.blocks()[-blocks:]]
-    block, last = redesigned(design, base, last)
+    block, last = redesigned(design, base, [(int(planes / slim), stride) for planes, stride in last])
     return ResidualBody(
         inputs * READS[kind],
         last,

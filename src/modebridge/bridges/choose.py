@@ -14,12 +14,12 @@ from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import READS, Kind, body_for, body_like, joined_shape
 from modebridge.bridges.designs import Design, check_design
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.inspection import inspect
-from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, check_tap, skeleton
-from modebridge.nets.flops import counting
-from modebridge.types import Inputs, Layout
+from modebridge.inspection import taps_to_read
+from modebridge.inspection.flops import counting
+from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, skeleton
+from modebridge.types import Inputs
 
-__all__ = ["ChosenBody", "choose_body", "listed_taps"]
+__all__ = ["ChosenBody", "choose_body"]
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,13 @@ def choose_body(
         name: name of the bridge in errors.
         seed: seed of the weights.
     """
-    _check_budget(budget)
+    if budget is not None and not 0 < budget <= 1:
+        raise ModebridgeError(
+            f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget}; 0.05 is 5 %."
+        )
     check_design(design)
     first = each(lambda tensor: tensor[:1], images)
-    taps, layout = _taps(net, tap, first)
+    taps, layout = taps_to_read(net, tap, first)
     tapped = Tapped(net, taps)
     with torch.no_grad(), counting() as counted:
         logits, features = tapped(first) if state is None else tapped.run(tapped.state_of(state), first)
@@ -109,39 +112,6 @@ def choose_body(
             f"but got {flops:,.0f}; use a smaller body or a larger budget."
         )
     return ChosenBody(body, tuple(taps), flops, base_flops)
-
-
-def listed_taps(tap: str | Sequence[str] | None) -> list[str]:
-    """The taps as a list; empty if they are to be chosen."""
-    taps = [tap] if isinstance(tap, str) else tap or []
-    if not isinstance(taps, Sequence) or len(set(taps)) < len(taps) or not all(isinstance(name, str) for name in taps):
-        raise ModebridgeError(f"Expected tap to be a name or a list of different names, but got {tap}; see inspect.")
-    return list(taps)
-
-
-def _check_budget(budget: float | None) -> None:
-    if budget is not None and not 0 < budget <= 1:
-        raise ModebridgeError(
-            f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget}; 0.05 is 5 %."
-        )
-
-
-def _taps(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs) -> tuple[list[str], Layout | None]:
-    """The taps, given or chosen, and the layout of their features, if known."""
-    taps = listed_taps(tap)
-    for name in taps:
-        check_tap(net, name)
-    if isinstance(net, ResNet) and (taps or net.paper_tap):
-        return taps or [str(net.paper_tap)], None  # our networks need no inspection, and recipes plan many bridges
-    inspected = inspect(net, images)
-    taps = taps or [inspected.chosen.name]
-    layouts = {known.name: known.layout for known in inspected.taps}
-    if len({layouts.get(name) for name in taps}) > 1:
-        raise ModebridgeError(
-            f"Expected the taps of a bridge to have features of one layout, but got {[layouts.get(n) for n in taps]}; "
-            "choose others."
-        )
-    return taps, layouts.get(taps[0])
 
 
 @torch.no_grad()

@@ -63,11 +63,6 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         super().__init__(mixup, cutmix)
         self._bridges = dict(bridges)
         self._targets = dict(targets)
-        for name, bridge in bridges.items():
-            alike = (key for key in self._programs if targets[key].beside == targets[name].beside)
-            twin = next((key for key in alike if _serves(bridges[key], bridge, shares)), None)
-            self._programs[name] = self._programs[twin] if twin else _program(synced(skeleton(bridge, training=True)))
-            self._measures[name] = self._measures[twin] if twin else _program(skeleton(bridge))
         known: dict[str, Mode] = {mode.id: mode for mode in modes}
         for name, bridge in bridges.items():
             for tap in bridge.taps:
@@ -83,6 +78,12 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
                         f"Expected bridge '{name}' to read one of the {len(modes)} modes given, but it reads a mode "
                         f"{source[:8]} that is not among them; {near(source[:8], [m.id[:8] for m in modes])}"
                     )
+            # For the same program, only the number of features, the loss and the body must match.
+            kind = len(bridge.places), targets[name].beside
+            alike = (key for key in self._programs if (len(bridges[key].places), targets[key].beside) == kind)
+            twin = next((key for key in alike if shares(bridges[key].body, bridge.body)), None)
+            self._programs[name] = self._programs[twin] if twin else _program(synced(skeleton(bridge, training=True)))
+            self._measures[name] = self._measures[twin] if twin else _program(skeleton(bridge))
         # Run only the networks that are needed: targets, and modes whose features are read.
         read = {source for bridge in bridges.values() for source in bridge.reads}
         predicted = {mode.id: mode for target in targets.values() for mode in target.modes}
@@ -138,11 +139,6 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
             assert isinstance(filled, Bridge)
             trained[name] = filled
         return trained
-
-
-def _serves(a: Bridge, b: Bridge, shares: Callable[[nn.Module, nn.Module], bool]) -> bool:
-    """Whether the program of one bridge works for another; only the number of features and the body matter."""
-    return len(a.places) == len(b.places) and shares(a.body, b.body)
 
 
 def _program(body: nn.Module) -> Program:

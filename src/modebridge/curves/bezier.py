@@ -45,8 +45,5 @@ class BezierCurve(Curve):
         """The straight segment, with pins spaced evenly on it (a single pin is the midpoint)."""
         if pins < 0:
             raise ModebridgeError(f"Expected pins to be at least 0, but got {pins}; 1 gives the paper's curve.")
-        steps = [k / (pins + 1) for k in range(1, pins + 1)]
-        trees.check_same([start.params, end.params], "the two modes of a curve")
-        ends = [start.params, end.params]
-        same = trees.common(ends)
-        return cls(start, end, tuple({**trees.combine([1 - s, s], ends), **trees.clone(same)} for s in steps))
+        straight = cls(start, end, ())
+        return straight.with_pins([trees.clone(straight.settled(k / (pins + 1))) for k in range(1, pins + 1)])

@@ -138,20 +138,17 @@ class CurveObjective(Objective[C]):
         """The pins, named by number; the ends and all untrained parameters are frozen."""
         controls = self._curve.controls
         learns = self._curve.start.params if self._trainable is None else self._trainable
-        params: dict[str, Tensor] = {}
-        frozen: dict[str, Tensor] = {}
-        for key, tree in zip(self._keys, controls, strict=True):
-            for name, tensor in tree.items():
-                pin = key not in ("start", "end") and name in learns
-                (params if pin else frozen)[f"{key}:{name}"] = tensor
+        pairs = zip(self._keys, controls, strict=True)
+        every = {f"{key}:{name}": tensor for key, tree in pairs for name, tensor in tree.items()}
         for name, tensor in trees.common(controls).items():
             if name not in learns:
                 # Stored once and never averaged: rounding would make it depend on r.
                 for key in self._keys:
-                    del frozen[f"{key}:{name}"]
-                frozen[f"{SHARED}:{name}"] = tensor
+                    del every[f"{key}:{name}"]
+                every[f"{SHARED}:{name}"] = tensor
+        pins = {f"{key}:{name}" for key in self._keys[1:-1] for name in learns}
         # Scratch buffers for the forward pass: statistics during training are not used.
-        return {MEMBER: State(params, self._curve.start.buffers, frozen)}
+        return {MEMBER: State.split(every, self._curve.start.buffers, pins)}
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """One r for the whole batch."""

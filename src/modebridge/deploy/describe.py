@@ -21,9 +21,9 @@ from modebridge.deploy.inputs import InputSpec, specs_of
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.evaluate.cost import Cost, combination_cost, feature_shapes
+from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode
 from modebridge.nets import call
-from modebridge.nets.flops import FAILED
 from modebridge.types import Inputs
 
 __all__ = ["describe"]

@@ -15,8 +15,8 @@ from modebridge.deploy.elastic_answer import Place, heads_of
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import BridgedEnsemble, Mean, average, probabilities_of, scale
-from modebridge.guards import untouched
-from modebridge.nets import Predictor, Taps, call, skeleton
+from modebridge.guards import Predictor, untouched
+from modebridge.nets import Taps, call, skeleton
 from modebridge.types import Inputs
 
 __all__ = ["BasePart", "OneModule", "Positional"]

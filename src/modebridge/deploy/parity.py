@@ -14,7 +14,7 @@ from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import Array, Arrays, arrays_of
 from modebridge.deploy.thresholds import gated
 from modebridge.ensembles import BridgedEnsemble, Mean, scale
-from modebridge.nets.flops import FAILED
+from modebridge.inspection.flops import FAILED
 from modebridge.types import Inputs
 
 __all__ = ["Ask", "expected", "largest_difference", "probe"]

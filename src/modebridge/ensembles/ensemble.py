@@ -15,11 +15,12 @@ from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.guards.asking import check_asked, check_logits, refusal, takes_tokens
+from modebridge.guards.predictor import Predictor
 from modebridge.guards.untouched import tracing
+from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import Mean, Predictor, Taps, average, call, check_mean, check_tap, probabilities_of, skeleton
-from modebridge.nets.flops import FAILED
-from modebridge.storage import Given, Parts, Storable, build_net, describe_net, fill, prefixed
+from modebridge.nets import Mean, Taps, average, call, check_mean, check_tap, probabilities_of, skeleton
+from modebridge.storage import Given, Parts, Storable, describe_net, prefixed, restore_net
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgedEnsemble"]
@@ -129,16 +130,7 @@ class BridgedEnsemble(Storable, Predictor):
         """Rebuild the ensemble on the CPU; a custom network is passed by the user."""
         config, alone = parts.config, Given()
         modes = [Mode.from_parts(parts.part("mode", f"modes.{k}", {}), alone) for k in range(parts.count("modes"))]
-        if given.net is None and config["net"] is None:
-            raise ModebridgeError(
-                f"Expected net, because {config['class']} is a custom module of which only the weights are stored, but "
-                "got none; pass net=, a module of the same architecture."
-            )
-        net = skeleton(given.net if given.net is not None else build_net(config["net"], modes[0].state))
-        fill(net, modes[0].state, "the network")
-        own = {name: buffer.shape for name, buffer in net.named_buffers()}
-        constants = parts.below("constants")
-        fill(net, {name: tensor for name, tensor in constants.items() if own.get(name) == tensor.shape}, "the network")
+        net = restore_net(config, modes[0].state, parts.below("constants"), given)
         bridges = []
         members = [*(f"modes.{k}" for k in range(len(modes))), *(f"bridges.{k}" for k in range(len(config["bridges"])))]
         parts.check_all_used("temperature", "fitted", "constants", *members)
@@ -197,12 +189,8 @@ class BridgedEnsemble(Storable, Predictor):
     @torch.no_grad()
     def calibrate(self, valid: Batches) -> Self:
         """Fit the temperature on held-out data (never on the test split) and return the ensemble."""
-        before = self.training
-        self.eval()
-        try:
-            pairs = [self._predict(item) for item in valid]
-        finally:
-            self.train(before)
+        self.train(self.training)  # the members go to evaluation mode, whatever was done to them
+        pairs = [self._predict(item) for item in valid]
         if not pairs:
             raise ModebridgeError(
                 "Expected valid to have batches to calibrate on, but got none; pass the validation split."

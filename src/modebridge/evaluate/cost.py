@@ -13,8 +13,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from modebridge.bridges import Bridge
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
+from modebridge.inspection.flops import counting, examples, feature_shapes, invoke, on_copy
 from modebridge.nets import FilterResponseNorm
-from modebridge.nets.flops import Shape, counting, examples, feature_shapes, invoke, on_copy
 from modebridge.types import Inputs
 
 __all__ = ["Cost", "CostConvention", "combination_cost", "cost", "feature_shapes", "module_cost"]
@@ -91,13 +91,10 @@ def combination_cost(
             _check_frn(module, needed=module is base)
     unit = module_cost(base, image, convention=convention)
     # The same body at the same shapes is counted once: tables use one bridge many times.
-    known: dict[tuple[int, tuple[Shape, ...]], Cost] = {}
-    parts: list[Cost] = []
-    for body, features in bridges:
-        key = (id(body), tuple(tuple(shape) for shape in features))
-        if key not in known:
-            known[key] = module_cost(body, *features, convention=convention)
-        parts.append(known[key])
+    keys = [(id(body), tuple(map(tuple, features))) for body, features in bridges]
+    different = dict(zip(keys, bridges, strict=True)).items()
+    known = {key: module_cost(body, *features, convention=convention) for key, (body, features) in different}
+    parts = [known[key] for key in keys]
     if convention == "paper":
         shares = [_ratio(_rounded(part.params), _rounded(3 * unit.params)) for part in parts]
     else:

@@ -13,8 +13,8 @@ from modebridge.bridges import Design, body_for, body_like, body_within
 from modebridge.bridges.designs import check_design
 from modebridge.errors import ModebridgeError
 from modebridge.inspection import Inspection, Tap
+from modebridge.inspection.flops import counting, zeros
 from modebridge.nets import FilterResponseNorm, Norm, ResNet
-from modebridge.nets.flops import counting, zeros
 from modebridge.types import Batch, Inputs, Layout
 
 __all__ = ["inspect"]

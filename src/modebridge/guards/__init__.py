@@ -1,8 +1,9 @@
-"""Run third-party modules safely: inputs and state stay unchanged, and bugs of torch are avoided."""
+"""Run third-party modules safely: inputs and state stay unchanged, wrong tensors are refused, bugs of torch avoided."""
 
 from modebridge.guards.alike import alike
 from modebridge.guards.cuda_graph import CudaGraph
 from modebridge.guards.narrow_convolutions import soundly
+from modebridge.guards.predictor import Predictor
 from modebridge.guards.untouched import tracing, untouched, version
 
-__all__ = ["CudaGraph", "alike", "soundly", "tracing", "untouched", "version"]
+__all__ = ["CudaGraph", "Predictor", "alike", "soundly", "tracing", "untouched", "version"]

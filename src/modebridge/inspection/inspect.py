@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from modebridge.batches import each, inputs_of, some_of
 from modebridge.errors import ModebridgeError, near
+from modebridge.inspection.flops import Shape, on_copy
 from modebridge.inspection.watch_forward import Watched, find_blocks, watch
-from modebridge.nets.flops import Shape, on_copy
 from modebridge.nets.resnet import ResNet
+from modebridge.nets.taps import check_tap
 from modebridge.types import Batch, Inputs, Layout
 
-__all__ = ["Inspection", "Tap", "inspect"]
+__all__ = ["Inspection", "Tap", "inspect", "listed_taps", "taps_to_read"]
 
 
 BEST = 0.8
@@ -173,6 +174,32 @@ def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
         taps.append(Tap(name, shape, _layout(seen.output, first), before, 1 - before, name in blocks, inner))
     preferred = net.paper_tap if isinstance(net, ResNet) else None
     return Inspection(type(net).__name__, tuple(taps), refused, first.flops, first.logits.shape[1], preferred)
+
+
+def taps_to_read(net: nn.Module, tap: str | Sequence[str] | None, images: Inputs) -> tuple[list[str], Layout | None]:
+    """The taps that a bridge reads, given or chosen, and the layout of their features, if known."""
+    taps = listed_taps(net, tap)
+    if isinstance(net, ResNet) and (taps or net.paper_tap):
+        return taps or [str(net.paper_tap)], None  # our networks need no inspection, and recipes plan many bridges
+    inspected = inspect(net, images)
+    taps = taps or [inspected.chosen.name]
+    layouts = {known.name: known.layout for known in inspected.taps}
+    if len({layouts.get(name) for name in taps}) > 1:
+        raise ModebridgeError(
+            f"Expected the taps of a bridge to have features of one layout, but got {[layouts.get(n) for n in taps]}; "
+            "choose others."
+        )
+    return taps, layouts.get(taps[0])
+
+
+def listed_taps(net: nn.Module, tap: str | Sequence[str] | None) -> list[str]:
+    """Given taps of a network as a list; empty if they are to be chosen."""
+    taps = [tap] if isinstance(tap, str) else tap or []
+    if not isinstance(taps, Sequence) or len(set(taps)) < len(taps) or not all(isinstance(name, str) for name in taps):
+        raise ModebridgeError(f"Expected tap to be a name or a list of different names, but got {tap}; see inspect.")
+    for name in taps:
+        check_tap(net, name)
+    return list(taps)
 
 
 def _reason(name: str, first: Watched, second: Watched) -> str | None:

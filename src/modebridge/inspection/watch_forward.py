@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from modebridge.errors import ModebridgeError
-from modebridge.nets.flops import Shape, counting
+from modebridge.guards.outputs import feature_of
+from modebridge.inspection.flops import Shape, counting
 from modebridge.nets.functional import call
-from modebridge.nets.taps import feature_of
 from modebridge.types import Inputs
 
 __all__ = ["Seen", "Watched", "find_blocks", "watch"]

@@ -1,7 +1,7 @@
 """Step 1: a mode is one trained point in parameter space."""
 
 from modebridge.modes.fresh import fresh_mode, fresh_weights
-from modebridge.modes.mode import Mode, check_modes, tensors_of, unusual
+from modebridge.modes.mode import Mode, check_modes, tensors_of
 from modebridge.modes.objective import ModeObjective, error_rate
 from modebridge.modes.statistics import Refresh, check_statistics, has_statistics, refresh_statistics
 
@@ -17,5 +17,4 @@ __all__ = [
     "has_statistics",
     "refresh_statistics",
     "tensors_of",
-    "unusual",
 ]

@@ -12,11 +12,12 @@ from torch.nn.parameter import is_lazy
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
+from modebridge.guards.weights import check_weights
 from modebridge.nets import skeleton
 from modebridge.storage import Given, Parts, Storable, prefixed
 from modebridge.types import Params
 
-__all__ = ["Mode", "check_modes", "tensors_of", "unusual"]
+__all__ = ["Mode", "check_modes", "tensors_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,7 @@ class Mode(Storable):
         net_params, net_buffers, aliases = tensors_of(net)
         saved = {name: tensor for name, tensor in state.items() if name not in aliases and isinstance(tensor, Tensor)}
         for name, tensor in saved.items():
-            _check_numbers(name, tensor, net_params.get(name, net_buffers.get(name)))
+            check_weights(name, tensor, net_params.get(name, net_buffers.get(name)))
         trees.check_same(
             [{**net_params, **net_buffers}, saved], f"the checkpoint and {type(net).__name__}", types=False
         )
@@ -108,43 +109,6 @@ class Mode(Storable):
         """Raise an error if names or shapes of this mode do not match the network."""
         params, buffers, _ = tensors_of(net)
         trees.check_same([{**params, **buffers}, self.state], f"the mode and {type(net).__name__}")
-
-
-def unusual(tensor: Tensor) -> str | None:
-    """Describe a tensor that is not a plain dense one; None for a plain one.
-
-    >>> unusual(torch.eye(2).to_sparse()), unusual(torch.eye(2))
-    ('a sparse tensor', None)
-    """
-    if tensor.is_nested:
-        return "a nested tensor"
-    if tensor.is_quantized:
-        return "a quantized tensor"
-    if tensor.layout != torch.strided:
-        return "a sparse tensor" if "sparse" in str(tensor.layout) else f"a tensor of layout {tensor.layout}"
-    if tensor.device.type == "meta":
-        return "a tensor without values (on the meta device)"
-    return None
-
-
-def _check_numbers(name: str, saved: Tensor, expected: Tensor | None) -> None:
-    """Raise an error for a tensor that `copy_` cannot read, or would turn into wrong weights."""
-    got, fix = unusual(saved), "save plain dense tensors, with tensor.to_dense() or tensor.dequantize()"
-    if got is None and expected is not None and expected.shape == saved.shape:
-        if expected.is_floating_point() and not saved.is_floating_point():
-            got, fix = f"{saved.dtype}", f"use the weights as they were trained, such as {expected.dtype}"
-        elif saved.is_complex() and not expected.is_complex():
-            got, fix = f"{saved.dtype}", f"save it as {expected.dtype}"
-        elif _is_expanded(saved) and not _is_expanded(expected):
-            got = f"{tuple(saved.shape)} stored in {saved.untyped_storage().nbytes()} bytes"
-            fix = "save a tensor that stores all its values, with tensor.contiguous()"
-    if got is not None:
-        raise ModebridgeError(f"Expected '{name}' to be a tensor of weights, but got {got}; {fix}.")
-
-
-def _is_expanded(tensor: Tensor) -> bool:
-    """Whether a tensor repeats some of its stored values, as `expand` does."""
-    return tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
 
 
 def _like(expected: Tensor, saved: Tensor) -> Tensor:

@@ -39,22 +39,19 @@ def check_statistics(net: nn.Module, start: Params, end: Params) -> None:
         start: buffers of one end.
         end: buffers of the other end.
     """
-    known: set[str] = set()
-    for name, module in net.named_modules():
+    modules = dict(net.named_modules())
+    for name, module in modules.items():
         if isinstance(module, _BatchNorm) and not module.track_running_stats:
             raise ModebridgeError(
                 f"Expected batch norm to keep running statistics, but '{name}' has track_running_stats=False: its "
                 "output for an image depends on the others in the batch, and so would a bridge's target; turn it on."
             )
-        if isinstance(module, _NormBase):
-            known |= {f"{name}.{buffer}" for buffer, _ in module.named_buffers(recurse=False)}
-    modules = dict(net.named_modules())
     for name, tensor in start.items():
-        if name not in known and tensor.is_floating_point() and not torch.equal(tensor, end[name]):
-            owner = name.rpartition(".")[0]
+        owner = modules.get(name.rpartition(".")[0], net)
+        if not isinstance(owner, _NormBase) and tensor.is_floating_point() and not torch.equal(tensor, end[name]):
             raise ModebridgeError(
                 f"Expected buffers to be batch norm's or equal at both ends, but '{name}' of "
-                f"{type(modules.get(owner, net)).__name__} differs, and how it depends on the parameters is unknown; "
+                f"{type(owner).__name__} differs, and how it depends on the parameters is unknown; "
                 "fold that layer into the weights, or use one without such a buffer."
             )
 

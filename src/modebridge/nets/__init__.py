@@ -1,9 +1,9 @@
 """The paper's networks, and functions to run any network with given parameters. Independent of curves."""
 
+from modebridge.guards.outputs import logits_of
 from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, initialise
-from modebridge.nets.functional import Tapped, call, logits_of, run, skeleton
+from modebridge.nets.functional import Tapped, call, run, skeleton
 from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
-from modebridge.nets.predictor import Predictor
 from modebridge.nets.probabilities import (
     MEANS,
     Mean,
@@ -14,7 +14,7 @@ from modebridge.nets.probabilities import (
     probabilities_of,
 )
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
-from modebridge.nets.taps import Taps, check_tap, feature_of, tap_names
+from modebridge.nets.taps import Taps, check_tap, tap_names
 
 __all__ = [
     "MEANS",
@@ -24,7 +24,6 @@ __all__ = [
     "FilterResponseNorm",
     "Mean",
     "Norm",
-    "Predictor",
     "ResNet",
     "ResNetSpec",
     "SameConv2d",
@@ -34,7 +33,6 @@ __all__ = [
     "call",
     "check_mean",
     "check_tap",
-    "feature_of",
     "initialise",
     "last_blocks_tap",
     "logarithmic_mean",

@@ -14,19 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from modebridge.errors import ModebridgeError
 from modebridge.guards.narrow_convolutions import soundly
+from modebridge.guards.outputs import logits_of
 from modebridge.guards.untouched import tracing, untouched
 from modebridge.nets.taps import Taps, without_taps
 from modebridge.types import Inputs, Params
 
-__all__ = [
-    "Tapped",
-    "call",
-    "logits_of",
-    "run",
-    "skeleton",
-]
+__all__ = ["Tapped", "call", "run", "skeleton"]
 
 _LOCKS: MutableMapping[nn.Module, AbstractContextManager[Any]] = WeakKeyDictionary()
 """One lock per module, held while it runs with other parameters."""
@@ -76,34 +70,6 @@ def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Ten
     return logits_of(untouched(net, at, *inputs), training=net.training)
 
 
-def logits_of(output: object, *, training: bool = False) -> Tensor:
-    """The logits from a network's output: a tensor, or an object or dict that holds `logits`.
-
-    Hugging Face models return objects. In training mode, torchvision's Inception returns one too, and other networks
-    a tuple: the logits, then those of auxiliary heads, which are ignored.
-
-    Args:
-        output: the network's output.
-        training: whether the network is in training mode; tuples are accepted only then.
-
-    >>> logits_of({"logits": torch.ones(1, 2), "hidden_states": None})
-    tensor([[1., 1.]])
-    """
-    logits = output
-    if isinstance(output, Mapping):
-        logits = output.get("logits")
-    elif not isinstance(output, Tensor):
-        logits = getattr(output, "logits", None)
-        if logits is None and training and isinstance(output, tuple | list) and output:
-            logits = output[0]
-    if not isinstance(logits, Tensor):
-        raise ModebridgeError(
-            f"Expected the network's output to be a tensor or to hold one as 'logits', but got "
-            f"{type(output).__name__}; wrap the network in a module that returns its logits."
-        )
-    return logits
-
-
 class Tapped(nn.Module):
     """A network that returns its logits and the features at fixed taps, with any weights; it can be compiled.
 
@@ -142,11 +108,7 @@ class Tapped(nn.Module):
 
 def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping[str, Any] | None = None) -> Any:
     """The output of a module with other parameters and buffers, which torch swaps into the module during the call."""
-    with _one_at_a_time(net), soundly(net, state):
+    # Other threads wait, except in a compiled function: its parameters are arguments.
+    lock = nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())
+    with lock, soundly(net, state):
         return functional_call(net, (dict(state),), inputs, dict(by_name or {}), strict=False)
-
-
-def _one_at_a_time(net: nn.Module) -> AbstractContextManager[Any]:
-    """Locks a module whose parameters are swapped during a pass against other threads."""
-    # A compiled function needs no lock: its parameters are arguments.
-    return nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())

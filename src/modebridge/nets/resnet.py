@@ -146,6 +146,20 @@ _CIFAR = ResNetSpec(
     std=(0.2, 0.2, 0.2),
 )
 
+_TINY = ResNetSpec(
+    image=(3, 64, 64),
+    classes=200,
+    stages=(3, 4, 6, 3),
+    widths=(64, 128, 256, 512),
+    stem=(64, 3, 1),
+    pool=False,
+    block="basic",
+    bias=False,
+    padding="half",
+    mean=(0.4802, 0.4481, 0.3976),
+    std=(0.2770, 0.2691, 0.2822),
+)
+
 SPECS: dict[str, ResNetSpec] = {
     "cifar10": _CIFAR,
     "cifar100": replace(
@@ -155,46 +169,19 @@ SPECS: dict[str, ResNetSpec] = {
         mean=(0.5072, 0.4866, 0.4410),
         std=(0.2673, 0.2564, 0.2760),
     ),
-    "tin200": ResNetSpec(
-        image=(3, 64, 64),
-        classes=200,
-        stages=(3, 4, 6, 3),
-        widths=(64, 128, 256, 512),
-        stem=(64, 3, 1),
-        pool=False,
-        block="basic",
-        bias=False,
-        padding="half",
-        mean=(0.4802, 0.4481, 0.3976),
-        std=(0.2770, 0.2691, 0.2822),
-    ),
-    "in1k": ResNetSpec(
+    "tin200": _TINY,
+    "in1k": replace(
+        _TINY,
         image=(3, 224, 224),
         classes=1000,
-        stages=(3, 4, 6, 3),
-        widths=(64, 128, 256, 512),
         stem=(64, 7, 2),
         pool=True,
         block="bottleneck",
-        bias=False,
-        padding="half",
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
     ),
     # Ours, for the demo: wide enough for low-loss curves, small enough for two CPU cores.
-    "digits": ResNetSpec(
-        image=(1, 8, 8),
-        classes=10,
-        stages=(1, 1, 3),
-        widths=(16, 32, 64),
-        stem=(16, 3, 1),
-        pool=False,
-        block="basic",
-        bias=True,
-        padding="same",
-        mean=(0.3,),
-        std=(0.4,),
-    ),
+    "digits": replace(_CIFAR, image=(1, 8, 8), stages=(1, 1, 3), widths=(16, 32, 64), mean=(0.3,), std=(0.4,)),
 }
 """Network spec per data set: the paper's four, and a small one for 8x8 digits."""
 

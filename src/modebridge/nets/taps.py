@@ -9,9 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError, near
+from modebridge.guards.outputs import feature_of
 from modebridge.guards.untouched import tracing, version
 
-__all__ = ["Taps", "check_tap", "feature_of", "tap_names", "without_taps"]
+__all__ = ["Taps", "check_tap", "tap_names", "without_taps"]
 
 
 class Taps:
@@ -38,46 +39,33 @@ class Taps:
         Args:
             forward: runs the network once, on the calling thread.
         """
-        before = self._by_thread.readings
-        readings: dict[str, _Reading] = {}
+        outer = self._by_thread.readings
+        readings: dict[str, tuple[Tensor, int]] = {}
         self._by_thread.readings = readings
         try:
             logits = forward()
         finally:
-            self._by_thread.readings = before
+            self._by_thread.readings = outer
         for tap in self._names:
             if tap not in readings:
                 raise ModebridgeError(
                     f"Expected tap '{tap}' to run in the forward pass, but it was never called; "
                     "choose a submodule between the images and the logits."
                 )
-        return logits, {tap: readings[tap].feature(tap) for tap in self._names}
-
-
-class _Reading:
-    """The output of a tap in one forward pass, and whether a later layer changed it in place."""
-
-    def __init__(self, output: object, tap: str) -> None:
-        feature = feature_of(output, tap)
-        # Tracing cannot check versions afterwards, so it copies; a compiler removes the copy if nothing writes.
-        self._feature = feature.clone() if tracing() else feature
-        self._version = 0 if tracing() else version(feature)
-
-    def feature(self, tap: str) -> Tensor:
-        """The feature after the whole pass; raises an error if it was changed since."""
-        if not tracing() and version(self._feature) != self._version:
-            raise ModebridgeError(
-                f"Expected the output of tap '{tap}' to stay unchanged, but a later layer changed it in place; "
-                "tap that layer instead."
-            )
-        return self._feature
+            feature, before = readings[tap]
+            if not tracing() and version(feature) != before:
+                raise ModebridgeError(
+                    f"Expected the output of tap '{tap}' to stay unchanged, but a later layer changed it in place; "
+                    "tap that layer instead."
+                )
+        return logits, {tap: readings[tap][0] for tap in self._names}
 
 
 class _ByThread(threading.local):
-    """The readings of each thread's pass; None outside `Taps.read`. A copy starts empty."""
+    """The features of each thread's pass with their versions; None outside `Taps.read`. A copy starts empty."""
 
     def __init__(self) -> None:  # runs in every new thread; dynamo needs an instance attribute
-        self.readings: dict[str, _Reading] | None = None
+        self.readings: dict[str, tuple[Tensor, int]] | None = None
 
     def __reduce__(self) -> tuple[type[_ByThread], tuple[()]]:
         return _ByThread, ()
@@ -99,7 +87,9 @@ class _Reader:
                 f"Expected tap '{self._tap}' to run once in a forward pass, but it ran again; "
                 "tap a submodule that is used only once."
             )
-        readings[self._tap] = _Reading(output, self._tap)
+        feature = feature_of(output, self._tap)
+        # Tracing cannot check versions afterwards, so it copies; a compiler removes the copy if nothing writes.
+        readings[self._tap] = (feature.clone(), 0) if tracing() else (feature, version(feature))
 
 
 def without_taps(net: nn.Module) -> nn.Module:
@@ -108,21 +98,6 @@ def without_taps(net: nn.Module) -> nn.Module:
         for key in [key for key, hook in module._forward_hooks.items() if isinstance(hook, _Reader)]:
             del module._forward_hooks[key]
     return net
-
-
-def feature_of(output: object, tap: str) -> Tensor:
-    """The feature in a tapped submodule's output: a tensor, or the first one of a tuple, list or dict."""
-    feature = output
-    if isinstance(output, Mapping):
-        feature = next(iter(output.values()), None)
-    elif isinstance(output, tuple | list):
-        feature = output[0] if output else None
-    if not isinstance(feature, Tensor):
-        raise ModebridgeError(
-            f"Expected the output of tap '{tap}' to be a tensor or to start with one, but got "
-            f"{type(output).__name__}; tap a submodule that returns a tensor."
-        )
-    return feature
 
 
 def tap_names(net: nn.Module) -> list[str]:

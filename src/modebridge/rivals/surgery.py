@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from modebridge import seeds
 from modebridge.batches import each
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets.flops import FAILED, examples, invoke, on_copy
+from modebridge.inspection.flops import FAILED, examples, invoke, on_copy
 from modebridge.types import Inputs
 
 __all__ = ["LAYERS", "called", "channels_of", "drawn_like", "replaced", "tried"]

@@ -1,10 +1,10 @@
 """Objects as folders of safetensors and JSON: written atomically, read without running code, shared on the hub."""
 
-from modebridge.storage.architectures import build_net, describe_net, full_name, library_factory
+from modebridge.storage.architectures import describe_net, full_name, library_factory, restore_net
 from modebridge.storage.card import Card, Metric
 from modebridge.storage.hub import check_repo, download, find_folder, upload
 from modebridge.storage.parts import Given, Parts, prefixed
-from modebridge.storage.rebuilding import describe, fill, named, rebuild, rebuildable
+from modebridge.storage.rebuilding import describe, named, rebuildable, restore_body
 from modebridge.storage.storable import Storable
 from modebridge.storage.stored_folder import CARD, CONFIG, FORMAT, WEIGHTS, copy_folder, read_folder, write_folder
 
@@ -18,21 +18,20 @@ __all__ = [
     "Metric",
     "Parts",
     "Storable",
-    "build_net",
     "check_repo",
     "copy_folder",
     "describe",
     "describe_net",
     "download",
-    "fill",
     "find_folder",
     "full_name",
     "library_factory",
     "named",
     "prefixed",
     "read_folder",
-    "rebuild",
     "rebuildable",
+    "restore_body",
+    "restore_net",
     "upload",
     "write_folder",
 ]

@@ -16,10 +16,11 @@ from modebridge import seeds
 from modebridge.errors import ModebridgeError, first_line, near
 from modebridge.guards.alike import alike
 from modebridge.nets import SPECS, ResNet, ResNetSpec, skeleton
+from modebridge.storage.parts import Given
 from modebridge.storage.rebuilding import fill
 from modebridge.types import Params
 
-__all__ = ["build_net", "describe_net", "full_name", "library_factory"]
+__all__ = ["build_net", "describe_net", "full_name", "library_factory", "restore_net"]
 
 _LIBRARY_MODEL = re.compile(
     r"(?P<library>timm|torchvision):(?P<model>[^()]+?)\s*(?:\((?P<options>.*)\))?\s*", re.DOTALL
@@ -94,6 +95,27 @@ def build_net(description: Mapping[str, Any], shapes: Params) -> nn.Module:
             ) from error
     if not isinstance(net, nn.Module):
         raise ValueError(f"a {type(net).__name__} instead of a network")
+    return net
+
+
+def restore_net(config: Mapping[str, Any], state: Params, constants: Params, given: Given) -> nn.Module:
+    """A stored network with its tensors, built from its description unless the user passed a module.
+
+    Args:
+        config: "net" from `describe_net`, and the "class" of the network.
+        state: its parameters and persistent buffers.
+        constants: its other buffers; those that the network has in another shape are left out.
+        given: modules passed by the user.
+    """
+    if given.net is None and config["net"] is None:
+        raise ModebridgeError(
+            f"Expected net, because {config['class']} is a custom module of which only the weights are stored, but "
+            "got none; pass net=, a module of the same architecture."
+        )
+    net = skeleton(given.net if given.net is not None else build_net(config["net"], state))
+    fill(net, state, "the network")
+    own = {name: buffer.shape for name, buffer in net.named_buffers()}
+    fill(net, {name: tensor for name, tensor in constants.items() if own.get(name) == tensor.shape}, "the network")
     return net
 
 

@@ -14,9 +14,10 @@ from modebridge import seeds
 from modebridge.errors import ModebridgeError
 from modebridge.guards.alike import alike
 from modebridge.nets import BasicBlock, BottleneckBlock, skeleton
+from modebridge.storage.parts import Given
 from modebridge.types import Params
 
-__all__ = ["describe", "fill", "named", "rebuild", "rebuildable"]
+__all__ = ["describe", "fill", "named", "rebuild", "rebuildable", "restore_body"]
 
 M = TypeVar("M", bound=type[nn.Module])
 
@@ -87,6 +88,28 @@ def rebuild(description: Mapping[str, Any], tensors: Params) -> nn.Module:
         raise ValueError("a module that does not match its tensors")
     with seeds.borrowed(0):
         return _rebuild(description)
+
+
+def restore_body(config: Mapping[str, Any], tensors: Params, given: Given) -> nn.Module:
+    """The body of a stored bridge with its tensors, rebuilt from its description; a custom body is passed by the user.
+
+    Args:
+        config: "body" from `describe`, the "class" of the body, and the "name" of the bridge.
+        tensors: all of its tensors.
+        given: modules passed by the user.
+    """
+    if config["body"] is None:
+        body = skeleton(given.body(config["name"], config["class"]))
+    else:
+        body = rebuild(config["body"], tensors)
+    fill(body, tensors, f"the body of '{config['name']}'")
+    others = [name for name in body.state_dict() if name not in tensors]
+    if others:  # they would keep what the body was built with
+        raise ModebridgeError(
+            f"Expected the body of '{config['name']}' to have the tensors of the stored weights, but it also has "
+            f"'{others[0]}'; pass the architecture that was saved."
+        )
+    return body
 
 
 def fill(module: nn.Module, tensors: Params, what: str) -> None:

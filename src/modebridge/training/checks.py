@@ -14,9 +14,9 @@ from modebridge.batches import Checked, check_batch, check_labels, each, first_b
 from modebridge.bridges import Bridge
 from modebridge.cutmix import image_size
 from modebridge.errors import ModebridgeError, first_line
+from modebridge.inspection.flops import FAILED, feature_shapes, invoke, on_copy, zeros
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import logits_of, run, skeleton
-from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
 from modebridge.training.engine import Engine
 from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs

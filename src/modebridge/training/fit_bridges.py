@@ -16,13 +16,13 @@ from modebridge.bridges import (
     Design,
     Kind,
     label_target,
-    listed_taps,
 )
 from modebridge.curves import Curve
 from modebridge.cutmix import suits_cutmix
 from modebridge.errors import ModebridgeError
+from modebridge.inspection import listed_taps
 from modebridge.modes import Mode, has_statistics
-from modebridge.nets import check_tap, skeleton
+from modebridge.nets import skeleton
 from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, listed, other_targets, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, held_out, least_for_bridges, least_images, trainable
@@ -154,8 +154,7 @@ def fit_bridge(
     not used. `target=[mode_target(mode) for mode in modes[1:]]` never adds that head; `plan_bridge` does not either.
     """
     check_choices(net, curve, kind, source, r)
-    for tap_name in listed_taps(tap):
-        check_tap(net, tap_name)
+    listed_taps(net, tap)  # a wrong tap has its own error
     least = partial(least_images, net, engine=engine or Engine(), norms_only=True)
     start = curve.start if isinstance(curve, Curve) else listed(curve)[0]
     checked = check_batches(net, start, train_data, "train", least=least)

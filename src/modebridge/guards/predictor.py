@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Self
 
 from torch import nn
@@ -46,11 +47,7 @@ class Predictor(nn.Module):
                     "training mode and would change its running statistics; call eval() on the whole module."
                 )
 
-    @property
+    @cached_property
     def _with_buffers(self) -> list[nn.Module]:
         """The layers with buffers; found once, since big networks have hundreds of others."""
-        layers: list[nn.Module] | None = self.__dict__.get("_kept")
-        if layers is None:
-            layers = [module for module in self.modules() if module is not self and module._buffers]
-            self.__dict__["_kept"] = layers
-        return layers
+        return [module for module in self.modules() if module is not self and module._buffers]
