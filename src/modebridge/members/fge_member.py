@@ -69,11 +69,6 @@ class FgeMember(Numbered, OneNetwork):
     pattern = r"fge-([1-9]\d*)"
 
     @property
-    def name(self) -> str:
-        """With its number."""
-        return f"fge-{self.number}"
-
-    @property
     def ancestors(self) -> tuple[Member, ...]:
         """The mode that it started from."""
         return (ModeMember(0),)
