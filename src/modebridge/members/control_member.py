@@ -11,7 +11,7 @@ from modebridge import seeds
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Context
 from modebridge.members.member import Member, RowPlan
-from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.members.mode_member import ModeMember, weights_of
 from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
@@ -62,7 +62,7 @@ class ControlMember(SmallNetwork):
 
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """A plan that reads the mode; the targets are labels."""
-        mode = load_mode(context, tensors[weights_of(self.i, context.recipe).place])
+        mode = context.load_mode(tensors[weights_of(self.i, context.recipe).place])
         return plan_bridge(
             context.net,
             mode,

@@ -16,7 +16,7 @@ from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.curve_weights import CurveWeights, curve_and_ends
 from modebridge.members.member import LAST, Member, RowPlan
-from modebridge.members.mode_member import load_mode, mode_on, on_base, split_base
+from modebridge.members.mode_member import mode_on, on_base, split_base
 from modebridge.members.predictor import NetworkPredictor
 from modebridge.recipes import Recipe
 
@@ -72,7 +72,7 @@ def load_curve(
 ) -> BezierCurve:
     """The curve between two modes, ready for evaluation at r."""
     curve = CurveWeights(i, j, base)
-    start, end = (load_mode(blueprint, tensors[end.place]) for end in curve.ends(blueprint.recipe))
+    start, end = (blueprint.load_mode(tensors[end.place]) for end in curve.ends(blueprint.recipe))
     parts: dict[str, dict[str, Tensor]] = {"pin": {}, "statistics": {}}
     for name, tensor in tensors[curve.place].items():
         part, _, rest = name.partition("/")

@@ -10,7 +10,7 @@ from typing import Self
 from modebridge.curves import BezierCurve, Polychain
 from modebridge.members.artefact import Artefact, Made, Making
 from modebridge.members.context import Blueprint, Context
-from modebridge.members.mode_member import BASES, load_mode, on_base, weights_of
+from modebridge.members.mode_member import BASES, on_base, weights_of
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.training import fit_curves, fit_taught_curves
@@ -101,7 +101,7 @@ class CurveWeights(Artefact):
         return {artefact.name: _made(curve) for artefact, curve in zip(group, trained, strict=True)}
 
     def _loaded_ends(self, making: Making) -> tuple[Mode, Mode]:
-        start, end = (load_mode(making.context, making.parents[end.place]) for end in self.ends(making.context.recipe))
+        start, end = (making.context.load_mode(making.parents[end.place]) for end in self.ends(making.context.recipe))
         return start, end
 
     @classmethod
@@ -141,7 +141,7 @@ class TaughtCurveWeights(CurveWeights):
         trained = fit_taught_curves(
             context.net,
             {artefact.name: artefact._loaded_ends(making) for artefact in group},
-            [load_mode(context, making.parents[teacher.place]) for teacher in group[0].teachers(recipe)],
+            [context.load_mode(making.parents[teacher.place]) for teacher in group[0].teachers(recipe)],
             data.train("taught curves"),
             mixup=recipe.student_mixup,
             pin_start=recipe.pin_start,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from modebridge.members.artefact import Artefact
-from modebridge.members.cycles import CycleWeights
 from modebridge.members.member import Member, Numbered, RowPlan
 from modebridge.members.mode_member import ModeMember, OneNetwork, weights_of
+from modebridge.members.network_weights import CycleWeights
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig, TriangleConfig
 

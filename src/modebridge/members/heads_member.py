@@ -15,7 +15,7 @@ from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.curve_member import PointMember, load_curve
 from modebridge.members.member import Member, Method, RowPlan
-from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.members.mode_member import ModeMember, weights_of
 from modebridge.members.small_network import SIZE, BridgeWeights, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
@@ -139,7 +139,7 @@ class HeadsMember(Method, SmallNetwork):
         recipe = context.recipe
 
         def mode(k: int) -> Target:
-            return mode_target(load_mode(context, tensors[weights_of(k, recipe).place]))
+            return mode_target(context.load_mode(tensors[weights_of(k, recipe).place]))
 
         targets: list[Target] = []
         for part in self.parts:
@@ -153,7 +153,7 @@ class HeadsMember(Method, SmallNetwork):
                 targets.append(label_target())
         return plan_bridge(
             context.net,
-            load_mode(context, tensors[weights_of(self.i, recipe).place]),
+            context.load_mode(tensors[weights_of(self.i, recipe).place]),
             context.example,
             target=targets,
             name=self.name,

@@ -15,7 +15,6 @@ from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import KINDS, Member, RowPlan
 from modebridge.members.network_weights import NetworkWeights
 from modebridge.members.predictor import NetworkPredictor
-from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "ModeMember",
     "ModeWeights",
     "OneNetwork",
-    "load_mode",
     "mode_on",
     "on_base",
     "split_base",
@@ -103,7 +101,7 @@ class AlignedMode(Artefact):
         results: dict[str, Made] = {}
         for artefact in group:
             reference, mode = (
-                load_mode(context, parents[parent.place]).to(device) for parent in artefact.parents(context.recipe)
+                context.load_mode(parents[parent.place]).to(device) for parent in artefact.parents(context.recipe)
             )
             images = context.engine.feed(context.data.plain_train(10_000))
             result = align(context.placed(), reference, mode, images, by=artefact.by)
@@ -155,18 +153,13 @@ def split_base(name: str) -> tuple[str, str]:
     return (base, rest) if dash and base in BASES else ("", name)
 
 
-def load_mode(blueprint: Blueprint, tensors: Tensors) -> Mode:
-    """A mode from its tensors."""
-    return Mode.from_state_dict(blueprint.net, tensors)
-
-
 class OneNetwork(Member):
     """A member that is one trained network of the recipe's architecture, with one artefact: its weights."""
 
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
         """The network."""
         (artefact,) = self.artefacts(blueprint.recipe)
-        return NetworkPredictor(self.name, load_mode(blueprint, tensors[artefact.place]))
+        return NetworkPredictor(self.name, blueprint.load_mode(tensors[artefact.place]))
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
         """One network."""

@@ -13,7 +13,6 @@ from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Body, Member
-from modebridge.members.mode_member import load_mode
 from modebridge.members.predictor import BridgePredictor
 from modebridge.nets import skeleton
 from modebridge.recipes import Recipe
@@ -145,7 +144,7 @@ class SmallNetwork(Member):
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> BridgePredictor:
         """The bridge on its modes."""
         modes = {
-            member.name: load_mode(blueprint, tensors[artefact.place])
+            member.name: blueprint.load_mode(tensors[artefact.place])
             for member in self.reads
             for artefact in member.artefacts(blueprint.recipe)
         }

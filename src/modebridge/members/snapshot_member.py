@@ -8,9 +8,9 @@ from typing import Self
 
 from modebridge.errors import ModebridgeError
 from modebridge.members.artefact import Artefact
-from modebridge.members.cycles import CycleWeights
 from modebridge.members.member import Numbered, RowPlan
 from modebridge.members.mode_member import OneNetwork
+from modebridge.members.network_weights import CycleWeights
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig
 

@@ -13,7 +13,7 @@ from modebridge.alignment import By
 from modebridge.members.artefact import Artefact, Made, Making
 from modebridge.members.context import Context
 from modebridge.members.member import Member, Numbered
-from modebridge.members.mode_member import AlignedMode, ModeMember, OneNetwork, load_mode, weights_of
+from modebridge.members.mode_member import AlignedMode, ModeMember, OneNetwork, weights_of
 from modebridge.modes import Mode, check_statistics, refresh_statistics
 from modebridge.recipes import Recipe
 from modebridge.types import Batches
@@ -73,7 +73,7 @@ class SoupWeights(Artefact):
         results: dict[str, Made] = {}
         for artefact in group:
             places = [parent.place for parent in artefact.parents(context.recipe)]
-            modes = [load_mode(context, making.parents[place]).to(context.engine.device) for place in places]
+            modes = [context.load_mode(making.parents[place]).to(context.engine.device) for place in places]
             images = context.engine.feed(context.data.statistics(cls.folder, artefact.name))
             results[artefact.name] = Made(soup(context.placed(), modes, images).to("cpu").state)
         return results

@@ -14,7 +14,7 @@ from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Member, Method, RowPlan
-from modebridge.members.mode_member import BASES, ModeMember, OneNetwork, load_mode
+from modebridge.members.mode_member import BASES, ModeMember, OneNetwork
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.training import fit_students, plan_student
@@ -115,7 +115,7 @@ class StudentWeights(Artefact):
             predictors = [bridge.load(context, tensors) for bridge in _bridges(context.recipe)]
             modes = list(predictors[0].networks.values())
             return [BridgedEnsemble(context.net, modes, [predictor.bridge for predictor in predictors])]
-        return [load_mode(context, tensors[parent.place]) for parent in self.parents(context.recipe)]
+        return [context.load_mode(tensors[parent.place]) for parent in self.parents(context.recipe)]
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
