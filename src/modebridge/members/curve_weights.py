@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from modebridge.curves import BezierCurve, Polychain
-from modebridge.members.artefact import Artefact, Made, Making
+from modebridge.members.artefact import Artefact, Made, Making, TrainedWeights
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.mode_member import BASES, on_base, weights_of
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.training import fit_curves, fit_taught_curves
+from modebridge.training import TrainConfig, fit_curves, fit_taught_curves
 
 __all__ = ["CurveWeights", "TaughtCurveWeights", "curve_and_ends", "curve_weights"]
 
@@ -34,7 +34,7 @@ def curve_and_ends(i: int, j: int, recipe: Recipe, base: str = "") -> tuple[Arte
 
 
 @dataclass(frozen=True)
-class CurveWeights(Artefact):
+class CurveWeights(TrainedWeights):
     """The pin of a Bezier curve between two modes, the lower number first."""
 
     i: int
@@ -42,7 +42,6 @@ class CurveWeights(Artefact):
     base: str = ""
     folder = "curves"
     stage = "curves"
-    trained = True
 
     @property
     def name(self) -> str:
@@ -66,13 +65,9 @@ class CurveWeights(Artefact):
             "pin_start": context.recipe.pin_start,
         }
 
-    def epochs(self, recipe: Recipe) -> int:
+    def training(self, recipe: Recipe) -> TrainConfig:
         """As set in the recipe."""
-        return recipe.curve.epochs
-
-    def together(self, context: Context) -> int:
-        """Several on a GPU."""
-        return context.together
+        return recipe.curve
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
@@ -104,15 +99,12 @@ class CurveWeights(Artefact):
         start, end = (making.context.load_mode(making.parents[end.place]) for end in self.ends(making.context.recipe))
         return start, end
 
-    @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """The same as for modes."""
-        return 3 * blueprint.base_cost.flops * len(group)
-
 
 @dataclass(frozen=True)
 class TaughtCurveWeights(CurveWeights):
     """The pin of a curve between two students, trained with the loss of students; all missing ones in one pass."""
+
+    one_pass = True
 
     def teachers(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The teachers of its ends."""
@@ -129,10 +121,6 @@ class TaughtCurveWeights(CurveWeights):
             "taught": context.seed_of("taught curves"),
             "mixup": context.recipe.student_mixup,
         }
-
-    def together(self, context: Context) -> int:
-        """All of them: every teacher then runs once per batch."""
-        return 10**6
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:

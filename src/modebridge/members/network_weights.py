@@ -10,18 +10,16 @@ from typing import Self
 from torch import nn
 
 from modebridge import seeds
-from modebridge.members.artefact import Artefact, Made, Making
-from modebridge.members.context import Blueprint, Context
+from modebridge.members.artefact import Made, Making, TrainedWeights
+from modebridge.members.context import Context
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig, fit_mode, fit_modes
 
 __all__ = ["CycleWeights", "NetworkWeights"]
 
 
-class NetworkWeights(Artefact):
+class NetworkWeights(TrainedWeights):
     """The weights of a network that learns labels, by default from a random start."""
-
-    trained = True
 
     @property
     @abstractmethod
@@ -45,14 +43,6 @@ class NetworkWeights(Artefact):
             "training": str(self.training(context.recipe)),
         }
 
-    def epochs(self, recipe: Recipe) -> int:
-        """Those of its training settings."""
-        return self.training(recipe).epochs
-
-    def together(self, context: Context) -> int:
-        """Several on a GPU."""
-        return context.together
-
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Train them."""
@@ -68,11 +58,6 @@ class NetworkWeights(Artefact):
             report=making.report,
         )
         return {artefact.name: Made(mode.state) for artefact, mode in zip(group, trained, strict=True)}
-
-    @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """One forward and one backward pass for each; a backward pass counts as two forward passes."""
-        return 3 * blueprint.base_cost.flops * len(group)
 
 
 class CycleWeights(NetworkWeights):

@@ -10,13 +10,13 @@ from typing import Self
 
 from modebridge.bridges import Bridge, ChosenBody, Kind
 from modebridge.evaluate import MemberCost
-from modebridge.members.artefact import Artefact, Made, Making, Tensors
+from modebridge.members.artefact import Artefact, Made, Making, Tensors, TrainedWeights
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Body, Member
 from modebridge.members.predictor import BridgePredictor
 from modebridge.nets import skeleton
 from modebridge.recipes import Recipe
-from modebridge.training import BridgePlan, fit_bridges
+from modebridge.training import BridgePlan, TrainConfig, fit_bridges
 
 __all__ = ["SIZE", "BridgeWeights", "SmallNetwork"]
 
@@ -25,13 +25,13 @@ SIZE = r"(small|medium|slim\d+(?:\.\d+)?)"
 
 
 @dataclass(frozen=True)
-class BridgeWeights(Artefact):
+class BridgeWeights(TrainedWeights):
     """The weights of a bridge; all missing ones are trained in one pass."""
 
     member: SmallNetwork
     folder = "bridges"
     stage = "bridges"
-    trained = True
+    one_pass = True
 
     @property
     def name(self) -> str:
@@ -56,18 +56,14 @@ class BridgeWeights(Artefact):
             "batch": recipe.data.bridge_batch_size,
         }
 
-    def epochs(self, recipe: Recipe) -> int:
+    def training(self, recipe: Recipe) -> TrainConfig:
         """As set in the recipe."""
-        return recipe.bridge.epochs
+        return recipe.bridge
 
     @classmethod
     def mixing(cls, context: Context) -> tuple[float, float]:
         """The alphas of mixup and CutMix, as set in the recipe."""
         return context.recipe.mixup, context.recipe.cutmix
-
-    def together(self, context: Context) -> int:
-        """All of them: every frozen network then runs once per batch."""
-        return 10**6
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
