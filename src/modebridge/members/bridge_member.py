@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from modebridge import seeds
 from modebridge.bridges import Kind
 from modebridge.errors import plural
 from modebridge.members.artefact import Artefact, Tensors
@@ -107,7 +106,7 @@ class BridgeMember(SmallNetwork):
             source="start" if self.i <= self.j else "end",
             r=self.r,
             name=self.name,
-            seed=seeds.seed_for(context.seed, f"{self.kind}-{self.i}-{self.j}"),
+            seed=context.seed_of(f"{self.kind}-{self.i}-{self.j}"),
             slim=context.recipe.slim(self.size),
             budget=context.budget(self.size),
         )
