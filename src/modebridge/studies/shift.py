@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import torch
@@ -71,9 +71,9 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> StudyPart:
     answers = shifted_answers(run, members, names)
     rows = {plan: _scored(plan, answers) for plan in plans}
     tables = [
-        _by_severity("NLL", 3, "down", rows, run, _notes(run)),
-        _by_severity("ACC", 1, "up", rows, run),
-        _by_severity("ECE", 3, "down", rows, run),
+        _by_severity(Column("NLL", 3, "down"), rows, run, _notes(run)),
+        _by_severity(Column("ACC", 1, "up"), rows, run),
+        _by_severity(Column("ECE", 3, "down"), rows, run),
         _by_corruption(rows, run),
         _gains(rows, run),
         *(_detection(name, rows, run, len(answers.others[name].test_labels)) for name in names),
@@ -126,25 +126,18 @@ EVERY = [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES
 """All corrupted tables; all corruptions and severities have equal weight."""
 
 
-def _by_severity(
-    score: str,
-    digits: int,
-    better: str,
-    rows: Mapping[RowPlan, _Scored],
-    run: Run,
-    notes: Sequence[str] = (),
-) -> StudyTable:
+def _by_severity(score: Column, rows: Mapping[RowPlan, _Scored], run: Run, notes: Sequence[str] = ()) -> StudyTable:
     """A score on clean images, at each severity (mean over corruptions), and the mean over all."""
     groups = {"clean": ["clean"], **{str(k): _at(k) for k in SEVERITIES}, "mean": EVERY}
-    columns = [Column("FLOPs", 2), *(Column(name, digits, "up" if better == "up" else "down") for name in groups)]
+    columns = [Column("FLOPs", 2), *(replace(score, name=name) for name in groups)]
     lines = [
         TableRow(
             plan.name,
-            {"FLOPs": Cell(row.flops), **{name: Cell(row.mean(score, tables)) for name, tables in groups.items()}},
+            {"FLOPs": Cell(row.flops), **{name: Cell(row.mean(score.name, tables)) for name, tables in groups.items()}},
         )
         for plan, row in rows.items()
     ]
-    return StudyTable(f"{score} by severity, {run.recipe.name}", tuple(columns), tuple(lines), tuple(notes))
+    return StudyTable(f"{score.name} by severity, {run.recipe.name}", tuple(columns), tuple(lines), tuple(notes))
 
 
 def _by_corruption(rows: Mapping[RowPlan, _Scored], run: Run) -> StudyTable:
