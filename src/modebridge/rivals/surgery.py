@@ -93,8 +93,10 @@ def drawn_like(weight: Tensor, shape: Sequence[int], generator: torch.Generator 
     return drawn.contiguous(memory_format=torch.channels_last) if last else drawn
 
 
-def tried(rival: nn.Module, example: Inputs, members: int, what: str) -> Tensor:
+def tried(rival: nn.Module, example: Inputs, members: int, what: str) -> Tensor | None:
     """The logits (M, B, K) of two images in evaluation mode, with a gradient; raises an error if the rival cannot run.
+
+    None for a rival on the meta device, which has no weights to run with.
 
     Args:
         rival: the rival; its training flags are restored.
@@ -102,6 +104,8 @@ def tried(rival: nn.Module, example: Inputs, members: int, what: str) -> Tensor:
         members: number of members M.
         what: name of the method in errors.
     """
+    if next(rival.parameters()).device.type == "meta":
+        return None
     two = each(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]), example)
     before = {part: part.training for part in rival.modules()}
     rival.eval()
