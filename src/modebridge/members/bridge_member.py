@@ -11,7 +11,7 @@ from modebridge.bridges import Kind
 from modebridge.errors import plural
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Context
-from modebridge.members.curve_member import PointMember, load_curve, point_artefacts
+from modebridge.members.curve_member import PointMember, load_curve
 from modebridge.members.member import Member, RowPlan
 from modebridge.members.mode_member import ModeMember, mode_on, on_base, split_base
 from modebridge.members.small_network import SIZE, SmallNetwork
@@ -94,7 +94,7 @@ class BridgeMember(SmallNetwork):
 
     def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The curve and its ends."""
-        return point_artefacts(*self.pair, self.r, recipe, self.base)
+        return self.imitates.artefacts(recipe)
 
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """A plan that reads one end or both; the target is the network on the curve."""

@@ -15,21 +15,17 @@ from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig, fit_curves, fit_taught_curves
 
-__all__ = ["CurveWeights", "TaughtCurveWeights", "curve_and_ends", "curve_weights"]
+__all__ = ["CurveWeights", "TaughtCurveWeights", "curve_and_ends"]
 
 TAUGHT = "distilled"
 """The base whose modes are students."""
 
 
-def curve_weights(i: int, j: int, recipe: Recipe, base: str = "") -> CurveWeights:
-    """The artefact of a curve, which learns what its ends learned unless the recipe's `curve_loss` differs."""
-    taught = (base or recipe.base) == TAUGHT and recipe.curve_loss == "ends"
-    return TaughtCurveWeights(i, j, base) if taught else CurveWeights(i, j, base)
-
-
 def curve_and_ends(i: int, j: int, recipe: Recipe, base: str = "") -> tuple[Artefact, ...]:
     """All artefacts needed to load a curve."""
-    curve = curve_weights(i, j, recipe, base)
+    # A curve learns what its ends learned unless the recipe's `curve_loss` differs.
+    taught = (base or recipe.base) == TAUGHT and recipe.curve_loss == "ends"
+    curve = TaughtCurveWeights(i, j, base) if taught else CurveWeights(i, j, base)
     return (curve, *curve.ends(recipe))
 
 

@@ -154,7 +154,7 @@ def split_base(name: str) -> tuple[str, str]:
 
 
 class OneNetwork(Member):
-    """A member that is one trained network of the recipe's architecture, with one artefact: its weights."""
+    """A member that is one network of the recipe's architecture; by default with one artefact: its weights."""
 
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
         """The network."""
@@ -163,7 +163,7 @@ class OneNetwork(Member):
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
         """One network."""
-        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
+        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params, usable=self.usable)
 
 
 @dataclass(frozen=True)
