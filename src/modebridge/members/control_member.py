@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from modebridge.members.artefact import Artefact, Tensors
+from modebridge.members.artefact import Tensors
 from modebridge.members.context import Context
 from modebridge.members.member import Member, RowPlan
 from modebridge.members.mode_member import ModeMember
@@ -54,10 +54,6 @@ class ControlMember(SmallNetwork):
     def belongs(self, recipe: Recipe) -> bool:
         """Whether the recipe has both modes."""
         return max(self.i, self.j) < recipe.modes
-
-    def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """The mode that it reads."""
-        return ModeMember(self.i).artefacts(recipe)
 
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """A plan that reads the mode; the targets are labels."""

@@ -10,7 +10,7 @@ from typing import Self
 from modebridge.bridges import ChosenBody, ensemble_target, label_target
 from modebridge.cutmix import suits_cutmix
 from modebridge.errors import plural
-from modebridge.members.artefact import Artefact, Tensors
+from modebridge.members.artefact import Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.curve_member import PointMember
 from modebridge.members.member import Member, Method, RowPlan
@@ -121,11 +121,6 @@ class HeadsMember(Method, SmallNetwork):
         # Not in the order of the parts: bridges are identified by what they learn from, in this order.
         parts = [part for part in ("mean", "others", "midpoints") if part in self.parts]
         return tuple(dict.fromkeys(one for part in parts for head in self._learned(part, recipe) for one in head))
-
-    def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """The mode that it reads, and what its heads learn."""
-        networks = (ModeMember(self.i), *self.teachers(recipe))
-        return tuple(dict.fromkeys(artefact for member in networks for artefact in member.artefacts(recipe)))
 
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """A plan that reads the mode, with one head per target."""

@@ -104,9 +104,10 @@ class SmallNetwork(Member):
         """How many networks the body reads: "I" one, "II" two."""
         return "I" if len(self.reads) == 1 else "II"
 
-    @abstractmethod
     def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """The artefacts that must exist before it is trained."""
+        """The artefacts that must exist before it is trained: what it reads, and what it learns."""
+        networks = (*self.reads, *self.teachers(recipe))
+        return tuple(dict.fromkeys(artefact for member in networks for artefact in member.artefacts(recipe)))
 
     @abstractmethod
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
