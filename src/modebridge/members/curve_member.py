@@ -49,14 +49,12 @@ class PointStatistics(Artefact):
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Estimate them on the training images."""
-        context, parents = making.context, making.parents
-        results: dict[str, Made] = {}
-        for artefact in group:
-            curve = load_curve(context, parents, artefact.i, artefact.j, base=artefact.base).to(context.engine.device)
-            batches = context.data.statistics(f"{artefact.r:g}")
-            statistics = curve.with_statistics(context.placed(), artefact.r, batches).to("cpu").statistics
-            results[artefact.name] = Made(statistics.get(artefact.r, {}))
-        return results
+        (artefact,) = group
+        context = making.context
+        curve = load_curve(context, making.parents, artefact.i, artefact.j, base=artefact.base)
+        batches = context.data.statistics(f"{artefact.r:g}")
+        placed = curve.to(context.engine.device).with_statistics(context.placed(), artefact.r, batches)
+        return {artefact.name: Made(placed.to("cpu").statistics.get(artefact.r, {}))}
 
 
 def load_curve(

@@ -96,23 +96,19 @@ class AlignedMode(Artefact):
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Match units, and record the result."""
-        context, parents = making.context, making.parents
-        device = context.engine.device
-        results: dict[str, Made] = {}
-        for artefact in group:
-            reference, mode = (
-                context.load_mode(parents[parent.place]).to(device) for parent in artefact.parents(context.recipe)
-            )
-            images = context.engine.feed(context.data.plain_train(10_000))
-            result = align(context.placed(), reference, mode, images, by=artefact.by)
-            metadata = {
-                "difference": result.difference,
-                "quality": [result.quality_before, result.quality_after],
-                "barrier": [result.barrier_before, result.barrier_after],
-                "summary": str(result),
-            }
-            results[artefact.name] = Made(result.mode.to("cpu").state, metadata)
-        return results
+        (artefact,) = group
+        context = making.context
+        places = [parent.place for parent in artefact.parents(context.recipe)]
+        reference, mode = (context.load_mode(making.parents[place]).to(context.engine.device) for place in places)
+        images = context.engine.feed(context.data.plain_train(10_000))
+        result = align(context.placed(), reference, mode, images, by=artefact.by)
+        metadata = {
+            "difference": result.difference,
+            "quality": [result.quality_before, result.quality_after],
+            "barrier": [result.barrier_before, result.barrier_after],
+            "summary": str(result),
+        }
+        return {artefact.name: Made(result.mode.to("cpu").state, metadata)}
 
 
 def weights_of(number: int, recipe: Recipe, base: str = "") -> Artefact:

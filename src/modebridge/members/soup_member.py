@@ -69,14 +69,12 @@ class SoupWeights(Artefact):
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Average them."""
+        (artefact,) = group
         context = making.context
-        results: dict[str, Made] = {}
-        for artefact in group:
-            places = [parent.place for parent in artefact.parents(context.recipe)]
-            modes = [context.load_mode(making.parents[place]).to(context.engine.device) for place in places]
-            images = context.engine.feed(context.data.statistics(cls.folder, artefact.name))
-            results[artefact.name] = Made(soup(context.placed(), modes, images).to("cpu").state)
-        return results
+        places = [parent.place for parent in artefact.parents(context.recipe)]
+        modes = [context.load_mode(making.parents[place]).to(context.engine.device) for place in places]
+        images = context.engine.feed(context.data.statistics(cls.folder, artefact.name))
+        return {artefact.name: Made(soup(context.placed(), modes, images).to("cpu").state)}
 
 
 @dataclass(frozen=True)
