@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.modes import ModeObjective
 from modebridge.rivals.rival import Rival, RivalObjective, check_members
 from modebridge.rivals.surgery import LAYERS, called, channels_of, replaced, tried
 from modebridge.types import Inputs
@@ -53,7 +51,7 @@ class BatchEnsemble(Rival):
     torch.Size([20, 2])
     """
 
-    objective: ClassVar[type[ModeObjective]] = BatchEnsembleObjective
+    objective = BatchEnsembleObjective
 
     def __init__(
         self, net: nn.Module, members: int = 4, *, example: Inputs, generator: torch.Generator | None = None
