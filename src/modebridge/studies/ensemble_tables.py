@@ -41,7 +41,7 @@ def type1(run: Run) -> StudyPart:
             "#Params is the actual count; the paper divides bridges by three networks (docs/cost.md).",
         ),
     )
-    return StudyPart("type1", type1.__doc__ or "", (table,), _by_count(table, "type1", most))
+    return StudyPart("type1", type1.__doc__ or "", (table,), _by_count(table, most))
 
 
 def _add_type1(sheet: Sheet, most: int, base: str = "") -> None:
@@ -57,23 +57,31 @@ def _add_type1(sheet: Sheet, most: int, base: str = "") -> None:
             sheet.add(name, sets, f"ResNet ({network}) + {k} Bridge_{short}")
 
 
-def _by_count(table: StudyTable, name: str, most: int) -> str:
-    rows = {row.name: row.cells for row in table.rows}
-    panels = []
-    for column in ("ACC", "NLL"):
-        lines = {}
-        for what in ("bridges I small", "bridges I medium", "Bezier"):
-            singular = what.replace("bridges", "bridge")
-            names = {k: f"DE-1 + {k} {what if k > 1 else singular}" for k in range(1, most + 1)}
-            ks = [k for k, row in names.items() if row in rows]
-            means = [rows["DE-1"][column].mean, *(rows[names[k]][column].mean for k in ks)]
-            lines[what] = ([0.0, *map(float, ks)], means)
-        panels.append((column, lines))
+def _by_count(table: StudyTable, most: int) -> str:
+    """Accuracy and NLL of the first row, and of those with 1 to `most` members of a kind besides."""
+    counts = [float(k) for k in range(most + 1)]
+    endings = {"bridges I small": "I small", "bridges I medium": "I medium", "Bezier": "Bezier"}
+    lines = {label: (counts, [table.rows[0], *_ending(table, ending)]) for label, ending in endings.items()}
     levels = {
-        column: {f"DE-{m}": rows[f"DE-{m}"][column].mean for m in (2, 3) if f"DE-{m}" in rows}
+        column: {row.name: row.cells[column].mean for row in table.rows if row.name in ("DE-2", "DE-3")}
         for column in ("ACC", "NLL")
     }
-    return lines_figure(f"study-{name}", "Accuracy and NLL by the number of bridges", "members added", panels, levels)
+    described = "Accuracy and NLL by the number of bridges"
+    return lines_figure("study-type1", described, "members added", _panels(lines), levels)
+
+
+def _ending(table: StudyTable, ending: str) -> list[TableRow]:
+    return [row for row in table.rows if row.name.endswith(ending)]
+
+
+def _panels(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[TableRow]]], columns: Sequence[str] = ("ACC", "NLL")
+) -> list[tuple[str, dict[str, tuple[Sequence[float], list[float]]]]]:
+    """The panels of a figure, one per column: the means of rows over a number, for each line."""
+    return [
+        (column, {label: (xs, [row.cells[column].mean for row in rows]) for label, (xs, rows) in lines.items()})
+        for column in columns
+    ]
 
 
 def type2(run: Run) -> StudyPart:
@@ -106,8 +114,7 @@ def type2(run: Run) -> StudyPart:
         notes=("Bridges in the order 0-a, 0-b, 0-c, a-b, a-c, b-c.",),
     )
     endings = {"+ bridges II small": "II small", "+ bridges II medium": "II medium", "+ Bezier": "Bezier"}
-    figure = _against_flops("type2", _by_ending(table, endings), endings)
-    return StudyPart("type2", type2.__doc__ or "", (table,), figure)
+    return StudyPart("type2", type2.__doc__ or "", (table,), _beside_ensembles("type2", table, endings))
 
 
 def type_mix(run: Run) -> StudyPart:
@@ -130,8 +137,7 @@ def type_mix(run: Run) -> StudyPart:
         sheet.add_deep_ensemble(4, paper="DE-4")
     table = sheet.table(f"Both types of bridges, {recipe.name}", paper=paper_numbers("type_mix", recipe))
     endings = {"+ bridges II": " II", "+ bridges II and I": " I"}
-    figure = _against_flops("type-mix", _by_ending(table, endings), endings)
-    return StudyPart("type-mix", type_mix.__doc__ or "", (table,), figure)
+    return StudyPart("type-mix", type_mix.__doc__ or "", (table,), _beside_ensembles("type-mix", table, endings))
 
 
 def swa(run: Run) -> StudyPart:
@@ -175,27 +181,18 @@ def swa(run: Run) -> StudyPart:
     return StudyPart("swa", swa.__doc__ or "", (table,), _against_flops("swa", lines))
 
 
-def _by_ending(table: StudyTable, endings: Mapping[str, str]) -> dict[str, list[TableRow]]:
-    """Rows by the endings of their names; deep ensembles first."""
-    ensembles = {"deep ensembles": [row for row in table.rows if "+" not in row.name]}
-    return ensembles | {label: [row for row in table.rows if row.name.endswith(end)] for label, end in endings.items()}
+def _beside_ensembles(name: str, table: StudyTable, endings: Mapping[str, str]) -> str:
+    """Deep ensembles as a line, other rows as points, grouped by how their names end."""
+    groups = {"deep ensembles": [row for row in table.rows if "+" not in row.name]}
+    groups |= {label: _ending(table, ending) for label, ending in endings.items()}
+    return _against_flops(name, groups, unordered=endings)
 
 
 def _against_flops(name: str, groups: Mapping[str, Sequence[TableRow]], unordered: Collection[str] = ()) -> str:
     """Accuracy and NLL of groups of rows, each a line unless unordered."""
-    panels = [
-        (
-            column,
-            {
-                label: ([row.cells["FLOPs"].mean for row in rows], [row.cells[column].mean for row in rows])
-                for label, rows in groups.items()
-                if rows
-            },
-        )
-        for column in ("ACC", "NLL")
-    ]
+    lines = {label: ([row.cells["FLOPs"].mean for row in rows], rows) for label, rows in groups.items() if rows}
     described, along = "Accuracy and NLL against FLOPs", "FLOPs, relative to one network"
-    return lines_figure(f"study-{name}", described, along, panels, unordered=unordered)
+    return lines_figure(f"study-{name}", described, along, _panels(lines), unordered=unordered)
 
 
 def bridge_size(run: Run) -> StudyPart:
@@ -223,9 +220,7 @@ def bridge_size(run: Run) -> StudyPart:
     printed = paper_numbers("model_size", recipe)
     table = sheet.table(f"Sizes of a type II bridge, {recipe.name}", columns, printed, extra=extra)
     xs = [extra[row.name]["bridge FLOPs"] for row in table.rows]
-    panels = [
-        (column, {"bridge alone": (xs, [row.cells[column].mean for row in table.rows])}) for column in ("R2", "NLL")
-    ]
+    panels = _panels({"bridge alone": (xs, table.rows)}, ("R2", "NLL"))
     figure = lines_figure("study-size", "R2 and NLL by size", "FLOPs of the bridge, relative to one network", panels)
     return StudyPart("bridge-size", bridge_size.__doc__ or "", (table,), figure)
 
