@@ -73,7 +73,7 @@ class BatchEnsemble(Rival):
     @torch.enable_grad()
     def _check_apart(self, example: Inputs) -> None:
         """Raise an error if the network mixes images of a batch, so that members depend on each other."""
-        logits = tried(self, example, self.members, WHAT)
+        logits = tried(self, example, WHAT)
         if logits is None:
             return
         vectors = [layer.r for layer in self.net.modules() if isinstance(layer, RankOne)]

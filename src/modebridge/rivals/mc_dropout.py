@@ -94,7 +94,7 @@ class McDropout(Rival):
             )
         super().__init__(replaced(net, layers), passes)
         self.eval()
-        tried(self, example, passes, WHAT)
+        tried(self, example, WHAT)
 
 
 class _FixedDropout(nn.Module):

@@ -96,7 +96,7 @@ class Mimo(Rival):
         }
         super().__init__(replaced(net, layers), members)
         self._axes = example.dim()
-        tried(self, example, members, WHAT)
+        tried(self, example, WHAT)
 
     def arranged(self, inputs: Tensor) -> Tensor:
         """Images (B, ...) repeated M times, or separate images per member (M, B, ...), ordered by member."""

@@ -81,7 +81,7 @@ class Packed(Rival):
 
         handle = first.register_forward_hook(keep)
         try:
-            logits = tried(self, example, self.members, WHAT)
+            logits = tried(self, example, WHAT)
         finally:
             handle.remove()
         if logits is None:
