@@ -141,11 +141,6 @@ class DistilledMember(Method, ModeMember):
     base = "distilled"
     family = "distilled"
 
-    @property
-    def title(self) -> str:
-        """Without a number for the first."""
-        return f"student {self.number} of all modes" if self.number else "student of all modes"
-
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
         """The first; none if the modes of the run are such students themselves."""
