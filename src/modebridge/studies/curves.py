@@ -75,18 +75,16 @@ def r_position(run: Run) -> StudyPart:
     columns = COLUMNS[:6]
     one = alone.table(f"DE-2 and one network on the curve, {recipe.name}", columns)
     many = added.table(f"DE-2 and several networks on the curve, {recipe.name}", columns)
+    scores, counts = ("ACC", "NLL"), [float(k) for k in range(len(order) + 1)]
     panels = [
-        (
-            f"{column}, one at r" if which is one else f"{column}, one after another",
-            {column: (xs, [row.cells[column].mean for row in which.rows[start:]])},
-        )
-        for which, xs, start in (
-            (one, POSITIONS[1:-1], 1),
-            (many, [float(k) for k in range(len(order) + 1)], 0),
-        )
-        for column in ("ACC", "NLL")
+        (f"{column}, one at r", {column: (POSITIONS[1:-1], [row.cells[column].mean for row in one.rows[1:]])})
+        for column in scores
     ]
-    levels = {f"{column}, one at r": {"DE-2": one.rows[0].cells[column].mean} for column in ("ACC", "NLL")}
+    panels += [
+        (f"{column}, one after another", {column: (counts, [row.cells[column].mean for row in many.rows])})
+        for column in scores
+    ]
+    levels = {f"{column}, one at r": {"DE-2": one.rows[0].cells[column].mean} for column in scores}
     along = ["r", "r", "members added", "members added"]
     figure = lines_figure("study-r-position", "Scores by position", along, panels, levels)
     return StudyPart("r-position", r_position.__doc__ or "", (one, many), figure)
