@@ -86,14 +86,13 @@ def _scored(plan: RowPlan, answers: ShiftedAnswers) -> _Scored:
     """Score a row with the temperature, and the threshold of a cascade, fitted on clean validation images."""
     names = [member.name for member in plan.members]
     threshold = None if plan.average_cost is None else answers.clean.threshold(names, plan.average_cost)
-    temperatures = answers.clean.temperature(names[:1]), answers.clean.temperature(names)
+
+    def calibrated(of_table: Answers, members: Sequence[str]) -> Tensor:
+        return scale(of_table.probabilities(members), answers.clean.temperature(members))
 
     def predicted(of_table: Answers) -> Tensor:
-        short, long = (
-            scale(of_table.probabilities(some), temperature)
-            for some, temperature in zip((names[:1], names), temperatures, strict=True)
-        )
-        return long if threshold is None else cascaded(short, long, threshold)[0]
+        whole = calibrated(of_table, names)
+        return whole if threshold is None else cascaded(calibrated(of_table, names[:1]), whole, threshold)[0]
 
     scores: dict[str, dict[str, float]] = {}
     surprise: dict[str, Tensor] = {}
