@@ -14,7 +14,6 @@ from modebridge.curves import Curve, CurveObjective
 from modebridge.distillation.loss import DistillationLoss
 from modebridge.distillation.objective import MixedBatches, loss_program
 from modebridge.distillation.teachers import Teacher, Teachers
-from modebridge.errors import ModebridgeError
 from modebridge.modes import Refresh, refresh_statistics
 from modebridge.nets import skeleton
 from modebridge.types import Batch, Batches, Draw, Prepared, State, States
@@ -65,11 +64,6 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
         refresh: Refresh = refresh_statistics,
     ) -> None:
         super().__init__(mixup)
-        if not curves or not teachers:
-            raise ModebridgeError(
-                f"Expected curves and teachers, at least one of each, but got {len(curves)} and {len(teachers)}; "
-                "use fit_curves to train curves on labels."
-            )
         self._teachers = tuple(teachers)
         self._frozen = Teachers(net, self._teachers, compiled=compiled, fan_out=fan_out)
         self._r, self._loss = r, DistillationLoss()

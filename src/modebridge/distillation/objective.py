@@ -14,7 +14,6 @@ from modebridge.batches import go_to_epoch, inputs_in, named
 from modebridge.bridges import Compile, FanOut, MatchingObjective, in_turn
 from modebridge.distillation.loss import DistillationLoss
 from modebridge.distillation.teachers import Teacher, Teachers
-from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import run, skeleton
 from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
@@ -68,8 +67,6 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         shares: Callable[[nn.Module, nn.Module], bool] = lambda a, b: False,
     ) -> None:
         super().__init__(mixup, cutmix)
-        if not plans:
-            raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
         self._plans = dict(plans)
         device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
         teachers = [teacher for plan in plans.values() for teacher in plan.teachers]
@@ -105,8 +102,8 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
                 inputs["target"] = plan.loss.target(Teachers.of(probabilities, plan.teachers))
             if plan.loss.hard or not plan.teachers:
                 # In the precision of the student's loss.
-                dtype = next(iter(plan.start.params.values())).dtype
-                inputs["labels"] = self.mixed_labels(labels, self._classes, _wide(dtype), draw, images)
+                dtype = torch.promote_types(next(iter(plan.start.params.values())).dtype, torch.float32)
+                inputs["labels"] = self.mixed_labels(labels, self._classes, dtype, draw, images)
             prepared[name] = inputs
         return prepared
 
@@ -135,10 +132,6 @@ class MixedBatches:
         generator = seeds.generator(self._seed, "mixed batches")
         for images, labels in self._batches:
             yield self._objective.mixed(images, self._objective.draw(len(labels), generator)), labels
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _serves(a: StudentPlan, b: StudentPlan, shares: Callable[[nn.Module, nn.Module], bool]) -> bool:

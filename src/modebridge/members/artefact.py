@@ -12,9 +12,9 @@ from torch import Tensor
 
 from modebridge.members.context import Blueprint, Context
 from modebridge.recipes import Recipe
-from modebridge.training import Checkpoints, Report
+from modebridge.training import Checkpoints, Report, TrainConfig
 
-__all__ = ["Artefact", "Made", "Making", "Tensors", "key_of"]
+__all__ = ["Artefact", "Made", "Making", "Tensors", "TrainedWeights", "key_of"]
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 
@@ -98,6 +98,31 @@ class Artefact(ABC):
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
         """Multiply-adds per image and epoch for making a group of them together."""
         return 0.0
+
+
+class TrainedWeights(Artefact):
+    """Weights that are trained, by default with the work of one network each."""
+
+    trained = True
+    one_pass: ClassVar[bool] = False
+    """Whether all missing ones are trained in one pass, so that every frozen network runs once per batch."""
+
+    @abstractmethod
+    def training(self, recipe: Recipe) -> TrainConfig:
+        """The training settings."""
+
+    def epochs(self, recipe: Recipe) -> int:
+        """Those of its training settings."""
+        return self.training(recipe).epochs
+
+    def together(self, context: Context) -> int:
+        """All of them in one pass, or several on a GPU."""
+        return 10**6 if self.one_pass else context.together
+
+    @classmethod
+    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+        """One forward and one backward pass for each; a backward pass counts as two forward passes."""
+        return 3 * blueprint.base_cost.flops * len(group)
 
 
 def key_of(*parts: object) -> str:

@@ -30,16 +30,6 @@ class BatchEnsembleMember(RivalMember):
     family = "BatchEnsemble"
     pattern = r"batch-ensemble-(\d+)"
 
-    @property
-    def name(self) -> str:
-        """The name, with the number of members."""
-        return f"{self.method}-{self.members}"
-
-    @property
-    def title(self) -> str:
-        """With the number of members."""
-        return f"BatchEnsemble, {self.members} members"
-
     def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
         """The recipe's network with the members' vectors."""
         net = blueprint.network.build(generator)

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from modebridge import seeds
 from modebridge.bridges import Kind
 from modebridge.errors import plural
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Context
-from modebridge.members.curve_member import PointMember, load_curve, point_artefacts
+from modebridge.members.curve_member import PointMember, load_curve
 from modebridge.members.member import Member, RowPlan
 from modebridge.members.mode_member import ModeMember, mode_on, on_base, split_base
 from modebridge.members.small_network import SIZE, SmallNetwork
@@ -95,7 +94,7 @@ class BridgeMember(SmallNetwork):
 
     def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The curve and its ends."""
-        return point_artefacts(*self.pair, self.r, recipe, self.base)
+        return self.imitates.artefacts(recipe)
 
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """A plan that reads one end or both; the target is the network on the curve."""
@@ -107,7 +106,7 @@ class BridgeMember(SmallNetwork):
             source="start" if self.i <= self.j else "end",
             r=self.r,
             name=self.name,
-            seed=seeds.seed_for(context.seed, f"{self.kind}-{self.i}-{self.j}"),
+            seed=context.seed_of(f"{self.kind}-{self.i}-{self.j}"),
             slim=context.recipe.slim(self.size),
             budget=context.budget(self.size),
         )

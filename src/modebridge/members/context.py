@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TypedDict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from modebridge import seeds
 from modebridge.batches import each
 from modebridge.bridges import ChosenBody, Design, Kind, ResidualBody, choose_body
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Cost, module_cost
+from modebridge.modes import Mode
 from modebridge.nets import ResNet, skeleton
 from modebridge.recipes import Network, Recipe, RunData, ShiftedData
 from modebridge.training import Engine
@@ -77,6 +78,10 @@ class Blueprint:
             return self.net
         with torch.device("meta"):
             return ResNet(self.network.spec)
+
+    def load_mode(self, tensors: Mapping[str, Tensor]) -> Mode:
+        """A mode from its tensors."""
+        return Mode.from_state_dict(self.net, tensors)
 
     def cost_of(self, name: str, build: Callable[[], nn.Module]) -> Cost:
         """The cost of another network on the same images, built and counted once per name."""

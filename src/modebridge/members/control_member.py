@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from modebridge import seeds
-from modebridge.members.artefact import Artefact, Tensors
+from modebridge.members.artefact import Tensors
 from modebridge.members.context import Context
 from modebridge.members.member import Member, RowPlan
-from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.members.mode_member import ModeMember
 from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
@@ -56,20 +55,15 @@ class ControlMember(SmallNetwork):
         """Whether the recipe has both modes."""
         return max(self.i, self.j) < recipe.modes
 
-    def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """The mode that it reads."""
-        return (weights_of(self.i, recipe),)
-
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """A plan that reads the mode; the targets are labels."""
-        mode = load_mode(context, tensors[weights_of(self.i, context.recipe).place])
         return plan_bridge(
             context.net,
-            mode,
+            ModeMember(self.i).load(context, tensors).mode,
             context.example,
             target="labels",
             name=self.name,
-            seed=seeds.seed_for(context.seed, f"labels-{self.i}-{self.j}"),
+            seed=context.seed_of(f"labels-{self.i}-{self.j}"),
             slim=context.recipe.slim(self.size),
             budget=context.budget(self.size),
         )

@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 
 from modebridge.curves import BezierCurve
-from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Made, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.curve_weights import CurveWeights, curve_and_ends
 from modebridge.members.member import LAST, Member, RowPlan
-from modebridge.members.mode_member import load_mode, mode_on, on_base, split_base
+from modebridge.members.mode_member import OneNetwork, mode_on, on_base, split_base
 from modebridge.members.predictor import NetworkPredictor
 from modebridge.recipes import Recipe
 
-__all__ = ["PointMember", "PointStatistics", "load_curve", "point_artefacts"]
+__all__ = ["PointMember", "PointStatistics", "load_curve"]
 
 
 @dataclass(frozen=True)
@@ -50,21 +49,12 @@ class PointStatistics(Artefact):
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Estimate them on the training images."""
-        context, parents = making.context, making.parents
-        results: dict[str, Made] = {}
-        for artefact in group:
-            curve = load_curve(context, parents, artefact.i, artefact.j, base=artefact.base).to(context.engine.device)
-            batches = context.data.statistics(f"{artefact.r:g}")
-            statistics = curve.with_statistics(context.placed(), artefact.r, batches).to("cpu").statistics
-            results[artefact.name] = Made(statistics.get(artefact.r, {}))
-        return results
-
-
-def point_artefacts(i: int, j: int, r: float, recipe: Recipe, base: str = "") -> tuple[Artefact, ...]:
-    """All artefacts needed to load the network at r on a curve."""
-    # The ends have their own statistics, and training estimates those of the midpoint.
-    statistics = () if r in (0.0, 0.5, 1.0) else (PointStatistics(i, j, r, base),)
-    return (*curve_and_ends(i, j, recipe, base), *statistics)
+        (artefact,) = group
+        context = making.context
+        curve = load_curve(context, making.parents, artefact.i, artefact.j, base=artefact.base)
+        batches = context.data.statistics(f"{artefact.r:g}")
+        placed = curve.to(context.engine.device).with_statistics(context.placed(), artefact.r, batches)
+        return {artefact.name: Made(placed.to("cpu").statistics.get(artefact.r, {}))}
 
 
 def load_curve(
@@ -72,7 +62,7 @@ def load_curve(
 ) -> BezierCurve:
     """The curve between two modes, ready for evaluation at r."""
     curve = CurveWeights(i, j, base)
-    start, end = (load_mode(blueprint, tensors[end.place]) for end in curve.ends(blueprint.recipe))
+    start, end = (blueprint.load_mode(tensors[end.place]) for end in curve.ends(blueprint.recipe))
     parts: dict[str, dict[str, Tensor]] = {"pin": {}, "statistics": {}}
     for name, tensor in tensors[curve.place].items():
         part, _, rest = name.partition("/")
@@ -87,7 +77,7 @@ def load_curve(
 
 
 @dataclass(frozen=True)
-class PointMember(Member):
+class PointMember(OneNetwork):
     """The network at r on the curve between two modes, r counted from the lower number: what bridges imitate.
 
     Args:
@@ -123,16 +113,14 @@ class PointMember(Member):
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The curve with the statistics at r."""
-        return point_artefacts(self.i, self.j, self.r, recipe, self.base)
+        # The ends have their own statistics, and training estimates those of the midpoint.
+        statistics = () if self.r in (0.0, 0.5, 1.0) else (PointStatistics(self.i, self.j, self.r, self.base),)
+        return (*curve_and_ends(self.i, self.j, recipe, self.base), *statistics)
 
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
         """The network."""
         curve = load_curve(blueprint, tensors, self.i, self.j, self.r, self.base)
         return NetworkPredictor(self.name, curve.at(self.r))
-
-    def cost(self, blueprint: Blueprint) -> MemberCost:
-        """One network."""
-        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params, usable=False)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

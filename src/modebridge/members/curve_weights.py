@@ -8,33 +8,29 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from modebridge.curves import BezierCurve, Polychain
-from modebridge.members.artefact import Artefact, Made, Making
+from modebridge.members.artefact import Artefact, Made, Making, TrainedWeights
 from modebridge.members.context import Blueprint, Context
-from modebridge.members.mode_member import BASES, load_mode, on_base, weights_of
+from modebridge.members.mode_member import BASES, on_base, weights_of
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.training import fit_curves, fit_taught_curves
+from modebridge.training import TrainConfig, fit_curves, fit_taught_curves
 
-__all__ = ["CurveWeights", "TaughtCurveWeights", "curve_and_ends", "curve_weights"]
+__all__ = ["CurveWeights", "TaughtCurveWeights", "curve_and_ends"]
 
 TAUGHT = "distilled"
 """The base whose modes are students."""
 
 
-def curve_weights(i: int, j: int, recipe: Recipe, base: str = "") -> CurveWeights:
-    """The artefact of a curve, which learns what its ends learned unless the recipe's `curve_loss` differs."""
-    taught = (base or recipe.base) == TAUGHT and recipe.curve_loss == "ends"
-    return TaughtCurveWeights(i, j, base) if taught else CurveWeights(i, j, base)
-
-
 def curve_and_ends(i: int, j: int, recipe: Recipe, base: str = "") -> tuple[Artefact, ...]:
     """All artefacts needed to load a curve."""
-    curve = curve_weights(i, j, recipe, base)
+    # A curve learns what its ends learned unless the recipe's `curve_loss` differs.
+    taught = (base or recipe.base) == TAUGHT and recipe.curve_loss == "ends"
+    curve = TaughtCurveWeights(i, j, base) if taught else CurveWeights(i, j, base)
     return (curve, *curve.ends(recipe))
 
 
 @dataclass(frozen=True)
-class CurveWeights(Artefact):
+class CurveWeights(TrainedWeights):
     """The pin of a Bezier curve between two modes, the lower number first."""
 
     i: int
@@ -42,7 +38,6 @@ class CurveWeights(Artefact):
     base: str = ""
     folder = "curves"
     stage = "curves"
-    trained = True
 
     @property
     def name(self) -> str:
@@ -66,13 +61,9 @@ class CurveWeights(Artefact):
             "pin_start": context.recipe.pin_start,
         }
 
-    def epochs(self, recipe: Recipe) -> int:
+    def training(self, recipe: Recipe) -> TrainConfig:
         """As set in the recipe."""
-        return recipe.curve.epochs
-
-    def together(self, context: Context) -> int:
-        """Several on a GPU."""
-        return context.together
+        return recipe.curve
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
@@ -101,18 +92,15 @@ class CurveWeights(Artefact):
         return {artefact.name: _made(curve) for artefact, curve in zip(group, trained, strict=True)}
 
     def _loaded_ends(self, making: Making) -> tuple[Mode, Mode]:
-        start, end = (load_mode(making.context, making.parents[end.place]) for end in self.ends(making.context.recipe))
+        start, end = (making.context.load_mode(making.parents[end.place]) for end in self.ends(making.context.recipe))
         return start, end
-
-    @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """The same as for modes."""
-        return 3 * blueprint.base_cost.flops * len(group)
 
 
 @dataclass(frozen=True)
 class TaughtCurveWeights(CurveWeights):
     """The pin of a curve between two students, trained with the loss of students; all missing ones in one pass."""
+
+    one_pass = True
 
     def teachers(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """The teachers of its ends."""
@@ -130,10 +118,6 @@ class TaughtCurveWeights(CurveWeights):
             "mixup": context.recipe.student_mixup,
         }
 
-    def together(self, context: Context) -> int:
-        """All of them: every teacher then runs once per batch."""
-        return 10**6
-
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Train them in one pass, and estimate the statistics of their midpoints."""
@@ -141,7 +125,7 @@ class TaughtCurveWeights(CurveWeights):
         trained = fit_taught_curves(
             context.net,
             {artefact.name: artefact._loaded_ends(making) for artefact in group},
-            [load_mode(context, making.parents[teacher.place]) for teacher in group[0].teachers(recipe)],
+            [context.load_mode(making.parents[teacher.place]) for teacher in group[0].teachers(recipe)],
             data.train("taught curves"),
             mixup=recipe.student_mixup,
             pin_start=recipe.pin_start,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from modebridge.members.artefact import Artefact
-from modebridge.members.cycles import CycleWeights
 from modebridge.members.member import Member, Numbered, RowPlan
 from modebridge.members.mode_member import ModeMember, OneNetwork, weights_of
+from modebridge.members.network_weights import CycleWeights
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig, TriangleConfig
 
@@ -67,11 +67,6 @@ class FgeMember(Numbered, OneNetwork):
     method = "fge"
     family = "fast geometric ensemble"
     pattern = r"fge-([1-9]\d*)"
-
-    @property
-    def name(self) -> str:
-        """With its number."""
-        return f"fge-{self.number}"
 
     @property
     def ancestors(self) -> tuple[Member, ...]:

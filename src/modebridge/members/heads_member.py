@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from modebridge import seeds
-from modebridge.bridges import ChosenBody, Target, curve_target, ensemble_target, label_target, mode_target
+from modebridge.bridges import ChosenBody, ensemble_target, label_target
 from modebridge.cutmix import suits_cutmix
 from modebridge.errors import plural
-from modebridge.members.artefact import Artefact, Tensors
+from modebridge.members.artefact import Tensors
 from modebridge.members.context import Blueprint, Context
-from modebridge.members.curve_member import PointMember, load_curve
+from modebridge.members.curve_member import PointMember
 from modebridge.members.member import Member, Method, RowPlan
-from modebridge.members.mode_member import ModeMember, load_mode, weights_of
+from modebridge.members.mode_member import ModeMember
 from modebridge.members.small_network import SIZE, BridgeWeights, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
@@ -87,8 +86,7 @@ class HeadsMember(Method, SmallNetwork):
 
     def belongs(self, recipe: Recipe) -> bool:
         """Whether the recipe has the mode, and something for every part to learn."""
-        counts = [self._count(part, recipe) for part in self.parts] if self.i < recipe.modes else [0]
-        return all(counts)
+        return self.i < recipe.modes and all(self._learned(part, recipe) for part in self.parts)
 
     def weights(self) -> HeadsWeights:
         """Its weights."""
@@ -101,16 +99,16 @@ class HeadsMember(Method, SmallNetwork):
 
     def heads(self, recipe: Recipe) -> int:
         """One per network, and one for labels."""
-        return sum(self._count(part, recipe) for part in self.parts)
+        return sum(len(self._learned(part, recipe)) for part in self.parts)
 
-    def _count(self, part: str, recipe: Recipe) -> int:
-        return {"others": recipe.modes - 1, "midpoints": len(self._pairs(recipe))}.get(part, 1)
-
-    def _pairs(self, recipe: Recipe) -> list[tuple[int, int]]:
-        return [pair for pair in recipe.curves() if self.i in pair]
-
-    def _others(self, recipe: Recipe) -> list[int]:
-        return [k for k in range(recipe.modes) if k != self.i]
+    def _learned(self, part: str, recipe: Recipe) -> Sequence[tuple[ModeMember | PointMember, ...]]:
+        """The networks whose mean each head of a part learns; none for labels."""
+        modes = tuple(ModeMember(k) for k in range(recipe.modes))
+        if part == "others":
+            return [(mode,) for mode in modes if mode.number != self.i]
+        if part == "midpoints":
+            return [(PointMember(*pair),) for pair in recipe.curves() if self.i in pair]
+        return [modes if part == "mean" else ()]
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
         """All modes that it learns from, through a curve or directly."""
@@ -120,44 +118,22 @@ class HeadsMember(Method, SmallNetwork):
 
     def teachers(self, recipe: Recipe) -> tuple[Member, ...]:
         """The other modes, the networks on the curves, or both."""
-        members: list[Member] = []
-        if "mean" in self.parts:
-            members += [ModeMember(k) for k in range(recipe.modes)]
-        if "others" in self.parts:
-            members += [ModeMember(k) for k in self._others(recipe)]
-        if "midpoints" in self.parts:
-            members += [PointMember(*pair) for pair in self._pairs(recipe)]
-        return tuple(dict.fromkeys(members))
-
-    def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """The mode that it reads, and what its heads learn."""
-        networks = (ModeMember(self.i), *self.teachers(recipe))
-        return tuple(dict.fromkeys(artefact for member in networks for artefact in member.artefacts(recipe)))
+        # Not in the order of the parts: bridges are identified by what they learn from, in this order.
+        parts = [part for part in ("mean", "others", "midpoints") if part in self.parts]
+        return tuple(dict.fromkeys(one for part in parts for head in self._learned(part, recipe) for one in head))
 
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """A plan that reads the mode, with one head per target."""
         recipe = context.recipe
-
-        def mode(k: int) -> Target:
-            return mode_target(load_mode(context, tensors[weights_of(k, recipe).place]))
-
-        targets: list[Target] = []
-        for part in self.parts:
-            if part == "others":
-                targets += [mode(k) for k in self._others(recipe)]
-            elif part == "midpoints":
-                targets += [curve_target(load_curve(context, tensors, *pair)) for pair in self._pairs(recipe)]
-            elif part == "mean":
-                targets.append(ensemble_target([mode(k).modes[0] for k in range(recipe.modes)]))
-            else:
-                targets.append(label_target())
+        learned = [networks for part in self.parts for networks in self._learned(part, recipe)]
+        loaded = [[network.load(context, tensors).mode for network in networks] for networks in learned]
         return plan_bridge(
             context.net,
-            load_mode(context, tensors[weights_of(self.i, recipe).place]),
+            ModeMember(self.i).load(context, tensors).mode,
             context.example,
-            target=targets,
+            target=[ensemble_target(modes) if modes else label_target() for modes in loaded],
             name=self.name,
-            seed=seeds.seed_for(context.seed, f"heads-{self.i}-{'+'.join(self.parts)}"),
+            seed=context.seed_of(f"heads-{self.i}-{'+'.join(self.parts)}"),
             **context.sizing(self.body_kind, self.size, self.heads(recipe), recipe.heads_design),
         )
 

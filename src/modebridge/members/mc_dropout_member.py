@@ -32,12 +32,7 @@ class McDropoutMember(RivalMember):
     method = "mc-dropout"
     family = "Monte-Carlo dropout"
     pattern = r"mc-dropout-(\d+)(?:-p(\d\d?))?"
-    omitted = 10
-
-    @property
-    def name(self) -> str:
-        """With the number of passes, and the rate if it is not the default."""
-        return f"{self.method}-{self.passes}" + ("" if self.percent == self.omitted else f"-p{self.percent}")
+    between, omitted = "-p", 10
 
     @property
     def title(self) -> str:

@@ -215,12 +215,25 @@ class Method(Member):
 
 
 class Numbered(Method):
-    """A method whose members are told apart by numbers, its fields."""
+    """A method whose members are told apart by one or two numbers, its fields, as in "mimo-2-x3"."""
 
     pattern: ClassVar[str]
     """The names of its members: a regular expression with a group of digits for each field."""
+    between: ClassVar[str] = "-x"
+    """What separates two numbers in a name."""
     omitted: ClassVar[int] = 1
-    """The number that stands for a group that a name leaves out."""
+    """The second number that names leave out."""
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers in its name."""
+        first, *second = vars(self).values()
+        return [first, *(number for number in second if number != self.omitted)]
+
+    @property
+    def name(self) -> str:
+        """The method and the numbers."""
+        return f"{self.method}-{self.between.join(map(str, self.numbers))}"
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

@@ -36,16 +36,6 @@ class MimoMember(RivalMember):
     pattern = r"mimo-(\d+)(?:-x([2-9]))?"
 
     @property
-    def name(self) -> str:
-        """With the number of members, and the width if it is not 1."""
-        return f"{self.method}-{self.members}" + ("" if self.width == 1 else f"-x{self.width}")
-
-    @property
-    def title(self) -> str:
-        """With both."""
-        return f"MIMO, {self.members} members" + ("" if self.width == 1 else f", width x{self.width}")
-
-    @property
     def settings(self) -> str:
         """Includes how batches are built."""
         return f"{self} repeats {REPEATS} same {SAME}"

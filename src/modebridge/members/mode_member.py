@@ -15,7 +15,6 @@ from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import KINDS, Member, RowPlan
 from modebridge.members.network_weights import NetworkWeights
 from modebridge.members.predictor import NetworkPredictor
-from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "ModeMember",
     "ModeWeights",
     "OneNetwork",
-    "load_mode",
     "mode_on",
     "on_base",
     "split_base",
@@ -98,23 +96,19 @@ class AlignedMode(Artefact):
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Match units, and record the result."""
-        context, parents = making.context, making.parents
-        device = context.engine.device
-        results: dict[str, Made] = {}
-        for artefact in group:
-            reference, mode = (
-                load_mode(context, parents[parent.place]).to(device) for parent in artefact.parents(context.recipe)
-            )
-            images = context.engine.feed(context.data.plain_train(10_000))
-            result = align(context.placed(), reference, mode, images, by=artefact.by)
-            metadata = {
-                "difference": result.difference,
-                "quality": [result.quality_before, result.quality_after],
-                "barrier": [result.barrier_before, result.barrier_after],
-                "summary": str(result),
-            }
-            results[artefact.name] = Made(result.mode.to("cpu").state, metadata)
-        return results
+        (artefact,) = group
+        context = making.context
+        places = [parent.place for parent in artefact.parents(context.recipe)]
+        reference, mode = (context.load_mode(making.parents[place]).to(context.engine.device) for place in places)
+        images = context.engine.feed(context.data.plain_train(10_000))
+        result = align(context.placed(), reference, mode, images, by=artefact.by)
+        metadata = {
+            "difference": result.difference,
+            "quality": [result.quality_before, result.quality_after],
+            "barrier": [result.barrier_before, result.barrier_after],
+            "summary": str(result),
+        }
+        return {artefact.name: Made(result.mode.to("cpu").state, metadata)}
 
 
 def weights_of(number: int, recipe: Recipe, base: str = "") -> Artefact:
@@ -155,22 +149,17 @@ def split_base(name: str) -> tuple[str, str]:
     return (base, rest) if dash and base in BASES else ("", name)
 
 
-def load_mode(blueprint: Blueprint, tensors: Tensors) -> Mode:
-    """A mode from its tensors."""
-    return Mode.from_state_dict(blueprint.net, tensors)
-
-
 class OneNetwork(Member):
-    """A member that is one trained network of the recipe's architecture, with one artefact: its weights."""
+    """A member that is one network of the recipe's architecture; by default with one artefact: its weights."""
 
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
         """The network."""
         (artefact,) = self.artefacts(blueprint.recipe)
-        return NetworkPredictor(self.name, load_mode(blueprint, tensors[artefact.place]))
+        return NetworkPredictor(self.name, blueprint.load_mode(tensors[artefact.place]))
 
     def cost(self, blueprint: Blueprint) -> MemberCost:
         """One network."""
-        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params)
+        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params, usable=self.usable)
 
 
 @dataclass(frozen=True)

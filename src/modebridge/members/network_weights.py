@@ -1,26 +1,25 @@
-"""Shared code of artefacts that are the weights of one trained network: key, training, work."""
+"""Shared code of artefacts that are the weights of one trained network: from a random start, or from another one."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 from torch import nn
 
 from modebridge import seeds
-from modebridge.members.artefact import Artefact, Made, Making
-from modebridge.members.context import Blueprint, Context
+from modebridge.members.artefact import Made, Making, TrainedWeights
+from modebridge.members.context import Context
 from modebridge.recipes import Recipe
-from modebridge.training import TrainConfig, fit_modes
+from modebridge.training import TrainConfig, fit_mode, fit_modes
 
-__all__ = ["NetworkWeights"]
+__all__ = ["CycleWeights", "NetworkWeights"]
 
 
-class NetworkWeights(Artefact):
+class NetworkWeights(TrainedWeights):
     """The weights of a network that learns labels, by default from a random start."""
-
-    trained = True
 
     @property
     @abstractmethod
@@ -44,14 +43,6 @@ class NetworkWeights(Artefact):
             "training": str(self.training(context.recipe)),
         }
 
-    def epochs(self, recipe: Recipe) -> int:
-        """Those of its training settings."""
-        return self.training(recipe).epochs
-
-    def together(self, context: Context) -> int:
-        """Several on a GPU."""
-        return context.together
-
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Train them."""
@@ -68,7 +59,37 @@ class NetworkWeights(Artefact):
         )
         return {artefact.name: Made(mode.state) for artefact, mode in zip(group, trained, strict=True)}
 
+
+class CycleWeights(NetworkWeights):
+    """The weights after one training cycle that starts at the weights of its only parent.
+
+    Without a parent it starts where mode 0 does. Every cycle starts with zero momentum and has its own image order.
+    """
+
+    @property
+    def purpose(self) -> tuple[str | int, ...]:
+        """The cycle of a chain."""
+        return self.folder, self.name
+
+    def together(self, context: Context) -> int:
+        """One at a time, since each waits for the previous one."""
+        return 1
+
     @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
-        """One forward and one backward pass for each; a backward pass counts as two forward passes."""
-        return 3 * blueprint.base_cost.flops * len(group)
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+        """Train it."""
+        (artefact,) = group
+        context = making.context
+        net = context.network.build(seeds.generator(context.seed, "mode", 0))
+        for parent in artefact.parents(context.recipe):
+            # Not strict: a mode does not store the second name of a tied tensor.
+            net.load_state_dict(context.load_mode(making.parents[parent.place]).state, strict=False)
+        mode = fit_mode(
+            net,
+            context.data.train(*artefact.purpose),
+            config=replace(artefact.training(context.recipe), seed=context.seed_of(*artefact.purpose)),
+            engine=context.engine,
+            checkpoints=making.checkpoints,
+            report=making.report,
+        )
+        return {artefact.name: Made(mode.state)}

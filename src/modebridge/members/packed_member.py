@@ -38,16 +38,6 @@ class PackedMember(RivalMember):
     family = "packed ensemble"
     pattern = r"packed-(\d+)(?:-x([2-9]))?"
 
-    @property
-    def name(self) -> str:
-        """With the number of members, and the width if it is not 1."""
-        return f"{self.method}-{self.members}" + ("" if self.alpha == 1 else f"-x{self.alpha}")
-
-    @property
-    def title(self) -> str:
-        """With both."""
-        return f"packed ensemble, {self.members} members" + ("" if self.alpha == 1 else f", width x{self.alpha}")
-
     def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
         """For the paper's networks, narrow ones initialised one by one; otherwise the network itself, split."""
         if self.alpha == 1 and blueprint.network.spec is None:

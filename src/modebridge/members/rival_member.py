@@ -64,6 +64,12 @@ class RivalMember(Numbered):
 
     alone = True
 
+    @property
+    def title(self) -> str:
+        """With the number of members, and the width if it differs from the recipe's network."""
+        members, *width = self.numbers
+        return f"{self.family}, {members} members" + "".join(f", width x{multiple}" for multiple in width)
+
     @abstractmethod
     def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
         """The network to train, with weights drawn from the generator."""

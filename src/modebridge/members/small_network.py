@@ -10,14 +10,13 @@ from typing import Self
 
 from modebridge.bridges import Bridge, ChosenBody, Kind
 from modebridge.evaluate import MemberCost
-from modebridge.members.artefact import Artefact, Made, Making, Tensors
+from modebridge.members.artefact import Artefact, Made, Making, Tensors, TrainedWeights
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Body, Member
-from modebridge.members.mode_member import load_mode
 from modebridge.members.predictor import BridgePredictor
 from modebridge.nets import skeleton
 from modebridge.recipes import Recipe
-from modebridge.training import BridgePlan, fit_bridges
+from modebridge.training import BridgePlan, TrainConfig, fit_bridges
 
 __all__ = ["SIZE", "BridgeWeights", "SmallNetwork"]
 
@@ -26,13 +25,13 @@ SIZE = r"(small|medium|slim\d+(?:\.\d+)?)"
 
 
 @dataclass(frozen=True)
-class BridgeWeights(Artefact):
+class BridgeWeights(TrainedWeights):
     """The weights of a bridge; all missing ones are trained in one pass."""
 
     member: SmallNetwork
     folder = "bridges"
     stage = "bridges"
-    trained = True
+    one_pass = True
 
     @property
     def name(self) -> str:
@@ -57,18 +56,14 @@ class BridgeWeights(Artefact):
             "batch": recipe.data.bridge_batch_size,
         }
 
-    def epochs(self, recipe: Recipe) -> int:
+    def training(self, recipe: Recipe) -> TrainConfig:
         """As set in the recipe."""
-        return recipe.bridge.epochs
+        return recipe.bridge
 
     @classmethod
     def mixing(cls, context: Context) -> tuple[float, float]:
         """The alphas of mixup and CutMix, as set in the recipe."""
         return context.recipe.mixup, context.recipe.cutmix
-
-    def together(self, context: Context) -> int:
-        """All of them: every frozen network then runs once per batch."""
-        return 10**6
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
@@ -109,9 +104,10 @@ class SmallNetwork(Member):
         """How many networks the body reads: "I" one, "II" two."""
         return "I" if len(self.reads) == 1 else "II"
 
-    @abstractmethod
     def learns_from(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """The artefacts that must exist before it is trained."""
+        """The artefacts that must exist before it is trained: what it reads, and what it learns."""
+        networks = (*self.reads, *self.teachers(recipe))
+        return tuple(dict.fromkeys(artefact for member in networks for artefact in member.artefacts(recipe)))
 
     @abstractmethod
     def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
@@ -145,7 +141,7 @@ class SmallNetwork(Member):
     def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> BridgePredictor:
         """The bridge on its modes."""
         modes = {
-            member.name: load_mode(blueprint, tensors[artefact.place])
+            member.name: blueprint.load_mode(tensors[artefact.place])
             for member in self.reads
             for artefact in member.artefacts(blueprint.recipe)
         }

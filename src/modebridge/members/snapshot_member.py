@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
 from modebridge.errors import ModebridgeError
 from modebridge.members.artefact import Artefact
-from modebridge.members.cycles import CycleWeights
-from modebridge.members.member import Method, RowPlan
+from modebridge.members.member import Numbered, RowPlan
 from modebridge.members.mode_member import OneNetwork
+from modebridge.members.network_weights import CycleWeights
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig
 
@@ -59,7 +58,7 @@ class SnapshotWeights(CycleWeights):
 
 
 @dataclass(frozen=True)
-class SnapshotMember(Method, OneNetwork):
+class SnapshotMember(Numbered, OneNetwork):
     """One network of a snapshot ensemble.
 
     >>> SnapshotMember(3, 4).name
@@ -70,11 +69,8 @@ class SnapshotMember(Method, OneNetwork):
     cycles: int
     method = "snapshot"
     family = "snapshot ensemble"
-
-    @property
-    def name(self) -> str:
-        """Its number and the number of cycles."""
-        return f"snapshot-{self.number}-of-{self.cycles}"
+    pattern = r"snapshot-(\d+)-of-(\d+)"
+    between, omitted = "-of-", 0
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its weights."""
@@ -83,8 +79,8 @@ class SnapshotMember(Method, OneNetwork):
     @classmethod
     def parse(cls, name: str) -> Self | None:
         """From "snapshot-3-of-4"."""
-        match = re.fullmatch(r"snapshot-(\d+)-of-(\d+)", name)
-        return cls(int(match[1]), int(match[2])) if match and 1 <= int(match[1]) <= int(match[2]) else None
+        member = super().parse(name)
+        return member if member is not None and 1 <= member.number <= member.cycles else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:

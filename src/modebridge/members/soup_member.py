@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -13,8 +12,8 @@ from modebridge import trees
 from modebridge.alignment import By
 from modebridge.members.artefact import Artefact, Made, Making
 from modebridge.members.context import Context
-from modebridge.members.member import Member, Method
-from modebridge.members.mode_member import AlignedMode, ModeMember, OneNetwork, load_mode, weights_of
+from modebridge.members.member import Member, Numbered
+from modebridge.members.mode_member import AlignedMode, ModeMember, OneNetwork, weights_of
 from modebridge.modes import Mode, check_statistics, refresh_statistics
 from modebridge.recipes import Recipe
 from modebridge.types import Batches
@@ -70,18 +69,16 @@ class SoupWeights(Artefact):
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
         """Average them."""
+        (artefact,) = group
         context = making.context
-        results: dict[str, Made] = {}
-        for artefact in group:
-            places = [parent.place for parent in artefact.parents(context.recipe)]
-            modes = [load_mode(context, making.parents[place]).to(context.engine.device) for place in places]
-            images = context.engine.feed(context.data.statistics(cls.folder, artefact.name))
-            results[artefact.name] = Made(soup(context.placed(), modes, images).to("cpu").state)
-        return results
+        places = [parent.place for parent in artefact.parents(context.recipe)]
+        modes = [context.load_mode(making.parents[place]).to(context.engine.device) for place in places]
+        images = context.engine.feed(context.data.statistics(cls.folder, artefact.name))
+        return {artefact.name: Made(soup(context.placed(), modes, images).to("cpu").state)}
 
 
 @dataclass(frozen=True)
-class SoupMember(Method, OneNetwork):
+class SoupMember(Numbered, OneNetwork):
     """The soup of the first modes.
 
     >>> SoupMember(4).name
@@ -91,11 +88,7 @@ class SoupMember(Method, OneNetwork):
     count: int
     method = "soup"
     family = "model soup"
-
-    @property
-    def name(self) -> str:
-        """With the number of modes."""
-        return f"soup-{self.count}"
+    pattern = r"soup-0*([2-9]|[1-9]\d+)"
 
     @property
     def title(self) -> str:
@@ -110,12 +103,6 @@ class SoupMember(Method, OneNetwork):
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its weights."""
         return (SoupWeights(self.count),)
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From "soup-4"."""
-        match = re.fullmatch(r"soup-(\d+)", name)
-        return cls(int(match[1])) if match and int(match[1]) > 1 else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:

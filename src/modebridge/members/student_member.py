@@ -10,14 +10,14 @@ from typing import Literal, Self, TypeAlias
 from modebridge import seeds
 from modebridge.distillation import Teacher
 from modebridge.ensembles import BridgedEnsemble
-from modebridge.members.artefact import Artefact, Made, Making, Tensors
+from modebridge.members.artefact import Artefact, Made, Making, Tensors, TrainedWeights
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Member, Method, RowPlan
-from modebridge.members.mode_member import BASES, ModeMember, OneNetwork, load_mode
+from modebridge.members.mode_member import BASES, ModeMember, OneNetwork
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.training import fit_students, plan_student
+from modebridge.training import TrainConfig, fit_students, plan_student
 
 __all__ = ["DistilledMember", "StudentMember", "StudentWeights"]
 
@@ -29,7 +29,7 @@ Source: TypeAlias = Literal["modes", "labels", "bridged"]
 
 
 @dataclass(frozen=True)
-class StudentWeights(Artefact):
+class StudentWeights(TrainedWeights):
     """A network trained from a random start to predict its teachers' mean; all missing ones in one pass.
 
     Args:
@@ -43,7 +43,7 @@ class StudentWeights(Artefact):
     count: int = 0
     folder = "students"
     stage = "students"
-    trained = True
+    one_pass = True
 
     @property
     def name(self) -> str:
@@ -73,13 +73,9 @@ class StudentWeights(Artefact):
             **({"cutmix": context.recipe.student_cutmix} if context.recipe.student_cutmix else {}),
         }
 
-    def epochs(self, recipe: Recipe) -> int:
-        """As set in the recipe; by default as many as for a mode."""
-        return recipe.student_epochs or recipe.mode.epochs
-
-    def together(self, context: Context) -> int:
-        """All of them: every teacher then runs once per batch."""
-        return 10**6
+    def training(self, recipe: Recipe) -> TrainConfig:
+        """That of a mode, with as many epochs unless the recipe sets them."""
+        return replace(recipe.mode, epochs=recipe.student_epochs or recipe.mode.epochs)
 
     @classmethod
     def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
@@ -102,7 +98,7 @@ class StudentWeights(Artefact):
             context.data.train("students"),
             mixup=recipe.student_mixup,
             cutmix=recipe.student_cutmix,
-            config=replace(recipe.mode, epochs=group[0].epochs(recipe), seed=context.seed_of("students")),
+            config=replace(group[0].training(recipe), seed=context.seed_of("students")),
             valid=context.data.valid(),
             engine=context.engine,
             checkpoints=making.checkpoints,
@@ -115,7 +111,7 @@ class StudentWeights(Artefact):
             predictors = [bridge.load(context, tensors) for bridge in _bridges(context.recipe)]
             modes = list(predictors[0].networks.values())
             return [BridgedEnsemble(context.net, modes, [predictor.bridge for predictor in predictors])]
-        return [load_mode(context, tensors[parent.place]) for parent in self.parents(context.recipe)]
+        return [context.load_mode(tensors[parent.place]) for parent in self.parents(context.recipe)]
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
@@ -125,7 +121,7 @@ class StudentWeights(Artefact):
         teachers = base * max(counts, default=0)
         if any(artefact.source == "bridged" for artefact in group):
             teachers += base + sum(blueprint.body("I", bridge.size).flops for bridge in _bridges(recipe))
-        return 3 * base * len(group) + teachers
+        return super().work(group, blueprint) + teachers
 
 
 def _bridges(recipe: Recipe) -> list[BridgeMember]:
@@ -144,11 +140,6 @@ class DistilledMember(Method, ModeMember):
     method = "distilled"
     base = "distilled"
     family = "distilled"
-
-    @property
-    def title(self) -> str:
-        """Without a number for the first."""
-        return f"student {self.number} of all modes" if self.number else "student of all modes"
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:

@@ -139,11 +139,6 @@ class TtaMember(Numbered):
     alone = True
 
     @property
-    def name(self) -> str:
-        """With the number of views."""
-        return f"tta-{self.count}"
-
-    @property
     def title(self) -> str:
         """With the number of views."""
         return f"test-time augmentation x{self.count}"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.modes import ModeObjective
 from modebridge.rivals.rival import Rival, RivalObjective, check_members
 from modebridge.rivals.surgery import LAYERS, called, channels_of, replaced, tried
 from modebridge.types import Inputs
@@ -53,7 +51,7 @@ class BatchEnsemble(Rival):
     torch.Size([20, 2])
     """
 
-    objective: ClassVar[type[ModeObjective]] = BatchEnsembleObjective
+    objective = BatchEnsembleObjective
 
     def __init__(
         self, net: nn.Module, members: int = 4, *, example: Inputs, generator: torch.Generator | None = None
@@ -75,9 +73,9 @@ class BatchEnsemble(Rival):
     @torch.enable_grad()
     def _check_apart(self, example: Inputs) -> None:
         """Raise an error if the network mixes images of a batch, so that members depend on each other."""
-        if next(self.parameters()).device.type == "meta":
+        logits = tried(self, example, WHAT)
+        if logits is None:
             return
-        logits = tried(self, example, self.members, WHAT)
         vectors = [layer.r for layer in self.net.modules() if isinstance(layer, RankOne)]
         for m in (0, self.members - 1):
             gradients = torch.autograd.grad(

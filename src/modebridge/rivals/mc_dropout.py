@@ -44,7 +44,7 @@ def with_dropout(net: nn.Module, rate: float = 0.1, *, example: Inputs) -> nn.Mo
     if not 0 <= rate < 1:
         raise ModebridgeError(f"Expected the rate of dropout to be at least 0 and below 1, but got {rate}; change it.")
     # A rate of 0 means that dropout is turned off.
-    if any(getattr(net.get_submodule(name), "p", 0.0) > 0 for name in _dropping(net, example)):
+    if any(getattr(net.get_submodule(name), "p", 0.0) > 0 for name in called(net, example, DROPOUTS)):
         return copy.deepcopy(net)
     later = list(called(net, example))[1:]
     if not later:
@@ -83,7 +83,7 @@ class McDropout(Rival):
     def __init__(self, net: nn.Module, passes: int = 4, *, example: Inputs, seed: int) -> None:
         check_members(passes, WHAT)
         layers: dict[str, nn.Module] = {}
-        for name, shape in _dropping(net, example).items():
+        for name, shape in called(net, example, DROPOUTS).items():
             layer = net.get_submodule(name)
             assert isinstance(layer, DROPOUTS)
             layers[name] = _FixedDropout(layer, shape[1:], passes, seeds.generator(seed, "mask", name))
@@ -94,13 +94,7 @@ class McDropout(Rival):
             )
         super().__init__(replaced(net, layers), passes)
         self.eval()
-        if next(self.parameters()).device.type != "meta":
-            tried(self, example, passes, WHAT)
-
-
-def _dropping(net: nn.Module, example: Inputs) -> dict[str, torch.Size]:
-    """The dropout layers that a pass calls, with the shapes of their inputs."""
-    return called(net, example, DROPOUTS)
+        tried(self, example, WHAT)
 
 
 class _FixedDropout(nn.Module):

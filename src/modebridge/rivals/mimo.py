@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.batches import named
 from modebridge.errors import ModebridgeError
-from modebridge.modes import ModeObjective
 from modebridge.rivals.rival import Rival, RivalObjective, check_members
 from modebridge.rivals.surgery import called, drawn_like, replaced, tried
 from modebridge.types import Batch, Draw, Inputs, Prepared
@@ -78,7 +76,7 @@ class Mimo(Rival):
     (6, torch.Size([8, 5]))
     """
 
-    objective: ClassVar[type[ModeObjective]] = MimoObjective
+    objective = MimoObjective
 
     def __init__(
         self, net: nn.Module, members: int = 2, *, example: Inputs, generator: torch.Generator | None = None
@@ -98,8 +96,7 @@ class Mimo(Rival):
         }
         super().__init__(replaced(net, layers), members)
         self._axes = example.dim()
-        if next(self.parameters()).device.type != "meta":
-            tried(self, example, members, WHAT)
+        tried(self, example, WHAT)
 
     def arranged(self, inputs: Tensor) -> Tensor:
         """Images (B, ...) repeated M times, or separate images per member (M, B, ...), ordered by member."""

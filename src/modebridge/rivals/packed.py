@@ -55,8 +55,7 @@ class Packed(Rival):
             else:
                 layers[name] = _grouped(layer, members, name)
         super().__init__(replaced(net, layers), members)
-        self._first = order[0]
-        self._check_apart(example)
+        self._check_apart(self.net.get_submodule(order[0]), example)
 
     def arranged(self, inputs: Tensor) -> Tensor:
         """The images unchanged: all members read them in the first layer."""
@@ -71,10 +70,8 @@ class Packed(Rival):
             tensor.copy_(torch.cat(parts).view_as(tensor) if parts[0].dim() else parts[0])
 
     @torch.enable_grad()
-    def _check_apart(self, example: Inputs) -> None:
+    def _check_apart(self, first: nn.Module, example: Inputs) -> None:
         """Raise an error if the network mixes channels of different members, by a norm or by concatenating maps."""
-        if next(self.parameters()).device.type == "meta":
-            return
         maps: list[Tensor] = []
 
         def keep(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
@@ -82,13 +79,14 @@ class Packed(Rival):
             maps.append(output.detach().requires_grad_())
             return maps[-1]
 
-        layer = self.net.get_submodule(self._first)
-        handle = layer.register_forward_hook(keep)
+        handle = first.register_forward_hook(keep)
         try:
-            logits = tried(self, example, self.members, WHAT)
+            logits = tried(self, example, WHAT)
         finally:
             handle.remove()
-        axis = -1 if isinstance(layer, nn.Linear) else 1
+        if logits is None:
+            return
+        axis = -1 if isinstance(first, nn.Linear) else 1
         for m in range(self.members):
             (gradient,) = torch.autograd.grad(logits[m].square().sum(), maps[0], retain_graph=True)
             parts = torch.unflatten(gradient.movedim(axis, 0), 0, (self.members, -1))

@@ -55,7 +55,7 @@ class Rival(nn.Module):
         members: number of members M.
     """
 
-    objective: ClassVar[type[ModeObjective]] = RivalObjective
+    objective: ClassVar[type[RivalObjective]] = RivalObjective
 
     def __init__(self, net: nn.Module, members: int) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from modebridge import seeds
 from modebridge.batches import each
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection.flops import FAILED, examples, invoke, on_copy
+from modebridge.rivals.rival import Rival
 from modebridge.types import Inputs
 
 __all__ = ["LAYERS", "called", "channels_of", "drawn_like", "replaced", "tried"]
@@ -93,26 +94,29 @@ def drawn_like(weight: Tensor, shape: Sequence[int], generator: torch.Generator 
     return drawn.contiguous(memory_format=torch.channels_last) if last else drawn
 
 
-def tried(rival: nn.Module, example: Inputs, members: int, what: str) -> Tensor:
+def tried(rival: Rival, example: Inputs, what: str) -> Tensor | None:
     """The logits (M, B, K) of two images in evaluation mode, with a gradient; raises an error if the rival cannot run.
+
+    None for a rival on the meta device, which has no weights to run with.
 
     Args:
         rival: the rival; its training flags are restored.
         example: a batch of at least one image.
-        members: number of members M.
         what: name of the method in errors.
     """
+    if next(rival.parameters()).device.type == "meta":
+        return None
     two = each(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]), example)
     before = {part: part.training for part in rival.modules()}
     rival.eval()
     try:
         with torch.enable_grad(), seeds.borrowed(0):
             logits = invoke(rival, [two])
-        if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 2 * members:
+        if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 2 * rival.members:
             got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ModebridgeError(
-                f"Expected {what} to return logits of ({members} members x batch, classes), but got {got}; it does not "
-                "support this network."
+                f"Expected {what} to return logits of ({rival.members} members x batch, classes), but got {got}; it "
+                "does not support this network."
             )
     except FAILED as error:
         raise ModebridgeError(
@@ -122,4 +126,4 @@ def tried(rival: nn.Module, example: Inputs, members: int, what: str) -> Tensor:
     finally:
         for part, mode in before.items():
             part.training = mode
-    return torch.unflatten(logits, 0, (members, 2))
+    return torch.unflatten(logits, 0, (rival.members, 2))

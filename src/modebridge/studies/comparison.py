@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -181,10 +182,9 @@ def _call(run: Run, members: Sequence[Member]) -> Callable[[], object]:
     (only, *others) = predictors.values()
     if not others and isinstance(only.module(), str) and not only.networks:
         # Members that draw at random are not modules, but they can predict.
-        forward: Callable[[], object] = lambda: only.heads(images, {})  # noqa: E731
+        forward: Callable[[], object] = partial(only.heads, images, {})
     else:
-        ensemble = assembled(run.context, predictors).to(device)
-        forward = lambda: ensemble(images)  # noqa: E731
+        forward = partial(assembled(run.context, predictors).to(device), images)
 
     @torch.no_grad()
     def call() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 from modebridge.evaluate import correspondence
 from modebridge.members import BridgeMember, Member, ModeMember, PointMember
-from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, cell_of, dots_figure, lines_figure
+from modebridge.report import Column, StudyPart, StudyTable, TableRow, cell_of, dots_figure, lines_figure
 from modebridge.runs import Run
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers
 
@@ -21,7 +23,7 @@ def correspondence_study(run: Run) -> StudyPart:
     members += [BridgeMember(kind, 0, j) for kind in ("I", "II") for j in partners]
     answers = run.answers(members)
     tables = {member.name: answers.probabilities([member.name]) for member in members}
-    pairs = [(j, k) for j in partners for k in partners if j != k]
+    pairs = list(permutations(partners, 2))
     plans: list[tuple[str, list[tuple[str, str]]]] = []
     for kind in ("I", "II"):
         matching = [(PointMember(0, j).name, BridgeMember(kind, 0, j).name) for j in partners]
@@ -73,18 +75,16 @@ def r_position(run: Run) -> StudyPart:
     columns = COLUMNS[:6]
     one = alone.table(f"DE-2 and one network on the curve, {recipe.name}", columns)
     many = added.table(f"DE-2 and several networks on the curve, {recipe.name}", columns)
+    scores, counts = ("ACC", "NLL"), [float(k) for k in range(len(order) + 1)]
     panels = [
-        (
-            f"{column}, one at r" if which is one else f"{column}, one after another",
-            {column: (xs, [row.cells[column].mean for row in which.rows[start:]])},
-        )
-        for which, xs, start in (
-            (one, POSITIONS[1:-1], 1),
-            (many, [float(k) for k in range(len(order) + 1)], 0),
-        )
-        for column in ("ACC", "NLL")
+        (f"{column}, one at r", {column: (POSITIONS[1:-1], [row.cells[column].mean for row in one.rows[1:]])})
+        for column in scores
     ]
-    levels = {f"{column}, one at r": {"DE-2": one.rows[0].cells[column].mean} for column in ("ACC", "NLL")}
+    panels += [
+        (f"{column}, one after another", {column: (counts, [row.cells[column].mean for row in many.rows])})
+        for column in scores
+    ]
+    levels = {f"{column}, one at r": {"DE-2": one.rows[0].cells[column].mean} for column in scores}
     along = ["r", "r", "members added", "members added"]
     figure = lines_figure("study-r-position", "Scores by position", along, panels, levels)
     return StudyPart("r-position", r_position.__doc__ or "", (one, many), figure)
@@ -98,19 +98,15 @@ def r_ablation(run: Run) -> StudyPart:
     bridges = {r: BridgeMember("I", 0, 1, r=r) for r in positions}
     targets = {r: PointMember(0, 1, r) if r < 1 else ModeMember(1) for r in positions}
     answers = run.answers([*bridges.values(), *targets.values()])
-    printed = paper_numbers("r_ablation", recipe)
-    extra: dict[str, dict[str, Cell]] = {}
+    extra: dict[str, dict[str, float]] = {}
     for r, member in bridges.items():
-        name, paper = f"DE-1 + bridge I at r = {r:g}", f"ResNet (DE-1) + Bridge_sm (r={r:.1f})"
+        name = f"DE-1 + bridge I at r = {r:g}"
         closeness = correspondence(answers.probabilities([targets[r].name]), answers.probabilities([member.name]))
-        paper_cells = printed.get(paper, {})
-        extra[name] = {
-            "R2": Cell(closeness.r2, None, paper_cells.get("R2", "")),
-            "KL": Cell(closeness.kl, None, paper_cells.get("KL", "")),
-        }
-        sheet.add(name, [[ModeMember(0), member]], paper)
+        extra[name] = {"R2": closeness.r2, "KL": closeness.kl}
+        sheet.add(name, [[ModeMember(0), member]], f"ResNet (DE-1) + Bridge_sm (r={r:.1f})")
     columns = (Column("R2", 3, "up"), Column("KL", 3, "down"), *COLUMNS[2:])
     notes = ("One pair of modes. The paper's caption says batch norm, but the rows are of FRN networks.",)
+    printed = paper_numbers("r_ablation", recipe)
     table = sheet.table(f"Bridges for other positions, {recipe.name}", columns, printed, notes, extra)
     rows = table.rows[1:]
     panels = [

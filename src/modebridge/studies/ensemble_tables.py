@@ -1,19 +1,22 @@
-"""The paper's tables of bridged ensembles: type I, type II, both, bridge sizes, and which mode to start from."""
+"""The paper's tables of bridged ensembles: type I, type II, both, on SWA, bridge sizes, which mode to start from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
 
-from modebridge.errors import plural
+from modebridge.errors import ModebridgeError, plural
 from modebridge.evaluate import accuracy, r2
-from modebridge.members import BridgeMember, Member, ModeMember, PointMember
-from modebridge.report import Cell, Column, StudyPart, StudyTable, dots_figure, lines_figure
+from modebridge.members import BridgeMember, Member, ModeMember, PointMember, SwaMember, mode_on
+from modebridge.report import Column, StudyPart, StudyTable, TableRow, dots_figure, lines_figure
 from modebridge.runs import Run
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers, runs
 
-__all__ = ["bridge_size", "mode_choice", "type1", "type2", "type_mix"]
+__all__ = ["bridge_size", "mode_choice", "swa", "type1", "type2", "type_mix"]
 
-SHORT = {"small": "sm", "medium": "md"}
+SIZES = {"small": "sm", "medium": "md"}
+"""The sizes of bridges, and what the paper calls them."""
+SWA = SwaMember.base
 
 
 def type1(run: Run) -> StudyPart:
@@ -21,20 +24,15 @@ def type1(run: Run) -> StudyPart:
     recipe = run.recipe
     # The authors' type I bridges go from mode 0 to modes 1 to 5.
     sheet = Sheet(run, runs(recipe, 6), min(recipe.modes, 7))
-    most, every = min(4, recipe.modes - 1), range(len(sheet.orders))
-    sheet.add("DE-1", [sheet.deep_ensemble(1, number) for number in every], "ResNet (DE-1)")
-    for size in ("small", "medium"):
-        for k in range(1, most + 1):
-            sets = [
-                [ModeMember(0), *(BridgeMember("I", 0, j, size) for j in order[1 : k + 1])] for order in sheet.orders
-            ]
-            sheet.add(f"DE-1 + {plural(k, 'bridge')} I {size}", sets, f"ResNet (DE-1) + {k} Bridge_{SHORT[size]}")
+    most = min(4, recipe.modes - 1)
+    sheet.add_deep_ensemble(1, paper="ResNet (DE-1)")
+    _add_type1(sheet, most)
     for k in range(1, most + 1):
         sheet.add(
             f"DE-1 + {k} Bezier", [[ModeMember(0), *(PointMember(0, j) for j in o[1 : k + 1])] for o in sheet.orders]
         )
     for m in range(2, min(recipe.modes, 7) + 1):
-        sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, number) for number in every], f"DE-{m}")
+        sheet.add_deep_ensemble(m, paper=f"DE-{m}")
     table = sheet.table(
         f"Type I bridges, {recipe.name}",
         paper=paper_numbers("type1", recipe),
@@ -43,26 +41,47 @@ def type1(run: Run) -> StudyPart:
             "#Params is the actual count; the paper divides bridges by three networks (docs/cost.md).",
         ),
     )
-    return StudyPart("type1", type1.__doc__ or "", (table,), _by_count(table, "type1", most))
+    return StudyPart("type1", type1.__doc__ or "", (table,), _by_count(table, most))
 
 
-def _by_count(table: StudyTable, name: str, most: int) -> str:
-    rows = {row.name: row.cells for row in table.rows}
-    panels = []
-    for column in ("ACC", "NLL"):
-        lines = {}
-        for what in ("bridges I small", "bridges I medium", "Bezier"):
-            singular = what.replace("bridges", "bridge")
-            names = {k: f"DE-1 + {k} {what if k > 1 else singular}" for k in range(1, most + 1)}
-            ks = [k for k, row in names.items() if row in rows]
-            means = [rows["DE-1"][column].mean, *(rows[names[k]][column].mean for k in ks)]
-            lines[what] = ([0.0, *map(float, ks)], means)
-        panels.append((column, lines))
+def _add_type1(sheet: Sheet, most: int, base: str = "") -> None:
+    """Rows of one network with 1 to `most` type I bridges, small and medium."""
+    network = base.upper() or "DE-1"
+    for size, short in SIZES.items():
+        for k in range(1, most + 1):
+            sets = [
+                [mode_on(base, 0), *(BridgeMember("I", 0, j, size, base=base) for j in order[1 : k + 1])]
+                for order in sheet.orders
+            ]
+            name = f"{network} + {plural(k, 'bridge')} I {size}"
+            sheet.add(name, sets, f"ResNet ({network}) + {k} Bridge_{short}")
+
+
+def _by_count(table: StudyTable, most: int) -> str:
+    """Accuracy and NLL of the first row, and of those with 1 to `most` members of a kind besides."""
+    counts = [float(k) for k in range(most + 1)]
+    endings = {"bridges I small": "I small", "bridges I medium": "I medium", "Bezier": "Bezier"}
+    lines = {label: (counts, [table.rows[0], *_ending(table, ending)]) for label, ending in endings.items()}
     levels = {
-        column: {f"DE-{m}": rows[f"DE-{m}"][column].mean for m in (2, 3) if f"DE-{m}" in rows}
+        column: {row.name: row.cells[column].mean for row in table.rows if row.name in ("DE-2", "DE-3")}
         for column in ("ACC", "NLL")
     }
-    return lines_figure(f"study-{name}", "Accuracy and NLL by the number of bridges", "members added", panels, levels)
+    described = "Accuracy and NLL by the number of bridges"
+    return lines_figure("study-type1", described, "members added", _panels(lines), levels)
+
+
+def _ending(table: StudyTable, ending: str) -> list[TableRow]:
+    return [row for row in table.rows if row.name.endswith(ending)]
+
+
+def _panels(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[TableRow]]], columns: Sequence[str] = ("ACC", "NLL")
+) -> list[tuple[str, dict[str, tuple[Sequence[float], list[float]]]]]:
+    """The panels of a figure, one per column: the means of rows over a number, for each line."""
+    return [
+        (column, {label: (xs, [row.cells[column].mean for row in rows]) for label, (xs, rows) in lines.items()})
+        for column in columns
+    ]
 
 
 def type2(run: Run) -> StudyPart:
@@ -72,31 +91,30 @@ def type2(run: Run) -> StudyPart:
     sheet = Sheet(run, runs(recipe, 5), min(recipe.modes, 7))
     every = range(len(sheet.orders))
     largest = len(sheet.orders[0])
-    sheet.add("DE-1", [sheet.deep_ensemble(1, number) for number in every])
+    sheet.add_deep_ensemble(1)
     for m in range(2, min(4, largest) + 1):
-        sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, number) for number in every], f"DE-{m}")
-        pairs = [[(o[a], o[b]) for a in range(m) for b in range(a + 1, m)] for o in sheet.orders]
+        sheet.add_deep_ensemble(m, paper=f"DE-{m}")
+        pairs = [list(combinations(order[:m], 2)) for order in sheet.orders]
         counts = [b for b in (1, 2, 3, 4, 6) if b <= len(pairs[0]) and not (m == 4 and b == 3)]
-        for size in ("small", "medium"):
+        for size, short in SIZES.items():
             for b in counts:
                 sets = [
                     [*sheet.base(m, number), *(BridgeMember("II", i, j, size) for i, j in pairs[number][:b])]
                     for number in every
                 ]
-                sheet.add(f"DE-{m} + {plural(b, 'bridge')} II {size}", sets, f"DE-{m} + {b} Bridge_{SHORT[size]}")
+                sheet.add(f"DE-{m} + {plural(b, 'bridge')} II {size}", sets, f"DE-{m} + {b} Bridge_{short}")
         for b in counts:
             sets = [[*sheet.base(m, number), *(PointMember(i, j) for i, j in pairs[number][:b])] for number in every]
             sheet.add(f"DE-{m} + {b} Bezier", sets)
     if largest > 4:
-        sheet.add("DE-5", [sheet.deep_ensemble(5, number) for number in every], "DE-5")
+        sheet.add_deep_ensemble(5, paper="DE-5")
     table = sheet.table(
         f"Type II bridges, {recipe.name}",
         paper=paper_numbers("type2", recipe),
         notes=("Bridges in the order 0-a, 0-b, 0-c, a-b, a-c, b-c.",),
     )
     endings = {"+ bridges II small": "II small", "+ bridges II medium": "II medium", "+ Bezier": "Bezier"}
-    figure = _against_flops(table, "type2", endings)
-    return StudyPart("type2", type2.__doc__ or "", (table,), figure)
+    return StudyPart("type2", type2.__doc__ or "", (table,), _beside_ensembles("type2", table, endings))
 
 
 def type_mix(run: Run) -> StudyPart:
@@ -108,39 +126,73 @@ def type_mix(run: Run) -> StudyPart:
         ones: list[list[Member]] = []
         for number, order in enumerate(sheet.orders):
             base = sheet.base(m, number)
-            pairs = [(order[a], order[b]) for a in range(m) for b in range(a + 1, m)]
-            twos.append([*base, *(BridgeMember("II", i, j) for i, j in pairs)])
+            twos.append([*base, *(BridgeMember("II", i, j) for i, j in combinations(order[:m], 2))])
             # One type I bridge on each mode, toward the next.
             ones.append([*twos[-1], *(BridgeMember("I", order[a], order[(a + 1) % m]) for a in range(m))])
         b = m * (m - 1) // 2
-        sheet.add(f"DE-{m}", [sheet.deep_ensemble(m, number) for number in range(len(sheet.orders))], f"DE-{m}")
+        sheet.add_deep_ensemble(m, paper=f"DE-{m}")
         sheet.add(f"DE-{m} + {b} II", twos, f"DE-{m} + {b} Bridge_sm (II)")
         sheet.add(f"DE-{m} + {b} II + {m} I", ones, f"DE-{m} + {b} Bridge_sm (II) + {m} Bridge_sm (I)")
-    last = len(sheet.orders[0])
-    if last > 3:
-        sheet.add("DE-4", [sheet.deep_ensemble(4, number) for number in range(len(sheet.orders))], "DE-4")
+    if len(sheet.orders[0]) > 3:
+        sheet.add_deep_ensemble(4, paper="DE-4")
     table = sheet.table(f"Both types of bridges, {recipe.name}", paper=paper_numbers("type_mix", recipe))
-    figure = _against_flops(table, "type-mix", {"+ bridges II": " II", "+ bridges II and I": " I"})
-    return StudyPart("type-mix", type_mix.__doc__ or "", (table,), figure)
+    endings = {"+ bridges II": " II", "+ bridges II and I": " I"}
+    return StudyPart("type-mix", type_mix.__doc__ or "", (table,), _beside_ensembles("type-mix", table, endings))
 
 
-def _against_flops(table: StudyTable, name: str, endings: Mapping[str, str]) -> str:
+def swa(run: Run) -> StudyPart:
+    """Bridges on SWA networks, compared with deep ensembles of plain and of averaged networks."""
+    recipe = run.recipe
+    if recipe.base != "sgd":
+        raise ModebridgeError(
+            f"Expected base to be sgd for the study swa, which compares both, but got '{recipe.base}'; set base=sgd."
+        )
+    # Members of both bases are in one run folder, since their names differ, so `advise` and `export` know them too. As
+    # in the type I table, bridges go from mode 0 to modes 1 to 5.
+    sheet = Sheet(run, runs(recipe, 6), min(recipe.modes, 7))
+    largest = min(4, recipe.modes)
+    for m in range(1, largest + 1):
+        sheet.add_deep_ensemble(m)
+    sheet.add_deep_ensemble(1, "SWA", "ResNet (SWA)", SWA)
+    for m in range(2, largest + 1):
+        sheet.add_deep_ensemble(m, f"DE-{m} (SWA)", f"DE-{m} (SWA)", SWA)
+    _add_type1(sheet, min(4, recipe.modes - 1), SWA)
+    twos = [
+        [*sheet.base(2, number, SWA), BridgeMember("II", order[0], order[1], base=SWA)]
+        for number, order in enumerate(sheet.orders)
+    ]
+    sheet.add("DE-2 (SWA) + 1 bridge II small", twos)
+    table = sheet.table(
+        f"Bridges on SWA networks, {recipe.name}",
+        paper=paper_numbers("swa", recipe),
+        notes=(
+            "SWA: the mean of the weights after each epoch of the last quarter of training, at a constant learning "
+            "rate. The authors' code continues from that mean after each epoch, which is a different method.",
+            "DEE is relative to deep ensembles of plain networks.",
+        ),
+    )
+    lines = {
+        "deep ensembles": [row for row in table.rows if "SWA" not in row.name],
+        "of SWA networks": [row for row in table.rows if "SWA" in row.name and "+" not in row.name],
+    }
+    for size in SIZES:
+        bridged = [row for row in table.rows if row.name.startswith("SWA +") and row.name.endswith(size)]
+        lines[f"SWA + bridges I {size}"] = [*lines["of SWA networks"][:1], *bridged]
+    return StudyPart("swa", swa.__doc__ or "", (table,), _against_flops("swa", lines))
+
+
+def _beside_ensembles(name: str, table: StudyTable, endings: Mapping[str, str]) -> str:
     """Deep ensembles as a line, other rows as points, grouped by how their names end."""
     groups = {"deep ensembles": [row for row in table.rows if "+" not in row.name]}
-    groups |= {label: [row for row in table.rows if row.name.endswith(ending)] for label, ending in endings.items()}
-    panels = [
-        (
-            column,
-            {
-                label: ([row.cells["FLOPs"].mean for row in rows], [row.cells[column].mean for row in rows])
-                for label, rows in groups.items()
-                if rows
-            },
-        )
-        for column in ("ACC", "NLL")
-    ]
+    groups |= {label: _ending(table, ending) for label, ending in endings.items()}
+    return _against_flops(name, groups, unordered=endings)
+
+
+def _against_flops(name: str, groups: Mapping[str, Sequence[TableRow]], unordered: Collection[str] = ()) -> str:
+    """Accuracy and NLL of groups of rows, each a line unless unordered."""
+    lines = {label: ([row.cells["FLOPs"].mean for row in rows], rows) for label, rows in groups.items() if rows}
     described, along = "Accuracy and NLL against FLOPs", "FLOPs, relative to one network"
-    return lines_figure(f"study-{name}", described, along, panels, unordered=endings)
+    return lines_figure(f"study-{name}", described, along, _panels(lines), unordered=unordered)
 
 
 def bridge_size(run: Run) -> StudyPart:
@@ -151,27 +203,24 @@ def bridge_size(run: Run) -> StudyPart:
     answers = run.answers([*members.values(), PointMember(0, 1), ModeMember(0), ModeMember(1)])
     target = answers.probabilities([PointMember(0, 1).name])
     sheet = Sheet(run, [[0, 1]])
-    printed = paper_numbers("model_size", recipe)
-    extra: dict[str, dict[str, Cell]] = {}
+    extra: dict[str, dict[str, float]] = {}
     unit = answers.costs[ModeMember(0).name]
     spec = run.context.network.spec
     width = spec.widths[-1] if spec is not None else 0  # only the paper prints rows by width
     for slim, member in members.items():
         name = f"widths / {slim:g}"
         probabilities, cost = answers.probabilities([member.name]), answers.costs[member.name]
-        paper_cells = printed.get(f"CNN {int(width / slim)} ch", {})
         extra[name] = {
-            "bridge FLOPs": Cell(cost.flops / unit.flops, None, paper_cells.get("FLOPs", "")),
-            "bridge #Params": Cell(cost.params / unit.params, None, paper_cells.get("#Params", "")),
-            "R2": Cell(r2(target, probabilities), None, paper_cells.get("R2", "")),
+            "bridge FLOPs": cost.flops / unit.flops,
+            "bridge #Params": cost.params / unit.params,
+            "R2": r2(target, probabilities),
         }
         sheet.add(name, [[ModeMember(0), ModeMember(1), member]], f"CNN {int(width / slim)} ch")
     columns = (Column("bridge FLOPs", 4), Column("bridge #Params", 4), Column("R2", 3, "up"), *COLUMNS[2:6])
+    printed = paper_numbers("model_size", recipe)
     table = sheet.table(f"Sizes of a type II bridge, {recipe.name}", columns, printed, extra=extra)
-    xs = [extra[row.name]["bridge FLOPs"].mean for row in table.rows]
-    panels = [
-        (column, {"bridge alone": (xs, [row.cells[column].mean for row in table.rows])}) for column in ("R2", "NLL")
-    ]
+    xs = [extra[row.name]["bridge FLOPs"] for row in table.rows]
+    panels = _panels({"bridge alone": (xs, table.rows)}, ("R2", "NLL"))
     figure = lines_figure("study-size", "R2 and NLL by size", "FLOPs of the bridge, relative to one network", panels)
     return StudyPart("bridge-size", bridge_size.__doc__ or "", (table,), figure)
 
@@ -195,7 +244,7 @@ def mode_choice(run: Run) -> StudyPart:
         sheet.add(
             bridged, [[ModeMember(k), *(BridgeMember("I", k, j) for j in others)]], f"ResNet ({name}) + 2 Bridge_sm"
         )
-        extra[name] = {"valid ACC": Cell(100 * accuracies[k])}
+        extra[name] = {"valid ACC": 100 * accuracies[k]}
     columns = (Column("valid ACC", 2), *COLUMNS[:6])
     table = sheet.table(
         f"The mode to start from, {recipe.name}",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 
-from modebridge.evaluate import Answers, Combined, dee
+from modebridge.evaluate import Combined, dee
 from modebridge.members import Member, mode_on
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.report import Cell, Column, StudyTable, TableRow, cell_of
@@ -72,7 +72,8 @@ class Sheet:
     def __init__(self, run: Run, orders: Sequence[Sequence[int]], largest: int = 0) -> None:
         self._run = run
         self.orders = [list(order) for order in orders]
-        self._largest = largest or len(self.orders[0])
+        sizes, repetitions = range(1, (largest or len(self.orders[0])) + 1), range(len(self.orders))
+        self._references = [[self.deep_ensemble(m, number) for m in sizes] for number in repetitions]
         self._plans: list[tuple[str, list[list[Member]], str]] = []
 
     def add(self, name: str, sets: Sequence[Sequence[Member]], paper: str = "") -> None:
@@ -84,6 +85,10 @@ class Sheet:
             paper: name of the row in the paper.
         """
         self._plans.append((name, [list(members) for members in sets], paper))
+
+    def add_deep_ensemble(self, m: int, name: str = "", paper: str = "", base: str = "") -> None:
+        """Add a row of DE-m; see `deep_ensemble`."""
+        self.add(name or f"DE-{m}", [self.deep_ensemble(m, number, base) for number in range(len(self.orders))], paper)
 
     def deep_ensemble(self, m: int, number: int, base: str = "") -> list[Member]:
         """DE-m of a repetition: DE-1 of repetition k is mode k; larger ones are mode 0 and m - 1 others.
@@ -99,23 +104,11 @@ class Sheet:
         if m == 1:
             return [mode_on(base, number)]
         orders = runs(self._run.recipe, 6 if m < 6 else max(8, m + 1))
-        return [mode_on(base, k) for k in orders[min(number, len(orders) - 1)][:m]]
+        return [mode_on(base, k) for k in orders[number][:m]]
 
     def base(self, m: int, number: int, base: str = "") -> list[Member]:
         """The modes that the bridges of a repetition read: the first m of its order."""
         return [mode_on(base, k) for k in self.orders[number][:m]]
-
-    def answers(self) -> Answers:
-        """The logits of all members of all rows; trains what is missing."""
-        largest = self._largest
-        needed = [member for _, sets, _ in self._plans for members in sets for member in members]
-        needed += [
-            m
-            for number in range(len(self.orders))
-            for s in range(1, largest + 1)
-            for m in self.deep_ensemble(s, number)
-        ]
-        return self._run.answers(list(dict.fromkeys(needed)))
 
     def table(
         self,
@@ -123,62 +116,49 @@ class Sheet:
         columns: Sequence[Column] = COLUMNS,
         paper: Mapping[str, Mapping[str, str]] | None = None,
         notes: Sequence[str] = (),
-        extra: Mapping[str, Mapping[str, Cell]] | None = None,
+        extra: Mapping[str, Mapping[str, float]] | None = None,
     ) -> StudyTable:
-        """The table of all rows.
+        """The table of all rows; trains what is missing.
 
         Args:
             title: title of the table.
             columns: columns, in order.
             paper: cells of the paper, by the paper's row names.
             notes: notes below the table.
-            extra: further cells by row, for columns that are not scores of a set of members.
+            extra: further numbers by row, for columns that are not scores of a set of members.
         """
-        answers = self.answers()
-        scored: dict[tuple[str, ...], Combined] = {}
+        everything = [*(sets for _, sets, _ in self._plans), *self._references]
+        needed = dict.fromkeys(member for sets in everything for members in sets for member in members)
+        scored = cache(self._run.answers(list(needed)).score)
 
         def score_of(members: Sequence[Member]) -> Combined:
-            key = tuple(member.name for member in members)
-            if key not in scored:
-                scored[key] = answers.score(key)
-            return scored[key]
+            return scored(tuple(member.name for member in members))
 
-        largest = self._largest
-        references = [
-            [score_of(self.deep_ensemble(m, number)).nll for m in range(1, largest + 1)]
-            for number in range(len(self.orders))
-        ]
+        references = [[score_of(members).nll for members in ensembles] for ensembles in self._references]
         rows = []
         for name, sets, printed in self._plans:
             combined = [score_of(members) for members in sets]
             # The same set of members in all repetitions is one measurement, without a spread.
             scores = combined if len({frozenset(members) for members in sets}) > 1 else combined[:1]
-            equivalents = [
-                dee(score.nll, references[min(number, len(references) - 1)]) for number, score in enumerate(combined)
-            ]
             values = {
-                "FLOPs": [score.relative_flops for score in scores],
-                "#Params": [score.relative_params for score in scores],
+                # Costs do not vary between repetitions.
+                "FLOPs": [scores[0].relative_flops],
+                "#Params": [scores[0].relative_params],
                 "ACC": [100 * score.accuracy for score in scores],
                 "NLL": [score.nll for score in scores],
                 "ECE": [score.ece for score in scores],
                 "BS": [score.brier for score in scores],
-                "DEE": equivalents,
+                "DEE": [dee(score.nll, levels) for score, levels in zip(combined, references, strict=True)],
             }
             paper_cells = (paper or {}).get(printed, {})
-            cells = {
-                column.name: _without_spread(cell_of(values[column.name], paper_cells.get(column.name, "")), column)
-                for column in columns
-                if column.name in values
-            }
-            rows.append(TableRow(name, {**cells, **(extra or {}).get(name, {})}))
+            shown = [column.name for column in columns if column.name in values]
+            cells = {column: cell_of(values[column], paper_cells.get(column, "")) for column in shown}
+            for column, value in (extra or {}).get(name, {}).items():
+                # Where a table has the costs of bridges alone, the paper does not say so in the column's name.
+                cells[column] = Cell(value, None, paper_cells.get(column.removeprefix("bridge "), ""))
+            rows.append(TableRow(name, cells))
         counted = (
             f"{len(self.orders)} repetitions that share modes, as in the authors' code; the spread is not that of "
             "independent runs."
         )
         return StudyTable(title, tuple(columns), tuple(rows), (*notes, *([counted] if len(self.orders) > 1 else [])))
-
-
-def _without_spread(cell: Cell, column: Column) -> Cell:
-    """Drop the spread of costs, which do not vary between repetitions."""
-    return Cell(cell.mean, None, cell.paper) if column.name in ("FLOPs", "#Params") else cell

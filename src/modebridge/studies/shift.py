@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import torch
@@ -71,9 +71,9 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> StudyPart:
     answers = shifted_answers(run, members, names)
     rows = {plan: _scored(plan, answers) for plan in plans}
     tables = [
-        _by_severity("NLL", 3, "down", rows, run, _notes(run)),
-        _by_severity("ACC", 1, "up", rows, run),
-        _by_severity("ECE", 3, "down", rows, run),
+        _by_severity(Column("NLL", 3, "down"), rows, run, _notes(run)),
+        _by_severity(Column("ACC", 1, "up"), rows, run),
+        _by_severity(Column("ECE", 3, "down"), rows, run),
         _by_corruption(rows, run),
         _gains(rows, run),
         *(_detection(name, rows, run, len(answers.others[name].test_labels)) for name in names),
@@ -86,14 +86,13 @@ def _scored(plan: RowPlan, answers: ShiftedAnswers) -> _Scored:
     """Score a row with the temperature, and the threshold of a cascade, fitted on clean validation images."""
     names = [member.name for member in plan.members]
     threshold = None if plan.average_cost is None else answers.clean.threshold(names, plan.average_cost)
-    temperatures = answers.clean.temperature(names[:1]), answers.clean.temperature(names)
+
+    def calibrated(of_table: Answers, members: Sequence[str]) -> Tensor:
+        return scale(of_table.probabilities(members), answers.clean.temperature(members))
 
     def predicted(of_table: Answers) -> Tensor:
-        short, long = (
-            scale(of_table.probabilities(some), temperature)
-            for some, temperature in zip((names[:1], names), temperatures, strict=True)
-        )
-        return long if threshold is None else cascaded(short, long, threshold)[0]
+        whole = calibrated(of_table, names)
+        return whole if threshold is None else cascaded(calibrated(of_table, names[:1]), whole, threshold)[0]
 
     scores: dict[str, dict[str, float]] = {}
     surprise: dict[str, Tensor] = {}
@@ -126,25 +125,18 @@ EVERY = [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES
 """All corrupted tables; all corruptions and severities have equal weight."""
 
 
-def _by_severity(
-    score: str,
-    digits: int,
-    better: str,
-    rows: Mapping[RowPlan, _Scored],
-    run: Run,
-    notes: Sequence[str] = (),
-) -> StudyTable:
+def _by_severity(score: Column, rows: Mapping[RowPlan, _Scored], run: Run, notes: Sequence[str] = ()) -> StudyTable:
     """A score on clean images, at each severity (mean over corruptions), and the mean over all."""
     groups = {"clean": ["clean"], **{str(k): _at(k) for k in SEVERITIES}, "mean": EVERY}
-    columns = [Column("FLOPs", 2), *(Column(name, digits, "up" if better == "up" else "down") for name in groups)]
+    columns = [Column("FLOPs", 2), *(replace(score, name=name) for name in groups)]
     lines = [
         TableRow(
             plan.name,
-            {"FLOPs": Cell(row.flops), **{name: Cell(row.mean(score, tables)) for name, tables in groups.items()}},
+            {"FLOPs": Cell(row.flops), **{name: Cell(row.mean(score.name, tables)) for name, tables in groups.items()}},
         )
         for plan, row in rows.items()
     ]
-    return StudyTable(f"{score} by severity, {run.recipe.name}", tuple(columns), tuple(lines), tuple(notes))
+    return StudyTable(f"{score.name} by severity, {run.recipe.name}", tuple(columns), tuple(lines), tuple(notes))
 
 
 def _by_corruption(rows: Mapping[RowPlan, _Scored], run: Run) -> StudyTable:
