@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from modebridge.data.cifar import read_cifar
 from modebridge.data.image_cache import read_images
@@ -17,7 +16,7 @@ from modebridge.data.imageset import ImageSet
 from modebridge.data.loaderset import LoaderSet
 from modebridge.errors import ModebridgeError, near
 
-__all__ = ["CLASS_NAMES", "SETS", "Splits", "cut_off", "load_folder", "load_set", "pick", "tiny_imagenet"]
+__all__ = ["CLASS_NAMES", "SETS", "Splits", "cut_off", "load_folder", "load_set", "tiny_imagenet"]
 
 CLASS_NAMES = {"cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]}
 """Class names, for data sets with few classes."""
@@ -136,18 +135,6 @@ def cut_off(images: Held, parts: int = 1) -> list[Held]:
         images = images.part(0, len(images) - held)
     pieces.insert(0, images)
     return pieces
-
-
-def pick(images: ImageSet | ImageFiles, numbers: Tensor) -> ImageSet | ImageFiles:
-    """A subset of the images, by index.
-
-    >>> pick(ImageSet(torch.zeros(3, 1), torch.tensor([0, 1, 0]), 2), torch.tensor([1])).labels
-    tensor([1])
-    """
-    if isinstance(images, ImageSet):
-        where = numbers.to(images.labels.device)
-        return ImageSet(images.images[where], images.labels[where], images.classes)
-    return ImageFiles(tuple(images.paths[k] for k in numbers.tolist()), images.labels[numbers], images.classes)
 
 
 def load_folder(folder: Path, size: int) -> Splits:

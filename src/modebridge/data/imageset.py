@@ -52,10 +52,14 @@ class ImageSet:
         """The images from `start` up to `stop`, in the stored order."""
         return ImageSet(self.images[start:stop], self.labels[start:stop], self.classes)
 
+    def pick(self, numbers: Tensor) -> ImageSet:
+        """The images with the given numbers, in their order."""
+        where = numbers.to(self.labels.device)
+        return ImageSet(self.images[where], self.labels[where], self.classes)
+
     def shuffled(self, seed: int) -> ImageSet:
         """The same images in a fixed random order, for sets that are stored by class."""
-        order = torch.randperm(len(self), generator=seeds.generator(seed, "order"))
-        return ImageSet(self.images[order], self.labels[order], self.classes)
+        return self.pick(torch.randperm(len(self), generator=seeds.generator(seed, "order")))
 
     def to(self, device: torch.device | str) -> ImageSet:
         """The same set on another device."""
