@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge.data.checkpoint_search import choose_state, choose_states
+from modebridge.data.checkpoint_search import choose_state, find_places
 from modebridge.data.weights import load_mode, load_modes, read_state, weight_files
 from modebridge.errors import ModebridgeError
 from tests.scenarios import tiny_net
@@ -111,10 +111,10 @@ def test_nothing_and_one():
     with pytest.raises(ModebridgeError, match="but it holds no tensor"):
         choose_state({}, NET)
     with pytest.raises(ModebridgeError, match="Identity to have weights to load, but it has none"):
-        choose_states({}, nn.Identity())
+        find_places({}, nn.Identity())
     one = nn.PReLU()
-    (found,) = choose_states({"a": {"b.weight": torch.full((1,), 0.5)}}, one)
-    assert found["weight"].item() == 0.5
+    (found,) = find_places({"a": {"b.weight": torch.full((1,), 0.5)}}, one)
+    assert found.tensors["weight"].item() == 0.5
 
 
 def test_a_diverged_checkpoint_is_named(tmp_path):

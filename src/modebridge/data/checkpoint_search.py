@@ -16,7 +16,7 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.modes import tensors_of
 from modebridge.types import Params
 
-__all__ = ["choose_state", "choose_states"]
+__all__ = ["choose_state", "find_places"]
 
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """Name parts that torch.compile, FSDP and activation checkpointing insert anywhere in a name."""
@@ -58,7 +58,7 @@ def choose_state(
     >>> sorted(choose_state(raw, net))
     ['bias', 'weight']
     """
-    fitting = _choose(raw, net, ema, prefix, ignore, what)
+    fitting = find_places(raw, net, ema=ema, prefix=prefix, ignore=ignore, what=what)
     if len(fitting) > 1:
         places = some([place.path for place in fitting])
         raise ModebridgeError(
@@ -68,29 +68,19 @@ def choose_state(
     return fitting[0].tensors
 
 
-def choose_states(
+def find_places(
     raw: Mapping[str, object],
     net: nn.Module,
     *,
     ema: bool | None = None,
+    prefix: str | None = None,
     ignore: str | Sequence[str] = (),
     what: str = "the checkpoint",
-) -> list[dict[str, Tensor]]:
-    """Every state dict of `net` in a checkpoint, at least one, sorted by place (2 before 10).
+) -> list[Place]:
+    """Every place in a checkpoint that holds `net`, at least one, sorted by path (2 before 10).
 
     Places with identical weights count once. The arguments are those of `choose_state`.
     """
-    return [place.tensors for place in _choose(raw, net, ema, None, ignore, what)]
-
-
-def _choose(
-    raw: Mapping[str, object],
-    net: nn.Module,
-    ema: bool | None,
-    prefix: str | None,
-    ignore: str | Sequence[str],
-    what: str,
-) -> list[Place]:
     params, buffers, _ = tensors_of(net)
     wanted = {**params, **buffers}
     if not wanted:

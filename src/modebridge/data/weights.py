@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from modebridge.data.checkpoint_search import choose_state, choose_states, natural
+from modebridge.data.checkpoint_search import choose_state, find_places, natural
 from modebridge.data.safe_unpickling import ALLOWED
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -91,9 +91,9 @@ def load_modes(
     with _readable(Path(path)):
         files = weight_files(Path(path)) if Path(path).is_dir() else [Path(path)]
     return [
-        _mode(net, state, file)
+        _mode(net, place.tensors, file)
         for file in files
-        for state in choose_states(read_state(file, _room(net)), net, ema=ema, ignore=ignore, what=f"'{file}'")
+        for place in find_places(read_state(file, _room(net)), net, ema=ema, ignore=ignore, what=f"'{file}'")
     ]
 
 
