@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modebridge.data.checkpoint_places import Place, difference, join, some
-from modebridge.errors import ModebridgeError, near
+from modebridge.data.checkpoint_places import Place, difference, join
+from modebridge.errors import ModebridgeError, near, some
 from modebridge.modes import tensors_of
 from modebridge.types import Params
 
