@@ -13,7 +13,7 @@ from modebridge.cli.terminal import say, screen
 from modebridge.errors import ModebridgeError
 from modebridge.nets import check_mean
 from modebridge.runs import SharedFolder, share_run
-from modebridge.storage import check_repo, copy_folder, download, read_folder, upload
+from modebridge.storage import CARD, check_repo, download, read_folder, upload, write_folder
 
 __all__ = ["pull_repo", "push_run"]
 
@@ -82,8 +82,8 @@ def pull_repo(repo: str, folder: Path | None, *, revision: str | None, as_json: 
     check_repo(repo)
     target = Path(repo.split("/")[1]) if folder is None else folder
     source = download(repo, revision)
-    parts = read_folder(source)
-    copy_folder(source, target)
+    parts, card = read_folder(source), source / CARD
+    write_folder(target, parts, card.read_text(encoding="utf-8") if card.is_file() else None)
     if as_json:
         screen().print_data({"place": str(target), "kind": parts.kind, "tensors": len(parts.tensors)})
         return
