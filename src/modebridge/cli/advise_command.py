@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from modebridge.cli.show_commands import existing, naming_damage, plain_table
-from modebridge.cli.terminal import note, say, screen
+from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError, plural
 from modebridge.evaluate import Advice, Answers, Choice, Effort, advise
 from modebridge.nets import check_mean
@@ -78,9 +78,9 @@ def advise_run(
         if command is None:
             say(_not_exportable(folder, absent), style="yellow")
         record["left_out"] = [*folder.left_out(), *missing]
-        screen().print_data(record)
+        Screen().print_data(record)
         return
-    console = screen()
+    console = Screen()
     unit = {"flops": "FLOPs", "params": "params", "time": "time"}[by]
     training = ["training"] if effort is not None else []
     table = plain_table("", unit, *training, "valid NLL", "valid ACC %", "members", text=(0, 4 + len(training)))

@@ -17,7 +17,7 @@ import torch
 
 from modebridge.cli.bench_tables import about_line, goals, markdown, row_of, table_of
 from modebridge.cli.show_commands import existing, span
-from modebridge.cli.terminal import listed, note, say, screen
+from modebridge.cli.terminal import Screen, listed, note, say
 from modebridge.deploy.benchmark import Contender, Result, Way, race, race_file, usable_ways
 from modebridge.deploy.deployed import Deployed
 from modebridge.errors import ModebridgeError, near, plural
@@ -163,7 +163,7 @@ class _Progress:
 
     def __call__(self, results: Sequence[Result]) -> None:
         if not self._quiet:
-            console = screen()
+            console = Screen()
             console.print(table_of(results))
             console.print(about_line(self._about), style="dim")
         self._done += 1
@@ -211,7 +211,7 @@ def _end(results: Sequence[Result], about: Mapping[str, Any], as_json: bool, pla
     if place is not None:
         texts = {".json": json.dumps(record, indent=1), ".md": markdown(results, about)}
         place.folder.files.write({place.name + ending: text for ending, text in texts.items()})
-    console = screen()
+    console = Screen()
     if as_json:
         console.print_data(record)
         return

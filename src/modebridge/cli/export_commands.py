@@ -17,7 +17,7 @@ from rich.table import Table
 
 import modebridge.data
 from modebridge.cli.show_commands import existing, naming_damage
-from modebridge.cli.terminal import note, put, say, screen
+from modebridge.cli.terminal import Screen, note, put, say
 from modebridge.deploy import Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
 from modebridge.deploy.image_decoding import MAX_MEGAPIXELS, from_path
@@ -84,7 +84,7 @@ def export_run(
 
 def _describe(done: Exported) -> None:
     meta = done.meta
-    console = screen()
+    console = Screen()
     console.print(f"File: {done.path}, {done.bytes / 1e6:.2f} MB, {done.format}, {meta['precision']}", soft_wrap=True)
     elastic = meta["elastic"] and meta["bridges"]
     ways = f"elastic, 0 to {plural(meta['bridges'], 'bridge')}" if elastic else "all members, always"
@@ -163,7 +163,7 @@ def predict_files(
             predict()
     predict()
     if not as_json and rows:
-        screen().print(_table(rows))
+        Screen().print(_table(rows))
     if bad:
         say(f"Skipped {bad} of {plural(bad + len(rows), 'image')} that could not be read.")
         raise typer.Exit(1)

@@ -19,7 +19,7 @@ from modebridge import __version__
 from modebridge.cli.cluster import Cluster
 from modebridge.cli.options import RunOptions
 from modebridge.cli.show_commands import plain_table, span
-from modebridge.cli.terminal import first_process, note, progress_bars, say, screen
+from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import file_of_own_kinds
 from modebridge.modes import Mode
@@ -84,7 +84,7 @@ def run(
     # The cluster may have GPUs even if this machine has none.
     engine = _quiet(engine_for(recipe, "auto" if cluster.on and device == "cuda" else device))
     folder = RunFolder(options.out or default_folder(recipe, seed), writes=first_process())
-    console = screen()
+    console = Screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine, alone=cluster.on is not None):
@@ -154,7 +154,7 @@ def show_plan(options: RunOptions, *, as_json: bool) -> None:
         check_folder(folder, recipe, seed)
     note("Counting the work of each step ...")
     steps, notices = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
-    console = screen()
+    console = Screen()
     for sentence in notices:
         say(sentence, style="yellow")
     if as_json:
@@ -197,7 +197,7 @@ def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str
             place = write_study(part, folder)
             if (folder.path / "report.html").is_file():
                 write_page(folder)
-    console = screen()
+    console = Screen()
     if as_json:
         console.print_data([table.as_dict() for table in part.tables])
         return

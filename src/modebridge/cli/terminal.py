@@ -41,7 +41,6 @@ __all__ = [
     "progress_bars",
     "put",
     "say",
-    "screen",
     "visible",
 ]
 
@@ -70,7 +69,7 @@ def visible(text: str) -> str:
 
 
 class Screen(Console):
-    """A console that prints user text literally.
+    """A console that prints user text literally; silent in all processes but the first.
 
     Args:
         stderr: write to stderr instead of stdout.
@@ -88,8 +87,12 @@ class Screen(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; tables too wide for the screen become lists."""
         shown = [fitting(item, self) if isinstance(item, Table) else item for item in objects]
-        with _written(self):
+        try:
             super().print(*shown, **options)
+        except OSError as error:
+            # A failed progress message must not stop the work.
+            if not self.stderr:
+                raise OutputError from error
 
     def print_data(self, data: object) -> None:
         """Print ASCII-only JSON, which works in any locale."""
@@ -98,21 +101,6 @@ class Screen(Console):
     def on_broken_pipe(self) -> None:
         """Let the boundary handle it."""
         raise
-
-
-@contextmanager
-def _written(console: Console) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        # A failed progress message must not stop the work.
-        if not console.stderr:
-            raise OutputError from error
-
-
-def screen() -> Screen:
-    """A console on stdout; silent in all processes but the first."""
-    return Screen()
 
 
 def put(line: str) -> None:
