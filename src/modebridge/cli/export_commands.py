@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import typer
-from rich import box
 from rich.table import Table
 
 import modebridge.data
-from modebridge.cli.show_commands import existing, naming_damage
+from modebridge.cli.show_commands import existing, naming_damage, plain_table
 from modebridge.cli.terminal import Screen, note, put, say
 from modebridge.deploy import Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
@@ -238,13 +237,9 @@ def _record(path: Path, answer: Answer[Any], k: int, classes: Sequence[str]) -> 
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("image", overflow="fold")
-    table.add_column("class", overflow="fold")
     columns = {"probability": "prob.", "entropy": "entropy", "mutual_information": "mutual", "used": "members"}
     shown = [key for key in columns if key in rows[0]]
-    for key in shown:
-        table.add_column(columns[key], justify="right", no_wrap=True)
+    table = plain_table("image", "class", *(columns[key] for key in shown), text=(0, 1))
     for row in rows:
         cells = [str(row[key]) if key == "used" else f"{row[key]:.4f}" for key in shown]
         table.add_row(row["file"], row["class"], *cells)

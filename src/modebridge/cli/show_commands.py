@@ -18,26 +18,11 @@ from modebridge.evaluate import Cost, CostConvention, combination_cost, feature_
 from modebridge.members import Blueprint, Body, Member, members_of, row_plans
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page
-from modebridge.runs import (
-    RunFolder,
-    blueprint_for,
-    find_recipe_of,
-    gather,
-    missing_members,
-    write_page,
-)
+from modebridge.runs import RunFolder, blueprint_for, find_recipe_of, gather, missing_members, write_page
 from modebridge.runs.estimate import seconds_here, work_of
 from modebridge.runs.manifest import write_whole
 
-__all__ = [
-    "existing",
-    "list_recipes",
-    "naming_damage",
-    "plain_table",
-    "report_run",
-    "show_cost",
-    "span",
-]
+__all__ = ["existing", "list_recipes", "naming_damage", "plain_table", "report_run", "show_cost", "span"]
 
 NEEDS = {
     "digits": "none",
@@ -52,9 +37,7 @@ def plain_table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
     """A table that fits 80 columns; columns in `text` hold words and may wrap, the others hold numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for k, column in enumerate(columns):
-        table.add_column(
-            column, justify="left" if k in text else "right", no_wrap=k not in text, overflow="fold", ratio=None
-        )
+        table.add_column(column, justify="left" if k in text else "right", no_wrap=k not in text, overflow="fold")
     return table
 
 
