@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -19,7 +17,7 @@ from modebridge import __version__
 from modebridge.cli.cluster import Cluster
 from modebridge.cli.options import RunOptions
 from modebridge.cli.show_commands import plain_table, span
-from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say
+from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say, silence_compiler
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import file_of_own_kinds
 from modebridge.modes import Mode
@@ -250,9 +248,7 @@ def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine, *, al
 
 def _quiet(engine: Engine) -> Engine:
     if engine.compile:
-        # Compiler warnings do not help users.
-        warnings.filterwarnings("ignore", module="torch")
-        logging.getLogger("torch").setLevel(logging.ERROR)
+        silence_compiler()
     return engine
 
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -42,6 +43,7 @@ __all__ = [
     "progress_bars",
     "put",
     "say",
+    "silence_compiler",
     "visible",
 ]
 
@@ -174,6 +176,14 @@ def note(text: str) -> None:
     """Print to stderr what a long step is doing, on a terminal only."""
     if Screen(stderr=True).is_terminal:
         say(text, style="dim")
+
+
+def silence_compiler() -> None:
+    """Hide the warnings of torch's compiler, which do not help users."""
+    import logging  # takes time that --help does not have
+
+    warnings.filterwarnings("ignore", module="torch")
+    logging.getLogger("torch").setLevel(logging.ERROR)
 
 
 def listed(option: str, text: str | None) -> list[str] | None:
