@@ -65,13 +65,7 @@ def default_folder(recipe: Recipe, seed: int) -> Path:
     return Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
 
 
-def run(
-    options: RunOptions,
-    *,
-    boards: bool,
-    as_json: bool,
-    cluster: Cluster = Cluster(),  # noqa: B008 - it is frozen
-) -> None:
+def run(options: RunOptions, *, boards: bool, as_json: bool, cluster: Cluster) -> None:
     """Run a recipe: train what is missing, evaluate, print the table and write the report."""
     cluster.check()
     recipe, seed = chosen(options)
@@ -209,15 +203,7 @@ def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str
 
 @contextmanager
 def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine, *, alone: bool = False) -> Iterator[None]:
-    """Lock the folder, print what has changed in it, and wait for all processes.
-
-    Args:
-        folder: the run folder.
-        recipe: the recipe of the run.
-        seed: the seed of the run.
-        engine: gives access to the other processes.
-        alone: raise an error if another run uses the folder, instead of waiting.
-    """
+    """Lock the folder, print what changed in it, and wait for all processes; if `alone`, another run is an error."""
 
     def waiting() -> None:
         if alone:

@@ -63,12 +63,7 @@ def no_bars() -> Iterator[None]:
 
 
 def shows_progress(name: str, unit: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Show a bar while a function runs; it gets a callback (`types.Progress`) as `progress`, whatever was passed.
-
-    Args:
-        name: see `progress_bar`.
-        unit: see `progress_bar`.
-    """
+    """Show a `progress_bar` while a function runs, which gets a callback (`types.Progress`) as `progress`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
