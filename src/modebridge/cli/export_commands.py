@@ -19,7 +19,7 @@ from modebridge.cli.show_commands import existing, naming_damage, plain_table
 from modebridge.cli.terminal import Screen, note, put, say
 from modebridge.deploy import Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
-from modebridge.deploy.image_decoding import MAX_MEGAPIXELS, from_path
+from modebridge.deploy.image_decoding import from_path
 from modebridge.errors import ModebridgeError, plural
 from modebridge.nets import check_mean
 from modebridge.runs import ensemble_of, find_recipe_of, some_images
@@ -115,8 +115,8 @@ def predict_files(
     *,
     bridges: int | None,
     threshold: float | None,
+    megapixels: float,
     as_json: bool,
-    megapixels: float = MAX_MEGAPIXELS,
 ) -> None:
     """Classify image files with an exported file; unreadable ones are reported on stderr and skipped."""
     if not images:
