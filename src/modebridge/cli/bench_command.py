@@ -151,13 +151,9 @@ def _keep_fuller(folder: RunFolder, name: str, rows: int) -> None:
 
 
 class _Progress:
-    """Prints each table as soon as it is complete, and the estimated remaining time.
+    """Prints each table as soon as it is complete, unless `quiet`, and the estimated remaining time.
 
-    Args:
-        about: machine and versions.
-        rows: number of rows of each table, in order.
-        seconds: time per row; what compilation and slow rows add is learned from finished tables.
-        quiet: do not print tables, for --json.
+    `rows` is the number of rows of each table. What compilation and slow rows add is learned from finished tables.
     """
 
     def __init__(self, about: Mapping[str, Any], rows: Sequence[int], seconds: float, *, quiet: bool) -> None:
