@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-__all__ = ["ModebridgeError", "first_line", "near", "plural"]
+__all__ = ["ModebridgeError", "first_line", "near", "plural", "some"]
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -35,6 +35,16 @@ def near(name: str, known: Iterable[str], most: int = 5) -> str:
     if not close:
         return f"choose one of {', '.join(names[:most])}{', ...' if len(names) > most else ''}."
     return f"did you mean {' or '.join(filter(None, (', '.join(close[:-1]), close[-1])))}?"
+
+
+def some(names: Sequence[str]) -> str:
+    """Three names in quotes, and how many more there are; an empty name is the top of a checkpoint.
+
+    >>> some(["a", "b", "c", "d"])
+    "'a', 'b', 'c' and 1 more"
+    """
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"'{name}'" if name else "the top" for name in names[:3]) + more
 
 
 def plural(count: float, noun: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, some
 from modebridge.types import Params
 
 __all__ = ["check_same", "clone", "combine", "common", "fingerprint", "norm", "size", "to", "wide"]
@@ -27,9 +27,9 @@ def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> Non
         missing = [name for name in first if name not in other]
         extra = [name for name in other if name not in first]
         if missing or extra:
+            parts = [f"{word} {some(names)}" for word, names in (("missing", missing), ("extra", extra)) if names]
             raise ModebridgeError(
-                f"Expected {what} to have the same tensors, but got {_some('missing', missing)}"
-                f"{' and ' if missing and extra else ''}{_some('extra', extra)}; "
+                f"Expected {what} to have the same tensors, but got {' and '.join(parts)}; "
                 "use checkpoints of the same architecture."
             )
         for name, tensor in first.items():
@@ -44,13 +44,6 @@ def check_same(trees: Sequence[Params], what: str, *, types: bool = True) -> Non
                     f"Expected {what} to have the same dtypes, but got {tensor.dtype} and {other[name].dtype} for "
                     f"'{name}'; convert one of them."
                 )
-
-
-def _some(word: str, names: Sequence[str], most: int = 3) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{word} " + ", ".join(f"'{name}'" for name in names[:most]) + more
 
 
 def combine(weights: Sequence[float | Tensor], trees: Sequence[Params]) -> dict[str, Tensor]:

@@ -115,7 +115,7 @@ def test_user_text_is_neither_markup_nor_a_command_to_the_terminal(run, tmp_path
             assert code == MISTAKE
             assert shown in err or words[0] == "cost"  # typer has its own way to write them
             assert not set(err.replace("\n", "")) & {"\x1b", "\x9b", "\u202e", "\udcff"}
-    screen = terminal.screen()
+    screen = terminal.Screen()
     with screen.capture() as shown:
         table = show_commands.plain_table("[bold]image", "n")
         table.title = "[/title]"
@@ -126,7 +126,7 @@ def test_user_text_is_neither_markup_nor_a_command_to_the_terminal(run, tmp_path
 
 def test_data_is_ascii_and_whole(capsys):
     data = {"name": "\u00fc \x1b[31m \u202e \udcff" * 50}
-    terminal.screen().print_data(data)
+    terminal.Screen().print_data(data)
     out = capsys.readouterr().out
     assert out.isascii()
     assert "\x1b" not in out
@@ -159,7 +159,7 @@ def test_an_empty_path_is_not_the_current_folder(run, words, tmp_path, monkeypat
 @pytest.mark.parametrize("width", [40, 20, 0])
 def test_a_narrow_screen_cuts_nothing_off(run, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
-    screen = terminal.screen()
+    screen = terminal.Screen()
     table = show_commands.plain_table("cifar100 frn", "M MACs", "M params", "FLOPs[P]")
     table.title = "A title"
     table.add_row("one bridge I medium", "1,072.1", "7.43", "x1.000")

@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import modebridge
-from modebridge.data.checkpoint_search import choose_state
+from modebridge.data.checkpoint_search import find_places
 from modebridge.data.weights import load_mode, load_modes, weight_files
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -212,7 +212,8 @@ def test_buffers_that_are_not_kept_may_be_in_the_file():
             self.register_buffer("positions", torch.arange(2), persistent=persistent)
 
     old = Constant(persistent=True)
-    assert choose_state(old.state_dict(), Constant(persistent=False)).keys() == {"weight", "bias"}
+    (found,) = find_places(old.state_dict(), Constant(persistent=False))
+    assert found.tensors.keys() == {"weight", "bias"}
 
 
 def test_nothing_of_the_network_is_changed(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge.data.checkpoint_search import choose_state, choose_states
+from modebridge.data.checkpoint_search import find_places
 from modebridge.data.weights import load_mode, load_modes, read_state, weight_files
 from modebridge.errors import ModebridgeError
 from tests.scenarios import tiny_net
@@ -64,7 +64,8 @@ def test_differences_are_named(tmp_path, case, form):
 def test_a_fitting_network_wins_over_one_of_another_shape():
     small, large = mlp(4, 5, 3), mlp(4, 5, 9)
     raw = {"teacher": large.state_dict(), "student": small.state_dict()}
-    assert torch.equal(choose_state(raw, mlp(4, 5, 3))["1.bias"], small.state_dict()["1.bias"])
+    (found,) = find_places(raw, mlp(4, 5, 3))
+    assert torch.equal(found.tensors["1.bias"], small.state_dict()["1.bias"])
 
 
 @pytest.mark.parametrize(
@@ -109,12 +110,12 @@ def test_paths_that_are_no_weights(tmp_path):
 
 def test_nothing_and_one():
     with pytest.raises(ModebridgeError, match="but it holds no tensor"):
-        choose_state({}, NET)
+        find_places({}, NET)
     with pytest.raises(ModebridgeError, match="Identity to have weights to load, but it has none"):
-        choose_states({}, nn.Identity())
+        find_places({}, nn.Identity())
     one = nn.PReLU()
-    (found,) = choose_states({"a": {"b.weight": torch.full((1,), 0.5)}}, one)
-    assert found["weight"].item() == 0.5
+    (found,) = find_places({"a": {"b.weight": torch.full((1,), 0.5)}}, one)
+    assert found.tensors["weight"].item() == 0.5
 
 
 def test_a_diverged_checkpoint_is_named(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from modebridge.data.augment import crop_and_flip
+from modebridge.data import crop_and_flip
 from modebridge.errors import ModebridgeError
 from modebridge.members import Blueprint, ModeMember, TtaMember, base_epochs
 from modebridge.members.tta_member import TtaPredictor, View, views_of

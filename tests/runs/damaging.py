@@ -78,7 +78,7 @@ def hear(verb: str, path: Path) -> Heard:
 
 
 def _run(path: Path) -> None:
-    run_commands.run(RunOptions(out=path, device="cpu"), boards=False, as_json=True)
+    run_commands.run(RunOptions(out=path, device="cpu"), boards=False, as_json=True, cluster=run_commands.Cluster())
 
 
 _VERBS: dict[str, Callable[[Path], None]] = {

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from modebridge.cli.show_commands import existing, naming_damage, plain_table
-from modebridge.cli.terminal import note, say, screen
+from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError, plural
 from modebridge.evaluate import Advice, Answers, Choice, Effort, advise
 from modebridge.nets import check_mean
@@ -36,17 +36,7 @@ CHEAPER, DEARER = 9, 4
 def advise_run(
     path: Path, budget: float, by: str, mean: str, as_json: bool, train: float | None = None, have: int | None = None
 ) -> None:
-    """Print the best combination or cascade for a budget, its test score, and the Pareto front.
-
-    Args:
-        path: the run folder.
-        budget: maximum cost of a forward pass, in multiples of one network.
-        by: unit of cost: "flops", "params" or "time".
-        mean: how members are averaged.
-        as_json: print JSON.
-        train: maximum training, in epochs of one network; None for no limit.
-        have: number of modes already trained; None for those given to the run.
-    """
+    """Print the best combination or cascade for a budget, its test score, and the Pareto front."""
     kind = check_mean(mean)
     folder = existing(path)
     note("Reading the predictions of all members ...")
@@ -57,7 +47,10 @@ def advise_run(
     for sentence in missing:
         say(sentence, style="yellow")
     prices = _prices(answers, recipe, seed, by, folder)
-    effort = _effort(answers, recipe, seed, folder, train, have)
+    effort = None
+    if train is not None or have is not None:
+        have = given_modes_of(folder, recipe.modes) if have is None else have
+        effort = _effort(answers, recipe, seed, folder, train, have)
     note(f"Comparing combinations of {plural(len(answers.costs), 'member')} on the validation split ...")
     # A cascade keeps all of its members in memory, so it does not save parameters.
     advice = advise(answers, budget, prices, cascades=by != "params", mean=kind, effort=effort)
@@ -78,9 +71,9 @@ def advise_run(
         if command is None:
             say(_not_exportable(folder, absent), style="yellow")
         record["left_out"] = [*folder.left_out(), *missing]
-        screen().print_data(record)
+        Screen().print_data(record)
         return
-    console = screen()
+    console = Screen()
     unit = {"flops": "FLOPs", "params": "params", "time": "time"}[by]
     training = ["training"] if effort is not None else []
     table = plain_table("", unit, *training, "valid NLL", "valid ACC %", "members", text=(0, 4 + len(training)))
@@ -106,10 +99,9 @@ def advise_run(
     )
     if chosen.training is not None:
         limit = "" if train is None else f" of the {train:g} allowed"
-        already = have if have is not None else given_modes_of(folder, recipe.modes)
         console.print(
             f"Training it and everything it depends on takes {chosen.training:,.0f} epochs of one network{limit}; "
-            + ("no mode is trained yet." if not already else f"{plural(already, 'mode')} already trained.")
+            + (f"{plural(have, 'mode')} already trained." if have else "no mode is trained yet.")
         )
     low, high = tested.nll_interval or (math.nan, math.nan)
     share = f" (all members run on {100 * tested.asked:.1f} % of its images)" if average else ""
@@ -167,17 +159,12 @@ def _looked_at(advice: Advice) -> str:
     return f"{advice.looked_at:,} combinations were compared: {'all ' if advice.whole else ''}{beyond}."
 
 
-def _effort(
-    answers: Answers, recipe: Recipe, seed: int, folder: RunFolder, train: float | None, have: int | None
-) -> Effort | None:
-    """The training that members need; None if neither --train nor --have was given."""
-    if train is None and have is None:
-        return None
+def _effort(answers: Answers, recipe: Recipe, seed: int, folder: RunFolder, train: float | None, have: int) -> Effort:
+    """The training that members need beyond the modes that exist."""
     if train is not None and not train >= 0:
         raise ModebridgeError(f"Expected --train to be at least 0 epochs, but got {train}; leave it out for no limit.")
-    already = given_modes_of(folder, recipe.modes) if have is None else have
     names = [name for name, cost in answers.costs.items() if cost.usable]
-    return effort_of(blueprint_for(recipe, seed, folder), names, already, math.inf if train is None else train)
+    return effort_of(blueprint_for(recipe, seed, folder), names, have, math.inf if train is None else train)
 
 
 def _prices(answers: Answers, recipe: Recipe, seed: int, by: str, folder: RunFolder) -> dict[str, float] | None:

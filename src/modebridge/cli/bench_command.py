@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import tempfile
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,8 @@ import torch
 
 from modebridge.cli.bench_tables import about_line, goals, markdown, row_of, table_of
 from modebridge.cli.show_commands import existing, span
-from modebridge.cli.terminal import listed, note, say, screen
-from modebridge.deploy.benchmark import Contender, Result, Way, race, race_file, usable_ways
+from modebridge.cli.terminal import Screen, listed, note, say, silence_compiler
+from modebridge.deploy.benchmark import Contender, Result, race, race_file, usable_ways
 from modebridge.deploy.deployed import Deployed
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.recipes import check_recipe, read_recipe
@@ -82,7 +79,7 @@ def bench(
         about = {"what": target.name, **about}
         rows = int(deployed.meta["bridges"]) + 1 if deployed.meta["elastic"] else 1
         progress = _Progress(about, [rows] * len(sizes), seconds, quiet=as_json)
-        _end(race_file(deployed, sizes, seconds=seconds, shown=progress), about, as_json, None)
+        _end(race_file(deployed, sizes, seconds=seconds, shown=progress), about, as_json)
         return
     folder = existing(target) if target is not None else None
     chosen_recipe = find_recipe_of(folder)[0] if folder is not None else read_recipe(str(recipe))[0]
@@ -97,14 +94,31 @@ def bench(
     for sentence in missing:
         say(sentence, style="yellow")
     rows_of = [sum(not (one.stacked and way == "onnx") for one in entered) for way in chosen for _ in sizes]
-    place = _Place(folder, f"bench/{device_type}{'-bf16' if bf16 else ''}") if folder is not None else None
+    name = f"bench/{device_type}{'-bf16' if bf16 else ''}"
     if folder is not None and not folder.writes:
         say(f"'{folder.path}' is read-only: the tables are printed but not saved.", style="yellow")
-        place = None
-    if place is not None and not overwrite:
-        _keep_fuller(place, sum(rows_of))
+        folder = None
+    if folder is not None and not overwrite:
+        _keep_fuller(folder, f"{name}.json", sum(rows_of))
     progress = _Progress(about, rows_of, seconds, quiet=as_json)
-    _end(_races(entered, image, chosen, sizes, device_type, bf16, seconds, progress), about, as_json, place)
+    if set(chosen) & {"compiled", "graphs"}:
+        silence_compiler()
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for way in chosen:
+            results += race(
+                entered,
+                image,
+                way,
+                sizes,
+                device=device_type,
+                dtype=torch.bfloat16 if bf16 else torch.float32,
+                seconds=seconds,
+                folder=Path(scratch),
+                log=say,
+                shown=progress,
+            )
+    _end(results, about, as_json, folder, name)
 
 
 def _warn_if_busy(load: float | None) -> None:
@@ -117,21 +131,12 @@ def _warn_if_busy(load: float | None) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where the times of a run folder are saved: the folder and a file name without suffix."""
-
-    folder: RunFolder
-    name: str
-
-
-def _keep_fuller(place: _Place, rows: int) -> None:
+def _keep_fuller(folder: RunFolder, name: str, rows: int) -> None:
     """Refuse to replace a larger or damaged table, before anything is timed."""
-    name = f"{place.name}.json"
-    file, record = place.folder.path / name, place.folder.files.record(name)
-    if name in place.folder.damage:
+    file, record = folder.path / name, folder.files.record(name)
+    if name in folder.damage:
         raise ModebridgeError(
-            f"Expected '{file}' to be intact, but it is damaged ({place.folder.damage[name]}); add --overwrite to "
+            f"Expected '{file}' to be intact, but it is damaged ({folder.damage[name]}); add --overwrite to "
             "replace it, or use --recipe, which saves nothing."
         )
     try:
@@ -146,13 +151,9 @@ def _keep_fuller(place: _Place, rows: int) -> None:
 
 
 class _Progress:
-    """Prints each table as soon as it is complete, and the estimated remaining time.
+    """Prints each table as soon as it is complete, unless `quiet`, and the estimated remaining time.
 
-    Args:
-        about: machine and versions.
-        rows: number of rows of each table, in order.
-        seconds: time per row; what compilation and slow rows add is learned from finished tables.
-        quiet: do not print tables, for --json.
+    `rows` is the number of rows of each table. What compilation and slow rows add is learned from finished tables.
     """
 
     def __init__(self, about: Mapping[str, Any], rows: Sequence[int], seconds: float, *, quiet: bool) -> None:
@@ -163,7 +164,7 @@ class _Progress:
 
     def __call__(self, results: Sequence[Result]) -> None:
         if not self._quiet:
-            console = screen()
+            console = Screen()
             console.print(table_of(results))
             console.print(about_line(self._about), style="dim")
         self._done += 1
@@ -173,52 +174,21 @@ class _Progress:
             say(f"{self._done} of {plural(len(self._rows), 'table')} done, about {span(left)} left.")
 
 
-def _races(
-    entered: Sequence[Contender],
-    image: Sequence[int],
-    ways: Sequence[Way],
-    sizes: Sequence[int],
-    device: str,
-    bf16: bool,
-    seconds: float,
-    shown: Callable[[list[Result]], None],
-) -> list[Result]:
-    if set(ways) & {"compiled", "graphs"}:
-        # Compiler warnings do not help users.
-        warnings.filterwarnings("ignore", module="torch")
-        logging.getLogger("torch").setLevel(logging.ERROR)
-    results: list[Result] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for way in ways:
-            results += race(
-                entered,
-                image,
-                way,
-                sizes,
-                device=device,
-                dtype=torch.bfloat16 if bf16 else torch.float32,
-                seconds=seconds,
-                folder=Path(scratch),
-                log=say,
-                shown=shown,
-            )
-    return results
-
-
-def _end(results: Sequence[Result], about: Mapping[str, Any], as_json: bool, place: _Place | None) -> None:
-    """Save the results; the tables have already been printed."""
+def _end(
+    results: Sequence[Result], about: Mapping[str, Any], as_json: bool, folder: RunFolder | None = None, name: str = ""
+) -> None:
+    """Save the results in a run folder, as files of this name; the tables have already been printed."""
     record = {**about, "rows": [row_of(result) for result in results]}
-    if place is not None:
-        texts = {".json": json.dumps(record, indent=1), ".md": markdown(results, about)}
-        place.folder.files.write({place.name + ending: text for ending, text in texts.items()})
-    console = screen()
+    if folder is not None:
+        folder.files.write({f"{name}.json": json.dumps(record, indent=1), f"{name}.md": markdown(results, about)})
+    console = Screen()
     if as_json:
         console.print_data(record)
         return
     for sentence in goals(results):
         console.print(sentence)
-    if place is not None:
-        console.print(f"Written: {(place.folder.path / place.name).parent}", soft_wrap=True)
+    if folder is not None:
+        console.print(f"Written: {(folder.path / name).parent}", soft_wrap=True)
 
 
 def _chosen(entered: Sequence[Contender], names: Sequence[str] | None) -> list[Contender]:

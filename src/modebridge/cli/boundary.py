@@ -47,12 +47,7 @@ HINTS = {
 
 
 def run_program(arguments: Sequence[str], interrupts: Interrupts) -> None:
-    """Run a verb and exit with one of the codes above.
-
-    Args:
-        arguments: the command line, without the program name.
-        interrupts: the Ctrl-C handler.
-    """
+    """Run the verb of a command line, given without the program name, and exit with one of the codes above."""
     debug, words = _without_debug(arguments)
     try:
         interrupts.caught = True

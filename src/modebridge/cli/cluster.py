@@ -83,11 +83,7 @@ def _live_table(executor: OnRay) -> Iterator[None]:
         yield
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
-
-        def watch(states: Sequence[StageState]) -> None:
-            live.update(stage_table(states, max(4, console.height - 4)))
-
-        executor.watch = watch
+        executor.watch = lambda states: live.update(stage_table(states, max(4, console.height - 4)))
         yield
 
 

@@ -36,23 +36,16 @@ def one_of(*names: str) -> Callable[[str], list[str]]:
     return complete
 
 
-complete_recipe = one_of(*RECIPES)
-complete_study = one_of(*STUDIES)
+def _paths(*kinds: Callable[[str], bool]) -> Callable[[str], list[str]]:
+    """A completion function for paths of any of these kinds; if there are none, the shell falls back to files."""
 
+    def complete(incomplete: str) -> list[str]:
+        # The folder is kept as it was typed, with its `~` or `./`: shells drop what does not start with the word.
+        parent, slash, start = incomplete.rpartition("/")
+        found = _walk(parent + slash, start, lambda path: any(kind(path) for kind in kinds), LEVELS, [MOST_ENTRIES])
+        return sorted(path for path in found if SAFE.fullmatch(path))
 
-def complete_run_folder(incomplete: str) -> list[str]:
-    """Run folders whose path starts with the word; if there are none, the shell falls back to files."""
-    return _paths(incomplete, _is_run_folder)
-
-
-def complete_exported(incomplete: str) -> list[str]:
-    """Exported files whose path starts with the word."""
-    return _paths(incomplete, _is_exported)
-
-
-def complete_target(incomplete: str) -> list[str]:
-    """Run folders and exported files whose path starts with the word."""
-    return _paths(incomplete, lambda path: _is_run_folder(path) or _is_exported(path))
+    return complete
 
 
 def _is_run_folder(path: str) -> bool:
@@ -63,11 +56,11 @@ def _is_exported(path: str) -> bool:
     return path.endswith((".onnx", ".pt2"))
 
 
-def _paths(incomplete: str, wanted: Callable[[str], bool]) -> list[str]:
-    # The folder is kept as it was typed, with its `~` or `./`: shells drop what does not start with the word.
-    parent, slash, start = incomplete.rpartition("/")
-    found = _walk(parent + slash, start, wanted, LEVELS, [MOST_ENTRIES])
-    return sorted(path for path in found if SAFE.fullmatch(path))
+complete_recipe = one_of(*RECIPES)
+complete_study = one_of(*STUDIES)
+complete_run_folder = _paths(_is_run_folder)
+complete_exported = _paths(_is_exported)
+complete_target = _paths(_is_run_folder, _is_exported)
 
 
 def _walk(folder: str, start: str, wanted: Callable[[str], bool], levels: int, budget: list[int]) -> Iterator[str]:

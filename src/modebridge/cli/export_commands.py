@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import typer
-from rich import box
 from rich.table import Table
 
 import modebridge.data
-from modebridge.cli.show_commands import existing, naming_damage
-from modebridge.cli.terminal import note, put, say, screen
+from modebridge.cli.show_commands import existing, naming_damage, plain_table
+from modebridge.cli.terminal import Screen, note, put, say
 from modebridge.deploy import Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
-from modebridge.deploy.image_decoding import MAX_MEGAPIXELS, from_path
+from modebridge.deploy.image_decoding import from_path
 from modebridge.errors import ModebridgeError, plural
 from modebridge.nets import check_mean
 from modebridge.runs import ensemble_of, find_recipe_of, some_images
@@ -84,7 +83,7 @@ def export_run(
 
 def _describe(done: Exported) -> None:
     meta = done.meta
-    console = screen()
+    console = Screen()
     console.print(f"File: {done.path}, {done.bytes / 1e6:.2f} MB, {done.format}, {meta['precision']}", soft_wrap=True)
     elastic = meta["elastic"] and meta["bridges"]
     ways = f"elastic, 0 to {plural(meta['bridges'], 'bridge')}" if elastic else "all members, always"
@@ -116,8 +115,8 @@ def predict_files(
     *,
     bridges: int | None,
     threshold: float | None,
+    megapixels: float,
     as_json: bool,
-    megapixels: float = MAX_MEGAPIXELS,
 ) -> None:
     """Classify image files with an exported file; unreadable ones are reported on stderr and skipped."""
     if not images:
@@ -163,7 +162,7 @@ def predict_files(
             predict()
     predict()
     if not as_json and rows:
-        screen().print(_table(rows))
+        Screen().print(_table(rows))
     if bad:
         say(f"Skipped {bad} of {plural(bad + len(rows), 'image')} that could not be read.")
         raise typer.Exit(1)
@@ -238,13 +237,9 @@ def _record(path: Path, answer: Answer[Any], k: int, classes: Sequence[str]) -> 
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("image", overflow="fold")
-    table.add_column("class", overflow="fold")
     columns = {"probability": "prob.", "entropy": "entropy", "mutual_information": "mutual", "used": "members"}
     shown = [key for key in columns if key in rows[0]]
-    for key in shown:
-        table.add_column(columns[key], justify="right", no_wrap=True)
+    table = plain_table("image", "class", *(columns[key] for key in shown), text=(0, 1))
     for row in rows:
         cells = [str(row[key]) if key == "used" else f"{row[key]:.4f}" for key in shown]
         table.add_row(row["file"], row["class"], *cells)

@@ -9,7 +9,7 @@ from modebridge import __version__
 from modebridge.cli.options import RunOptions
 from modebridge.cli.run_commands import chosen, looked_up
 from modebridge.cli.show_commands import plain_table, span
-from modebridge.cli.terminal import note, say, screen
+from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError, plural
 from modebridge.runs.estimate import rate_here
 from modebridge.runs.executor import RunSpec
@@ -51,7 +51,7 @@ def plan_run(options: RunOptions, gpus: int, tflops: float | None, *, per_stage:
     path_tasks = longest_path(tasks)
     enough = useful_devices(tasks)
     if as_json:
-        screen().print_data(
+        Screen().print_data(
             {
                 "recipe": recipe.name,
                 "unit": unit,
@@ -67,7 +67,7 @@ def plan_run(options: RunOptions, gpus: int, tflops: float | None, *, per_stage:
     say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
     say(f"Training rate of one {unit}: {source}")
     _show_stages(tasks)
-    console = screen()
+    console = Screen()
     if not tasks:
         console.print("Nothing to do: all artifacts are up to date.")
         return
@@ -106,7 +106,7 @@ def _show_stages(tasks: Sequence[Task]) -> None:
         needs = dict.fromkeys(titles[need] for task in group for need in task.needs)
         total = sum(task.seconds for task in group)
         table.add_row(kind, str(len(group)), _time(total / len(group)), _time(total), ", ".join(needs))
-    screen().print(table)
+    Screen().print(table)
 
 
 def _time(seconds: float) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -19,7 +17,7 @@ from modebridge import __version__
 from modebridge.cli.cluster import Cluster
 from modebridge.cli.options import RunOptions
 from modebridge.cli.show_commands import plain_table, span
-from modebridge.cli.terminal import first_process, note, progress_bars, say, screen
+from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say, silence_compiler
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import file_of_own_kinds
 from modebridge.modes import Mode
@@ -67,13 +65,7 @@ def default_folder(recipe: Recipe, seed: int) -> Path:
     return Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
 
 
-def run(
-    options: RunOptions,
-    *,
-    boards: bool,
-    as_json: bool,
-    cluster: Cluster = Cluster(),  # noqa: B008 - it is frozen
-) -> None:
+def run(options: RunOptions, *, boards: bool, as_json: bool, cluster: Cluster) -> None:
     """Run a recipe: train what is missing, evaluate, print the table and write the report."""
     cluster.check()
     recipe, seed = chosen(options)
@@ -84,7 +76,7 @@ def run(
     # The cluster may have GPUs even if this machine has none.
     engine = _quiet(engine_for(recipe, "auto" if cluster.on and device == "cuda" else device))
     folder = RunFolder(options.out or default_folder(recipe, seed), writes=first_process())
-    console = screen()
+    console = Screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine, alone=cluster.on is not None):
@@ -154,7 +146,7 @@ def show_plan(options: RunOptions, *, as_json: bool) -> None:
         check_folder(folder, recipe, seed)
     note("Counting the work of each step ...")
     steps, notices = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
-    console = screen()
+    console = Screen()
     for sentence in notices:
         say(sentence, style="yellow")
     if as_json:
@@ -197,7 +189,7 @@ def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str
             place = write_study(part, folder)
             if (folder.path / "report.html").is_file():
                 write_page(folder)
-    console = screen()
+    console = Screen()
     if as_json:
         console.print_data([table.as_dict() for table in part.tables])
         return
@@ -211,15 +203,7 @@ def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str
 
 @contextmanager
 def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine, *, alone: bool = False) -> Iterator[None]:
-    """Lock the folder, print what has changed in it, and wait for all processes.
-
-    Args:
-        folder: the run folder.
-        recipe: the recipe of the run.
-        seed: the seed of the run.
-        engine: gives access to the other processes.
-        alone: raise an error if another run uses the folder, instead of waiting.
-    """
+    """Lock the folder, print what changed in it, and wait for all processes; if `alone`, another run is an error."""
 
     def waiting() -> None:
         if alone:
@@ -250,9 +234,7 @@ def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine, *, al
 
 def _quiet(engine: Engine) -> Engine:
     if engine.compile:
-        # Compiler warnings do not help users.
-        warnings.filterwarnings("ignore", module="torch")
-        logging.getLogger("torch").setLevel(logging.ERROR)
+        silence_compiler()
     return engine
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from modebridge.cli.show_commands import existing, naming_damage
-from modebridge.cli.terminal import say, screen
+from modebridge.cli.terminal import Screen, say
 from modebridge.errors import ModebridgeError
 from modebridge.nets import check_mean
 from modebridge.runs import SharedFolder, share_run
-from modebridge.storage import check_repo, copy_folder, download, read_folder, upload
+from modebridge.storage import CARD, check_repo, download, read_folder, upload, write_folder
 
 __all__ = ["pull_repo", "push_run"]
 
@@ -56,9 +56,9 @@ def push_run(
     if not license:
         say("The model card names no license; add one with --license.")
     if as_json:
-        screen().print_data(record)
+        Screen().print_data(record)
         return
-    console = screen()
+    console = Screen()
     console.print(f"{'Folder' if only_folder else 'Uploaded'}: {record['place']}", soft_wrap=True)
     console.print(
         f"Members: {' + '.join(shared.names)}; x{shared.scores.relative_flops:.3f} FLOPs of one network. Test split: "
@@ -82,9 +82,9 @@ def pull_repo(repo: str, folder: Path | None, *, revision: str | None, as_json: 
     check_repo(repo)
     target = Path(repo.split("/")[1]) if folder is None else folder
     source = download(repo, revision)
-    parts = read_folder(source)
-    copy_folder(source, target)
+    parts, card = read_folder(source), source / CARD
+    write_folder(target, parts, card.read_text(encoding="utf-8") if card.is_file() else None)
     if as_json:
-        screen().print_data({"place": str(target), "kind": parts.kind, "tensors": len(parts.tensors)})
+        Screen().print_data({"place": str(target), "kind": parts.kind, "tensors": len(parts.tensors)})
         return
-    screen().print(f"Folder: {target}, a stored {parts.kind}; load it with modebridge.load({str(target)!r}).")
+    Screen().print(f"Folder: {target}, a stored {parts.kind}; load it with modebridge.load({str(target)!r}).")

@@ -12,32 +12,17 @@ import torch
 from rich import box
 from rich.table import Table
 
-from modebridge.cli.terminal import note, say, screen
+from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError, plural
 from modebridge.evaluate import Cost, CostConvention, combination_cost, feature_shapes
 from modebridge.members import Blueprint, Body, Member, members_of, row_plans
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page
-from modebridge.runs import (
-    RunFolder,
-    blueprint_for,
-    find_recipe_of,
-    gather,
-    missing_members,
-    write_page,
-)
+from modebridge.runs import RunFolder, blueprint_for, find_recipe_of, gather, missing_members, write_page
 from modebridge.runs.estimate import seconds_here, work_of
 from modebridge.runs.manifest import write_whole
 
-__all__ = [
-    "existing",
-    "list_recipes",
-    "naming_damage",
-    "plain_table",
-    "report_run",
-    "show_cost",
-    "span",
-]
+__all__ = ["existing", "list_recipes", "naming_damage", "plain_table", "report_run", "show_cost", "span"]
 
 NEEDS = {
     "digits": "none",
@@ -52,9 +37,7 @@ def plain_table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
     """A table that fits 80 columns; columns in `text` hold words and may wrap, the others hold numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for k, column in enumerate(columns):
-        table.add_column(
-            column, justify="left" if k in text else "right", no_wrap=k not in text, overflow="fold", ratio=None
-        )
+        table.add_column(column, justify="left" if k in text else "right", no_wrap=k not in text, overflow="fold")
     return table
 
 
@@ -82,7 +65,7 @@ def list_recipes(*, estimate: bool, as_json: bool) -> None:
         for record in records:
             record["seconds"] = seconds[record["name"]]
     if as_json:
-        screen().print_data(records)
+        Screen().print_data(records)
         return
     more = ["PFLOP", "here"] if estimate else []
     table = plain_table("recipe", "modes", "curves", "bridges", *more, "data needed", text=(0, 4 + len(more)))
@@ -92,7 +75,7 @@ def list_recipes(*, estimate: bool, as_json: bool) -> None:
             work = f"{record['petaflop']:,.3f}" if record["petaflop"] < 1 else f"{record['petaflop']:,.0f}"
             cells += [work, span(record["seconds"])]
         table.add_row(record["name"], *cells, record["data"])
-    console = screen()
+    console = Screen()
     console.print(table)
     cuda = torch.cuda.is_available()
     where = torch.cuda.get_device_name() if cuda else plural(torch.get_num_threads(), "CPU core")
@@ -149,7 +132,7 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
                 record |= {"relative_flops": flops, "relative_params": params}
         records.append(record)
     if as_json:
-        screen().print_data(records)
+        Screen().print_data(records)
         return
     extra = ["FLOPs[P]", "params[P]"] if paper else []
     table = plain_table(f"{recipe.name} {recipe.norm}", "M MACs", "M params", "FLOPs", "params", *extra)
@@ -160,7 +143,7 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
             known = "paper_flops" in record
             cells += [f"x{record[key]:.3f}" if known else "" for key in ("paper_flops", "paper_params")]
         table.add_row(record["name"], *cells)
-    console = screen()
+    console = Screen()
     console.print(table)
     explained = "FLOPs and params: multiples of one network, counted over convolutions and matrix products."
     if paper:
@@ -206,7 +189,7 @@ def report_run(path: Path, out: Path | None = None) -> None:
         else:
             out = out / "report.html" if out.is_dir() else out
             write_whole(out, page(data))
-        screen().print(f"Report: {out}", soft_wrap=True)
+        Screen().print(f"Report: {out}", soft_wrap=True)
         for sentence in missing_members(folder, find_recipe_of(folder)[0], data.answers):
             say(sentence, style="yellow")
 

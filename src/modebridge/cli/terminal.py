@@ -10,12 +10,15 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,7 +31,6 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from modebridge.cli.narrow import fitting
 from modebridge.errors import ModebridgeError
 
 __all__ = [
@@ -41,11 +43,13 @@ __all__ = [
     "progress_bars",
     "put",
     "say",
-    "screen",
+    "silence_compiler",
     "visible",
 ]
 
 MIN_WIDTH = 20
+FOLDED = 12
+"""Minimum width of a text column that is wrapped."""
 UNITS = {"scores": "batches", "shifted scores": "batches", "other sets": "batches", "figures": "curves"}
 """What the progress of a stage counts, where it is not epochs."""
 Report = Callable[[str, int, int, float], None]
@@ -70,7 +74,7 @@ def visible(text: str) -> str:
 
 
 class Screen(Console):
-    """A console that prints user text literally.
+    """A console that prints user text literally; silent in all processes but the first.
 
     Args:
         stderr: write to stderr instead of stdout.
@@ -87,9 +91,13 @@ class Screen(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; tables too wide for the screen become lists."""
-        shown = [fitting(item, self) if isinstance(item, Table) else item for item in objects]
-        with _written(self):
+        shown = [_fitting(item, self) if isinstance(item, Table) else item for item in objects]
+        try:
             super().print(*shown, **options)
+        except OSError as error:
+            # A failed progress message must not stop the work.
+            if not self.stderr:
+                raise OutputError from error
 
     def print_data(self, data: object) -> None:
         """Print ASCII-only JSON, which works in any locale."""
@@ -100,19 +108,45 @@ class Screen(Console):
         raise
 
 
-@contextmanager
-def _written(console: Console) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        # A failed progress message must not stop the work.
-        if not console.stderr:
-            raise OutputError from error
+def _fitting(table: Table, console: Console) -> RenderableType:
+    """The table if it fits the console, else a list: each row's first cell, then its other cells with their headers."""
+    if _needs(table, console) <= console.width:
+        return table
+    columns = [[_text(cell, console) for cell in (column.header, *column.cells)] for column in table.columns]
+    heads, *rows = zip(*columns, strict=True)
+    lines = [Text(_text(table.title, console))] if table.title else []
+    for table_row, cells in zip(table.rows, rows, strict=True):
+        labelled = [f"{head} {cell}".strip() for head, cell in zip(heads[1:], cells[1:], strict=True) if cell]
+        style = table_row.style or ""
+        lines += [Text(text, style, overflow="fold") for text in (cells[0], *_filled(labelled, console.width)) if text]
+    return Group(*lines)
 
 
-def screen() -> Screen:
-    """A console on stdout; silent in all processes but the first."""
-    return Screen()
+def _needs(table: Table, console: Console) -> int:
+    """The width that the table needs with nothing cut off."""
+    needed = 0
+    for column in table.columns:
+        widths = [Measurement.get(console, console.options, cell) for cell in (column.header, *column.cells)]
+        widest = max(width.maximum for width in widths)
+        needed += widest if column.no_wrap else min(widest, FOLDED)
+    # Our table style: two spaces between columns, one at each end.
+    return needed + 2 * len(table.columns)
+
+
+def _filled(items: Sequence[str], width: int) -> list[str]:
+    """Comma-separated items in indented lines; items that fit on a line are not broken."""
+    lines: list[str] = []
+    for k, item in enumerate(items):
+        part = item if k == len(items) - 1 else f"{item},"
+        if lines and cell_len(lines[-1]) + 1 + cell_len(part) <= width:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(f"  {part}")
+    return lines
+
+
+def _text(cell: RenderableType | None, console: Console) -> str:
+    return cell.plain if isinstance(cell, Text) else console.render_str(str(cell)).plain
 
 
 def put(line: str) -> None:
@@ -142,6 +176,14 @@ def note(text: str) -> None:
     """Print to stderr what a long step is doing, on a terminal only."""
     if Screen(stderr=True).is_terminal:
         say(text, style="dim")
+
+
+def silence_compiler() -> None:
+    """Hide the warnings of torch's compiler, which do not help users."""
+    import logging  # takes time that --help does not have
+
+    warnings.filterwarnings("ignore", module="torch")
+    logging.getLogger("torch").setLevel(logging.ERROR)
 
 
 def listed(option: str, text: str | None) -> list[str] | None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from modebridge.errors import near
+from modebridge.errors import near, some
 from modebridge.guards.weights import unusual
 from modebridge.types import Params
 
-__all__ = ["Place", "difference", "join", "some"]
+__all__ = ["Place", "difference", "join"]
 
 
 @dataclass
@@ -88,9 +88,3 @@ def difference(places: Sequence[Place], wanted: Params, containers: Mapping[str,
 def join(*parts: str) -> str:
     """Join keys into one dotted path."""
     return ".".join(part for part in parts if part)
-
-
-def some(names: Sequence[str], most: int = 3) -> str:
-    """A few names, formatted for a message."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(f"'{name}'" if name else "the top" for name in names[:most]) + more

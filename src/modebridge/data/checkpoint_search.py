@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modebridge.data.checkpoint_places import Place, difference, join, some
-from modebridge.errors import ModebridgeError, near
+from modebridge.data.checkpoint_places import Place, difference, join
+from modebridge.errors import ModebridgeError, near, some
 from modebridge.modes import tensors_of
 from modebridge.types import Params
 
-__all__ = ["choose_state", "choose_states"]
+__all__ = ["find_places", "natural"]
 
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """Name parts that torch.compile, FSDP and activation checkpointing insert anywhere in a name."""
@@ -30,7 +30,7 @@ _MOST = 200_000
 """The maximum number of containers to search: a few kilobytes can refer to one list a trillion times."""
 
 
-def choose_state(
+def find_places(
     raw: Mapping[str, object],
     net: nn.Module,
     *,
@@ -38,11 +38,12 @@ def choose_state(
     prefix: str | None = None,
     ignore: str | Sequence[str] = (),
     what: str = "the checkpoint",
-) -> dict[str, Tensor]:
-    """The only state dict of `net` in a checkpoint, by the network's own names.
+) -> list[Place]:
+    """Every place in a checkpoint that holds `net`, at least one, sorted by path (2 before 10).
 
     Containers (state_dict, model, ...) and prefixes (`module.`, `_orig_mod.`, `model.`, any other) need no list: a
-    place in the checkpoint is the network's if it has all of its names, with the right shapes, and nothing else.
+    place in the checkpoint is the network's if it has all of its names, with the right shapes, and nothing else. Places
+    with identical weights count once.
 
     Args:
         raw: the content of the file, from `read_state`.
@@ -55,42 +56,9 @@ def choose_state(
 
     >>> net = nn.Linear(2, 3)
     >>> raw = {"epoch": 7, "model": {f"module.{name}": t for name, t in net.state_dict().items()}}
-    >>> sorted(choose_state(raw, net))
-    ['bias', 'weight']
+    >>> [(place.path, sorted(place.tensors)) for place in find_places(raw, net)]
+    [('model.module', ['bias', 'weight'])]
     """
-    fitting = _choose(raw, net, ema, prefix, ignore, what)
-    if len(fitting) > 1:
-        places = some([place.path for place in fitting])
-        raise ModebridgeError(
-            f"Expected {what} to hold one {type(net).__name__}, but got {len(fitting)}, {places}; "
-            "choose one with prefix=, or load all with load_modes."
-        )
-    return fitting[0].tensors
-
-
-def choose_states(
-    raw: Mapping[str, object],
-    net: nn.Module,
-    *,
-    ema: bool | None = None,
-    ignore: str | Sequence[str] = (),
-    what: str = "the checkpoint",
-) -> list[dict[str, Tensor]]:
-    """Every state dict of `net` in a checkpoint, at least one, sorted by place (2 before 10).
-
-    Places with identical weights count once. The arguments are those of `choose_state`.
-    """
-    return [place.tensors for place in _choose(raw, net, ema, None, ignore, what)]
-
-
-def _choose(
-    raw: Mapping[str, object],
-    net: nn.Module,
-    ema: bool | None,
-    prefix: str | None,
-    ignore: str | Sequence[str],
-    what: str,
-) -> list[Place]:
     params, buffers, _ = tensors_of(net)
     wanted = {**params, **buffers}
     if not wanted:

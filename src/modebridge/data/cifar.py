@@ -52,25 +52,26 @@ def read_cifar(folder: Path | str, classes: int = 10) -> tuple[ImageSet, ImageSe
         raise ModebridgeError(f"Expected CIFAR to have 10 or 100 classes, but got {classes}; choose one of the two.")
     last = _TEST[classes][0]
     for where in (Path(folder), *(Path(folder) / inner for inner in _FOLDERS[classes])):
-        if (where / f"{last}.bin").is_file():
-            return _both(where, classes, _binary)
-        if (where / last).is_file():
-            return _both(where, classes, _python)
+        for ending in (".bin", ""):
+            if (where / f"{last}{ending}").is_file():
+                train, test = _RECORDS[classes]
+                return (
+                    _set(where, _TRAIN[classes], ending, classes, train),
+                    _set(where, _TEST[classes], ending, classes, test),
+                )
     raise ModebridgeError(
         f"Expected CIFAR-{classes} in '{folder}', but got neither '{last}.bin' nor '{last}'; "
         f"pass the folder that contains {' or '.join(_FOLDERS[classes])}."
     )
 
 
-def _both(folder: Path, classes: int, read: Any) -> tuple[ImageSet, ImageSet]:
-    train, test = _RECORDS[classes]
-    return _set(folder, _TRAIN[classes], classes, read, train), _set(folder, _TEST[classes], classes, read, test)
-
-
-def _set(folder: Path, names: list[str], classes: int, read: Any, records: int) -> ImageSet:
+def _set(folder: Path, names: list[str], ending: str, classes: int, records: int) -> ImageSet:
     parts = []
     for name in names:
-        images, labels = read(folder / name, classes)
+        file = folder / f"{name}{ending}"
+        if not file.is_file():
+            raise ModebridgeError(f"Expected '{file}' to exist, but it does not; download the whole archive again.")
+        images, labels = _binary(file, classes) if ending else _python(file, classes)
         if len(images) != records:
             raise ModebridgeError(
                 f"Expected '{folder / name}' to hold {records:,} images, but got {len(images):,}; download it again."
@@ -83,10 +84,9 @@ def _set(folder: Path, names: list[str], classes: int, read: Any, records: int) 
 Part = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
 
 
-def _binary(path: Path, classes: int) -> Part:
+def _binary(file: Path, classes: int) -> Part:
     # A record is its label (for CIFAR-100 the coarse one, then the fine one) and the red, green and blue planes.
-    label_bytes, file = 1 if classes == 10 else 2, path.with_name(path.name + ".bin")
-    _check_exists(file)
+    label_bytes = 1 if classes == 10 else 2
     raw = np.fromfile(file, dtype=np.uint8)
     if len(raw) == 0 or len(raw) % (label_bytes + _PIXELS):
         raise ModebridgeError(
@@ -98,7 +98,6 @@ def _binary(path: Path, classes: int) -> Part:
 
 
 def _python(file: Path, classes: int) -> Part:
-    _check_exists(file)
     raw = file.read_bytes()
     if hashlib.md5(raw, usedforsecurity=False).hexdigest() != _MD5[file.name]:
         raise ModebridgeError(
@@ -134,8 +133,3 @@ class _Plain(pickle.Unpickler):
         if (module, name) not in self._ALLOWED:
             raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not plain data")
         return super().find_class(module.replace("numpy.core", "numpy._core"), name)
-
-
-def _check_exists(file: Path) -> None:
-    if not file.is_file():
-        raise ModebridgeError(f"Expected '{file}' to exist, but it does not; download the whole archive again.")

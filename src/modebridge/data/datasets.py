@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from modebridge.data.cifar import read_cifar
 from modebridge.data.image_cache import read_images
@@ -17,7 +18,7 @@ from modebridge.data.imageset import ImageSet
 from modebridge.data.loaderset import LoaderSet
 from modebridge.errors import ModebridgeError, near
 
-__all__ = ["CLASS_NAMES", "SETS", "Splits", "cut_off", "load_folder", "load_set", "pick", "tiny_imagenet"]
+__all__ = ["CLASS_NAMES", "SETS", "Splits", "cut_off", "load_folder", "load_set", "tiny_imagenet"]
 
 CLASS_NAMES = {"cifar10": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]}
 """Class names, for data sets with few classes."""
@@ -64,20 +65,18 @@ def tiny_imagenet(folder: Path | str) -> tuple[ImageFiles, ImageFiles]:
     return find_images(where / "train", classes), ImageFiles(paths, labels, len(classes))
 
 
-def _cifar(classes: int) -> Callable[[Path], Splits]:
-    def load(folder: Path) -> Splits:
-        train, test = read_cifar(folder, classes)
-        # The stored order is already shuffled: the last tenth is for validation.
-        cut = len(train) * 9 // 10
-        return Splits(train.part(0, cut), train.part(cut, len(train)), test)
-
-    return load
+def _cifar(folder: Path, classes: int) -> Splits:
+    # The stored order is already shuffled.
+    return _last_tenth_for_validation(*read_cifar(folder, classes))
 
 
 def _tin200(folder: Path) -> Splits:
     train, test = (read_images(files) for files in tiny_imagenet(folder))
     # Stored by class; the authors' order is unknown, so ours is a seeded one.
-    train = train.shuffled(0)
+    return _last_tenth_for_validation(train.shuffled(0), test)
+
+
+def _last_tenth_for_validation(train: ImageSet, test: ImageSet) -> Splits:
     cut = len(train) * 9 // 10
     return Splits(train.part(0, cut), train.part(cut, len(train)), test)
 
@@ -96,8 +95,8 @@ def _in1k(folder: Path) -> Splits:
 
 
 SETS: dict[str, Callable[[Path], Splits]] = {
-    "cifar10": _cifar(10),
-    "cifar100": _cifar(100),
+    "cifar10": partial(_cifar, classes=10),
+    "cifar100": partial(_cifar, classes=100),
     "tin200": _tin200,
     "in1k": _in1k,
 }
@@ -123,31 +122,15 @@ def cut_off(images: Held, parts: int = 1) -> list[Held]:
     >>> len(train), len(valid), len(test)
     (24, 3, 3)
     """
-    held = max(1, len(images) // 10)
+    held: int = max(1, len(images) // 10)
     if len(images) <= parts * held:
         raise ModebridgeError(
             f"Expected enough training images to cut off {parts} held-out split{'s' * (parts > 1)}, but got "
             f"{len(images)}; add images, or provide the other splits."
         )
     images = images.shuffled(0)
-    pieces: list[Held] = []
-    for _ in range(parts):
-        pieces.insert(0, images.part(len(images) - held, len(images)))
-        images = images.part(0, len(images) - held)
-    pieces.insert(0, images)
-    return pieces
-
-
-def pick(images: ImageSet | ImageFiles, numbers: Tensor) -> ImageSet | ImageFiles:
-    """A subset of the images, by index.
-
-    >>> pick(ImageSet(torch.zeros(3, 1), torch.tensor([0, 1, 0]), 2), torch.tensor([1])).labels
-    tensor([1])
-    """
-    if isinstance(images, ImageSet):
-        where = numbers.to(images.labels.device)
-        return ImageSet(images.images[where], images.labels[where], images.classes)
-    return ImageFiles(tuple(images.paths[k] for k in numbers.tolist()), images.labels[numbers], images.classes)
+    cuts = [0, *range(len(images) - parts * held, len(images) + 1, held)]
+    return [images.part(start, stop) for start, stop in pairwise(cuts)]
 
 
 def load_folder(folder: Path, size: int) -> Splits:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from modebridge.caches import cache_folder
 from modebridge.data.image_files import ImageFiles, open_image
@@ -49,46 +51,37 @@ def read_images(files: ImageFiles, size: int = 0) -> ImageSet:
     return ImageSet(images, files.labels, files.classes)
 
 
-class _Chunks(Dataset[Tensor]):
-    """Chunks of images, each decoded into one tensor."""
-
-    def __init__(self, paths: tuple[str, ...], shape: tuple[int, int], size: int) -> None:
-        self._paths = paths
-        self._shape = shape
-        self._size = size
-
-    def __len__(self) -> int:
-        return -(-len(self._paths) // CHUNK)
-
-    def __getitem__(self, number: int) -> Tensor:
-        width, height = self._shape
-        paths = self._paths[number * CHUNK : (number + 1) * CHUNK]
-        images = np.empty((len(paths), 3, height, width), dtype=np.uint8)
-        for place, path in zip(images, paths, strict=True):
-            opened = open_image(path)
-            image = np.asarray(centre_crop(opened, self._size, self._size) if self._size else opened)
-            if image.shape != (height, width, 3):
-                raise ModebridgeError(
-                    f"Expected images of {width} x {height}, but '{path}' is {image.shape[1]} x {image.shape[0]}; "
-                    "stream data sets of mixed sizes."
-                )
-            place[...] = image.transpose(2, 0, 1)
-        return torch.from_numpy(images)
-
-
 def _decode(files: ImageFiles, size: int) -> Tensor:
-    chunks = _Chunks(files.paths, (size, size) if size else open_image(files.paths[0]).size, size)
+    width, height = (size, size) if size else open_image(files.paths[0]).size
+    chunks = [files.paths[start : start + CHUNK] for start in range(0, len(files), CHUNK)]
     # Processes: on images this small the GIL makes several threads slower than one.
     workers = (os.cpu_count() or 1) if len(files) >= MANY else 0
-    images: Tensor | None = None
-    start = 0
-    for chunk in DataLoader(chunks, batch_size=None, num_workers=workers):
-        if images is None:
-            images = torch.empty((len(files), *chunk.shape[1:]), dtype=torch.uint8)
-        images[start : start + len(chunk)] = chunk
-        start += len(chunk)
-    assert images is not None
+    decode = partial(_decode_chunk, width=width, height=height, size=size)
+    # Without a batch size, each worker applies `collate_fn` to one item of the list.
+    decoded: DataLoader[Tensor] = DataLoader(
+        chunks,  # type: ignore[arg-type]  # any sequence will do
+        batch_size=None,
+        num_workers=workers,
+        collate_fn=decode,
+    )
+    images = torch.empty((len(files), 3, height, width), dtype=torch.uint8)
+    for place, chunk in zip(torch.split(images, CHUNK), decoded, strict=True):
+        place.copy_(chunk)
     return images
+
+
+def _decode_chunk(paths: Sequence[str], width: int, height: int, size: int) -> Tensor:
+    images = np.empty((len(paths), 3, height, width), dtype=np.uint8)
+    for place, path in zip(images, paths, strict=True):
+        opened = open_image(path)
+        image = np.asarray(centre_crop(opened, size, size) if size else opened)
+        if image.shape != (height, width, 3):
+            raise ModebridgeError(
+                f"Expected images of {width} x {height}, but '{path}' is {image.shape[1]} x {image.shape[0]}; "
+                "stream data sets of mixed sizes."
+            )
+        place[...] = image.transpose(2, 0, 1)
+    return torch.from_numpy(images)
 
 
 def _entry(files: ImageFiles, size: int) -> Path | None:

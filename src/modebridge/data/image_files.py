@@ -53,11 +53,15 @@ class ImageFiles:
         """The files from `start` up to `stop`."""
         return ImageFiles(self.paths[start:stop], self.labels[start:stop], self.classes)
 
+    def pick(self, numbers: Tensor) -> ImageFiles:
+        """The files with the given numbers, in their order."""
+        return ImageFiles(tuple(self.paths[k] for k in numbers.tolist()), self.labels[numbers], self.classes)
+
     def shuffled(self, seed: int) -> ImageFiles:
         """The files in the order of Python's `random.Random(seed).shuffle`, which the authors use to split ImageNet."""
         order = list(range(len(self)))
         random.Random(seed).shuffle(order)
-        return ImageFiles(tuple(self.paths[k] for k in order), self.labels[torch.tensor(order)], self.classes)
+        return self.pick(torch.tensor(order))
 
     def fingerprint(self) -> str:
         """A hash of names and labels (the last two parts of each path, so that the set can move to another machine)."""

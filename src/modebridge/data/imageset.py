@@ -1,4 +1,4 @@
-"""Data sets as tensors (images and labels), and batches of them."""
+"""Data sets as tensors (images and labels), and batches of them, augmented as a whole on any device."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from modebridge import seeds
-from modebridge.data.augment import crop_and_flip
 from modebridge.errors import ModebridgeError
 
-__all__ = ["ImageSet", "Loader"]
+__all__ = ["ImageSet", "Loader", "crop_and_flip"]
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,14 @@ class ImageSet:
         """The images from `start` up to `stop`, in the stored order."""
         return ImageSet(self.images[start:stop], self.labels[start:stop], self.classes)
 
+    def pick(self, numbers: Tensor) -> ImageSet:
+        """The images with the given numbers, in their order."""
+        where = numbers.to(self.labels.device)
+        return ImageSet(self.images[where], self.labels[where], self.classes)
+
     def shuffled(self, seed: int) -> ImageSet:
         """The same images in a fixed random order, for sets that are stored by class."""
-        order = torch.randperm(len(self), generator=seeds.generator(seed, "order"))
-        return ImageSet(self.images[order], self.labels[order], self.classes)
+        return self.pick(torch.randperm(len(self), generator=seeds.generator(seed, "order")))
 
     def to(self, device: torch.device | str) -> ImageSet:
         """The same set on another device."""
@@ -128,3 +132,23 @@ class Loader:
             if places is not None:
                 batch = crop_and_flip(batch, places[0, now], places[1, now], mirrored[now], self.pad)
             yield batch, labels[order[now]]
+
+
+def crop_and_flip(images: Tensor, down: Tensor, across: Tensor, mirrored: Tensor, pad: int) -> Tensor:
+    """Zero-pad, crop to the original size at given positions, and mirror some of the images.
+
+    Args:
+        images: (B, C, H, W).
+        down: (B,), number of padded rows above the crop, 0 to 2 * pad.
+        across: (B,), the same for columns.
+        mirrored: (B,) booleans.
+        pad: pixels on each side.
+    """
+    count, channels, height, width = images.shape
+    rows = down.view(-1, 1) + torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device).expand(count, width)
+    columns = across.view(-1, 1) + torch.where(mirrored.view(-1, 1), width - 1 - columns, columns)
+    padded = F.pad(images, (pad, pad, pad, pad))
+    numbers = torch.arange(count, device=images.device).view(-1, 1, 1, 1)
+    planes = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
+    return padded[numbers, planes, rows.view(count, 1, height, 1), columns.view(count, 1, 1, width)]

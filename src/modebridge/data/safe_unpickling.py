@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
-from collections.abc import Callable
-from pathlib import PurePath, PurePosixPath, PureWindowsPath
+from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,16 +50,14 @@ def _array(kind: object, shape: object = (), code: object = b"") -> _Array:
     return _Array()
 
 
-def _path(pure: type[PurePath]) -> Callable[..., PurePath]:
-    """Creates paths of either system on any system; they touch no file."""
-
-    def make(*parts: str) -> PurePath:
-        return pure(*[str(part) for part in parts])
-
-    return make
+# Paths of either system on any system; they touch no file.
+def _posix(*parts: str) -> PurePosixPath:
+    return PurePosixPath(*map(str, parts))
 
 
-_posix, _windows = _path(PurePosixPath), _path(PureWindowsPath)
+def _windows(*parts: str) -> PureWindowsPath:
+    return PureWindowsPath(*map(str, parts))
+
 
 # Modules were renamed: NumPy's in 2.0, pathlib's in Python 3.13.
 _NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")

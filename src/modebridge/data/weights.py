@@ -16,9 +16,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from modebridge.data.checkpoint_search import choose_state, choose_states, natural
+from modebridge.data.checkpoint_search import find_places, natural
 from modebridge.data.safe_unpickling import ALLOWED
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, some
 from modebridge.modes import Mode
 
 __all__ = ["load_mode", "load_modes", "read_state", "weight_files"]
@@ -72,8 +72,13 @@ def load_mode(
     True
     """
     file = Path(path)
-    state = choose_state(read_state(file, _room(net)), net, ema=ema, prefix=prefix, ignore=ignore, what=f"'{file}'")
-    return _mode(net, state, file)
+    places = find_places(read_state(file, _room(net)), net, ema=ema, prefix=prefix, ignore=ignore, what=f"'{file}'")
+    if len(places) > 1:
+        raise ModebridgeError(
+            f"Expected '{file}' to hold one {type(net).__name__}, but got {len(places)}, "
+            f"{some([place.path for place in places])}; choose one with prefix=, or load all with load_modes."
+        )
+    return _mode(net, places[0].tensors, file)
 
 
 def load_modes(
@@ -91,9 +96,9 @@ def load_modes(
     with _readable(Path(path)):
         files = weight_files(Path(path)) if Path(path).is_dir() else [Path(path)]
     return [
-        _mode(net, state, file)
+        _mode(net, place.tensors, file)
         for file in files
-        for state in choose_states(read_state(file, _room(net)), net, ema=ema, ignore=ignore, what=f"'{file}'")
+        for place in find_places(read_state(file, _room(net)), net, ema=ema, ignore=ignore, what=f"'{file}'")
     ]
 
 

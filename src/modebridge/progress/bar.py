@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
 from threading import Lock
@@ -43,11 +43,8 @@ def progress_bar(show: bool | None, name: str, unit: str = "") -> Iterator[Bar]:
         yield Bar(name, unit)
         return
     try:
-        bar = Bar(name, unit, _open_screen())
-        try:
+        with closing(Bar(name, unit, _open_screen())) as bar:
             yield bar
-        finally:
-            bar.close()
     finally:
         _shown.release()
 
@@ -63,12 +60,7 @@ def no_bars() -> Iterator[None]:
 
 
 def shows_progress(name: str, unit: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Show a bar while a function runs; it gets a callback (`types.Progress`) as `progress`, whatever was passed.
-
-    Args:
-        name: see `progress_bar`.
-        unit: see `progress_bar`.
-    """
+    """Show a `progress_bar` while a function runs, which gets a callback (`types.Progress`) as `progress`."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)

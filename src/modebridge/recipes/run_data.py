@@ -15,7 +15,7 @@ from torch import Tensor
 
 from modebridge import seeds, trees
 from modebridge.batches import each
-from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Splits, Stream, pick
+from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Splits, Stream
 from modebridge.data.datasets import CLASS_NAMES, Images
 from modebridge.data.loaderset import PlacedLoader
 from modebridge.errors import ModebridgeError, near
@@ -153,9 +153,7 @@ class RunData:
         if numbers is None:
             return self._plain(self._test)
         images = self._test
-        return (
-            self._plain(images, len(numbers)) if isinstance(images, LoaderSet) else self._plain(pick(images, numbers))
-        )
+        return self._plain(images, len(numbers)) if isinstance(images, LoaderSet) else self._plain(images.pick(numbers))
 
     def plain_train(self, count: int) -> Feed:
         """The first training images in order, unaugmented; a user's loader is used as it is."""

@@ -26,7 +26,6 @@ from modebridge.data import (
     fitted,
     letters,
     load_digits,
-    pick,
     read_images,
     read_svhn,
     scrambled,
@@ -159,7 +158,7 @@ class ShiftedData:
     def _tensor(self, images: Images, most: int) -> Tensor:
         if isinstance(images, LoaderSet):
             return torch.cat([check_images(item, "other")[0] for item in images.on(torch.device("cpu"), most)])
-        part = pick(images, _some(len(images), most))
+        part = images.pick(_some(len(images), most))
         return part.images if isinstance(part, ImageSet) else read_images(part, min(self._shape[1:])).images
 
     def _as_ours(self, images: Tensor) -> Tensor:

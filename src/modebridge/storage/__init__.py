@@ -6,7 +6,7 @@ from modebridge.storage.hub import check_repo, download, find_folder, upload
 from modebridge.storage.parts import Given, Parts, prefixed
 from modebridge.storage.rebuilding import describe, named, rebuildable, restore_body
 from modebridge.storage.storable import Storable
-from modebridge.storage.stored_folder import CARD, CONFIG, FORMAT, WEIGHTS, copy_folder, read_folder, write_folder
+from modebridge.storage.stored_folder import CARD, CONFIG, FORMAT, WEIGHTS, read_folder, write_folder
 
 __all__ = [
     "CARD",
@@ -19,7 +19,6 @@ __all__ = [
     "Parts",
     "Storable",
     "check_repo",
-    "copy_folder",
     "describe",
     "describe_net",
     "download",

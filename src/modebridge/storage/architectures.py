@@ -180,18 +180,14 @@ def _options(text: str, name: str) -> dict[str, Any]:
         call = ast.parse(f"_({text})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             raise ValueError
-        return {_name_of(keyword): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        if None in [keyword.arg for keyword in call.keywords]:  # **something
+            raise ValueError
+        return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise ModebridgeError(
             f"Expected the options of net to be keywords with plain values, but got '{name[:80]}'; write for "
             "example timm:vit_tiny_patch16_224(img_size=32, depth=3)."
         ) from None
-
-
-def _name_of(keyword: ast.keyword) -> str:
-    if keyword.arg is None:  # **something
-        raise ValueError
-    return keyword.arg
 
 
 def _timm_name(net: nn.Module) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def find_folder(place: Place, revision: str | None = None) -> Path:
         revision: a branch, tag or commit on the hub; None for the main branch.
     """
     folder = local(place)
-    if _exists(folder):
+    if os.path.exists(folder):  # noqa: PTH110 - unlike Path.exists, False without permission or for a long name
         if revision is not None:
             raise ModebridgeError(
                 f"Expected revision only for names on the hub, but '{folder}' is a local path; leave it out."
@@ -92,13 +93,6 @@ def check_repo(repo: str) -> None:
         raise ModebridgeError(
             f"Expected a name on the hub to be OWNER/NAME, but got '{repo[:100]}'; use letters, digits, '-', '_', '.'."
         )
-
-
-def _exists(folder: Path) -> bool:
-    try:
-        return folder.exists()
-    except OSError:  # the name is too long, or there is no permission
-        return False
 
 
 def _library(what: str) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.storage.parts import Parts
 
-__all__ = ["CARD", "CONFIG", "FORMAT", "WEIGHTS", "Place", "copy_folder", "local", "read_folder", "write_folder"]
+__all__ = ["CARD", "CONFIG", "FORMAT", "WEIGHTS", "Place", "local", "read_folder", "write_folder"]
 
 Place = str | os.PathLike[str]
 
@@ -63,7 +63,9 @@ def write_folder(path: Place, parts: Parts, card: str | None = None) -> Path:
         for file in scratch:
             with suppress(OSError):
                 file.unlink()
-        _remove_empty(created)
+        with suppress(OSError):  # until one is not empty
+            for place in created:
+                place.rmdir()
         if isinstance(error, ModebridgeError) or not isinstance(error, Exception):
             raise
         hint = "check space and permissions, or choose another folder"
@@ -102,12 +104,6 @@ def read_folder(path: Place) -> Parts:
             f"Expected '{folder}' to hold the tensors that its config.json names, but got '{first_line(error)}'; "
             "save or download it again."
         ) from error
-
-
-def copy_folder(source: Path, path: Place) -> Path:
-    """Verify a stored folder, and copy it with its README.md; returns the new folder."""
-    card = source / CARD
-    return write_folder(path, read_folder(source), card.read_text(encoding="utf-8") if card.is_file() else None)
 
 
 def local(path: Place) -> Path:
@@ -216,14 +212,6 @@ def _settle(files: list[Path]) -> None:
             os.fsync(stream.fileno())
     for file in files:
         file.replace(file.with_name(file.name.removesuffix(NEW)))
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in folders:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
 
 
 def _plain(name: str, tensor: Tensor) -> Tensor:
