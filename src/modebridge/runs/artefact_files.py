@@ -12,7 +12,7 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.runs.sealed_records import Damage, unsealed
 
-__all__ = ["FILES", "read_artefact", "stamp_of"]
+__all__ = ["FILES", "read_artefact"]
 
 FILES = ("meta.json", "weights.safetensors")
 
@@ -36,12 +36,3 @@ def read_artefact(path: Path, *, known: bool = False) -> tuple[dict[str, Tensor]
     if not intact:
         raise Damage(f"{weights.name} does not match its hash")
     return tensors, meta
-
-
-def stamp_of(*files: Path) -> tuple[object, ...]:
-    """Identifies the current version of files; unequal to any other stamp if a file cannot be accessed."""
-    try:
-        stats = [file.stat() for file in files]
-    except OSError:
-        return (object(),)
-    return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in stats)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import safetensors.torch
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError, plural
-from modebridge.runs.artefact_files import FILES, read_artefact, stamp_of
+from modebridge.runs.artefact_files import FILES, read_artefact
 from modebridge.runs.epoch_files import EpochFiles
 from modebridge.runs.manifest import MANIFEST, RECIPE, LooseFiles, writable
 from modebridge.runs.sealed_records import Damage, sealed, unsealed
@@ -62,9 +62,7 @@ class RunFolder:
             self._created = [place for place in (*reversed(absolute.parents), absolute) if not place.exists()]
             (self.path / ".work").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ModebridgeError(
-                f"Expected '{self.path}' to be a folder to write to, but got '{error}'; choose another."
-            ) from error
+            raise self._unusable(error) from error
 
     @contextmanager
     def alone(self, waiting: Callable[[], None] | None = None) -> Iterator[None]:
@@ -76,32 +74,28 @@ class RunFolder:
         if not self.writes:
             yield
             return
-        with self._lock_file() as file:
+        try:
+            lock = (self.path / ".work" / "lock").open("a")
+        except OSError as error:
+            raise self._unusable(error) from error
+        with lock:
             try:
                 import fcntl
             except ImportError:  # not available on Windows: there users must avoid two runs per folder
                 yield
                 return
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 if waiting is not None:
                     waiting()
-                fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 # The other run may have failed and removed its folder.
                 (self.path / ".work").mkdir(parents=True, exist_ok=True)
             yield
 
-    @contextmanager
-    def _lock_file(self) -> Iterator[IO[str]]:
-        try:
-            file = (self.path / ".work" / "lock").open("a")
-        except OSError as error:
-            raise ModebridgeError(
-                f"Expected '{self.path}' to be a folder to write to, but got '{error}'; choose another."
-            ) from error
-        with file:
-            yield file
+    def _unusable(self, error: OSError) -> ModebridgeError:
+        return ModebridgeError(f"Expected '{self.path}' to be a folder to write to, but got '{error}'; choose another.")
 
     def undo(self) -> None:
         """After a failure: remove the folder if it was created for this run and holds no artefact."""
@@ -118,7 +112,8 @@ class RunFolder:
 
     def meta(self, place: str) -> dict[str, Any]:
         """The metadata of an artefact; empty if it is missing or damaged."""
-        return self._noting_damage(place, lambda: self._metadata(place), {})
+        verified = self._stamps.get(place) == self._stamp(place)
+        return self.peek(place) if verified else self.read(place)[1]
 
     def peek(self, place: str) -> dict[str, Any]:
         """The metadata of an artefact without checking its tensors, which may be damaged."""
@@ -144,12 +139,6 @@ class RunFolder:
             self.damage[place] = str(damage)
             return empty
 
-    def _metadata(self, place: str) -> dict[str, Any]:
-        metadata_file, weights = (self.path / place / name for name in FILES)
-        if place in self._stamps and self._stamps[place] == stamp_of(metadata_file, weights):
-            return self._check_place(place, unsealed(metadata_file))  # its tensors are already verified
-        return self._verified(place)[1]
-
     def _check_place(self, place: str, meta: dict[str, Any]) -> dict[str, Any]:
         if "seal" in meta and meta.get("artefact") != place:
             raise Damage(f"it is a copy of {meta.get('artefact')}")
@@ -157,14 +146,21 @@ class RunFolder:
 
     def _verified(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Read and verify an artefact; those of version 0.1 have no seal, only a hash of their tensors."""
-        metadata_file, weights = (self.path / place / name for name in FILES)
-        if not os.path.lexists(metadata_file) and not os.path.lexists(weights):
+        if not any(os.path.lexists(self.path / place / name) for name in FILES):
             return {}, {}
-        stamp = stamp_of(metadata_file, weights)
+        stamp = self._stamp(place)
         tensors, meta = read_artefact(self.path / place, known=self._stamps.get(place) == stamp)
         meta = self._check_place(place, meta)
         self._stamps[place] = stamp
         return tensors, meta
+
+    def _stamp(self, place: str) -> tuple[object, ...]:
+        """Identifies the current version of an artefact's files; equal to no other if one cannot be accessed."""
+        try:
+            stats = [(self.path / place / name).stat() for name in FILES]
+        except OSError:
+            return (object(),)
+        return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in stats)
 
     def places(self, folder: str = "*") -> list[str]:
         """The existing artefacts, intact or not: all, or those of one folder."""
