@@ -188,7 +188,6 @@ class Run:
         stages = [stage for job in jobs for stage in job.stages]
         self._check_writable(stages[0].artefact)
         count = EpochCount(self.context.progress, stages, self.recipe)
-        count.start()
         started: dict[str, float] = {}
         before = dict(self.seconds)
 
