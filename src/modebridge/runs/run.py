@@ -94,10 +94,8 @@ class Run:
 
     def plan(self, artefacts: Sequence[Artefact]) -> Plan:
         """The graph of some artefacts and everything that they need."""
-        fresh = {ModeWeights(k).place: key_of("given", mode.id) for k, mode in self._given.items()}
-        others = [k for k in range(self.recipe.modes) if k not in self._given]
-        old = keys_of_given(self.folder, others, self.folder.meta) if self.folder is not None else {}
-        return plan_of(artefacts, self.context, {**old, **fresh})
+        given = {k: mode.id for k, mode in self._given.items()}
+        return plan_of(artefacts, self.context, keys_of_given(self.folder, self.store, self.recipe.modes, given))
 
     def make(self, artefacts: Sequence[Artefact]) -> Plan:
         """Make the missing ones of some artefacts and of everything that they need."""

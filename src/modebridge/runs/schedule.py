@@ -6,10 +6,10 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from modebridge.members import Context, members_of
-from modebridge.runs.figure_data import POSITIONS, CurveProfile, figure_data
-from modebridge.runs.logits import Labels, Logits
-from modebridge.runs.plan import Job, Plan, Store, plan_of
+from modebridge.members import Context
+from modebridge.runs.figure_data import POSITIONS, CurveProfile, everything_in
+from modebridge.runs.logits import Logits
+from modebridge.runs.plan import Job, Store, plan_of
 
 __all__ = ["Schedule", "Task", "longest_path", "schedule", "tasks_of", "useful_devices", "work_of_job"]
 
@@ -119,9 +119,7 @@ def tasks_of(context: Context, store: Store, keys: Mapping[str, str], rates: Map
         keys: keys of modes that were not made here, by place.
         rates: multiply-adds per second of one device by kind; "" for all other kinds.
     """
-    wanted = [*map(Logits, members_of(context.recipe)), Labels(), *figure_data(context.recipe)]
-    plan: Plan = plan_of(wanted, context, keys)
-    jobs = plan.missing(store)
+    jobs = plan_of(everything_in(context.recipe), context, keys).missing(store)
     makes = {artefact.place: job.title for job in jobs for artefact in job.artefacts}
     return [
         Task(
