@@ -97,7 +97,7 @@ class Run:
         given = {k: mode.id for k, mode in self._given.items()}
         return plan_of(artefacts, self.context, keys_of_given(self.folder, self.store, self.recipe.modes, given))
 
-    def make(self, artefacts: Sequence[Artefact]) -> Plan:
+    def make(self, artefacts: Sequence[Artefact]) -> None:
         """Make the missing ones of some artefacts and of everything that they need."""
         processes = self.context.engine.processes
         self._keep_given()
@@ -105,8 +105,7 @@ class Run:
         if self._executor.whole:
             while jobs := plan.surely_missing(self.store):
                 self._do(jobs)
-                self._check_kept(jobs)
-            return plan
+            return
         for wave in plan.waves():
             start = time.perf_counter()
             processes.wait()
@@ -115,17 +114,13 @@ class Run:
             processes.wait()
             if jobs:
                 self._do(jobs)
-                processes.wait()
-                self._check_kept(jobs)
             stage = wave[0].artefact.stage
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
-        return plan
 
-    def tensors(self, plan: Plan, place: str) -> Tensors:
-        """The tensors of an existing artefact."""
-        if self.store.meta(place).get("key") != plan.stages[place].key:
-            raise _unreadable(place)
-        return self._read(place)
+    def tensors(self, artefacts: Sequence[Artefact]) -> dict[str, Tensors]:
+        """The tensors of some artefacts by place; what is missing is made."""
+        self.make(artefacts)
+        return {artefact.place: self._read(artefact.place) for artefact in artefacts}
 
     def _read(self, place: str) -> Tensors:
         key = place, str(self.store.meta(place).get("hash"))
@@ -135,9 +130,7 @@ class Run:
 
     def load(self, member: Member) -> Predictor:
         """A member ready to predict; what it needs is made if it is missing."""
-        artefacts = member.artefacts(self.recipe)
-        plan = self.make(artefacts)
-        return member.load(self.context, {one.place: self.tensors(plan, one.place) for one in artefacts})
+        return member.load(self.context, self.tensors(member.artefacts(self.recipe)))
 
     def mode(self, number: int) -> Mode:
         """A mode by its number, aligned if the recipe says so."""
@@ -146,9 +139,7 @@ class Run:
 
     def curve(self, i: int, j: int) -> BezierCurve:
         """The curve between two modes, the lower number first."""
-        needed = curve_and_ends(i, j, self.recipe)
-        plan = self.make(needed)
-        return load_curve(self.context, {one.place: self.tensors(plan, one.place) for one in needed}, i, j)
+        return load_curve(self.context, self.tensors(curve_and_ends(i, j, self.recipe)), i, j)
 
     def answers(self, members: Sequence[Member]) -> Answers:
         """The logits of members on the validation and test splits: from the folder, or predicted now.
@@ -157,13 +148,12 @@ class Run:
             members: the members; those that they read are added.
         """
         wanted = list(dict.fromkeys([*members, *(needed for member in members for needed in member.needs)]))
-        plan = self.make([Logits(member) for member in wanted])
+        tables = self.tensors([Logits(member) for member in wanted])
         # Last, so that labels exist only if logits do.
-        labels = self.tensors(self.make([Labels()]), Labels().place)
-        tables = {member.name: self.tensors(plan, Logits(member).place) for member in wanted}
+        (labels,) = self.tensors([Labels()]).values()
         return Answers(
-            valid={name: table["valid"] for name, table in tables.items()},
-            test={name: table["test"] for name, table in tables.items()},
+            valid={member.name: tables[Logits(member).place]["valid"] for member in wanted},
+            test={member.name: tables[Logits(member).place]["test"] for member in wanted},
             valid_labels=labels["valid"],
             test_labels=labels["test"],
             costs={member.name: self._cost(member) for member in wanted},
@@ -206,6 +196,14 @@ class Run:
         report = lambda job: partial(self._report, job, count)  # noqa: E731
         orders = Orders(self.spec, self.context, self._read, self._checkpoints, self._begin, report, done)
         self._executor.execute(jobs, orders)
+        self.context.engine.processes.wait()
+        # Read back, so that this run and the next see the same bits.
+        for stage in stages:
+            if not stage.is_in(self.store):
+                raise ModebridgeError(
+                    f"Expected {stage.artefact.place} to be readable after writing it, but it is not; check the disk "
+                    "(and that all processes see the same folder)."
+                )
         self.trained += [f"{stage.artefact.folder} {stage.artefact.name}" for stage in stages if stage.artefact.trained]
 
     def _keep(self, stage: Stage, made: Made) -> None:
@@ -217,12 +215,6 @@ class Run:
             **made.metadata,
         }
         self.store.keep(artefact.place, stage.key, made.tensors, metadata)
-
-    def _check_kept(self, jobs: Sequence[Job]) -> None:
-        # Read back, so that this run and the next see the same bits.
-        for stage in (stage for job in jobs for stage in job.stages):
-            if not stage.is_in(self.store):
-                raise _unreadable(stage.artefact.place)
 
     def _check_writable(self, artefact: Artefact) -> None:
         if self.folder is not None and self.folder.read_only:
@@ -254,13 +246,6 @@ class Run:
                 if artefact.place not in self._boards:
                     self._boards[artefact.place] = TensorBoard(self.folder.path / "tensorboard" / artefact.place)
                 self._boards[artefact.place](artefact_epoch)
-
-
-def _unreadable(place: str) -> ModebridgeError:
-    return ModebridgeError(
-        f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all processes see "
-        "the same folder)."
-    )
 
 
 def _label(epoch: Epoch, name: str, number: int) -> str:
