@@ -91,7 +91,7 @@ def recipe_to_go_on_with(path: Path) -> tuple[Recipe, int, str] | None:
         raise ModebridgeError(state.wrong + hint)
     if state.made is not None:
         return *state.made, f"{path / MANIFEST}, because {RECIPE} is missing"
-    if _has_artefacts(folder):
+    if folder.places():
         raise ModebridgeError(
             f"Expected '{file}' to hold the settings of the run, but it is missing; name the recipe: "
             f"modebridge run RECIPE --out {path}"
@@ -109,7 +109,14 @@ def check_folder(folder: RunFolder, recipe: Recipe, seed: int) -> None:
             f"Expected '{folder.path}' to be a folder for recipe {recipe.name}, seed {seed}, but it holds "
             f"{before[0].name}, seed {before[1]}{since}; choose another with --out."
         )
-    _check_version(folder)
+    for place in folder.places():
+        meta = folder.peek(place)
+        if meta and "inputs" not in meta:  # artefacts of earlier versions do not record their parents
+            raise ModebridgeError(
+                f"Expected '{folder.path}' to be a run of this version, but {place} was created by an earlier one; "
+                "report, advise and export still read it, and a new run can reuse its modes: modebridge run "
+                f"{folder.path / RECIPE} --modes {folder.path / 'modes'} --out NEW."
+            )
 
 
 def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
@@ -125,7 +132,7 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
     notices: list[str] = []
     if state.change or state.wrong:
         notices.append(f"{RECIPE} {state.change or 'cannot be read'}; it will hold the settings of this run.")
-    elif before is None and _has_artefacts(folder):
+    elif before is None and folder.places():
         notices.append(f"{RECIPE} is missing; artifacts of other settings will be recomputed.")
     changes = differences(before[0], recipe) if before is not None else []
     if changes:
@@ -162,19 +169,3 @@ def _read(text: str, where: str) -> tuple[tuple[Recipe, int] | None, str]:
         return None, str(error)
     except (ValueError, TypeError, RecursionError):
         return None, f"Expected '{where}' to be the settings of a recipe in TOML, but it is not; fix it."
-
-
-def _has_artefacts(folder: RunFolder) -> bool:
-    return bool(folder.places())
-
-
-def _check_version(folder: RunFolder) -> None:
-    """Raise an error for a folder of an earlier version, whose artefacts do not record their parents."""
-    for place in folder.places():
-        meta = folder.peek(place)
-        if meta and "inputs" not in meta:
-            raise ModebridgeError(
-                f"Expected '{folder.path}' to be a run of this version, but {place} was created by an earlier one; "
-                "report, advise and export still read it, and a new run can reuse its modes: modebridge run "
-                f"{folder.path / RECIPE} --modes {folder.path / 'modes'} --out NEW."
-            )
