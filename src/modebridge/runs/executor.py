@@ -179,11 +179,10 @@ def make_context(
     data = RunData(recipe, spec.seed, spec.data, engine.device, splits)
     if facts_of(recipe) is None:  # can only be checked with the data
         check_recipe(recipe, data)
-    return Context(recipe, network_of(recipe, data.facts), spec.seed, data, engine, progress or _no_progress)
-
-
-def _no_progress(stage: str, done: int, total: int, rate: float) -> None:
-    pass
+    context = Context(recipe, network_of(recipe, data.facts), spec.seed, data, engine)
+    if progress is not None:
+        context.progress = progress
+    return context
 
 
 def engine_for(recipe: Recipe, device: str = "auto") -> Engine:
