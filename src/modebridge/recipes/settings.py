@@ -97,19 +97,10 @@ def _read(text: object, kind: Any, key: str) -> Any:
         if str(text).lower() not in booleans:
             raise wrong("true or false")
         return booleans[str(text).lower()]
-    if kind is int:
-        try:
-            return int(str(text))
-        except ValueError:
-            raise wrong("an integer") from None
-    if kind is float:
-        try:
-            return float(str(text))
-        except ValueError:
-            raise wrong("a number") from None
-    if kind is str:
-        return str(text)
-    raise wrong(f"of type {kind}")
+    try:
+        return kind(str(text))  # int, float or str
+    except ValueError:
+        raise wrong("an integer" if kind is int else "a number") from None
 
 
 def to_toml(recipe: Recipe, seed: int) -> str:
