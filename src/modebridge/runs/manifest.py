@@ -102,7 +102,7 @@ class LooseFiles:
 
         This is the only file that users may edit: callers compare the two.
         """
-        manifest = self.manifest()
+        kept = (self.manifest() or Manifest()).recipes
         try:
             data = read_bytes(self.path / RECIPE)
             now = data.decode(errors="replace")
@@ -112,7 +112,6 @@ class LooseFiles:
                     f"Expected '{self.path / RECIPE}' to be a file of settings, but got: {damage}; move it away."
                 ) from None
             data, now = b"", None
-        kept = manifest.recipes if manifest is not None else {}
         # While it is being replaced there are two: the file itself decides.
         return now, kept.get(digest(data)) or next(iter(kept.values()), None)
 
@@ -152,8 +151,7 @@ class LooseFiles:
 
     def was_given(self, name: str) -> bool:
         """Whether a mode was trained elsewhere, according to the manifest or to what is left of its metadata."""
-        manifest = self.manifest()
-        if manifest is not None and name in manifest.given:
+        if name in (self.manifest() or Manifest()).given:
             return True
         try:
             return b'"elsewhere"' in (self.path / "modes" / name / "meta.json").read_bytes()
@@ -188,8 +186,7 @@ class LooseFiles:
 
     def check(self) -> None:
         """Check every file, so that damage is recorded; raise an error for a folder in the place of a file."""
-        manifest = self.manifest()
-        for name in dict.fromkeys([*(manifest.files if manifest is not None else ()), *self.there()]):
+        for name in dict.fromkeys([*(self.manifest() or Manifest()).files, *self.there()]):
             if name != RECIPE:
                 self.text(name)
             if (self.path / name).is_dir():
@@ -197,8 +194,7 @@ class LooseFiles:
 
     def studies(self) -> list[str]:
         """The names of the studies in the folder."""
-        manifest = self.manifest()
-        files = [*(manifest.files if manifest is not None else ()), *self.there()]
+        files = [*(self.manifest() or Manifest()).files, *self.there()]
         return sorted({Path(name).parent.name for name in files if Path(name).match("studies/*/*")})
 
     def there(self) -> list[str]:
