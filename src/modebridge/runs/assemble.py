@@ -16,11 +16,11 @@ from modebridge.evaluate import ALL, Answers, advise
 from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, Tensors, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, RunData
-from modebridge.runs.artefact_files import FILES
 from modebridge.runs.data_facts import blueprint_for, facts_for
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
 from modebridge.runs.recipe_file import find_recipe_of
+from modebridge.runs.sealed_records import FILES
 from modebridge.runs.trade_offs import temperatures_of
 from modebridge.types import Batches
 

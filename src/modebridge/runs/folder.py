@@ -17,10 +17,9 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError, plural
-from modebridge.runs.artefact_files import FILES, read_artefact
 from modebridge.runs.epoch_files import EpochFiles
 from modebridge.runs.manifest import MANIFEST, RECIPE, LooseFiles, writable
-from modebridge.runs.sealed_records import Damage, sealed, unsealed
+from modebridge.runs.sealed_records import FILES, Damage, read_artefact, sealed, unsealed
 from modebridge.training import Checkpoints
 
 __all__ = ["RunFolder", "machine"]

@@ -11,10 +11,9 @@ from modebridge.data.weights import load_modes
 from modebridge.errors import ModebridgeError
 from modebridge.members import ModeWeights, key_of
 from modebridge.modes import Mode
-from modebridge.runs.artefact_files import read_artefact
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.plan import Store
-from modebridge.runs.sealed_records import Damage
+from modebridge.runs.sealed_records import Damage, read_artefact
 
 __all__ = ["find_modes", "keys_of_given"]
 
