@@ -20,7 +20,6 @@ from modebridge.errors import ModebridgeError, plural
 from modebridge.runs.epoch_files import EpochFiles
 from modebridge.runs.manifest import MANIFEST, RECIPE, LooseFiles, writable
 from modebridge.runs.sealed_records import FILES, Damage, read_artefact, sealed, unsealed
-from modebridge.training import Checkpoints
 
 __all__ = ["RunFolder", "machine"]
 
@@ -239,14 +238,6 @@ class RunFolder:
         }
         given = top == "modes" and self.files.was_given(rest)
         return "" if given else verbs.get(top, f"modebridge run --out {self.path}")
-
-    def checkpoints(self, name: str) -> Checkpoints:
-        """The checkpoints of a training job.
-
-        Args:
-            name: see `Job.saved_as`.
-        """
-        return Checkpoints(self.path / ".work" / name, self.every)
 
     def tidy(self) -> None:
         """Remove what a finished run does not need: checkpoints and partially written artefacts."""

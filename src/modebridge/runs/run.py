@@ -9,6 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from modebridge import trees
 from modebridge.curves import BezierCurve
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, MemberCost
@@ -31,12 +34,11 @@ from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_fo
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.given_modes import keys_of_given
 from modebridge.runs.logits import Labels, Logits
-from modebridge.runs.memory import Memory
 from modebridge.runs.plan import Job, Plan, Stage, plan_of
 from modebridge.training import Checkpoints, Engine, Epoch, TensorBoard
 from modebridge.types import Progress
 
-__all__ = ["Run"]
+__all__ = ["Memory", "Run"]
 
 
 class Run:
@@ -226,7 +228,7 @@ class Run:
     def _checkpoints(self, job: Job) -> Checkpoints | None:
         if self.folder is None or not job.epochs(self.recipe):
             return None
-        return self.folder.checkpoints(job.saved_as(self.context.engine.way))
+        return Checkpoints(self.folder.path / ".work" / job.saved_as(self.context.engine.way), self.folder.every)
 
     def _begin(self, job: Job, fresh: bool) -> None:
         if fresh and self.folder is not None and self.folder.writes and job.epochs(self.recipe):
@@ -246,6 +248,26 @@ class Run:
                 if artefact.place not in self._boards:
                     self._boards[artefact.place] = TensorBoard(self.folder.path / "tensorboard" / artefact.place)
                 self._boards[artefact.place](artefact_epoch)
+
+
+class Memory:
+    """Keeps the artefacts of a run in memory, for a run without a folder."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[dict[str, Tensor], dict[str, Any]]] = {}
+
+    def meta(self, place: str) -> dict[str, Any]:
+        """The metadata of an artefact; empty if there is none."""
+        return self._kept.get(place, ({}, {}))[1]
+
+    def read(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and metadata of an artefact; empty if there is none."""
+        return self._kept.get(place, ({}, {}))
+
+    def keep(self, place: str, key: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+        """Keep a copy of the tensors, as a file would."""
+        copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+        self._kept[place] = copies, {"key": key, "hash": trees.fingerprint(copies), **metadata}
 
 
 def _label(epoch: Epoch, name: str, number: int) -> str:
