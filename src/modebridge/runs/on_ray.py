@@ -144,10 +144,6 @@ class OnRay(Executor):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Disconnect from the cluster; a Ray started here is shut down."""
         self._cluster.close()
 
     def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
