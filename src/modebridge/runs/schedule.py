@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from modebridge.members import Context
@@ -106,8 +106,8 @@ def useful_devices(tasks: Sequence[Task]) -> int:
     5
     """
     shortest = sum(task.seconds for task in longest_path(tasks))
-    counts: Iterator[int] = iter(range(1, len(tasks) + 1))
-    return next((count for count in counts if schedule(tasks, count).seconds <= 1.01 * shortest), len(tasks) or 1)
+    enough = (n for n in range(1, len(tasks) + 1) if schedule(tasks, n).seconds <= 1.01 * shortest)
+    return next(enough, len(tasks) or 1)
 
 
 def tasks_of(context: Context, store: Store, keys: Mapping[str, str], rates: Mapping[str, float]) -> list[Task]:
