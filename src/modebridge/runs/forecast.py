@@ -89,15 +89,15 @@ def forecast(
     return steps, [*([f"The data cannot be read: {problem}"] if problem else []), *([again] if again else [])]
 
 
+@dataclass(frozen=True)
 class Glance:
     """A folder by its metadata only: weights are neither loaded nor verified."""
 
-    def __init__(self, folder: RunFolder | None) -> None:
-        self._folder = folder
+    folder: RunFolder | None
 
     def meta(self, place: str) -> dict[str, Any]:
         """The metadata of an artefact."""
-        return self._folder.peek(place) if self._folder is not None else {}
+        return self.folder.peek(place) if self.folder is not None else {}
 
 
 def planning_context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, str]:
@@ -114,13 +114,12 @@ def planning_context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, 
         return Context(spec.recipe, network_of(spec.recipe, facts), spec.seed, data, engine), str(error)
 
 
+@dataclass(frozen=True)
 class _Unread:
     """Data that is not available: enough to plan a run in which nothing has been made."""
 
+    facts: DataFacts
     learned_from = scored_on = fed_as = ""
-
-    def __init__(self, facts: DataFacts) -> None:
-        self.facts = facts
 
     def few(self) -> Tensor:
         """Two images of noise."""
