@@ -15,7 +15,7 @@ from modebridge.runs.folder import RunFolder
 from modebridge.runs.plan import Store
 from modebridge.runs.sealed_records import Damage, read_artefact
 
-__all__ = ["find_modes", "keys_of_given"]
+__all__ = ["find_modes", "given_modes_of", "keys_of_given"]
 
 
 def find_modes(net: nn.Module, place: Path) -> list[Mode]:
@@ -66,3 +66,9 @@ def keys_of_given(folder: RunFolder | None, store: Store, modes: int, given: Map
                 "was not trained here and cannot be recreated, so pass it again with --modes."
             )
     return keys
+
+
+def given_modes_of(folder: RunFolder, modes: int) -> int:
+    """The number of first modes that were passed to the run, and need no training."""
+    given = [folder.peek(ModeWeights(k).place).get("from") == "elsewhere" for k in range(modes)]
+    return given.index(False) if False in given else modes
