@@ -53,15 +53,11 @@ class RunSpec:
     data: str | None = None
     device: str = "auto"
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
         # Another process must load the user's kinds of members before it unpickles one of their jobs.
-        return _unpickled, (self.recipe, self.seed, self.data, self.device)
-
-
-def _unpickled(recipe: Recipe, *rest: Any) -> RunSpec:
-    if recipe.members_file:
-        load_file(Path(recipe.members_file))
-    return RunSpec(recipe, *rest)
+        if self.recipe.members_file:
+            load_file(Path(self.recipe.members_file))
 
 
 @dataclass(frozen=True)
