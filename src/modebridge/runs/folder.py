@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -22,8 +22,6 @@ from modebridge.runs.manifest import MANIFEST, RECIPE, LooseFiles, writable
 from modebridge.runs.sealed_records import FILES, Damage, read_artefact, sealed, unsealed
 
 __all__ = ["RunFolder", "machine"]
-
-T = TypeVar("T")
 
 
 class RunFolder:
@@ -116,9 +114,10 @@ class RunFolder:
     def peek(self, place: str) -> dict[str, Any]:
         """The metadata of an artefact without checking its tensors, which may be damaged."""
         metadata_file = self.path / place / FILES[0]
-        return self._noting_damage(
-            place, lambda: self._check_place(place, unsealed(metadata_file)) if metadata_file.exists() else {}, {}
-        )
+        with self._noting_damage(place):
+            if metadata_file.exists():
+                return _checked(place, unsealed(metadata_file))
+        return {}
 
     def read(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and metadata of an artefact, whatever it was made from; empty if it is missing or damaged.
@@ -126,31 +125,22 @@ class RunFolder:
         Args:
             place: its path in the folder, "modes/0".
         """
-        nothing: tuple[dict[str, Tensor], dict[str, Any]] = ({}, {})
-        return self._noting_damage(place, lambda: self._verified(place), nothing)
+        with self._noting_damage(place):
+            if any(os.path.lexists(self.path / place / name) for name in FILES):
+                stamp = self._stamp(place)
+                tensors, meta = read_artefact(self.path / place, known=self._stamps.get(place) == stamp)
+                meta = _checked(place, meta)
+                self._stamps[place] = stamp
+                return tensors, meta
+        return {}, {}
 
-    def _noting_damage(self, place: str, read: Callable[[], T], empty: T) -> T:
+    @contextmanager
+    def _noting_damage(self, place: str) -> Iterator[None]:
         self.damage.pop(place, None)
         try:
-            return read()
+            yield
         except Damage as damage:
             self.damage[place] = str(damage)
-            return empty
-
-    def _check_place(self, place: str, meta: dict[str, Any]) -> dict[str, Any]:
-        if "seal" in meta and meta.get("artefact") != place:
-            raise Damage(f"it is a copy of {meta.get('artefact')}")
-        return meta
-
-    def _verified(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Read and verify an artefact; those of version 0.1 have no seal, only a hash of their tensors."""
-        if not any(os.path.lexists(self.path / place / name) for name in FILES):
-            return {}, {}
-        stamp = self._stamp(place)
-        tensors, meta = read_artefact(self.path / place, known=self._stamps.get(place) == stamp)
-        meta = self._check_place(place, meta)
-        self._stamps[place] = stamp
-        return tensors, meta
 
     def _stamp(self, place: str) -> tuple[object, ...]:
         """Identifies the current version of an artefact's files; equal to no other if one cannot be accessed."""
@@ -247,6 +237,13 @@ class RunFolder:
                     shutil.rmtree(leftover, ignore_errors=True)
                 elif leftover.name != "lock":
                     leftover.unlink(missing_ok=True)
+
+
+def _checked(place: str, meta: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of an artefact, if it belongs to its place; that of version 0.1 has no seal and does not tell."""
+    if "seal" in meta and meta.get("artefact") != place:
+        raise Damage(f"it is a copy of {meta.get('artefact')}")
+    return meta
 
 
 def machine() -> dict[str, str]:
