@@ -59,17 +59,11 @@ def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
 def known_recipe_of(folder: RunFolder) -> tuple[Recipe, int] | None:
     """The same; None if no recipe was ever written."""
     state, file = _recipe_state(folder), folder.path / RECIPE
-    if state.change and state.text is not None:
-        raise ModebridgeError(
-            f"Expected '{file}' to hold the settings of the run, but it {state.change}; to apply the change, run "
-            f"modebridge run {file} --out {folder.path}, or delete the file: modebridge run --out {folder.path} "
-            "restores it."
-        )
     if state.change:
-        raise ModebridgeError(
-            f"Expected '{file}' to hold the settings of the run, but it is missing; restore it: "
-            f"modebridge run --out {folder.path}"
-        )
+        restore = f"modebridge run --out {folder.path}"
+        change = f"to apply the change, run modebridge run {file} --out {folder.path}, or delete the file: {restore}"
+        hint = f"restore it: {restore}" if state.text is None else f"{change} restores it."
+        raise ModebridgeError(f"Expected '{file}' to hold the settings of the run, but it {state.change}; {hint}")
     if state.wrong:
         raise ModebridgeError(state.wrong)
     return state.made or state.now
