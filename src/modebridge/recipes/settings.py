@@ -161,13 +161,13 @@ def read_toml(file: Path) -> tuple[Recipe, int]:
         ) from None
 
 
-def _short(value: object, most: int = 80) -> str:
+def _short(value: object) -> str:
     """A value for a message, shortened if it is long or deep."""
     try:
         text = str(value)
     except (RecursionError, ValueError):
         return type(value).__name__
-    return text if len(text) <= most else text[:most] + " ..."
+    return text if len(text) <= 80 else text[:80] + " ..."
 
 
 def _build(kind: type[T], document: Mapping[str, Any], parent: str, where: str) -> T:

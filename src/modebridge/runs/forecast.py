@@ -46,9 +46,7 @@ class Step:
     seconds: float | None
 
 
-def forecast(
-    spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] | None = None
-) -> tuple[list[Step], list[str]]:
+def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str]) -> tuple[list[Step], list[str]]:
     """The steps of a run, without loading weights or making anything.
 
     Args:
@@ -62,8 +60,8 @@ def forecast(
     context, problem = planning_context(spec, folder)
     recipe = spec.recipe
     store = Glance(folder)
-    plan = plan_of(everything_in(recipe), context, keys_of_given(folder, store, recipe.modes, given or {}))
-    passed = {ModeWeights(k).place for k in given or {}}
+    plan = plan_of(everything_in(recipe), context, keys_of_given(folder, store, recipe.modes, given))
+    passed = {ModeWeights(k).place for k in given}
     rate = 0.0
     steps: list[Step] = []
     for wave in plan.waves():

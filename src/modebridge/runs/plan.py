@@ -167,7 +167,7 @@ class Plan:
         return jobs
 
 
-def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, str] | None = None) -> Plan:
+def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, str]) -> Plan:
     """The graph of some artefacts and everything that they need.
 
     Args:
@@ -181,7 +181,7 @@ def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, 
         place = artefact.place
         if place in stages:
             return
-        if keys is not None and place in keys:
+        if place in keys:
             stages[place] = Stage(artefact, keys[place], ())
             return
         parents = artefact.parents(context.recipe)
