@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,10 +153,9 @@ class LooseFiles:
         """Whether a mode was trained elsewhere, according to the manifest or to what is left of its metadata."""
         if name in (self.manifest() or Manifest()).given:
             return True
-        try:
+        with suppress(OSError):
             return b'"elsewhere"' in (self.path / "modes" / name / "meta.json").read_bytes()
-        except OSError:
-            return False
+        return False
 
     def begin(self) -> None:
         """Create a manifest if there is none: in a new folder, or one of version 0.1, whose files are trusted."""
@@ -206,14 +205,12 @@ class LooseFiles:
     def _alone(self) -> Iterator[None]:
         """Protect the manifest against changes by other threads, and with a file lock by other programs."""
         with self._lock, ExitStack() as stack:
-            try:
+            with suppress(ImportError, OSError):  # not available on Windows and on some network drives
                 import fcntl
 
                 handle = os.open(self.path / ".work", os.O_RDONLY)
                 stack.callback(os.close, handle)
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            except (ImportError, OSError):  # not available on Windows and on some network drives
-                pass
             yield
 
     def _found(self, names: Iterable[str]) -> Manifest:
@@ -246,12 +243,10 @@ class LooseFiles:
     def _has_seals(self) -> bool:
         """Whether anything here was written by a version that writes manifests, so that one must exist."""
         for file in self.path.glob("*/*/meta.json"):
-            try:
+            with suppress(OSError):
                 data = file.read_bytes()
-            except OSError:
-                continue
-            if b'"seal"' in data or b'"format"' in data:
-                return True
+                if b'"seal"' in data or b'"format"' in data:
+                    return True
         return False
 
 
