@@ -21,8 +21,8 @@ from modebridge.recipes.demo import digits
 from modebridge.runs import Run, RunFolder, engine_for, run_recipe
 from modebridge.runs.executor import RunSpec, make_context
 from modebridge.runs.logits import Logits
-from modebridge.runs.memory import Memory
 from modebridge.runs.on_ray import OnRay
+from modebridge.runs.run import Memory
 from modebridge.runs.schedule import schedule, tasks_of
 from modebridge.runs.throughput import measured_rates
 

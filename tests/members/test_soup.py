@@ -47,8 +47,7 @@ def test_a_soup_of_a_run_is_the_mean_of_its_aligned_modes() -> None:
     made = run.load(SoupMember(2)).networks["soup-2"]
     artefacts = SoupWeights(2).parents(run.recipe)
     assert [artefact.place for artefact in artefacts] == ["modes/0", "aligned/1"]
-    plan = run.make(artefacts)
-    first, second = (run.tensors(plan, artefact.place) for artefact in artefacts)
+    first, second = run.tensors(artefacts).values()
     for name, tensor in made.params.items():
         torch.testing.assert_close(tensor, (first[name] + second[name]) / 2, rtol=1e-6, atol=1e-7)
     fresh = refresh_statistics(

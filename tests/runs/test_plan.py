@@ -151,7 +151,7 @@ def test_a_given_mode_has_no_parents_and_the_key_of_its_weights() -> None:
     first = Run(tiny())
     given = {0: first.mode(0), 1: first.mode(1)}
     run = Run(tiny(), given=given)
-    plan = run.make([ModeWeights(0), ModeWeights(1)])
-    assert plan.missing(run.store) == []
+    run.make([ModeWeights(0), ModeWeights(1)])
+    assert run.plan([ModeWeights(0), ModeWeights(1)]).missing(run.store) == []
     assert run.mode(1).id == given[1].id
     assert run.trained == []

@@ -16,8 +16,8 @@ from modebridge.members import members_of, parse_member
 from modebridge.runs import Local, Run, RunFolder
 from modebridge.runs.executor import RunSpec
 from modebridge.runs.logits import Logits
-from modebridge.runs.memory import Memory
 from modebridge.runs.on_ray import OnRay
+from modebridge.runs.run import Memory
 from modebridge.runs.schedule import Task, longest_path, schedule, tasks_of, useful_devices
 from modebridge.runs.throughput import _shortened, measured_rates
 from tests.runs.damaging import tiny

@@ -44,8 +44,8 @@ def plan_run(options: RunOptions, gpus: int, tflops: float | None, *, per_stage:
     unit = "GPU" if context.made_on == "cuda" else "core"
     rates, source = _rates(spec, tflops, bool(problem))
     note("Counting the work of each stage ...")
-    given = keys_of_given(folder, range(recipe.modes), folder.peek) if folder is not None else {}
-    tasks = tasks_of(context, Glance(folder), given, rates)
+    store = Glance(folder)
+    tasks = tasks_of(context, store, keys_of_given(folder, store, recipe.modes, {}), rates)
     counts = sorted({*(2**k for k in range(20) if 2**k <= gpus), gpus})
     rows = [schedule(tasks, count) for count in counts]
     path_tasks = longest_path(tasks)

@@ -132,32 +132,35 @@ class RunData:
         self._seed = seed
         self._size = _pixels(recipe)
         self._device = torch.device(device)
+        self._moved: dict[Split, Images] = {}
 
     def train(self, *names: str | int, bridges: bool = False) -> Feed:
         """The training images, shuffled and augmented, for one purpose; a user's loader does both itself."""
         batch = self._data.bridge_batch_size or self._data.batch_size if bridges else self._data.batch_size
         seed = seeds.seed_for(self._seed, *names, "batches")
-        images = self._train
+        images = self._placed("train")
         if isinstance(images, ImageFiles):
-            return self._stream(images, batch, train=True, shuffle=True, seed=seed)
+            return self._stream(images, batch, train=True, seed=seed)
         if isinstance(images, LoaderSet):
             return images.on(self._device)
         return Loader(images, batch, shuffle=True, seed=seed, pad=self._data.pad, flip=self._data.flip)
 
     def valid(self) -> Feed:
         """The validation images, unaugmented."""
-        return self._plain(self._valid)
+        return self._plain(self._placed("valid"))
 
     def test(self, numbers: Tensor | None = None) -> Feed:
         """The test images, unaugmented; only those with the given numbers if given (from a loader, the first ones)."""
+        images = self._placed("test")
         if numbers is None:
-            return self._plain(self._test)
-        images = self._test
-        return self._plain(images, len(numbers)) if isinstance(images, LoaderSet) else self._plain(images.pick(numbers))
+            return self._plain(images)
+        if isinstance(images, LoaderSet):
+            return self._plain(images, len(numbers))
+        return self._plain(images.pick(numbers))
 
     def plain_train(self, count: int) -> Feed:
         """The first training images in order, unaugmented; a user's loader is used as it is."""
-        return self._plain(self._train, count)
+        return self._plain(self._placed("train"), count)
 
     def statistics(self, *names: str | int) -> Feed:
         """Images to re-estimate batch norm on: the training images as in training.
@@ -244,20 +247,12 @@ class RunData:
         images: Images = getattr(self.splits, split)
         return images
 
-    @cached_property
-    def _train(self) -> Images:
-        return self._moved(self.splits.train)
-
-    @cached_property
-    def _valid(self) -> Images:
-        return self._moved(self.splits.valid)
-
-    @cached_property
-    def _test(self) -> Images:
-        return self._moved(self.splits.test)
-
-    def _moved(self, images: Images) -> Images:
-        return images.to(self._device) if isinstance(images, ImageSet) else images
+    def _placed(self, split: Split) -> Images:
+        """The images of a split, moved to the device on first use."""
+        if split not in self._moved:
+            images = self._split(split)
+            self._moved[split] = images.to(self._device) if isinstance(images, ImageSet) else images
+        return self._moved[split]
 
     def _plain(self, images: Images, count: int | None = None) -> Feed:
         """Images in order, unaugmented."""
@@ -266,16 +261,14 @@ class RunData:
         images = images if count is None else images.part(0, count)
         return self._stream(images, BATCH) if isinstance(images, ImageFiles) else Loader(images, BATCH)
 
-    def _stream(
-        self, files: ImageFiles, batch: int, *, train: bool = False, shuffle: bool = False, seed: int = 0
-    ) -> Stream:
+    def _stream(self, files: ImageFiles, batch: int, *, train: bool = False, seed: int = 0) -> Stream:
         # A few images are read faster than a worker starts.
         workers = min(16, max(1, (os.cpu_count() or 2) - 1)) if len(files) > 1000 else 0
         return Stream(
             files,
             batch,
             train=train,
-            shuffle=shuffle,
+            shuffle=train,
             seed=seed,
             size=self._size,
             resize=self._size * 8 // 7,

@@ -53,28 +53,20 @@ def changed(recipe: Recipe, settings: Sequence[str]) -> Recipe:
                 f"Expected --set to be key=value, but got '{_short(setting)}'; write for example modes=3."
             )
         wanted[key.strip()] = text.strip()
-    # All at once, so that settings that depend on each other can come in any order.
-    return _with(recipe, wanted, recipe) if wanted else recipe
-
-
-def _with(record: T, wanted: Mapping[str, str], recipe: Recipe, parent: str = "") -> T:
-    hints = get_type_hints(type(record))
     known = keys_of(recipe)
-    values: dict[str, Any] = {}
-    inner: dict[str, dict[str, str]] = {}
-    for path, text in wanted.items():
-        name, dot, rest = path.partition(".")
-        if name not in hints or bool(dot) != is_dataclass(hints[name]):
-            below = [key for key in known if key.startswith(f"{parent}{path}.")]
-            hint = f"set one of {', '.join(below)}." if below else near(parent + path, known)
-            raise ModebridgeError(f"Expected a setting of the recipe, but got '{_short(parent + path)}'; {hint}")
-        if dot:
-            inner.setdefault(name, {})[rest] = text
-        else:
-            values[name] = _read(text, hints[name], f"{parent}{name}")
-    for name, rest_wanted in inner.items():
-        values[name] = _with(getattr(record, name), rest_wanted, recipe, f"{parent}{name}.")
-    return replace(record, **values)  # type: ignore[type-var]
+    changes: dict[str, dict[str, Any]] = {}
+    for key, text in wanted.items():
+        if key not in known:
+            below = [other for other in known if other.startswith(f"{key}.")]
+            hint = f"set one of {', '.join(below)}." if below else near(key, known)
+            raise ModebridgeError(f"Expected a setting of the recipe, but got '{_short(key)}'; {hint}")
+        group, _, name = key.rpartition(".")
+        hints = get_type_hints(type(getattr(recipe, group) if group else recipe))
+        changes.setdefault(group, {})[name] = _read(text, hints[name], key)
+    # All at once, so that settings that depend on each other can come in any order.
+    values = changes.pop("", {})
+    values |= {group: replace(getattr(recipe, group), **inner) for group, inner in changes.items()}
+    return replace(recipe, **values)
 
 
 def _read(text: object, kind: Any, key: str) -> Any:
@@ -97,19 +89,10 @@ def _read(text: object, kind: Any, key: str) -> Any:
         if str(text).lower() not in booleans:
             raise wrong("true or false")
         return booleans[str(text).lower()]
-    if kind is int:
-        try:
-            return int(str(text))
-        except ValueError:
-            raise wrong("an integer") from None
-    if kind is float:
-        try:
-            return float(str(text))
-        except ValueError:
-            raise wrong("a number") from None
-    if kind is str:
-        return str(text)
-    raise wrong(f"of type {kind}")
+    try:
+        return kind(str(text))  # int, float or str
+    except ValueError:
+        raise wrong("an integer" if kind is int else "a number") from None
 
 
 def to_toml(recipe: Recipe, seed: int) -> str:
@@ -178,13 +161,13 @@ def read_toml(file: Path) -> tuple[Recipe, int]:
         ) from None
 
 
-def _short(value: object, most: int = 80) -> str:
+def _short(value: object) -> str:
     """A value for a message, shortened if it is long or deep."""
     try:
         text = str(value)
     except (RecursionError, ValueError):
         return type(value).__name__
-    return text if len(text) <= most else text[:most] + " ..."
+    return text if len(text) <= 80 else text[:80] + " ..."
 
 
 def _build(kind: type[T], document: Mapping[str, Any], parent: str, where: str) -> T:

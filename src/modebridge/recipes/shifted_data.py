@@ -131,15 +131,14 @@ class ShiftedData:
         """A hash of the images of another set."""
         return hashlib.sha256(trees.fingerprint({"images": self.other(name)}).encode()).hexdigest()
 
-    def other_batches(self, name: str) -> list[Tensor]:
+    def other_batches(self, name: str) -> Sequence[Tensor]:
         """The images of another set, in batches for prediction."""
-        images = self.other(name)
-        return [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+        return torch.split(self.other(name), BATCH)
 
     def _read(self, name: str) -> Tensor:
         most = min(OTHERS, max(1, LOGITS // self._data.facts.classes), max(1, PIXELS // math.prod(self._shape)))
         if name == "scrambled":
-            numbers = self.numbers[: min(most, len(self.numbers))]
+            numbers = self.numbers[:most]
             images = torch.cat([check_images(item, "the test split")[0].cpu() for item in self._data.test(numbers)])
             return scrambled(images, numbers.tolist())
         if name == "letters":

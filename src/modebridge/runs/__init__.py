@@ -2,8 +2,10 @@
 
 from modebridge.runs.assemble import absent_weights, assembled, ensemble_of, some_images
 from modebridge.runs.data_facts import blueprint_for
+from modebridge.runs.estimate import effort_of
 from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_for, make_job, make_job_of
 from modebridge.runs.folder import RunFolder, machine
+from modebridge.runs.given_modes import given_modes_of
 from modebridge.runs.page_data import gather, write_page
 from modebridge.runs.plan import Job, Plan, Stage, plan_of
 from modebridge.runs.read_answers import missing_members, read_answers
@@ -13,7 +15,6 @@ from modebridge.runs.results import curve_warnings, main_rows, score_row
 from modebridge.runs.run import Run
 from modebridge.runs.shared_folder import SharedFolder, share_run
 from modebridge.runs.shifted import ShiftedAnswers, shifted_answers
-from modebridge.runs.training_effort import effort_of, given_modes_of
 
 __all__ = [
     "Executor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from modebridge.batches import check_images
 from modebridge.ensembles import BridgedEnsemble, Mean
 from modebridge.errors import ModebridgeError, near
 from modebridge.evaluate import ALL, Answers, advise
-from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, Tensors, parse_member
+from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, RunData
-from modebridge.runs.artefact_files import FILES
 from modebridge.runs.data_facts import blueprint_for, facts_for
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
 from modebridge.runs.recipe_file import find_recipe_of
+from modebridge.runs.sealed_records import FILES
 from modebridge.runs.trade_offs import temperatures_of
 from modebridge.types import Batches
 
@@ -165,7 +166,10 @@ def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> Predictor:
     """A member with the weights that its stored logits come from."""
     artefacts = member.artefacts(blueprint.recipe)
     tensors = {artefact.place: run.read(artefact.place)[0] for artefact in artefacts}
-    predictor = _fitting(blueprint, member, tensors)
+    predictor = None
+    # Weights of another network, put there by hand, count as missing.
+    with suppress(ModebridgeError, RuntimeError, KeyError):
+        predictor = member.load(blueprint, tensors) if all(tensors.values()) else None
     if predictor is None or predictor.id != run.meta(f"logits/{member.name}").get("id"):
         reasons = [f"{place}: {run.damage[place]}" for place in tensors if place in run.damage]
         detail = f" ({'; '.join(reasons)})" if reasons else ""
@@ -174,13 +178,6 @@ def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> Predictor:
             f"are missing or have changed{detail}; finish the run: modebridge run --out {run.path}."
         )
     return predictor
-
-
-def _fitting(blueprint: Blueprint, member: Member, tensors: Mapping[str, Tensors]) -> Predictor | None:
-    try:
-        return member.load(blueprint, tensors) if all(tensors.values()) else None
-    except (ModebridgeError, RuntimeError, KeyError):  # weights of another network, put there by hand, count as missing
-        return None
 
 
 def _class_names(run: RunFolder, recipe: Recipe) -> list[str] | None:

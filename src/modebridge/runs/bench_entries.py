@@ -60,7 +60,6 @@ def random_contenders(
     slim: float = 2.0,
     budget: float | None = None,
     headed: Mapping[str, Mapping[str, Any]] | None = None,
-    seed: int = 0,
 ) -> list[Contender]:
     """The contenders for a network with random, untrained weights: these take the same time.
 
@@ -71,18 +70,17 @@ def random_contenders(
         slim: divisor of the widths of bridges.
         budget: maximum share of the network's FLOPs for a bridge, used instead of `slim`.
         headed: further bridges on the first network, with several heads: options of `choose_body` by name.
-        seed: seed of the weights.
     """
-    net = build(generator(seed, "net"))
+    net = build(generator(0, "net"))
 
     def drawn(*names: str | int) -> Mode:
-        return Mode.from_module(build(generator(seed, *names)))
+        return Mode.from_module(build(generator(0, *names)))
 
     nets = [drawn("mode", k) for k in range(modes)]
 
     def bridge(kind: Literal["I", "II"], reads: Sequence[Mode], name: str | int, **options: Any) -> Bridge:
         options = {"slim": slim, "budget": budget, **options}
-        chosen = choose_body(net, images, kind, seed=seed_for(seed, kind, name), **options)
+        chosen = choose_body(net, images, kind, seed=seed_for(0, kind, name), **options)
         return Bridge(chosen.body, reads, chosen.taps, name=f"{kind}-{name}", heads=options.get("heads", 1))
 
     return contenders(

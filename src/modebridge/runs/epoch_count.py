@@ -25,32 +25,26 @@ class EpochCount:
 
     def __init__(self, progress: Progress, stages: Sequence[Stage], recipe: Recipe) -> None:
         self._progress = progress
-        self._totals: dict[str, int] = {}
-        for stage in stages:
-            kind, epochs = stage.artefact.stage, stage.artefact.epochs(recipe)
-            self._totals[kind] = self._totals.get(kind, 0) + epochs
+        self._totals: Counter[str] = Counter()
+        for artefact in (stage.artefact for stage in stages):
+            self._totals[artefact.stage] += 1 if artefact.counted else artefact.epochs(recipe)
         self._done: dict[str, dict[str, int]] = {kind: {} for kind in self._totals}
-        self._counted = Counter(stage.artefact.stage for stage in stages if stage.artefact.counted)
-        self._finished: Counter[str] = Counter()
         self._lock = threading.Lock()
-
-    def start(self) -> None:
-        """Report the artefacts that are counted one by one, before the first is finished."""
-        for kind, total in self._counted.items():
-            self._progress(kind, 0, total, 0.0)
+        # Artefacts that are counted one by one are reported before the first is finished.
+        for kind in dict.fromkeys(stage.artefact.stage for stage in stages if stage.artefact.counted):
+            progress(kind, 0, self._totals[kind], 0.0)
 
     def finish(self, job: Job) -> None:
         """Count a finished job, where its artefacts are counted one by one."""
         if job.kind.counted:
-            kind = job.kind.stage
-            with self._lock:
-                self._finished[kind] += len(job.stages)
-                self._progress(kind, self._finished[kind], self._counted[kind], 0.0)
+            self._count(job, 1, 0.0)
 
     def __call__(self, job: Job, epoch: Epoch) -> None:
-        """Count an epoch of a job."""
+        """Count an epoch of a job, by its number, since a resumed run does not start with the first epoch."""
+        self._count(job, epoch.number, epoch.rate)
+
+    def _count(self, job: Job, each: int, rate: float) -> None:
         kind = job.kind.stage
         with self._lock:
-            # By number, since a resumed run does not start with the first epoch.
-            self._done[kind][job.title] = len(job.stages) * epoch.number
-            self._progress(kind, sum(self._done[kind].values()), self._totals[kind], epoch.rate)
+            self._done[kind][job.title] = len(job.stages) * each
+            self._progress(kind, sum(self._done[kind].values()), self._totals[kind], rate)

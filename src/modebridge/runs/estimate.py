@@ -1,22 +1,23 @@
-"""How much work a recipe is, and how long it takes on this machine; how long one member takes."""
+"""How much work a recipe or some of its members are, and how long they take on this machine."""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import inf
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import module_cost
-from modebridge.members import Blueprint, members_of, parse_member, trained_alike
+from modebridge.evaluate import Effort, module_cost
+from modebridge.members import BASES, Artefact, Blueprint, artefacts_behind, members_of, parse_member, trained_alike
 from modebridge.nets import ResNet, Tapped, spec_of
 from modebridge.recipes import Recipe, facts_of, network_of
 
-__all__ = ["member_times", "rate_here", "seconds_here", "work_of"]
+__all__ = ["effort_of", "member_times", "rate_here", "seconds_here", "work_of"]
 
 _COUNTED: dict[tuple[object, ...], Blueprint] = {}
 
@@ -76,6 +77,37 @@ def rate_here(recipe: Recipe) -> float:
 
     rate = 3 * module_cost(net, spec.image).flops * batch / _timed(step, device, 3)
     return rate * (COMPILED_GAIN if device.type == "cuda" else 1.0)
+
+
+def effort_of(blueprint: Blueprint, names: Iterable[str], have: int = 0, most: float = inf) -> Effort:
+    """The training cost of members, in epochs of one network, counted part by part.
+
+    Bridges and students trained in one pass share their frozen networks; counting them one by one ignores that, so the
+    result is slightly too high.
+
+    Args:
+        blueprint: the network and the recipe.
+        names: names of the members.
+        have: number of modes, from mode 0 on, that are already trained.
+        most: maximum training, in epochs.
+    """
+    recipe = blueprint.recipe
+    if not 0 <= have <= recipe.modes:
+        raise ModebridgeError(
+            f"Expected to have between 0 and {recipe.modes} of the run's modes, but got {have}; change it."
+        )
+    # If modes are distilled, the existing ones are their teachers.
+    existing = {BASES["sgd" if recipe.base == "distilled" else recipe.base](k) for k in range(have)}
+    needed = {
+        name: [one for one in artefacts_behind([parse_member(name)], recipe) if one not in existing] for name in names
+    }
+    parts: dict[str, Artefact] = {one.place: one for artefacts in needed.values() for one in artefacts}
+    unit = 3 * blueprint.base_cost.flops
+    epochs = {
+        place: type(one).work([one], blueprint) * one.epochs(recipe) / unit if one.epochs(recipe) else 0.0
+        for place, one in parts.items()
+    }
+    return Effort({name: frozenset(one.place for one in artefacts) for name, artefacts in needed.items()}, epochs, most)
 
 
 @torch.no_grad()

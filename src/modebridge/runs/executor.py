@@ -53,15 +53,11 @@ class RunSpec:
     data: str | None = None
     device: str = "auto"
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
         # Another process must load the user's kinds of members before it unpickles one of their jobs.
-        return _unpickled, (self.recipe, self.seed, self.data, self.device)
-
-
-def _unpickled(recipe: Recipe, *rest: Any) -> RunSpec:
-    if recipe.members_file:
-        load_file(Path(recipe.members_file))
-    return RunSpec(recipe, *rest)
+        if self.recipe.members_file:
+            load_file(Path(self.recipe.members_file))
 
 
 @dataclass(frozen=True)
@@ -179,11 +175,10 @@ def make_context(
     data = RunData(recipe, spec.seed, spec.data, engine.device, splits)
     if facts_of(recipe) is None:  # can only be checked with the data
         check_recipe(recipe, data)
-    return Context(recipe, network_of(recipe, data.facts), spec.seed, data, engine, progress or _no_progress)
-
-
-def _no_progress(stage: str, done: int, total: int, rate: float) -> None:
-    pass
+    context = Context(recipe, network_of(recipe, data.facts), spec.seed, data, engine)
+    if progress is not None:
+        context.progress = progress
+    return context
 
 
 def engine_for(recipe: Recipe, device: str = "auto") -> Engine:

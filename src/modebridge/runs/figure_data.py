@@ -9,11 +9,11 @@ from typing import Self
 import torch
 
 from modebridge.evaluate import curve_profile
-from modebridge.members import Artefact, Context, Made, Making, ModeMember, curve_and_ends, load_curve
+from modebridge.members import Artefact, Context, Made, Making, ModeMember, curve_and_ends, load_curve, members_of
 from modebridge.recipes import Recipe
-from modebridge.runs.logits import Logits
+from modebridge.runs.logits import Labels, Logits
 
-__all__ = ["CurveProfile", "SampleImages", "figure_data"]
+__all__ = ["CurveProfile", "SampleImages", "everything_in", "figure_data"]
 
 POSITIONS = 11
 """Number of networks to score on each curve."""
@@ -23,6 +23,11 @@ SAMPLES = 6
 def figure_data(recipe: Recipe) -> list[Artefact]:
     """All artefacts for the figures of a recipe."""
     return [*(CurveProfile(i, j) for i, j in recipe.curves()), SampleImages(*recipe.curves()[0])]
+
+
+def everything_in(recipe: Recipe) -> list[Artefact]:
+    """All artefacts of a complete run of a recipe, without those that they are made from."""
+    return [*map(Logits, members_of(recipe)), Labels(), *figure_data(recipe)]
 
 
 @dataclass(frozen=True)

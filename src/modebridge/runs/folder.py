@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -17,15 +17,11 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError, plural
-from modebridge.runs.artefact_files import FILES, read_artefact, stamp_of
 from modebridge.runs.epoch_files import EpochFiles
 from modebridge.runs.manifest import MANIFEST, RECIPE, LooseFiles, writable
-from modebridge.runs.sealed_records import Damage, sealed, unsealed
-from modebridge.training import Checkpoints
+from modebridge.runs.sealed_records import FILES, Damage, read_artefact, sealed, unsealed
 
 __all__ = ["RunFolder", "machine"]
-
-T = TypeVar("T")
 
 
 class RunFolder:
@@ -62,9 +58,7 @@ class RunFolder:
             self._created = [place for place in (*reversed(absolute.parents), absolute) if not place.exists()]
             (self.path / ".work").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ModebridgeError(
-                f"Expected '{self.path}' to be a folder to write to, but got '{error}'; choose another."
-            ) from error
+            raise self._unusable(error) from error
 
     @contextmanager
     def alone(self, waiting: Callable[[], None] | None = None) -> Iterator[None]:
@@ -76,32 +70,28 @@ class RunFolder:
         if not self.writes:
             yield
             return
-        with self._lock_file() as file:
+        try:
+            lock = (self.path / ".work" / "lock").open("a")
+        except OSError as error:
+            raise self._unusable(error) from error
+        with lock:
             try:
                 import fcntl
             except ImportError:  # not available on Windows: there users must avoid two runs per folder
                 yield
                 return
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 if waiting is not None:
                     waiting()
-                fcntl.flock(file, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_EX)
                 # The other run may have failed and removed its folder.
                 (self.path / ".work").mkdir(parents=True, exist_ok=True)
             yield
 
-    @contextmanager
-    def _lock_file(self) -> Iterator[IO[str]]:
-        try:
-            file = (self.path / ".work" / "lock").open("a")
-        except OSError as error:
-            raise ModebridgeError(
-                f"Expected '{self.path}' to be a folder to write to, but got '{error}'; choose another."
-            ) from error
-        with file:
-            yield file
+    def _unusable(self, error: OSError) -> ModebridgeError:
+        return ModebridgeError(f"Expected '{self.path}' to be a folder to write to, but got '{error}'; choose another.")
 
     def undo(self) -> None:
         """After a failure: remove the folder if it was created for this run and holds no artefact."""
@@ -118,14 +108,16 @@ class RunFolder:
 
     def meta(self, place: str) -> dict[str, Any]:
         """The metadata of an artefact; empty if it is missing or damaged."""
-        return self._noting_damage(place, lambda: self._metadata(place), {})
+        verified = self._stamps.get(place) == self._stamp(place)
+        return self.peek(place) if verified else self.read(place)[1]
 
     def peek(self, place: str) -> dict[str, Any]:
         """The metadata of an artefact without checking its tensors, which may be damaged."""
         metadata_file = self.path / place / FILES[0]
-        return self._noting_damage(
-            place, lambda: self._check_place(place, unsealed(metadata_file)) if metadata_file.exists() else {}, {}
-        )
+        with self._noting_damage(place):
+            if metadata_file.exists():
+                return _checked(place, unsealed(metadata_file))
+        return {}
 
     def read(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and metadata of an artefact, whatever it was made from; empty if it is missing or damaged.
@@ -133,38 +125,30 @@ class RunFolder:
         Args:
             place: its path in the folder, "modes/0".
         """
-        nothing: tuple[dict[str, Tensor], dict[str, Any]] = ({}, {})
-        return self._noting_damage(place, lambda: self._verified(place), nothing)
+        with self._noting_damage(place):
+            if any(os.path.lexists(self.path / place / name) for name in FILES):
+                stamp = self._stamp(place)
+                tensors, meta = read_artefact(self.path / place, known=self._stamps.get(place) == stamp)
+                meta = _checked(place, meta)
+                self._stamps[place] = stamp
+                return tensors, meta
+        return {}, {}
 
-    def _noting_damage(self, place: str, read: Callable[[], T], empty: T) -> T:
+    @contextmanager
+    def _noting_damage(self, place: str) -> Iterator[None]:
         self.damage.pop(place, None)
         try:
-            return read()
+            yield
         except Damage as damage:
             self.damage[place] = str(damage)
-            return empty
 
-    def _metadata(self, place: str) -> dict[str, Any]:
-        metadata_file, weights = (self.path / place / name for name in FILES)
-        if place in self._stamps and self._stamps[place] == stamp_of(metadata_file, weights):
-            return self._check_place(place, unsealed(metadata_file))  # its tensors are already verified
-        return self._verified(place)[1]
-
-    def _check_place(self, place: str, meta: dict[str, Any]) -> dict[str, Any]:
-        if "seal" in meta and meta.get("artefact") != place:
-            raise Damage(f"it is a copy of {meta.get('artefact')}")
-        return meta
-
-    def _verified(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Read and verify an artefact; those of version 0.1 have no seal, only a hash of their tensors."""
-        metadata_file, weights = (self.path / place / name for name in FILES)
-        if not os.path.lexists(metadata_file) and not os.path.lexists(weights):
-            return {}, {}
-        stamp = stamp_of(metadata_file, weights)
-        tensors, meta = read_artefact(self.path / place, known=self._stamps.get(place) == stamp)
-        meta = self._check_place(place, meta)
-        self._stamps[place] = stamp
-        return tensors, meta
+    def _stamp(self, place: str) -> tuple[object, ...]:
+        """Identifies the current version of an artefact's files; equal to no other if one cannot be accessed."""
+        try:
+            stats = [(self.path / place / name).stat() for name in FILES]
+        except OSError:
+            return (object(),)
+        return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in stats)
 
     def places(self, folder: str = "*") -> list[str]:
         """The existing artefacts, intact or not: all, or those of one folder."""
@@ -245,14 +229,6 @@ class RunFolder:
         given = top == "modes" and self.files.was_given(rest)
         return "" if given else verbs.get(top, f"modebridge run --out {self.path}")
 
-    def checkpoints(self, name: str) -> Checkpoints:
-        """The checkpoints of a training job.
-
-        Args:
-            name: see `Job.saved_as`.
-        """
-        return Checkpoints(self.path / ".work" / name, self.every)
-
     def tidy(self) -> None:
         """Remove what a finished run does not need: checkpoints and partially written artefacts."""
         if self.writes:
@@ -261,6 +237,13 @@ class RunFolder:
                     shutil.rmtree(leftover, ignore_errors=True)
                 elif leftover.name != "lock":
                     leftover.unlink(missing_ok=True)
+
+
+def _checked(place: str, meta: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of an artefact, if it belongs to its place; that of version 0.1 has no seal and does not tell."""
+    if "seal" in meta and meta.get("artefact") != place:
+        raise Damage(f"it is a copy of {meta.get('artefact')}")
+    return meta
 
 
 def machine() -> dict[str, str]:

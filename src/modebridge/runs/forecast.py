@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import Context, ModeWeights, key_of, members_of
+from modebridge.members import Context, ModeWeights
 from modebridge.recipes import DataFacts, network_of
 from modebridge.runs.data_facts import facts_for
 from modebridge.runs.estimate import rate_here
 from modebridge.runs.executor import RunSpec, engine_for, make_context
-from modebridge.runs.figure_data import figure_data
+from modebridge.runs.figure_data import everything_in
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.given_modes import keys_of_given
-from modebridge.runs.logits import Labels, Logits
-from modebridge.runs.plan import Plan, Stage, plan_of
+from modebridge.runs.plan import plan_of
 from modebridge.runs.retraining import trained_again
+from modebridge.runs.schedule import work_of_job
 
 __all__ = ["Glance", "Step", "forecast", "planning_context"]
 
@@ -46,9 +46,7 @@ class Step:
     seconds: float | None
 
 
-def forecast(
-    spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str] | None = None
-) -> tuple[list[Step], list[str]]:
+def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str]) -> tuple[list[Step], list[str]]:
     """The steps of a run, without loading weights or making anything.
 
     Args:
@@ -61,51 +59,43 @@ def forecast(
     """
     context, problem = planning_context(spec, folder)
     recipe = spec.recipe
-    wanted = [*map(Logits, members_of(recipe)), Labels(), *figure_data(recipe)]
-    numbers = [k for k in range(recipe.modes) if k not in (given or {})]
-    old = keys_of_given(folder, numbers, folder.peek) if folder is not None else {}
-    fresh = {ModeWeights(k).place: key_of("given", id) for k, id in (given or {}).items()}
-    plan = plan_of(wanted, context, {**old, **fresh})
     store = Glance(folder)
+    plan = plan_of(everything_in(recipe), context, keys_of_given(folder, store, recipe.modes, given))
+    passed = {ModeWeights(k).place for k in given}
     rate = 0.0
     steps: list[Step] = []
     for wave in plan.waves():
-        missing = [stage for stage in wave if stage.artefact.place not in fresh and not stage.is_in(store)]
+        missing = [stage for stage in wave if stage.artefact.place not in passed and not stage.is_in(store)]
+        jobs = plan.jobs(missing)
         seconds = None
         if not missing:
             seconds = 0.0
         elif wave[0].artefact.epochs(recipe):
             rate = rate or rate_here(recipe)
-            seconds = _work(plan, missing, context) / rate
+            seconds = sum(work_of_job(job, context) for job in jobs) / rate
         steps.append(
             Step(
                 wave[0].artefact.step(),
                 wave[0].artefact.folder,
                 [stage.artefact.name for stage in wave if stage not in missing],
-                [[stage.artefact.name for stage in job.stages] for job in plan.jobs(missing)],
+                [[stage.artefact.name for stage in job.stages] for job in jobs],
                 wave[0].artefact.epochs(recipe),
                 seconds,
             )
         )
-    again = trained_again(plan, store, context, fresh)
+    again = trained_again(plan, store, context, passed)
     return steps, [*([f"The data cannot be read: {problem}"] if problem else []), *([again] if again else [])]
 
 
-def _work(plan: Plan, missing: list[Stage], context: Context) -> float:
-    images = context.data.facts.counts["train"]
-    jobs = plan.jobs(missing)
-    return sum(job.kind.work(job.artefacts, context) * job.epochs(context.recipe) * images for job in jobs)
-
-
+@dataclass(frozen=True)
 class Glance:
     """A folder by its metadata only: weights are neither loaded nor verified."""
 
-    def __init__(self, folder: RunFolder | None) -> None:
-        self._folder = folder
+    folder: RunFolder | None
 
     def meta(self, place: str) -> dict[str, Any]:
         """The metadata of an artefact."""
-        return self._folder.peek(place) if self._folder is not None else {}
+        return self.folder.peek(place) if self.folder is not None else {}
 
 
 def planning_context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, str]:
@@ -122,13 +112,12 @@ def planning_context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, 
         return Context(spec.recipe, network_of(spec.recipe, facts), spec.seed, data, engine), str(error)
 
 
+@dataclass(frozen=True)
 class _Unread:
     """Data that is not available: enough to plan a run in which nothing has been made."""
 
+    facts: DataFacts
     learned_from = scored_on = fed_as = ""
-
-    def __init__(self, facts: DataFacts) -> None:
-        self.facts = facts
 
     def few(self) -> Tensor:
         """Two images of noise."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from modebridge.data.weights import load_modes
 from modebridge.errors import ModebridgeError
-from modebridge.members import ModeWeights
+from modebridge.members import ModeWeights, key_of
 from modebridge.modes import Mode
-from modebridge.runs.artefact_files import read_artefact
 from modebridge.runs.folder import RunFolder
-from modebridge.runs.sealed_records import Damage
+from modebridge.runs.plan import Store
+from modebridge.runs.sealed_records import Damage, read_artefact
 
-__all__ = ["find_modes", "keys_of_given"]
+__all__ = ["find_modes", "given_modes_of", "keys_of_given"]
 
 
 def find_modes(net: nn.Module, place: Path) -> list[Mode]:
@@ -29,7 +28,13 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
     if not place.exists():
         raise ModebridgeError(f"Expected '{place}' to be a folder with the weights of modes, but it does not exist.")
     for metadata_file in sorted(place.glob("*/meta.json")):
-        _check(metadata_file.parent)
+        try:
+            read_artefact(metadata_file.parent)
+        except Damage as damage:  # its weights might still load
+            raise ModebridgeError(
+                f"Expected '{metadata_file.parent}' to be a mode of a run, but it is damaged ({damage}); recreate it "
+                "with that run, or copy it again."
+            ) from None
     modes = load_modes(net, place)
     if len(modes) < 2:
         raise ModebridgeError(
@@ -40,22 +45,21 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
     return modes
 
 
-def keys_of_given(
-    folder: RunFolder, numbers: Iterable[int], meta: Callable[[str], Mapping[str, Any]]
-) -> dict[str, str]:
-    """The keys of modes that were passed to an earlier run in a folder; a lost one cannot be recreated.
+def keys_of_given(folder: RunFolder | None, store: Store, modes: int, given: Mapping[int, str]) -> dict[str, str]:
+    """The keys of modes that were trained elsewhere: those passed now, and those passed to an earlier run.
 
     Args:
-        folder: the folder of the run.
-        numbers: numbers of the modes to check.
-        meta: how to read metadata: `folder.meta` verifies weights, `folder.peek` does not.
+        folder: the folder of the run, if it has one; a mode that was lost in it cannot be recreated.
+        store: what exists in it, with or without verified weights.
+        modes: number of modes.
+        given: ids of the modes passed now, by number.
     """
-    keys: dict[str, str] = {}
-    for mode in (ModeWeights(k) for k in numbers):
-        metadata = meta(mode.place)
+    keys = {ModeWeights(k).place: key_of("given", id) for k, id in given.items()}
+    for mode in (ModeWeights(k) for k in range(modes) if k not in given):
+        metadata = store.meta(mode.place)
         if metadata.get("from") == "elsewhere":
             keys[mode.place] = metadata["key"]
-        elif folder.files.was_given(mode.name):
+        elif folder is not None and folder.files.was_given(mode.name):
             reason = "it was replaced by another" if metadata else folder.damage.get(mode.place, "it is missing")
             raise ModebridgeError(
                 f"Expected '{folder.path / mode.place}' to be the mode that was passed to the run, but {reason}; it "
@@ -64,12 +68,7 @@ def keys_of_given(
     return keys
 
 
-def _check(folder: Path) -> None:
-    """Raise an error for a damaged mode of another run, whose weights might still load."""
-    try:
-        read_artefact(folder)
-    except Damage as damage:
-        raise ModebridgeError(
-            f"Expected '{folder}' to be a mode of a run, but it is damaged ({damage}); recreate it with that run, or "
-            "copy it again."
-        ) from None
+def given_modes_of(folder: RunFolder, modes: int) -> int:
+    """The number of first modes that were passed to the run, and need no training."""
+    given = [folder.peek(ModeWeights(k).place).get("from") == "elsewhere" for k in range(modes)]
+    return given.index(False) if False in given else modes

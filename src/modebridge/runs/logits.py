@@ -36,10 +36,8 @@ class MemberLogits(Artefact):
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """All artefacts needed to load it, and those of the members that it is made from."""
-        needed = [*self.member.artefacts(recipe)]
-        for member in (*self.member.needs, *self.member.made_from(recipe)):
-            needed += member.artefacts(recipe)
-        return tuple(dict.fromkeys(needed))
+        members = (self.member, *self.member.needs, *self.member.made_from(recipe))
+        return tuple(dict.fromkeys(needed for member in members for needed in member.artefacts(recipe)))
 
     def together(self, context: Context) -> int:
         """All of them: members share networks, and images are read or corrupted once."""

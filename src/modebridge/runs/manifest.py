@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ class LooseFiles:
 
         This is the only file that users may edit: callers compare the two.
         """
-        manifest = self.manifest()
+        kept = (self.manifest() or Manifest()).recipes
         try:
             data = read_bytes(self.path / RECIPE)
             now = data.decode(errors="replace")
@@ -112,7 +112,6 @@ class LooseFiles:
                     f"Expected '{self.path / RECIPE}' to be a file of settings, but got: {damage}; move it away."
                 ) from None
             data, now = b"", None
-        kept = manifest.recipes if manifest is not None else {}
         # While it is being replaced there are two: the file itself decides.
         return now, kept.get(digest(data)) or next(iter(kept.values()), None)
 
@@ -152,13 +151,11 @@ class LooseFiles:
 
     def was_given(self, name: str) -> bool:
         """Whether a mode was trained elsewhere, according to the manifest or to what is left of its metadata."""
-        manifest = self.manifest()
-        if manifest is not None and name in manifest.given:
+        if name in (self.manifest() or Manifest()).given:
             return True
-        try:
+        with suppress(OSError):
             return b'"elsewhere"' in (self.path / "modes" / name / "meta.json").read_bytes()
-        except OSError:
-            return False
+        return False
 
     def begin(self) -> None:
         """Create a manifest if there is none: in a new folder, or one of version 0.1, whose files are trusted."""
@@ -188,8 +185,7 @@ class LooseFiles:
 
     def check(self) -> None:
         """Check every file, so that damage is recorded; raise an error for a folder in the place of a file."""
-        manifest = self.manifest()
-        for name in dict.fromkeys([*(manifest.files if manifest is not None else ()), *self.there()]):
+        for name in dict.fromkeys([*(self.manifest() or Manifest()).files, *self.there()]):
             if name != RECIPE:
                 self.text(name)
             if (self.path / name).is_dir():
@@ -197,8 +193,7 @@ class LooseFiles:
 
     def studies(self) -> list[str]:
         """The names of the studies in the folder."""
-        manifest = self.manifest()
-        files = [*(manifest.files if manifest is not None else ()), *self.there()]
+        files = [*(self.manifest() or Manifest()).files, *self.there()]
         return sorted({Path(name).parent.name for name in files if Path(name).match("studies/*/*")})
 
     def there(self) -> list[str]:
@@ -210,14 +205,12 @@ class LooseFiles:
     def _alone(self) -> Iterator[None]:
         """Protect the manifest against changes by other threads, and with a file lock by other programs."""
         with self._lock, ExitStack() as stack:
-            try:
+            with suppress(ImportError, OSError):  # not available on Windows and on some network drives
                 import fcntl
 
                 handle = os.open(self.path / ".work", os.O_RDONLY)
                 stack.callback(os.close, handle)
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            except (ImportError, OSError):  # not available on Windows and on some network drives
-                pass
             yield
 
     def _found(self, names: Iterable[str]) -> Manifest:
@@ -250,12 +243,10 @@ class LooseFiles:
     def _has_seals(self) -> bool:
         """Whether anything here was written by a version that writes manifests, so that one must exist."""
         for file in self.path.glob("*/*/meta.json"):
-            try:
+            with suppress(OSError):
                 data = file.read_bytes()
-            except OSError:
-                continue
-            if b'"seal"' in data or b'"format"' in data:
-                return True
+                if b'"seal"' in data or b'"format"' in data:
+                    return True
         return False
 
 

@@ -144,10 +144,6 @@ class OnRay(Executor):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Disconnect from the cluster; a Ray started here is shut down."""
         self._cluster.close()
 
     def execute(self, jobs: Sequence[Job], orders: Orders) -> None:
@@ -261,10 +257,8 @@ class OnRay(Executor):
 def _fits(splits: Splits) -> bool:
     """Whether the images are tensors small enough to send."""
     sets = (splits.train, splits.valid, splits.test)
-    return (
-        all(isinstance(one, ImageSet) for one in sets)
-        and sum(one.images.nbytes + one.labels.nbytes for one in sets if isinstance(one, ImageSet)) <= FITS
-    )
+    sizes = [one.images.nbytes + one.labels.nbytes for one in sets if isinstance(one, ImageSet)]
+    return len(sizes) == len(sets) and sum(sizes) <= FITS
 
 
 def _failure(job: Job, state: StageState, error: Exception) -> StageError:

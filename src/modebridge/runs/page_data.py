@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, CurvePoint
-from modebridge.members import Artefact, Member, members_of
+from modebridge.members import Artefact, members_of
 from modebridge.recipes import Recipe, to_toml
 from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
 from modebridge.runs.data_facts import facts_for
@@ -41,7 +41,7 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
     results = folder.files.record("results.json")
     imitators = [member for member in members_of(recipe) if member.imitates is not None and member.name in answers.test]
     targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
-    data = PageData(
+    return PageData(
         title=f"{recipe.name}, seed {seed}",
         about=recipe.about,
         summary=summary(rows),
@@ -58,11 +58,7 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
         recipe=folder.files.recipe()[0] or to_toml(recipe, seed),
         times=_times(folder, answers, rows),
         elastic=elastic_lines(answers, recipe),
-        warnings=(),
-    )
-    # Last, after everything has been read.
-    return replace(
-        data,
+        # Last, after everything has been read.
         warnings=[
             *curve_warnings(recipe, answers),
             *missing_members(folder, recipe, answers),
@@ -95,19 +91,15 @@ def _rows(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[Row]:
 def _samples(folder: RunFolder, recipe: Recipe, answers: Answers) -> Samples | None:
     """The stored test images with the first bridge that reads one network, and the network that it imitates."""
     member = next((one for one in members_of(recipe) if one.imitates is not None and len(one.reads) == 1), None)
-    if member is None or member.imitates is None:
+    target = member.imitates if member is not None else None
+    if member is None or target is None or len(target.ancestors) != 2:
         return None
-    ends_of_target = member.imitates.ancestors
-    if len(ends_of_target) != 2:
-        return None
-    start, end = ends_of_target
     i, j = recipe.curves()[0]
     tensors, _ = folder.read(f"samples/{i}-{j}")
-    shown: list[Member] = [start, end, member.imitates, member]
-    if not _fits(tensors, answers) or not all(one.name in answers.test for one in shown):
+    start, end, imitated, bridge = (one.name for one in (*target.ancestors, target, member))
+    if not _fits(tensors, answers) or not {start, end, imitated, bridge} <= set(answers.test):
         return None
-    ends = start.name, end.name
-    return Samples(tensors["images"], tensors["numbers"], ends, member.imitates.name, member.name)
+    return Samples(tensors["images"], tensors["numbers"], (start, end), imitated, bridge)
 
 
 def _fits(samples: Mapping[str, Tensor], answers: Answers) -> bool:

@@ -91,6 +91,7 @@ class Job:
         return f"{self.kind.folder}-{self.name}-{key[:12]}"
 
 
+@dataclass(frozen=True)
 class Plan:
     """The stages of a run, parents before their children.
 
@@ -99,9 +100,8 @@ class Plan:
         context: determines how many artefacts are made together.
     """
 
-    def __init__(self, stages: Mapping[str, Stage], context: Context) -> None:
-        self.stages = dict(stages)
-        self._context = context
+    stages: Mapping[str, Stage]
+    context: Context
 
     def waves(self) -> Iterator[list[Stage]]:
         """The stages in groups that are made one after another; stages of a group do not depend on each other.
@@ -136,9 +136,9 @@ class Plan:
         """Group stages of one wave into jobs."""
         if not stages:
             return []
-        size = stages[0].artefact.together(self._context)
-        if stages[0].artefact.trained and self._context.most is not None:
-            size = min(size, self._context.most)
+        size = stages[0].artefact.together(self.context)
+        if stages[0].artefact.trained and self.context.most is not None:
+            size = min(size, self.context.most)
         return [Job(tuple(stages[k : k + size])) for k in range(0, len(stages), size)]
 
     def missing(self, store: Store) -> list[Job]:
@@ -167,7 +167,7 @@ class Plan:
         return jobs
 
 
-def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, str] | None = None) -> Plan:
+def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, str]) -> Plan:
     """The graph of some artefacts and everything that they need.
 
     Args:
@@ -181,7 +181,7 @@ def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, 
         place = artefact.place
         if place in stages:
             return
-        if keys is not None and place in keys:
+        if place in keys:
             stages[place] = Stage(artefact, keys[place], ())
             return
         parents = artefact.parents(context.recipe)

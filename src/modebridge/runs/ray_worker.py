@@ -17,7 +17,7 @@ import torch
 
 from modebridge import __version__
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.members import Context, Made, Tensors
+from modebridge.members import Context, Tensors
 from modebridge.runs.executor import RunSpec, context_of, make_job_of
 from modebridge.runs.folder import machine
 from modebridge.runs.plan import Job
@@ -176,7 +176,7 @@ def _do(
     if checkpoints is not None and saved is None:  # only this node can remove its files
         checkpoints.clear()
     note = Note(time.perf_counter() - start, node, metadata, saved)
-    return note, *(packed(one) for one in ordered.values())
+    return note, *(packed(one.tensors) for one in ordered.values())
 
 
 def _context(spec: RunSpec, call: Call, images: Sequence[Any]) -> Context:
@@ -212,9 +212,8 @@ def _checkpoints(call: Call, job: Job, context: Context) -> Checkpoints | None:
     return Checkpoints(folder / job.saved_as(context.engine.way), call.every)
 
 
-def packed(made: Made | Tensors) -> bytes:
+def packed(tensors: Tensors) -> bytes:
     """Serialize tensors for transport, as in a run folder's file."""
-    tensors = made.tensors if isinstance(made, Made) else made
     return safetensors.torch.save({name: one.detach().cpu().contiguous().clone() for name, one in tensors.items()})
 
 

@@ -62,7 +62,11 @@ def read_answers(folder: RunFolder) -> Answers:
             folder.damage[f"logits/{name}"] = str(damage)
     first = ModeMember(0).name
     classes = logits_of[first].test.shape[-1] if first in logits_of else 0
-    _same_classes(folder, logits_of, classes)
+    for name, entry in list(logits_of.items()):
+        other = [size for size in (entry.valid.shape[-1], entry.test.shape[-1]) if size != classes]
+        if other:
+            folder.damage[f"logits/{name}"] = f"Expected {classes} classes, like mode-0, but got {other[0]}"
+            del logits_of[name]
     ids = {name: entry.id for name, entry in logits_of.items()}
     for name, entry in list(logits_of.items()):
         replaced = any(ids.get(parent) != id for parent, id in entry.parents.items())
@@ -131,25 +135,12 @@ def _member_logits(
 def _check_labels(labels: Mapping[str, Tensor]) -> None:
     for split in ("valid", "test"):
         numbers = labels.get(split)
-        if (
-            numbers is None
-            or numbers.ndim != 1
-            or numbers.is_floating_point()
-            or numbers.is_complex()
-            or not len(numbers)
-        ):
+        fractional = numbers is not None and (numbers.is_floating_point() or numbers.is_complex())
+        if numbers is None or fractional or numbers.ndim != 1 or not len(numbers):
             got = "none" if numbers is None else f"{numbers.dtype} of {tuple(numbers.shape)}"
             raise Damage(f"Expected integers for {split} labels, one per image, but got {got}")
         if int(numbers.min()) < 0:
             raise Damage(f"Expected {split} labels of at least 0, but got {int(numbers.min())}")
-
-
-def _same_classes(folder: RunFolder, logits_of: dict[str, _MemberLogits], classes: int) -> None:
-    for name, entry in list(logits_of.items()):
-        for logits in (entry.valid, entry.test):
-            if logits.shape[-1] != classes and name in logits_of:
-                folder.damage[f"logits/{name}"] = f"Expected {classes} classes, like mode-0, but got {logits.shape[-1]}"
-                del logits_of[name]
 
 
 def _unfinished(folder: RunFolder, name: str) -> ModebridgeError:

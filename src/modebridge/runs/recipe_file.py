@@ -59,17 +59,11 @@ def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
 def known_recipe_of(folder: RunFolder) -> tuple[Recipe, int] | None:
     """The same; None if no recipe was ever written."""
     state, file = _recipe_state(folder), folder.path / RECIPE
-    if state.change and state.text is not None:
-        raise ModebridgeError(
-            f"Expected '{file}' to hold the settings of the run, but it {state.change}; to apply the change, run "
-            f"modebridge run {file} --out {folder.path}, or delete the file: modebridge run --out {folder.path} "
-            "restores it."
-        )
     if state.change:
-        raise ModebridgeError(
-            f"Expected '{file}' to hold the settings of the run, but it is missing; restore it: "
-            f"modebridge run --out {folder.path}"
-        )
+        restore = f"modebridge run --out {folder.path}"
+        change = f"to apply the change, run modebridge run {file} --out {folder.path}, or delete the file: {restore}"
+        hint = f"restore it: {restore}" if state.text is None else f"{change} restores it."
+        raise ModebridgeError(f"Expected '{file}' to hold the settings of the run, but it {state.change}; {hint}")
     if state.wrong:
         raise ModebridgeError(state.wrong)
     return state.made or state.now
@@ -91,7 +85,7 @@ def recipe_to_go_on_with(path: Path) -> tuple[Recipe, int, str] | None:
         raise ModebridgeError(state.wrong + hint)
     if state.made is not None:
         return *state.made, f"{path / MANIFEST}, because {RECIPE} is missing"
-    if _has_artefacts(folder):
+    if folder.places():
         raise ModebridgeError(
             f"Expected '{file}' to hold the settings of the run, but it is missing; name the recipe: "
             f"modebridge run RECIPE --out {path}"
@@ -109,7 +103,14 @@ def check_folder(folder: RunFolder, recipe: Recipe, seed: int) -> None:
             f"Expected '{folder.path}' to be a folder for recipe {recipe.name}, seed {seed}, but it holds "
             f"{before[0].name}, seed {before[1]}{since}; choose another with --out."
         )
-    _check_version(folder)
+    for place in folder.places():
+        meta = folder.peek(place)
+        if meta and "inputs" not in meta:  # artefacts of earlier versions do not record their parents
+            raise ModebridgeError(
+                f"Expected '{folder.path}' to be a run of this version, but {place} was created by an earlier one; "
+                "report, advise and export still read it, and a new run can reuse its modes: modebridge run "
+                f"{folder.path / RECIPE} --modes {folder.path / 'modes'} --out NEW."
+            )
 
 
 def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
@@ -125,7 +126,7 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
     notices: list[str] = []
     if state.change or state.wrong:
         notices.append(f"{RECIPE} {state.change or 'cannot be read'}; it will hold the settings of this run.")
-    elif before is None and _has_artefacts(folder):
+    elif before is None and folder.places():
         notices.append(f"{RECIPE} is missing; artifacts of other settings will be recomputed.")
     changes = differences(before[0], recipe) if before is not None else []
     if changes:
@@ -162,19 +163,3 @@ def _read(text: str, where: str) -> tuple[tuple[Recipe, int] | None, str]:
         return None, str(error)
     except (ValueError, TypeError, RecursionError):
         return None, f"Expected '{where}' to be the settings of a recipe in TOML, but it is not; fix it."
-
-
-def _has_artefacts(folder: RunFolder) -> bool:
-    return bool(folder.places())
-
-
-def _check_version(folder: RunFolder) -> None:
-    """Raise an error for a folder of an earlier version, whose artefacts do not record their parents."""
-    for place in folder.places():
-        meta = folder.peek(place)
-        if meta and "inputs" not in meta:
-            raise ModebridgeError(
-                f"Expected '{folder.path}' to be a run of this version, but {place} was created by an earlier one; "
-                "report, advise and export still read it, and a new run can reuse its modes: modebridge run "
-                f"{folder.path / RECIPE} --modes {folder.path / 'modes'} --out NEW."
-            )

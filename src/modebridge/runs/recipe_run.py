@@ -115,19 +115,17 @@ def run_recipe(
     """
     choices: dict[str, Any] = {"progress": progress, "given": given, "boards": boards, "executor": executor}
     run = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, **choices)
+    members = members_of(recipe)
+    logits = [Logits(member) for member in members]
     if folder is not None:
         keep_facts(folder, run.context.data.facts)
-        again = trained_again(
-            run.plan(list(map(Logits, members_of(recipe)))),
-            folder,
-            run.context,
-            [ModeWeights(k).place for k in given or ()],
-        )
+        passed = [ModeWeights(k).place for k in given or ()]
+        again = trained_again(run.plan(logits), folder, run.context, passed)
         if again and notice is not None:
             notice(again)
     if executor is not None and executor.whole:  # one graph, so that no job waits for what it does not need
-        run.make([*map(Logits, members_of(recipe)), *(figure_data(recipe) if folder is not None else ())])
-    answers = run.answers(members_of(recipe))
+        run.make([*logits, *(figure_data(recipe) if folder is not None else ())])
+    answers = run.answers(members)
     rows = main_rows(recipe, answers)
     if folder is not None:
         run.make(figure_data(recipe))

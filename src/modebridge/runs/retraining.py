@@ -17,7 +17,7 @@ SHORT = 20
 """Values of more characters are not shown."""
 
 
-def trained_again(plan: Plan, store: Store, context: Context, given: Collection[str] = ()) -> str:
+def trained_again(plan: Plan, store: Store, context: Context, given: Collection[str]) -> str:
     """A sentence about existing artefacts that will be trained again; empty if there are none.
 
     Args:

@@ -9,6 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from modebridge import trees
 from modebridge.curves import BezierCurve
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, MemberCost
@@ -31,12 +34,11 @@ from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_fo
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.given_modes import keys_of_given
 from modebridge.runs.logits import Labels, Logits
-from modebridge.runs.memory import Memory
 from modebridge.runs.plan import Job, Plan, Stage, plan_of
 from modebridge.training import Checkpoints, Engine, Epoch, TensorBoard
 from modebridge.types import Progress
 
-__all__ = ["Run"]
+__all__ = ["Memory", "Run"]
 
 
 class Run:
@@ -94,12 +96,10 @@ class Run:
 
     def plan(self, artefacts: Sequence[Artefact]) -> Plan:
         """The graph of some artefacts and everything that they need."""
-        fresh = {ModeWeights(k).place: key_of("given", mode.id) for k, mode in self._given.items()}
-        others = [k for k in range(self.recipe.modes) if k not in self._given]
-        old = keys_of_given(self.folder, others, self.folder.meta) if self.folder is not None else {}
-        return plan_of(artefacts, self.context, {**old, **fresh})
+        given = {k: mode.id for k, mode in self._given.items()}
+        return plan_of(artefacts, self.context, keys_of_given(self.folder, self.store, self.recipe.modes, given))
 
-    def make(self, artefacts: Sequence[Artefact]) -> Plan:
+    def make(self, artefacts: Sequence[Artefact]) -> None:
         """Make the missing ones of some artefacts and of everything that they need."""
         processes = self.context.engine.processes
         self._keep_given()
@@ -107,8 +107,7 @@ class Run:
         if self._executor.whole:
             while jobs := plan.surely_missing(self.store):
                 self._do(jobs)
-                self._check_kept(jobs)
-            return plan
+            return
         for wave in plan.waves():
             start = time.perf_counter()
             processes.wait()
@@ -117,17 +116,13 @@ class Run:
             processes.wait()
             if jobs:
                 self._do(jobs)
-                processes.wait()
-                self._check_kept(jobs)
             stage = wave[0].artefact.stage
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
-        return plan
 
-    def tensors(self, plan: Plan, place: str) -> Tensors:
-        """The tensors of an existing artefact."""
-        if self.store.meta(place).get("key") != plan.stages[place].key:
-            raise _unreadable(place)
-        return self._read(place)
+    def tensors(self, artefacts: Sequence[Artefact]) -> dict[str, Tensors]:
+        """The tensors of some artefacts by place; what is missing is made."""
+        self.make(artefacts)
+        return {artefact.place: self._read(artefact.place) for artefact in artefacts}
 
     def _read(self, place: str) -> Tensors:
         key = place, str(self.store.meta(place).get("hash"))
@@ -137,9 +132,7 @@ class Run:
 
     def load(self, member: Member) -> Predictor:
         """A member ready to predict; what it needs is made if it is missing."""
-        artefacts = member.artefacts(self.recipe)
-        plan = self.make(artefacts)
-        return member.load(self.context, {one.place: self.tensors(plan, one.place) for one in artefacts})
+        return member.load(self.context, self.tensors(member.artefacts(self.recipe)))
 
     def mode(self, number: int) -> Mode:
         """A mode by its number, aligned if the recipe says so."""
@@ -148,9 +141,7 @@ class Run:
 
     def curve(self, i: int, j: int) -> BezierCurve:
         """The curve between two modes, the lower number first."""
-        needed = curve_and_ends(i, j, self.recipe)
-        plan = self.make(needed)
-        return load_curve(self.context, {one.place: self.tensors(plan, one.place) for one in needed}, i, j)
+        return load_curve(self.context, self.tensors(curve_and_ends(i, j, self.recipe)), i, j)
 
     def answers(self, members: Sequence[Member]) -> Answers:
         """The logits of members on the validation and test splits: from the folder, or predicted now.
@@ -159,13 +150,12 @@ class Run:
             members: the members; those that they read are added.
         """
         wanted = list(dict.fromkeys([*members, *(needed for member in members for needed in member.needs)]))
-        plan = self.make([Logits(member) for member in wanted])
+        tables = self.tensors([Logits(member) for member in wanted])
         # Last, so that labels exist only if logits do.
-        labels = self.tensors(self.make([Labels()]), Labels().place)
-        tables = {member.name: self.tensors(plan, Logits(member).place) for member in wanted}
+        (labels,) = self.tensors([Labels()]).values()
         return Answers(
-            valid={name: table["valid"] for name, table in tables.items()},
-            test={name: table["test"] for name, table in tables.items()},
+            valid={member.name: tables[Logits(member).place]["valid"] for member in wanted},
+            test={member.name: tables[Logits(member).place]["test"] for member in wanted},
             valid_labels=labels["valid"],
             test_labels=labels["test"],
             costs={member.name: self._cost(member) for member in wanted},
@@ -188,7 +178,6 @@ class Run:
         stages = [stage for job in jobs for stage in job.stages]
         self._check_writable(stages[0].artefact)
         count = EpochCount(self.context.progress, stages, self.recipe)
-        count.start()
         started: dict[str, float] = {}
         before = dict(self.seconds)
 
@@ -209,6 +198,14 @@ class Run:
         report = lambda job: partial(self._report, job, count)  # noqa: E731
         orders = Orders(self.spec, self.context, self._read, self._checkpoints, self._begin, report, done)
         self._executor.execute(jobs, orders)
+        self.context.engine.processes.wait()
+        # Read back, so that this run and the next see the same bits.
+        for stage in stages:
+            if not stage.is_in(self.store):
+                raise ModebridgeError(
+                    f"Expected {stage.artefact.place} to be readable after writing it, but it is not; check the disk "
+                    "(and that all processes see the same folder)."
+                )
         self.trained += [f"{stage.artefact.folder} {stage.artefact.name}" for stage in stages if stage.artefact.trained]
 
     def _keep(self, stage: Stage, made: Made) -> None:
@@ -221,12 +218,6 @@ class Run:
         }
         self.store.keep(artefact.place, stage.key, made.tensors, metadata)
 
-    def _check_kept(self, jobs: Sequence[Job]) -> None:
-        # Read back, so that this run and the next see the same bits.
-        for stage in (stage for job in jobs for stage in job.stages):
-            if not stage.is_in(self.store):
-                raise _unreadable(stage.artefact.place)
-
     def _check_writable(self, artefact: Artefact) -> None:
         if self.folder is not None and self.folder.read_only:
             raise ModebridgeError(
@@ -237,7 +228,7 @@ class Run:
     def _checkpoints(self, job: Job) -> Checkpoints | None:
         if self.folder is None or not job.epochs(self.recipe):
             return None
-        return self.folder.checkpoints(job.saved_as(self.context.engine.way))
+        return Checkpoints(self.folder.path / ".work" / job.saved_as(self.context.engine.way), self.folder.every)
 
     def _begin(self, job: Job, fresh: bool) -> None:
         if fresh and self.folder is not None and self.folder.writes and job.epochs(self.recipe):
@@ -259,11 +250,24 @@ class Run:
                 self._boards[artefact.place](artefact_epoch)
 
 
-def _unreadable(place: str) -> ModebridgeError:
-    return ModebridgeError(
-        f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all processes see "
-        "the same folder)."
-    )
+class Memory:
+    """Keeps the artefacts of a run in memory, for a run without a folder."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[dict[str, Tensor], dict[str, Any]]] = {}
+
+    def meta(self, place: str) -> dict[str, Any]:
+        """The metadata of an artefact; empty if there is none."""
+        return self._kept.get(place, ({}, {}))[1]
+
+    def read(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and metadata of an artefact; empty if there is none."""
+        return self._kept.get(place, ({}, {}))
+
+    def keep(self, place: str, key: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
+        """Keep a copy of the tensors, as a file would."""
+        copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+        self._kept[place] = copies, {"key": key, "hash": trees.fingerprint(copies), **metadata}
 
 
 def _label(epoch: Epoch, name: str, number: int) -> str:

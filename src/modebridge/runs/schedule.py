@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from modebridge.members import Context, members_of
-from modebridge.runs.figure_data import POSITIONS, CurveProfile, figure_data
-from modebridge.runs.logits import Labels, Logits
-from modebridge.runs.plan import Job, Plan, Store, plan_of
+from modebridge.members import Context
+from modebridge.runs.figure_data import POSITIONS, CurveProfile, everything_in
+from modebridge.runs.logits import Logits
+from modebridge.runs.plan import Job, Store, plan_of
 
 __all__ = ["Schedule", "Task", "longest_path", "schedule", "tasks_of", "useful_devices", "work_of_job"]
 
@@ -106,8 +106,8 @@ def useful_devices(tasks: Sequence[Task]) -> int:
     5
     """
     shortest = sum(task.seconds for task in longest_path(tasks))
-    counts: Iterator[int] = iter(range(1, len(tasks) + 1))
-    return next((count for count in counts if schedule(tasks, count).seconds <= 1.01 * shortest), len(tasks) or 1)
+    enough = (n for n in range(1, len(tasks) + 1) if schedule(tasks, n).seconds <= 1.01 * shortest)
+    return next(enough, len(tasks) or 1)
 
 
 def tasks_of(context: Context, store: Store, keys: Mapping[str, str], rates: Mapping[str, float]) -> list[Task]:
@@ -119,9 +119,7 @@ def tasks_of(context: Context, store: Store, keys: Mapping[str, str], rates: Map
         keys: keys of modes that were not made here, by place.
         rates: multiply-adds per second of one device by kind; "" for all other kinds.
     """
-    wanted = [*map(Logits, members_of(context.recipe)), Labels(), *figure_data(context.recipe)]
-    plan: Plan = plan_of(wanted, context, keys)
-    jobs = plan.missing(store)
+    jobs = plan_of(everything_in(context.recipe), context, keys).missing(store)
     makes = {artefact.place: job.title for job in jobs for artefact in job.artefacts}
     return [
         Task(

@@ -1,16 +1,24 @@
-"""Seals: one hash over everything in a record, so that no part of it can change unnoticed."""
+"""Seals: one hash over everything in a record or an artefact, so that no part of it can change unnoticed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
+from torch import Tensor
+
+from modebridge import trees
 from modebridge.errors import ModebridgeError
 
-__all__ = ["FORMAT", "Damage", "digest", "plain", "read_bytes", "seal_of", "sealed", "unsealed"]
+__all__ = ["FILES", "FORMAT", "Damage", "digest", "read_artefact", "read_bytes", "seal_of", "sealed", "unsealed"]
+
+FILES = ("meta.json", "weights.safetensors")
+"""The files of an artefact: metadata, sealed with the hash of the tensors, and the tensors."""
 
 FORMAT = 2
 """The format of records written here; those of version 0.1 have neither format nor seal."""
@@ -57,20 +65,37 @@ def unsealed(file: Path, *, old: bool = True) -> dict[str, Any]:
     return record
 
 
+def read_artefact(path: Path, *, known: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and metadata of an artefact folder; raises Damage if something is wrong.
+
+    Args:
+        path: its folder.
+        known: whether its tensors were already verified by hash, and have not changed since.
+    """
+    metadata_file, weights = (path / name for name in FILES)
+    meta = unsealed(metadata_file)
+    if not os.path.lexists(weights):
+        raise Damage(f"{weights.name} is missing")
+    try:
+        tensors = safetensors.torch.load_file(weights)
+        intact = known or meta.get("hash") == trees.fingerprint(tensors)
+    except Exception as error:  # a broken file can raise anything
+        raise Damage(f"{weights.name} cannot be read") from error
+    if not intact:
+        raise Damage(f"{weights.name} does not match its hash")
+    return tensors, meta
+
+
 def seal_of(record: Mapping[str, Any]) -> str:
     """A hash over everything in a record except its seal, in any order."""
     rest = {key: value for key, value in record.items() if key != "seal"}
-    return digest(json.dumps(plain(rest), sort_keys=True, separators=(",", ":")))
+    as_read = json.loads(json.dumps(rest))  # tuples as lists, keys as text
+    return digest(json.dumps(as_read, sort_keys=True, separators=(",", ":")))
 
 
 def digest(data: bytes | str) -> str:
     """The hash of a file's content."""
     return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
-
-
-def plain(value: Any) -> Any:
-    """A value after a round trip through JSON: tuples as lists, keys as text."""
-    return json.loads(json.dumps(value))
 
 
 def read_bytes(file: Path) -> bytes:

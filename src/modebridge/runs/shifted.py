@@ -102,8 +102,7 @@ def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) 
     whole = run.answers(members)
     wanted = list(dict.fromkeys([*members, *(needed for member in members for needed in member.needs)]))
     corruptions = [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES]
-    plan = run.make([ShiftedLogits(member) for member in wanted])
-    shifted = {member.name: run.tensors(plan, ShiftedLogits(member).place) for member in wanted}
+    tables = run.tensors([ShiftedLogits(member) for member in wanted])
     numbers = run.context.shifted.numbers
     clean = replace(
         whole,
@@ -111,15 +110,16 @@ def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) 
         test_labels=whole.test_labels[numbers],
     )
     corrupted = {
-        table: replace(clean, test={name: tables[table] for name, tables in shifted.items()}) for table in corruptions
+        name: replace(clean, test={m.name: tables[ShiftedLogits(m).place][name] for m in wanted})
+        for name in corruptions
     }
-    plan = run.make([OtherLogits(member, other) for other in others for member in wanted])
+    tables = run.tensors([OtherLogits(member, other) for other in others for member in wanted])
     others_by_name: dict[str, Answers] = {}
     for other in others:
-        tables = {m.name: run.tensors(plan, OtherLogits(m, other).place)["logits"] for m in wanted}
-        count = next(iter(tables.values())).shape[-2]
+        test = {m.name: tables[OtherLogits(m, other).place]["logits"] for m in wanted}
+        count = next(iter(test.values())).shape[-2]
         # No label is correct: -1 is an invalid class, so that scoring against labels raises an error.
-        others_by_name[other] = replace(whole, test=tables, test_labels=torch.full((count,), -1))
+        others_by_name[other] = replace(whole, test=test, test_labels=torch.full((count,), -1))
     return ShiftedAnswers(clean, corrupted, whole, others_by_name)
 
 

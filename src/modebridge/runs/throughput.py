@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from modebridge.errors import ModebridgeError
 from modebridge.members import Making, members_of
@@ -70,7 +71,7 @@ class _Timed(Executor):
         for job in jobs:
             epochs: list[Epoch] = []
             making = Making(orders.context, orders.parents(job), None, epochs.append)
-            (made,) = side_by_side([lambda job=job, making=making: make_job(job, making)])  # type: ignore[misc]
+            (made,) = side_by_side([partial(make_job, job, making)])
             orders.done(job, made, 0.0)
             if epochs:
                 per_epoch = work_of_job(job, orders.context) / job.epochs(orders.spec.recipe)
