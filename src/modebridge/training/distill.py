@@ -14,12 +14,11 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, fresh_mode
 from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixing, held_out, least_images, stale_statistics, trainable
+from modebridge.training.checks import check_batches, check_mixing, least_images, stale_statistics, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
-from modebridge.training.loop import Task
-from modebridge.training.outcome import train_and_look
+from modebridge.training.outcome import How, train_and_look
 from modebridge.training.teach import check_kinds, check_teachers
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
@@ -72,19 +71,8 @@ def distill(
     if not teachers:
         raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
     plan = plan_student(student or net, teachers, start=start, loss=loss, seed=config.seed)
-    return fit_students(
-        net,
-        {"student": plan},
-        train_data,
-        mixup=mixup,
-        cutmix=cutmix,
-        config=config,
-        valid=valid,
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )["student"]
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    return fit_students(net, {"student": plan}, train_data, mixup=mixup, cutmix=cutmix, **how)["student"]
 
 
 def plan_student(
@@ -151,17 +139,9 @@ def fit_students(
         shares=engine.shares,
     )
     first = next(iter(plans.values()))
-    task = Task(objective, data, held_out(first.net, first.start, valid, config, engine), config.seed)
-    (states,) = train_and_look(
-        [task],
-        config,
-        data.classes,
-        title=counted(len(plans), "student"),
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    title = counted(len(plans), "student")
+    (states,) = train_and_look([objective], [data], [config.seed], title, first.net, first.start, **how)
     students = objective.result(states)
     if stale:
         # The statistics collected in training belong to those weights, not to their mean. Mixed-up images are used, as

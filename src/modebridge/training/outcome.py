@@ -6,21 +6,25 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any, TypedDict
 
 import torch
+from torch import nn
 
 from modebridge import seeds, trees
-from modebridge.batches import go_to_epoch
+from modebridge.batches import Checked, go_to_epoch
+from modebridge.modes import Mode
 from modebridge.progress import progress_bar
 from modebridge.training.checkpoints import Checkpoints
+from modebridge.training.checks import held_out
 from modebridge.training.engine import Engine
 from modebridge.training.epoch_bar import EpochBar
 from modebridge.training.epochs import Epoch, Report
 from modebridge.training.loop import Task, train
 from modebridge.training.train_config import TrainConfig
-from modebridge.types import Batch, State, States
+from modebridge.types import Batch, Batches, Objective, State, States
 
-__all__ = ["train_and_look"]
+__all__ = ["How", "train_and_look"]
 
 RISEN, OVERSHOOT = 2.0, 50
 """Training has diverged if the loss exceeds RISEN times the loss before training, or times that of a uniform guess.
@@ -32,16 +36,31 @@ GROWN = 1000.0
 """Growth of the weights' norm that no successful training reaches."""
 
 
+class How(TypedDict):
+    """The arguments that all functions for fitting share; see `fit_mode`."""
+
+    config: TrainConfig
+    valid: Batches | None
+    engine: Engine | None
+    checkpoints: Checkpoints | None
+    report: Report | None
+    progress: bool | None
+
+
 def train_and_look(
-    tasks: Sequence[Task],
-    config: TrainConfig,
-    classes: int,
-    *,
+    objectives: Sequence[Objective[Any]],
+    data: Sequence[Checked],
+    task_seeds: Sequence[int],
     title: str,
-    engine: Engine,
-    checkpoints: Checkpoints | None = None,
-    report: Report | None = None,
-    progress: bool | None = None,
+    net: nn.Module,
+    mode: Mode,
+    *,
+    config: TrainConfig,
+    valid: Batches | None,
+    engine: Engine | None,
+    checkpoints: Checkpoints | None,
+    report: Report | None,
+    progress: bool | None,
 ) -> list[States]:
     """`train`, with a progress bar, and one warning if a member ended worse than it started or its weights exploded.
 
@@ -50,15 +69,25 @@ def train_and_look(
     the loop itself.
 
     Args:
-        tasks: see `train`, as for all arguments but K and those of the bar.
-        config: see `train`.
-        classes: K.
+        objectives: one per task.
+        data: the training data of each task.
+        task_seeds: the seed of each task.
         title: text in front of the bar.
+        net: a network to check the validation data with.
+        mode: its weights.
+        config: see `train`, as for all other arguments but those of `How`.
+        valid: held-out data for `config.keep == "best"`.
         engine: see `train`.
         checkpoints: see `train`.
         report: see `train`.
         progress: whether to show the bar; None shows it in terminals and notebooks unless there is a `report`.
     """
+    engine = engine or Engine()
+    kept_out = held_out(net, mode, valid, config, engine)
+    tasks = [
+        Task(objective, batches, kept_out, seed)
+        for objective, batches, seed in zip(objectives, data, task_seeds, strict=True)
+    ]
     last: dict[str, float] = {}
     images = 0
 
@@ -77,7 +106,8 @@ def train_and_look(
         trained = train(tasks, config, engine=engine, checkpoints=checkpoints, report=watch, tick=tick)
     # The first problem is enough: all members have the same settings.
     seen = images / len(tasks)
-    for problem in chain(_loss_problems(tasks, trained, last, classes, engine, seen), _weight_problems(tasks, trained)):
+    losses = _loss_problems(tasks, trained, last, data[0].classes, engine, seen)
+    for problem in chain(losses, _weight_problems(tasks, trained)):
         warnings.warn(f"{problem}: training diverged; lower the learning rate (lr={config.lr:g}).", stacklevel=3)
         break
     return trained

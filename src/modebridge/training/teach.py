@@ -18,12 +18,11 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixing, classes_of, held_out, least_images, trainable
+from modebridge.training.checks import check_batches, check_mixing, classes_of, least_images, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
-from modebridge.training.loop import Task
-from modebridge.training.outcome import train_and_look
+from modebridge.training.outcome import How, train_and_look
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
@@ -114,17 +113,9 @@ def fit_taught_curves(
         synced=engine.synced,
         refresh=engine.processes.refresh,
     )
-    task = Task(objective, data, held_out(net, first, valid, config, engine), config.seed)
-    (states,) = train_and_look(
-        [task],
-        config,
-        data.classes,
-        title=counted(len(pairs), "curve"),
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    title = counted(len(pairs), "curve")
+    (states,) = train_and_look([objective], [data], [config.seed], title, net, first, **how)
     return {
         # Keep the modes that were passed in, not copies that went to the device and back.
         name: replace(trained.to("cpu"), start=curves[name].start, end=curves[name].end)
