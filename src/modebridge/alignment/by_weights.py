@@ -91,10 +91,7 @@ def _table(
             theirs = _units(groups.permuted(place.weight, b[place.weight], others), place)
             product = mine @ theirs.T
             total = product if total is None else total + product
-        if total is None or group.outer is None:
-            return total
-        outer = groups.groups[group.outer].size
-        return total.reshape(outer, group.size, outer, group.size)
+        return None if total is None else groups.shaped(group, total)
 
     return products
 

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from modebridge.alignment.groups import Dim, Groups, blocks, leaves
+from modebridge.alignment.passes import Point
 
 __all__ = ["points_of", "units_of"]
 
 
-def points_of(groups: Groups, number: int, *, into: bool) -> list[int]:
+def points_of(groups: Groups, number: int, *, into: bool) -> list[Point]:
     """The points where a group is observed at the inputs of weights, or at their outputs."""
     return [
-        k
-        for k, (_, side, dims) in enumerate(groups.points)
-        if (side is not None) == into and _is_seen(groups, number, dims)
+        point
+        for point, dims in groups.points.items()
+        if (point[1] is not None) == into and _is_seen(groups, number, dims)
     ]
 
 
