@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from torch import nn
 
-from modebridge.batches import Checked
 from modebridge.distillation import DistillationLoss, MixedBatches, StudentObjective, StudentPlan, Teacher
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, fresh_mode
 from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixing, least_images, stale_statistics, trainable
+from modebridge.training.checks import check_mixing, check_train, stale_statistics, trainable
 from modebridge.training.engine import Engine
-from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
-from modebridge.training.outcome import How, train_and_look
+from modebridge.training.outcome import How, counted, refreshed, train_and_look
 from modebridge.training.teach import check_kinds, check_teachers
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
@@ -123,7 +120,9 @@ def fit_students(
         raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
     engine = engine or Engine()
     stale = stale_statistics([plan.net for plan in plans.values()], config)
-    data = _checked(plans, train_data, engine)
+    # Checked with every architecture among the students.
+    for plan in {repr(plan.net): plan for plan in plans.values()}.values():
+        data = check_train(plan.net, plan.start, train_data, engine)
     check_mixing(mixup, cutmix, data)
     for plan in plans.values():
         check_teachers(net, plan.teachers, data, "student")
@@ -147,17 +146,5 @@ def fit_students(
         # The statistics collected in training belong to those weights, not to their mean. Mixed-up images are used, as
         # in all training of students: on digits, statistics of plain images cost .02 to .03 of NLL.
         batches = MixedBatches(objective, engine.feed(data), config.seed)
-        for name, plan in plans.items():
-            params, buffers = students[name].params, students[name].buffers
-            placed = skeleton(plan.net).to(engine.device)
-            students[name] = Mode(params, engine.processes.refresh(placed, params, buffers, batches))
+        students = {name: refreshed(plan.net, students[name], batches, engine) for name, plan in plans.items()}
     return {name: mode.to("cpu") for name, mode in students.items()}
-
-
-def _checked(plans: Mapping[str, StudentPlan], train_data: Batches, engine: Engine) -> Checked:
-    """The data, checked with every architecture among the students."""
-    kinds = {repr(plan.net): plan for plan in plans.values()}.values()
-    for plan in kinds:
-        least = partial(least_images, plan.net, engine=engine)
-        data = check_batches(plan.net, plan.start, train_data, "train", least=least)
-    return data

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from torch import nn
 
-from modebridge.batches import Checked
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.distillation import Teacher
 from modebridge.errors import ModebridgeError
@@ -16,11 +14,10 @@ from modebridge.modes import Mode, ModeObjective
 from modebridge.nets import skeleton
 from modebridge.rivals import Rival
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_pairing, least_images, stale_statistics, trainable
+from modebridge.training.checks import check_pairing, check_train, stale_statistics, trainable
 from modebridge.training.engine import Engine
-from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
-from modebridge.training.outcome import How, train_and_look
+from modebridge.training.outcome import How, counted, refreshed, train_and_look
 from modebridge.training.teach import fit_taught_curves
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
@@ -77,7 +74,7 @@ def fit_modes(
     seeds = _seeds(seeds, config, len(nets))
     engine = engine or Engine()
     starts = [Mode.from_module(net) for net in nets]
-    trains = _checked(nets, starts, train_data, engine)
+    trains = [check_train(net, start, data, engine) for net, start, data in zip(nets, starts, train_data, strict=True)]
     objectives: list[ModeObjective] = []
     for k, (net, start) in enumerate(zip(nets, starts, strict=True)):
         twin = next((j for j in range(k) if engine.shares(nets[j], net)), None)
@@ -92,10 +89,9 @@ def fit_modes(
     modes = [objective.result(states) for objective, states in zip(objectives, trained, strict=True)]
     if stale:
         # The statistics collected in training belong to those weights, not to their mean.
-        for k, (net, mode, data) in enumerate(zip(nets, modes, trains, strict=True)):
-            placed = skeleton(net).to(engine.device)
-            buffers = engine.processes.refresh(placed, mode.params, mode.buffers, engine.feed(data))
-            modes[k] = Mode(mode.params, buffers)
+        modes = [
+            refreshed(net, mode, engine.feed(data), engine) for net, mode, data in zip(nets, modes, trains, strict=True)
+        ]
     return [mode.to("cpu") for mode in modes]
 
 
@@ -183,7 +179,7 @@ def fit_curves(
         start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=seed)
         for (start, end), seed in zip(pairs, seeds, strict=True)
     ]
-    trains = _checked([net] * len(pairs), [start for start, _ in pairs], train_data, engine)
+    trains = [check_train(net, start, data, engine) for (start, _), data in zip(pairs, train_data, strict=True)]
     first = CurveObjective(
         skeleton(net).to(engine.device),
         curves[0].to(engine.device),
@@ -209,16 +205,6 @@ def fit_curves(
 
 def _objective(net: nn.Module) -> type[ModeObjective]:
     return net.objective if isinstance(net, Rival) else ModeObjective
-
-
-def _checked(
-    nets: Sequence[nn.Module], modes: Sequence[Mode], train_data: Sequence[Batches], engine: Engine
-) -> list[Checked]:
-    """The training data of each mode or curve, checked before any training starts."""
-    return [
-        check_batches(net, mode, data, "train", least=partial(least_images, net, engine=engine))
-        for net, mode, data in zip(nets, modes, train_data, strict=True)
-    ]
 
 
 def _seeds(given: Sequence[int] | None, config: TrainConfig, count: int) -> list[int]:

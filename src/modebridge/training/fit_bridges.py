@@ -25,12 +25,11 @@ from modebridge.modes import Mode, has_statistics
 from modebridge.nets import check_tap, skeleton
 from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, listed, other_targets, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixing, least_for_bridges, least_images, trainable
+from modebridge.training.checks import check_batches, check_mixing, check_train, least_for_bridges, trainable
 from modebridge.training.engine import Engine
-from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
 from modebridge.training.fitted import look_at_fit
-from modebridge.training.outcome import How, train_and_look
+from modebridge.training.outcome import How, counted, train_and_look
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
@@ -147,15 +146,15 @@ def fit_bridge(
     check_choices(net, curve, kind, source, r)
     for tap_name in listed_taps(tap):
         check_tap(net, tap_name)
-    least = partial(least_images, net, engine=engine or Engine(), norms_only=True)
+    engine = engine or Engine()
     start = curve.start if isinstance(curve, Curve) else listed(curve)[0]
-    checked = check_batches(net, start, train_data, "train", least=least)
+    checked = check_train(net, start, train_data, engine, norms_only=True)
     images = checked.first()
     if isinstance(curve, Curve):
         curve = curve.with_statistics(net, r, checked)
     elif target == "curve" and body is None:
         others = other_targets(listed(curve), kind)
-        fit = look_at_fit(net, listed(curve)[: READS[kind]], checked, checked.classes, engine or Engine())
+        fit = look_at_fit(net, listed(curve)[: READS[kind]], checked, checked.classes, engine)
         if fit.needs_labels:
             warnings.warn(
                 f"The bridge gets a head on labels too, because a network that it reads is right on only "

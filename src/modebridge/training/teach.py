@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import nn
@@ -18,11 +17,10 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixing, classes_of, least_images, trainable
+from modebridge.training.checks import check_mixing, check_train, classes_of, trainable
 from modebridge.training.engine import Engine
-from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
-from modebridge.training.outcome import How, train_and_look
+from modebridge.training.outcome import How, counted, train_and_look
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
@@ -96,7 +94,7 @@ def fit_taught_curves(
         for name, ends in pairs.items()
     }
     first = next(iter(pairs.values()))[0]
-    data = check_batches(net, first, train_data, "train", least=partial(least_images, net, engine=engine))
+    data = check_train(net, first, train_data, engine)
     check_mixing(mixup, 0.0, data)
     check_teachers(net, teachers, data, "curve")
     objective = TaughtCurves(
