@@ -76,10 +76,7 @@ class Correlations:
 
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
-        self._points = {
-            number: (points_of(groups, number, into=True), points_of(groups, number, into=False))
-            for number in groups.groups
-        }
+        self._points = {number: points_of(groups, number) for number in groups.groups}
         self._sums = {(n, point): _Sums() for n, sides in self._points.items() for side in sides for point in side}
         self._groups_at: dict[Point, list[int]] = {}
         for number, point in self._sums:

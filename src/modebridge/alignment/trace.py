@@ -133,8 +133,7 @@ class _Tracer(Tracker):  # type: ignore[no-untyped-call]
     def pin_missing(self) -> None:
         """Pin the axes of unused weights, and all axes that the surrounding code could apply them to."""
         for name in self.missing():
-            path = name.rpartition(".")[0]
-            owner = path
+            owner = name.rpartition(".")[0]
             while owner and owner not in self._visible:
                 owner = owner.rpartition(".")[0]
             reach = [*self._labels[self.named[name]], *self._visible.get(owner, {}).values()]
