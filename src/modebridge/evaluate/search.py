@@ -60,15 +60,12 @@ class Members:
 
         A bridge may not read a network that is not a member: its cost would be paid and its prediction discarded.
         """
-        taken = set(combination)
-        start = combination[-1] + 1 if combination else 0
-        stop = len(self.names) if combination else self.networks
-        return (k for k in range(start, stop) if self.reads[k] <= taken and self._may_join(combination, k))
+        return self.joining(combination, combination[-1] + 1 if combination else 0)
 
-    def joining(self, combination: Combination) -> Iterator[int]:
-        """All indices that may join."""
+    def joining(self, combination: Combination, start: int = 0) -> Iterator[int]:
+        """All indices from `start` on that may join."""
         taken = set(combination)
-        places = (k for k in range(len(self.names)) if k not in taken and self.reads[k] <= taken)
+        places = (k for k in range(start, len(self.names)) if k not in taken and self.reads[k] <= taken)
         return (k for k in places if self._may_join(combination, k))
 
     def _may_join(self, combination: Combination, k: int) -> bool:
