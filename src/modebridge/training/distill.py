@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from modebridge.distillation import DistillationLoss, MixedBatches, StudentObjective, StudentPlan, Teacher
-from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, fresh_mode
 from modebridge.nets import skeleton
@@ -16,7 +15,7 @@ from modebridge.training.checks import check_mixing, check_train, stale_statisti
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
 from modebridge.training.outcome import How, counted, refreshed, train_and_look
-from modebridge.training.teach import check_kinds, check_teachers
+from modebridge.training.teach import check_teachers, listed_teachers
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
@@ -64,7 +63,7 @@ def distill(
     Returns:
         The student, a mode like any other: it can be exported, aligned, bridged.
     """
-    teachers = (modes,) if isinstance(modes, Mode | BridgedEnsemble) else tuple(modes)
+    teachers = listed_teachers(modes)
     if not teachers:
         raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
     plan = plan_student(student or net, teachers, start=start, loss=loss, seed=config.seed)
@@ -90,11 +89,11 @@ def plan_student(
         seed: seed of new weights.
     """
     trainable(net)
-    check_kinds(teachers)
+    teachers = listed_teachers(teachers)
     if start is None:
         start = fresh_mode(net, seed)
     check_modes(net, [start], 1, "a student")
-    return StudentPlan(net, start, tuple(teachers), loss or DistillationLoss())
+    return StudentPlan(net, start, teachers, loss or DistillationLoss())
 
 
 def fit_students(

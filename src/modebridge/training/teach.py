@@ -24,7 +24,7 @@ from modebridge.training.outcome import How, counted, train_and_look
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
-__all__ = ["check_kinds", "check_teachers", "fit_taught_curves"]
+__all__ = ["check_teachers", "fit_taught_curves", "listed_teachers"]
 
 
 def fit_taught_curves(
@@ -77,14 +77,13 @@ def fit_taught_curves(
             f"Expected pairs to be a dict from names to the two ends of a curve, but got {type(pairs).__name__}; name "
             'them, as {"a": (start, end)}.'
         )
-    teachers = (teachers,) if isinstance(teachers, Mode | BridgedEnsemble) else tuple(teachers)
+    teachers = listed_teachers(teachers)
     if not pairs:
         raise ModebridgeError("Expected at least one pair of modes, but got none; pass the two ends of a curve.")
     if not teachers:
         raise ModebridgeError(
             "Expected teachers for curves to learn from, but got none; pass at least one mode, or None for labels."
         )
-    check_kinds(teachers)
     engine = engine or Engine()
     learns = trainable(net)
     curves = {
@@ -121,14 +120,16 @@ def fit_taught_curves(
     }
 
 
-def check_kinds(teachers: Sequence[Teacher]) -> None:
-    """Raise an error if a teacher is neither a mode nor an ensemble."""
+def listed_teachers(given: Sequence[Teacher] | Teacher) -> tuple[Teacher, ...]:
+    """Teachers as a tuple, even if only one is given; raises an error if one is neither a mode nor an ensemble."""
+    teachers = (given,) if isinstance(given, Mode | BridgedEnsemble) else tuple(given)
     for teacher in teachers:
         if not isinstance(teacher, Mode | BridgedEnsemble):
             raise ModebridgeError(
                 f"Expected teachers to be modes or bridged ensembles, but got {type(teacher).__name__}; create a mode "
                 "with Mode.from_module."
             )
+    return teachers
 
 
 @torch.no_grad()
