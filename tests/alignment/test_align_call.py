@@ -129,11 +129,11 @@ def test_activations_are_held_in_chunks_that_fit(monkeypatch):
     net, a, b = modes()
     whole = align_modes(net, a, b, data(64, 64))
     sizes: list[int] = []
-    add = by_activations._Recorder.add
+    add = by_activations.Correlations.add
     monkeypatch.setattr(
-        by_activations._Recorder, "add", lambda self, x, y, part: (sizes.append(len(part)), add(self, x, y, part))
+        by_activations.Correlations, "add", lambda self, x, y, part: (sizes.append(len(part)), add(self, x, y, part))
     )
-    held = by_activations._Recorder(find_groups(net, data(4)[0][0])).size(net, data(2)[0][0]) // 2
+    held = by_activations.Correlations(find_groups(net, data(4)[0][0])).size(net, data(2)[0][0]) // 2
     monkeypatch.setattr(by_activations, "MEMORY", 10 * held)
     chunked = align_modes(net, a, b, data(64, 64))
     assert max(sizes) == 10

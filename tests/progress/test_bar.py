@@ -10,8 +10,8 @@ import pytest
 
 import modebridge as mb
 from modebridge.progress import Bar, bar, progress_bar
-from modebridge.training.epoch_bar import EpochBar
 from modebridge.training.epochs import Epoch
+from modebridge.training.outcome import EpochBar
 from tests.progress.terminals import DATA, perceptron, terminal
 from tests.scenarios import quick
 

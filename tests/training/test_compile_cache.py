@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from modebridge.caches import VARIABLE as OURS
-from modebridge.training.compile_cache import VARIABLE, keep_compiled
+from modebridge.training.engine import VARIABLE, keep_compiled
 
 PROGRAM = """
 import torch

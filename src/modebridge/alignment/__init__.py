@@ -3,7 +3,7 @@
 from modebridge.alignment.align import By, Fed, Match, Matched, align_modes, device_for, find_groups
 from modebridge.alignment.groups import Group, Groups
 from modebridge.alignment.proof import prove
-from modebridge.alignment.sample import Sample, sample
+from modebridge.alignment.sample import sample
 from modebridge.alignment.spec import Spec
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "Groups",
     "Match",
     "Matched",
-    "Sample",
     "Spec",
     "align_modes",
     "device_for",

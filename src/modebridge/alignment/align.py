@@ -119,7 +119,7 @@ def align_modes(
         )
     device = device_for(a, engine)
     bare, mine, theirs = skeleton(net).to(device), a.to(device), b.to(device)
-    few = [each(lambda tensor: tensor.to(device), inputs) for inputs in looked or sample(data).looked]
+    few = [each(lambda tensor: tensor.to(device), inputs) for inputs in looked or sample(data)[0]]
     groups = find_groups(mine.load(bare), few) if spec is None else from_spec(spec, a.state)
     if by == "weights":
         permutations = match_by_weights(groups, mine.params, theirs.params)

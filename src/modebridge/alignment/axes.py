@@ -21,16 +21,17 @@ class Axis:
     Attributes:
         form: "whole"; "product" if the parts are factors, the first changing slowest; "sum" if they are concatenated.
         family: for the first factor of a product, the axis that was cut and the other factors.
+        parent: a node that this one was made equal to, nearer to the representative of all.
     """
 
-    __slots__ = ("_parent", "across", "family", "form", "members", "merged", "parts", "pinned", "size")
+    __slots__ = ("across", "family", "form", "members", "merged", "parent", "parts", "pinned", "size")
 
     def __init__(self, size: int, *, pinned: bool = False) -> None:
         self.size = size
         self.pinned = pinned
         self.form: str = "whole"
         self.parts: list[Axis] = []
-        self._parent: Axis | None = None
+        self.parent: Axis | None = None
         self.family: tuple[Axis, list[Axis]] | None = None
         # Axes that some operation combined with this one at each of its positions; see `along`.
         self.across: list[Axis] = []
@@ -42,13 +43,9 @@ class Axis:
     def root(self) -> Axis:
         """The representative of all nodes that were made equal to this one."""
         node = self
-        while node._parent is not None:
-            node = node._parent
+        while node.parent is not None:
+            node = node.parent
         return node
-
-    def join(self, other: Axis) -> None:
-        """Make `other` the representative of this node."""
-        self._parent = other
 
 
 def pin(axis: Axis) -> None:
@@ -77,7 +74,7 @@ def unify(first: Axis, second: Axis) -> Axis:
         pin(b)
     a, b = a.root, b.root
     if a is not b:
-        a.join(b)
+        a.parent = b
         b.across.extend(a.across)
         if a.pinned:
             pin(b)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.alignment.groups import Group, Groups
-from modebridge.alignment.passes import Contraction, contractions
+from modebridge.alignment.passes import Contraction, Point, contractions
 from modebridge.alignment.units import points_of, units_of
 from modebridge.batches import each
 from modebridge.errors import ModebridgeError
@@ -51,16 +51,16 @@ def activation_similarity(
         images: maximum number of images.
         progress: progress callback, called after every batch.
     """
-    recorder = _Recorder(groups)
+    correlations = Correlations(groups)
     seen, chunk, started = 0, 0, time.perf_counter()
     for inputs, labels in data:
         count = min(len(labels), images - seen)
         if count > 0 and not chunk:
-            chunk = max(2, min(CHUNK, MEMORY // max(recorder.size(a, _rows_of(inputs, [0, 0])) // 2, 1)))
+            chunk = max(2, min(CHUNK, MEMORY // max(correlations.size(a, _rows_of(inputs, [0, 0])) // 2, 1)))
         for start in range(0, count, chunk or 1):
             end = min(start + chunk, count)
             # Repeat a single image: torch uses other code paths for a batch of one.
-            recorder.add(a, b, _rows_of(inputs, list(range(start, end)) if end > start + 1 else [start, start]))
+            correlations.add(a, b, _rows_of(inputs, list(range(start, end)) if end > start + 1 else [start, start]))
         seen += max(count, 0)
         if progress is not None:
             progress("activations", seen, max(images, seen), seen / max(time.perf_counter() - started, 1e-9))
@@ -68,49 +68,103 @@ def activation_similarity(
             break
     if seen == 0:
         raise ModebridgeError("Expected data to match activations on, but got no image; pass the training data.")
-    return Correlations(groups, recorder)
+    return correlations
 
 
 class Correlations:
-    """Correlations of every unit of one network with every unit of another; a `Similarity`."""
+    """Correlations of every unit of one network with every unit of another, from forward passes; a `Similarity`."""
 
-    def __init__(self, groups: Groups, recorder: _Recorder) -> None:
+    def __init__(self, groups: Groups) -> None:
         self._groups = groups
-        self._recorder = recorder
+        self._points = {number: points_of(groups, number) for number in groups.groups}
+        self._sums = {(n, point): _Sums() for n, sides in self._points.items() for side in sides for point in side}
+        self._groups_at: dict[Point, list[int]] = {}
+        for number, point in self._sums:
+            self._groups_at.setdefault(point, []).append(number)
 
     def __call__(self, group: Group) -> Tensor | None:
         """The similarity by which units are matched."""
-        into, out_of = self._recorder.sums(group.number)
+        into, out_of = self._sums_of(group.number)
         if not into and not out_of:
             return None
         total = _mean(into or out_of)
         if into and out_of:
             # Units that are constant or identical after the activation function are distinguished before it.
             total = total + TIE * _mean(out_of)
-        return self._shaped(group, total)
+        return self._groups.shaped(group, total)
 
     def plain(self, group: Group) -> Tensor | None:
         """The quality of a match: the mean correlation over the points where at least one of two units varies."""
-        into, out_of = self._recorder.sums(group.number)
+        into, out_of = self._sums_of(group.number)
         if not into and not out_of:
             return None
         parts = []
         for sums in into or out_of:
             table, (mine, theirs) = sums.correlation(), sums.constant()
             parts.append(table.masked_fill(mine[:, None] & theirs[None, :], math.nan))
-        return self._shaped(group, torch.stack(parts).nanmean(dim=0))
+        return self._groups.shaped(group, torch.stack(parts).nanmean(dim=0))
 
     @property
     def stopped(self) -> list[tuple[str, str]]:
         """Why groups that were observed but could not be compared stay in place, and where each starts."""
-        reasons = {group.name: self._recorder.lost(number) for number, group in self._groups.groups.items()}
+        reasons = {group.name: self._lost(number) for number, group in self._groups.groups.items()}
         return [(reason, name.rpartition(".")[0] or name) for name, reason in reasons.items() if reason is not None]
 
-    def _shaped(self, group: Group, table: Tensor) -> Tensor:
-        if group.outer is None:
-            return table
-        outer = self._groups.groups[group.outer].size
-        return table.reshape(outer, group.size, outer, group.size)
+    def size(self, net: nn.Module, inputs: Inputs) -> int:
+        """Bytes of the activations of a pass."""
+        held = self._activations(net, inputs)
+        return sum(units.numel() * units.element_size() for units in held.values() if units is not None)
+
+    def add(self, a: nn.Module, b: nn.Module, inputs: Inputs) -> None:
+        """Add the activations of both networks on the same images."""
+        held = self._activations(a, inputs)
+
+        def compare(key: tuple[int, Point], theirs: Tensor | None) -> None:
+            mine = held.pop(key, None)
+            if mine is None or theirs is None or mine.shape != theirs.shape:
+                # Not the same images as in the other network: units cannot be compared here.
+                self._sums.pop(key, None)
+            elif key in self._sums:
+                self._sums[key].add(mine, theirs)
+
+        contractions(b, inputs, partial(self._see, compare))
+        for key in held:
+            self._sums.pop(key, None)
+
+    def _sums_of(self, number: int) -> tuple[list[_Sums], list[_Sums]]:
+        """The sums of a group at the inputs of weights and at their outputs."""
+        into, out_of = (
+            [sums for point in side if (sums := self._sums.get((number, point))) is not None and not sums.empty]
+            for side in self._points[number]
+        )
+        return into, out_of
+
+    def _lost(self, number: int) -> str | None:
+        """Why a group cannot be compared anywhere; None if it can."""
+        points = [point for side in self._points[number] for point in side]
+        if not points or any(self._sums_of(number)):
+            return None
+        if all((number, point) in self._sums for point in points):
+            return "weights that no image reached"
+        return "images that the two networks route differently"
+
+    def _activations(self, net: nn.Module, inputs: Inputs) -> dict[tuple[int, Point], Tensor | None]:
+        held: dict[tuple[int, Point], Tensor | None] = {}
+        contractions(net, inputs, partial(self._see, held.__setitem__))
+        return held
+
+    def _see(
+        self,
+        take: Callable[[tuple[int, Point], Tensor | None], None],
+        contraction: Contraction,
+        side: int,
+        operand: Tensor,
+        result: Tensor,
+    ) -> None:
+        for point, tensor in (((contraction, side), operand), ((contraction, None), result)):
+            for number in self._groups_at.get(point, ()):
+                if (number, point) in self._sums:
+                    take((number, point), units_of(self._groups, number, tensor, self._groups.points[point]))
 
 
 def _mean(sums: Sequence[_Sums]) -> Tensor:
@@ -171,79 +225,3 @@ class _Sums:
             (squares / n - (total / n).square()).clamp_min(0).sqrt() for total, squares in ((a, aa), (b, bb))
         )
         return mine, theirs
-
-
-class _Recorder:
-    """Records the activations of every group in the forward passes of two networks."""
-
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-        self._points = {
-            number: (points_of(groups, number, into=True), points_of(groups, number, into=False))
-            for number in groups.groups
-        }
-        self._sums = {(n, point): _Sums() for n, sides in self._points.items() for side in sides for point in side}
-        self._wanted: dict[tuple[Contraction, int | None], list[tuple[int, int]]] = {}
-        for number, point in self._sums:
-            contraction, side, _ = groups.points[point]
-            self._wanted.setdefault((contraction, side), []).append((number, point))
-
-    def sums(self, number: int) -> tuple[list[_Sums], list[_Sums]]:
-        """The sums of a group at the inputs of weights and at their outputs."""
-        into, out_of = (
-            [
-                sums
-                for sums in (self._sums.get((number, point)) for point in side)
-                if sums is not None and not sums.empty
-            ]
-            for side in self._points[number]
-        )
-        return into, out_of
-
-    def lost(self, number: int) -> str | None:
-        """Why a group cannot be compared anywhere; None if it can."""
-        points = [point for side in self._points[number] for point in side]
-        if not points or any(self.sums(number)):
-            return None
-        if all((number, point) in self._sums for point in points):
-            return "weights that no image reached"
-        return "images that the two networks route differently"
-
-    def size(self, net: nn.Module, inputs: Inputs) -> int:
-        """Bytes of the activations of a pass."""
-        held = self._activations(net, inputs)
-        return sum(units.numel() * units.element_size() for units in held.values() if units is not None)
-
-    def add(self, a: nn.Module, b: nn.Module, inputs: Inputs) -> None:
-        """Add the activations of both networks on the same images."""
-        held = self._activations(a, inputs)
-
-        def compare(key: tuple[int, int], theirs: Tensor | None) -> None:
-            mine = held.pop(key, None)
-            if mine is None or theirs is None or mine.shape != theirs.shape:
-                # Not the same images as in the other network: units cannot be compared here.
-                self._sums.pop(key, None)
-            elif key in self._sums:
-                self._sums[key].add(mine, theirs)
-
-        contractions(b, inputs, partial(self._see, compare))
-        for key in held:
-            self._sums.pop(key, None)
-
-    def _activations(self, net: nn.Module, inputs: Inputs) -> dict[tuple[int, int], Tensor | None]:
-        held: dict[tuple[int, int], Tensor | None] = {}
-        contractions(net, inputs, partial(self._see, held.__setitem__))
-        return held
-
-    def _see(
-        self,
-        take: Callable[[tuple[int, int], Tensor | None], None],
-        contraction: Contraction,
-        side: int,
-        operand: Tensor,
-        result: Tensor,
-    ) -> None:
-        for where, tensor in ((side, operand), (None, result)):
-            for number, point in self._wanted.get((contraction, where), ()):
-                if (number, point) in self._sums:
-                    take((number, point), units_of(self._groups, number, tensor, self._groups.points[point][2]))

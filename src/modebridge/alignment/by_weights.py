@@ -77,24 +77,21 @@ def _table(
 
     def products(group: Group) -> Tensor | None:
         # The groups being matched keep their order in `b`: the group, its outer group, and those inside it.
-        family = {group.number, group.outer, *(inner.number for inner in groups.inner(group.number))}
+        inner = {one.number for one in groups.inner(group.number)}
+        family = {group.number, group.outer, *inner}
         others = {number: permutation for number, permutation in current.items() if number not in family}
         usable = [place for place in known[group.number] if place.weight in a and not _is_whole(a[place.weight])]
-        if group.outer is None and groups.inner(group.number):
-            usable = [place for place in usable if not _inner_on(groups, place, group.number)]
+        if inner:
+            usable = [place for place in usable if not inner & _groups_on(groups, place.weight)]
         if solved is not None:
-            ready = [place for place in usable if _groups_on(groups, place.weight) <= {*solved}]
-            usable = ready or usable
+            usable = [place for place in usable if _groups_on(groups, place.weight) <= {*solved}] or usable
         total: Tensor | None = None
         for place in usable:
             mine = _units(a[place.weight], place)
             theirs = _units(groups.permuted(place.weight, b[place.weight], others), place)
             product = mine @ theirs.T
             total = product if total is None else total + product
-        if total is None or group.outer is None:
-            return total
-        outer = groups.groups[group.outer].size
-        return total.reshape(outer, group.size, outer, group.size)
+        return None if total is None else groups.shaped(group, total)
 
     return products
 
@@ -113,8 +110,3 @@ def _is_whole(tensor: Tensor) -> bool:
 
 def _groups_on(groups: Groups, weight: str) -> set[int]:
     return {leaf.group for dim in groups.weights[weight] for leaf in leaves(dim) if leaf.group is not None}
-
-
-def _inner_on(groups: Groups, place: Place, number: int) -> bool:
-    inner = {group.number for group in groups.inner(number)}
-    return bool(inner & _groups_on(groups, place.weight))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from modebridge.alignment.axes import Axis, factors
-from modebridge.alignment.passes import Contraction
+from modebridge.alignment.passes import Point
 from modebridge.alignment.trace import Trace, leaves_of
 from modebridge.types import Params
 
@@ -70,14 +70,14 @@ class Groups:
     Args:
         groups: groups by number, in the order of the forward pass.
         weights: dimensions of every parameter and buffer.
-        points: where units can be observed in a forward pass, as (contraction, side, dimensions).
+        points: dimensions of the tensors of a forward pass where units can be observed.
         stopped: what kept units in place (operations, unused weights, outputs other than the logits), and where.
         training: whether some weights are used only in training, and were traced there.
     """
 
     groups: dict[int, Group]
     weights: dict[str, tuple[Dim, ...]]
-    points: tuple[tuple[Contraction, int | None, tuple[Dim, ...]], ...] = ()
+    points: dict[Point, tuple[Dim, ...]] = field(default_factory=dict)
     stopped: tuple[tuple[str, str], ...] = ()
     training: bool = False
 
@@ -111,6 +111,13 @@ class Groups:
         if group.outer is None:
             return permutation
         return (permutations[group.outer][:, None] * group.size + permutation).reshape(-1)
+
+    def shaped(self, group: Group, table: Tensor) -> Tensor:
+        """Similarities of all units of a group, whose outer group if any is a dimension of its own."""
+        if group.outer is None:
+            return table
+        outer = self.groups[group.outer].size
+        return table.reshape(outer, group.size, outer, group.size)
 
     def inner(self, number: int) -> list[Group]:
         """The groups inside each unit of a group."""
@@ -161,7 +168,7 @@ def groups_of(trace: Trace) -> Groups:
         for key, (name, leaf) in free.items()
     }
     weights = {name: tuple(_dim(axis, number_of) for axis in axes) for name, axes in trace.axes.items()}
-    points = tuple((p.contraction, p.side, tuple(_dim(axis, number_of) for axis in p.axes)) for p in trace.points)
+    points = {point: tuple(_dim(axis, number_of) for axis in axes) for point, axes in trace.points.items()}
     return Groups(groups, weights, points, tuple(trace.stopped), trace.training)
 
 

@@ -178,8 +178,8 @@ def _pinned(tensor: Tensor) -> Labels:
 
 _ARITHMETIC: dict[Rule, str] = {
     _elementwise: "abs add addcdiv addcmul angle bitwise_and bitwise_not bitwise_or ceil celu clamp clamp_max "
-    "clamp_min complex copy cos div elu eq erf exp exp2 expm1 floor floor_divide ge gelu gt hardsigmoid hardswish "
-    "hardtanh isinf isnan le leaky_relu lerp log log1p log2 log_sigmoid_forward logical_and logical_not "
+    "clamp_min complex copy cos div elu eq erf exp exp2 expand expm1 floor floor_divide ge gelu gt hardsigmoid "
+    "hardswish hardtanh isinf isnan le leaky_relu lerp log log1p log2 log_sigmoid_forward logical_and logical_not "
     "logical_or lt masked_fill maximum minimum mish mul nan_to_num native_dropout ne neg pow "
     "_prelu_kernel reciprocal relu remainder round rsqrt rsub sigmoid sign silu sin softplus sqrt square "
     "sub tan tanh threshold trunc where xlogy",

@@ -21,6 +21,7 @@ from modebridge.types import Inputs, Params
 __all__ = [
     "CONTRACTIONS",
     "Contraction",
+    "Point",
     "Tracker",
     "as_in_training",
     "contractions",
@@ -41,6 +42,10 @@ Contraction: TypeAlias = tuple[tuple[str, ...], int]
 
 Identified by weights and not by position, because positions shift if the path depends on the images.
 """
+
+Point: TypeAlias = tuple[Contraction, int | None]
+"""A point in the forward pass where units can be observed: the side (0 or 1) of the operand that is not a weight, or
+None for the result."""
 
 See: TypeAlias = Callable[[Contraction, int, Tensor, Tensor], None]
 """Callback with a contraction, the side (0 or 1) of the operand that is not a weight, that operand, and the result."""

@@ -61,10 +61,6 @@ def _transpose(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: 
     return [tuple(axes)]
 
 
-def _expand(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
-    return [together([ask(args[0])], out.shape)]
-
-
 def _unsqueeze(ask: Ask, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> list[Labels] | None:
     axes = list(ask(args[0]))
     axes.insert(args[1] % (len(axes) + 1), Axis(1))
@@ -257,7 +253,6 @@ RESHAPING: dict[Rule, str] = {
     _view: "view _unsafe_view reshape _reshape_alias",
     _permute: "permute",
     _transpose: "transpose t",
-    _expand: "expand",
     _unsqueeze: "unsqueeze",
     _squeeze: "squeeze",
     _select: "select",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from operator import itemgetter
 
 import torch
-from torch import Tensor
 
-from modebridge.batches import check_batch, each, first_batch, rows_of
+from modebridge.batches import check_batch, each, first_batch, inputs_in, named, rows_of
 from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["Sample", "sample"]
+__all__ = ["sample"]
 
 BATCHES = 8
 """Number of batches: the path through a network may depend on the images."""
@@ -21,28 +19,19 @@ IMAGES = 16
 """Number of images per batch."""
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A few images of several batches.
-
-    Args:
-        looked: up to 16 images from each of the first 8 batches.
-        held: the requested number of first images with their labels, in their original batches.
-    """
-
-    looked: list[Inputs]
-    held: list[Batch]
-
-
-def sample(data: Batches, hold: int = 0) -> Sample:
+def sample(data: Batches, hold: int = 0) -> tuple[list[Inputs], list[Batch]]:
     """Read the first batches: 8 of them, and more if `hold` images need more.
 
     Args:
         data: yields (images, labels).
         hold: number of images to hold with their labels.
 
-    >>> found = sample([(torch.zeros(40, 3), torch.zeros(40).long())], hold=30)
-    >>> found.looked[0].shape, found.held[0][1].shape
+    Returns:
+        Up to 16 images from each of the first 8 batches; and the first `hold` images with their labels, in their
+        original batches.
+
+    >>> looked, held = sample([(torch.zeros(40, 3), torch.zeros(40).long())], hold=30)
+    >>> looked[0].shape, held[0][1].shape
     (torch.Size([16, 3]), torch.Size([30]))
     """
     if isinstance(data, Iterator):
@@ -63,7 +52,7 @@ def sample(data: Batches, hold: int = 0) -> Sample:
             break
     if not looked:
         first_batch([], "data")
-    return Sample(looked, _without_lone_images(held))
+    return looked, _without_lone_images(held)
 
 
 def _without_lone_images(batches: list[Batch]) -> list[Batch]:
@@ -78,18 +67,8 @@ def _without_lone_images(batches: list[Batch]) -> list[Batch]:
 
 def _join(lone: Batch, other: Batch) -> list[Batch]:
     """Both as one batch, or only the other one if the shapes of their images differ."""
-    (image, label), (inputs, labels) = lone, other
-    if _shapes(image) != _shapes(inputs):
+    image, inputs = named(lone[0]), named(other[0])
+    if {name: t.shape[1:] for name, t in image.items()} != {name: t.shape[1:] for name, t in inputs.items()}:
         return [other]
-    both = torch.cat([labels, label])
-    if isinstance(inputs, Tensor):
-        assert isinstance(image, Tensor)
-        return [(torch.cat([inputs, image]), both)]
-    assert not isinstance(image, Tensor)
-    return [({name: torch.cat([tensor, image[name]]) for name, tensor in inputs.items()}, both)]
-
-
-def _shapes(inputs: Inputs) -> object:
-    if isinstance(inputs, Tensor):
-        return inputs.shape[1:]
-    return {name: tensor.shape[1:] for name, tensor in inputs.items()}
+    joined = {name: torch.cat([tensor, image[name]]) for name, tensor in inputs.items()}
+    return [(inputs_in(joined), torch.cat([other[1], lone[1]]))]

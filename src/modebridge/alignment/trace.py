@@ -15,7 +15,7 @@ from modebridge.alignment.axes import Axis, pin
 from modebridge.alignment.operations import OPERATIONS, Labels
 from modebridge.alignment.passes import (
     CONTRACTIONS,
-    Contraction,
+    Point,
     Tracker,
     as_in_training,
     one_pass,
@@ -27,24 +27,9 @@ from modebridge.errors import ModebridgeError
 from modebridge.nets import skeleton
 from modebridge.types import Inputs
 
-__all__ = ["Point", "Trace", "leaves_of", "trace"]
+__all__ = ["Trace", "leaves_of", "trace"]
 
 ITSELF = "the network itself"
-
-
-@dataclass(frozen=True)
-class Point:
-    """A point in the forward pass where units can be observed.
-
-    Args:
-        contraction: the contraction.
-        side: 0 or 1 for the operand that is not a weight, None for the result.
-        axes: axes of the tensor.
-    """
-
-    contraction: Contraction
-    side: int | None
-    axes: tuple[Axis, ...]
 
 
 @dataclass(frozen=True)
@@ -53,14 +38,14 @@ class Trace:
 
     Args:
         axes: axes of every parameter and persistent buffer, by name.
-        points: where units can be observed.
+        points: axes of the tensors where units can be observed.
         stopped: what keeps units in place (operations that fix positions or are not supported, unused weights, outputs
             other than the logits), and where.
         training: whether some weights are used only in training (auxiliary heads), and were traced there.
     """
 
     axes: dict[str, list[Axis]]
-    points: list[Point]
+    points: dict[Point, Labels]
     stopped: list[tuple[str, str]]
     training: bool
 
@@ -92,7 +77,7 @@ def trace(net: nn.Module, batches: Sequence[Inputs]) -> Trace:
     tracer.pin_missing()
     return Trace(
         {name: list(tracer.labels(tensor)) for name, tensor in tracer.named.items()},
-        list(tracer.points.values()),
+        tracer.points,
         tracer.stopped(),
         training,
     )
@@ -105,7 +90,7 @@ class _Tracer(Tracker):  # type: ignore[no-untyped-call]
         super().__init__(net)
         self.net = net
         self.named = weights_of(net)
-        self.points: dict[tuple[Contraction, int | None], Point] = {}
+        self.points: dict[Point, Labels] = {}
         self._labels: MutableMapping[Tensor, Labels] = WeakTensorKeyDictionary()
         self._ran: set[str] = set()
         self._running: set[str] = set()
@@ -148,8 +133,7 @@ class _Tracer(Tracker):  # type: ignore[no-untyped-call]
     def pin_missing(self) -> None:
         """Pin the axes of unused weights, and all axes that the surrounding code could apply them to."""
         for name in self.missing():
-            path = name.rpartition(".")[0]
-            owner = path
+            owner = name.rpartition(".")[0]
             while owner and owner not in self._visible:
                 owner = owner.rpartition(".")[0]
             reach = [*self._labels[self.named[name]], *self._visible.get(owner, {}).values()]
@@ -221,8 +205,8 @@ class _Tracer(Tracker):  # type: ignore[no-untyped-call]
         if met is not None:
             key, side = met
             operand = args[CONTRACTIONS[name][side]]
-            self.points.setdefault((key, side), Point(key, side, self.labels(operand)))
-            self.points.setdefault((key, None), Point(key, None, self.labels(results[0])))
+            self.points.setdefault((key, side), self.labels(operand))
+            self.points.setdefault((key, None), self.labels(results[0]))
         return out
 
     def _by_rule(

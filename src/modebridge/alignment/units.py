@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from modebridge.alignment.groups import Dim, Groups, blocks, leaves
+from modebridge.alignment.passes import Point
 
 __all__ = ["points_of", "units_of"]
 
 
-def points_of(groups: Groups, number: int, *, into: bool) -> list[int]:
-    """The points where a group is observed at the inputs of weights, or at their outputs."""
-    return [
-        k
-        for k, (_, side, dims) in enumerate(groups.points)
-        if (side is not None) == into and _is_seen(groups, number, dims)
-    ]
+def points_of(groups: Groups, number: int) -> tuple[list[Point], list[Point]]:
+    """The points where a group is observed at the inputs of weights, and at their outputs."""
+    points = [point for point, dims in groups.points.items() if _is_seen(groups, number, dims)]
+    return [point for point in points if point[1] is not None], [point for point in points if point[1] is None]
 
 
 def _is_seen(groups: Groups, number: int, dims: Sequence[Dim]) -> bool:
@@ -94,11 +92,7 @@ def _taken(tensor: Tensor, place: int, indices: Tensor) -> Tensor:
 def _rows(groups: Groups, number: int, tensor: Tensor, parts: Sequence[Sequence[Dim]]) -> Tensor:
     """Units in rows, samples in columns; other groups, whose order differs, are averaged out.
 
-    Args:
-        groups: the symmetry.
-        number: number of the group.
-        tensor: the tensor with the units.
-        parts: the parts of each of its dimensions.
+    `parts` are those of each dimension of the tensor.
     """
     flat = [part for dims in parts for part in dims]
     if not any(_on(part) for dims in parts[2:] for part in dims):

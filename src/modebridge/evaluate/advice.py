@@ -117,12 +117,12 @@ def advise(
 
 def _advice(answers: Answers, members: Members, budget: float, most: int, cascades: bool, mean: Mean) -> Advice:
     logits = [answers.heads(name, "valid") for name in members.names]
-    searched = search(members, logits, answers.valid_labels, budget, most, mean)
-    costs = {one: members.cost(one) for one in searched.nll}
+    nll, whole = search(members, logits, answers.valid_labels, budget, most, mean)
+    costs = {one: members.cost(one) for one in nll}
     # The search uses float32: combinations near its front are scored again in float64, as in every table.
-    near = [*_front(costs, searched.nll, 0.0), *_front(costs, searched.nll, NEAR)[:TIES]]
+    near = [*_front(costs, nll, 0.0), *_front(costs, nll, NEAR)[:TIES]]
     judge = _Judge(answers, members, mean)
-    scored = {one: judge.choice(_by_gain(members, one, searched.nll), costs[one]) for one in dict.fromkeys(near)}
+    scored = {one: judge.choice(_by_gain(members, one, nll), costs[one]) for one in dict.fromkeys(near)}
     order = _front({one: costs[one] for one in scored}, {one: choice.nll for one, choice in scored.items()}, 0.0)
     front = [scored[one] for one in order]
     if cascades:
@@ -134,12 +134,10 @@ def _advice(answers: Answers, members: Members, budget: float, most: int, cascad
             f"cheapest costs {front[0].cost:.3g}; raise one of the two."
         )
     other = _Judge(answers, members, "probability" if mean == "logarithmic" else "logarithmic")
-    counted = [_with_training(choice, members.effort) for choice in front]
-    return Advice(counted[front.index(chosen)], tuple(counted), len(searched.nll), searched.whole, other.like(chosen))
-
-
-def _with_training(choice: Choice, effort: Effort | None) -> Choice:
-    return choice if effort is None else replace(choice, training=effort.of(choice.members))
+    counted, effort = front, members.effort
+    if effort is not None:
+        counted = [replace(choice, training=effort.of(choice.members)) for choice in front]
+    return Advice(counted[front.index(chosen)], tuple(counted), len(nll), whole, other.like(chosen))
 
 
 class _Judge:

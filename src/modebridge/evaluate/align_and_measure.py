@@ -115,39 +115,25 @@ def align(
         raise ModebridgeError(
             f"Expected barrier_images to be at least 1, but got {barrier_images}; set barriers=False to measure none."
         )
-    first = sample(data, barrier_images if barriers else 0)
+    looked, held = sample(data, barrier_images if barriers else 0)
     matched = align_modes(
-        net, a, b, data, by=by, spec=spec, images=images, looked=first.looked, engine=engine, progress=progress
+        net, a, b, data, by=by, spec=spec, images=images, looked=looked, engine=engine, progress=progress
     )
     before = after = None
     if barriers:
         device = device_for(a, engine)
-        placed, start = skeleton(net).to(device), a.to(device)
-        held = Fed(first.held, device)
-        counted = _Counted(progress, 8)
-        points = [
-            counted(curve_profile(placed, BezierCurve.line(start, b.to(device), 0), held, [r], held)[0])
-            for r in (0.0, 0.25, 0.5, 0.75, 1.0)
-        ]
+        placed, batches = skeleton(net).to(device), Fed(held, device)
+        old, new = (BezierCurve.line(a.to(device), end.to(device), 0) for end in (b, matched.mode))
         # The permuted end is the same function, so only the points between differ.
-        line = BezierCurve.line(start, matched.mode.to(device), 0)
-        between = [counted(curve_profile(placed, line, held, [point.r], held)[0]) for point in points[1:-1]]
-        before, after = barrier(points), barrier([points[0], *between, points[-1]])
+        places = [(old, r) for r in (0.0, 0.25, 0.5, 0.75, 1.0)] + [(new, r) for r in (0.25, 0.5, 0.75)]
+        points: list[CurvePoint] = []
+        for line, r in places:
+            points += curve_profile(placed, line, batches, [r], batches)
+            progress("barriers", len(points), len(places), 0.0)
+        before, after = barrier(points[:5]), barrier([points[0], *points[5:], points[4]])
     return Alignment(
         matched.mode, by, matched.matches, matched.difference, before, after, matched.groups.stopped, matched
     )
-
-
-class _Counted:
-    """Reports progress after every point."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def __call__(self, point: CurvePoint) -> CurvePoint:
-        self._done += 1
-        self._progress("barriers", self._done, self._total, 0.0)
-        return point
 
 
 def _mean(values: Sequence[float], matches: Sequence[Match]) -> float:

@@ -14,7 +14,7 @@ from modebridge.ensembles import Mean
 from modebridge.ensembles.temperature import BOUNDS, FLOOR
 from modebridge.evaluate.effort import Effort
 
-__all__ = ["Found", "Members", "search"]
+__all__ = ["Members", "search"]
 
 Combination: TypeAlias = tuple[int, ...]
 """Ascending indices of members; networks come before bridges."""
@@ -60,15 +60,12 @@ class Members:
 
         A bridge may not read a network that is not a member: its cost would be paid and its prediction discarded.
         """
-        taken = set(combination)
-        start = combination[-1] + 1 if combination else 0
-        stop = len(self.names) if combination else self.networks
-        return (k for k in range(start, stop) if self.reads[k] <= taken and self._may_join(combination, k))
+        return self.joining(combination, combination[-1] + 1 if combination else 0)
 
-    def joining(self, combination: Combination) -> Iterator[int]:
-        """All indices that may join."""
+    def joining(self, combination: Combination, start: int = 0) -> Iterator[int]:
+        """All indices from `start` on that may join."""
         taken = set(combination)
-        places = (k for k in range(len(self.names)) if k not in taken and self.reads[k] <= taken)
+        places = (k for k in range(start, len(self.names)) if k not in taken and self.reads[k] <= taken)
         return (k for k in places if self._may_join(combination, k))
 
     def _may_join(self, combination: Combination, k: int) -> bool:
@@ -81,19 +78,6 @@ class Members:
         return sum(self.prices[k] for k in combination)
 
 
-@dataclass(frozen=True)
-class Found:
-    """The result of a search.
-
-    Args:
-        nll: calibrated NLL of each combination, accurate to about 1e-6.
-        whole: all combinations up to this cost were scored on all images; infinity for all.
-    """
-
-    nll: Mapping[Combination, float]
-    whole: float
-
-
 def search(
     members: Members,
     logits: Sequence[Sequence[Tensor]],
@@ -101,7 +85,7 @@ def search(
     budget: float,
     most: int = MOST,
     mean: Mean = "probability",
-) -> Found:
+) -> tuple[dict[Combination, float], float]:
     """Score all combinations up to the cost that `most` allows, and the best ones beyond.
 
     Args:
@@ -111,6 +95,10 @@ def search(
         budget: combinations up to this cost are scored before any others.
         most: maximum number of combinations x images x classes.
         mean: how the members' probabilities are averaged.
+
+    Returns:
+        The calibrated NLL of each combination, accurate to about 1e-6; and the cost up to which all combinations were
+        scored on all images, infinity for all.
     """
     stride = ceil(logits[0][0].numel() / SAMPLE)
     scorer = _Scorer([[head[::stride] for head in heads] for heads in logits], labels[::stride], mean)
@@ -128,7 +116,7 @@ def search(
         width = min(WIDTH, max(1, allowed // (ROUNDS * members.networks * len(members.names))))
         for cap in (budget, inf) if whole < budget else (inf,):
             _beam(members, scorer, nll, cap, width)
-    return Found(nll, whole if stride == 1 else 0.0)
+    return nll, whole if stride == 1 else 0.0
 
 
 def _all_within(members: Members, cap: float, most: int) -> list[Combination] | None:

@@ -43,20 +43,15 @@ def untouched(net: Callable[..., Any], function: Callable[..., T], *inputs: Inpu
     except TypeError:  # a function without weak references or a hash always gets copies
         known = {}
     mode = bool(getattr(net, "training", False))
-    if known.get(mode, True):
-        copies = [each(_copy, given) for given in inputs]
-        given, before = _tensors(copies), [version(tensor) for tensor in _tensors(copies)]
-        result = function(*copies)
-        if mode not in known:
-            known[mode] = any(
-                version(copy) != count or _differ(copy, original)
-                for copy, count, original in zip(given, before, _tensors(inputs), strict=True)
-            )
-        return result
-    given = _tensors(inputs)
+    copied = known.get(mode, True)
+    used = [each(_copy, given) for given in inputs] if copied else inputs
+    given = _tensors(used)
     before = [version(tensor) for tensor in given]
-    result = function(*inputs)
-    if [version(tensor) for tensor in given] != before:
+    result = function(*used)
+    changed = [version(tensor) for tensor in given] != before
+    if mode not in known:
+        known[mode] = changed or any(map(_differ, given, _tensors(inputs)))
+    elif changed and not copied:
         raise ModebridgeError(
             f"Expected {getattr(net, '__name__', type(net).__name__)} to change its input in place always or never, "
             "but got a call that did after one that did not; start its forward pass with a copy, x = x.clone()."

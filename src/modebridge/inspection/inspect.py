@@ -93,15 +93,10 @@ class Inspection:
         for tap in self.taps:
             if tap.name == name:
                 return tap
+        problem = f"Expected tap to be a submodule of {self.kind}, but got '{name}'"
         if name in self.refused:
-            raise ModebridgeError(
-                f"Expected tap '{name}' to be a feature that a bridge can read, but it {self.refused[name]}; "
-                f"{near(name, [tap.name for tap in self.taps])}"
-            )
-        raise ModebridgeError(
-            f"Expected tap to be a submodule of {self.kind}, but got '{name}'; "
-            f"{near(name, [tap.name for tap in self.taps])}"
-        )
+            problem = f"Expected tap '{name}' to be a feature that a bridge can read, but it {self.refused[name]}"
+        raise ModebridgeError(f"{problem}; {near(name, [tap.name for tap in self.taps])}")
 
     def table(self, every: bool = False) -> str:
         """The taps as a table with the choice marked; `every` includes those inside blocks."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Container
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from modebridge.errors import ModebridgeError
 from modebridge.guards.outputs import feature_of
@@ -111,7 +110,6 @@ class Watched:
 def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
     """Run `net` once with a temporary hook on every submodule; counting FLOPs takes longer."""
     watched = Watched()
-    handles: list[RemovableHandle] = []
 
     def reader(name: str, counted: Callable[[], float]) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
         def read(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
@@ -129,21 +127,17 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
 
         return read
 
-    try:
-        with counting() if count else nullcontext(float) as counted:
-            for name, module in net.named_modules():
-                if name:
-                    handles.append(module.register_forward_hook(reader(name, counted)))
-            watched.logits = call(net, example)
-            watched.flops = counted()
-        if watched.logits.dim() != 2:
-            raise ModebridgeError(
-                f"Expected the network to return logits of (batch, classes), but got {tuple(watched.logits.shape)}; "
-                "wrap it in a module that does."
-            )
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, counting() if count else nullcontext(float) as counted:
+        for name, module in net.named_modules():
+            if name:
+                hooks.callback(module.register_forward_hook(reader(name, counted)).remove)
+        watched.logits = call(net, example)
+        watched.flops = counted()
+    if watched.logits.dim() != 2:
+        raise ModebridgeError(
+            f"Expected the network to return logits of (batch, classes), but got {tuple(watched.logits.shape)}; "
+            "wrap it in a module that does."
+        )
     return watched
 
 

@@ -25,10 +25,10 @@ __all__ = [
     "check_batches",
     "check_mixing",
     "check_pairing",
+    "check_train",
     "classes_of",
     "held_out",
     "least_for_bridges",
-    "least_images",
     "stale_statistics",
     "trainable",
 ]
@@ -66,6 +66,12 @@ def check_batches(
             f"{len(labels)}; increase the batch size."
         )
     return Checked(batches, what, classes, needed)
+
+
+def check_train(net: nn.Module, mode: Mode, batches: Batches, engine: Engine, *, norms_only: bool = False) -> Checked:
+    """Check the data that a network itself learns from, or (`norms_only`) estimates its statistics on."""
+    least = partial(least_images, net, engine=engine, norms_only=norms_only)
+    return check_batches(net, mode, batches, "train", least=least)
 
 
 def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False, heads: int = 1) -> int:

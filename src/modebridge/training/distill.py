@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from torch import nn
 
-from modebridge.batches import Checked
 from modebridge.distillation import DistillationLoss, MixedBatches, StudentObjective, StudentPlan, Teacher
-from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, fresh_mode
 from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixing, held_out, least_images, stale_statistics, trainable
+from modebridge.training.checks import check_mixing, check_train, stale_statistics, trainable
 from modebridge.training.engine import Engine
-from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
-from modebridge.training.loop import Task
-from modebridge.training.outcome import train_and_look
-from modebridge.training.teach import check_kinds, check_teachers
+from modebridge.training.outcome import How, counted, refreshed, train_and_look
+from modebridge.training.teach import check_teachers, listed_teachers
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
@@ -68,23 +63,12 @@ def distill(
     Returns:
         The student, a mode like any other: it can be exported, aligned, bridged.
     """
-    teachers = (modes,) if isinstance(modes, Mode | BridgedEnsemble) else tuple(modes)
+    teachers = listed_teachers(modes)
     if not teachers:
         raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
     plan = plan_student(student or net, teachers, start=start, loss=loss, seed=config.seed)
-    return fit_students(
-        net,
-        {"student": plan},
-        train_data,
-        mixup=mixup,
-        cutmix=cutmix,
-        config=config,
-        valid=valid,
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )["student"]
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    return fit_students(net, {"student": plan}, train_data, mixup=mixup, cutmix=cutmix, **how)["student"]
 
 
 def plan_student(
@@ -105,11 +89,11 @@ def plan_student(
         seed: seed of new weights.
     """
     trainable(net)
-    check_kinds(teachers)
+    teachers = listed_teachers(teachers)
     if start is None:
         start = fresh_mode(net, seed)
     check_modes(net, [start], 1, "a student")
-    return StudentPlan(net, start, tuple(teachers), loss or DistillationLoss())
+    return StudentPlan(net, start, teachers, loss or DistillationLoss())
 
 
 def fit_students(
@@ -135,7 +119,9 @@ def fit_students(
         raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
     engine = engine or Engine()
     stale = stale_statistics([plan.net for plan in plans.values()], config)
-    data = _checked(plans, train_data, engine)
+    # Checked with every architecture among the students.
+    for plan in {repr(plan.net): plan for plan in plans.values()}.values():
+        data = check_train(plan.net, plan.start, train_data, engine)
     check_mixing(mixup, cutmix, data)
     for plan in plans.values():
         check_teachers(net, plan.teachers, data, "student")
@@ -151,33 +137,13 @@ def fit_students(
         shares=engine.shares,
     )
     first = next(iter(plans.values()))
-    task = Task(objective, data, held_out(first.net, first.start, valid, config, engine), config.seed)
-    (states,) = train_and_look(
-        [task],
-        config,
-        data.classes,
-        title=counted(len(plans), "student"),
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    title = counted(len(plans), "student")
+    (states,) = train_and_look([objective], [data], [config.seed], title, first.net, first.start, **how)
     students = objective.result(states)
     if stale:
         # The statistics collected in training belong to those weights, not to their mean. Mixed-up images are used, as
         # in all training of students: on digits, statistics of plain images cost .02 to .03 of NLL.
         batches = MixedBatches(objective, engine.feed(data), config.seed)
-        for name, plan in plans.items():
-            params, buffers = students[name].params, students[name].buffers
-            placed = skeleton(plan.net).to(engine.device)
-            students[name] = Mode(params, engine.processes.refresh(placed, params, buffers, batches))
+        students = {name: refreshed(plan.net, students[name], batches, engine) for name, plan in plans.items()}
     return {name: mode.to("cpu") for name, mode in students.items()}
-
-
-def _checked(plans: Mapping[str, StudentPlan], train_data: Batches, engine: Engine) -> Checked:
-    """The data, checked with every architecture among the students."""
-    kinds = {repr(plan.net): plan for plan in plans.values()}.values()
-    for plan in kinds:
-        least = partial(least_images, plan.net, engine=engine)
-        data = check_batches(plan.net, plan.start, train_data, "train", least=least)
-    return data

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from modebridge.batches import each, go_to_epoch
+from modebridge.caches import cache_folder
 from modebridge.errors import ModebridgeError
 from modebridge.guards import alike
-from modebridge.training.compile_cache import keep_compiled
 from modebridge.training.processes import Processes, launched
 from modebridge.types import Batch, Batches, Draw
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "keep_compiled"]
 
 PROGRAMS = 512
 """How many programs one process may compile: more than a study has bridges."""
+
+VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+"""Where torch.compile keeps kernels and graphs; by default a temporary folder that is lost on reboot."""
 
 F = TypeVar("F")
 T = TypeVar("T")
@@ -106,7 +113,7 @@ class Engine:
 
     def feed(self, batches: Batches) -> Batches:
         """The same batches on our device."""
-        return batches if self.device.type == "cpu" else _Feed(batches, self.device)
+        return batches if self.device.type == "cpu" else _Feed(batches, self)
 
     def moved(self, batch: Batch, draw: Draw) -> tuple[Batch, Draw]:
         """A batch and its draws on our device; copies from pinned memory are asynchronous."""
@@ -139,6 +146,23 @@ class Engine:
         return results
 
 
+def keep_compiled(device: torch.device) -> str | None:
+    """Make torch.compile keep its results in the user's cache directory, one folder per torch version and card.
+
+    Returns the folder, or None if torch's default is used. A folder chosen by the user is kept.
+    """
+    chosen = os.environ.get(VARIABLE)
+    # Torch writes its own default into the variable on first use; that is not the user's choice.
+    if chosen and not Path(chosen).name.startswith("torchinductor_"):
+        return chosen
+    card = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    folder = cache_folder("compiled", re.sub(r"[^\w.+-]+", "-", f"torch-{torch.__version__} {card}"))
+    if folder is None:
+        return None
+    os.environ[VARIABLE] = str(folder)
+    return str(folder)
+
+
 def _device(given: torch.device | str) -> torch.device:
     """An available device, from its name."""
     try:
@@ -162,14 +186,12 @@ def _device(given: torch.device | str) -> torch.device:
 class _Feed:
     """Batches that are moved to a device as they are drawn."""
 
-    def __init__(self, batches: Batches, device: torch.device) -> None:
+    def __init__(self, batches: Batches, engine: Engine) -> None:
         self._batches = batches
-        self._device = device
+        self._engine = engine
 
     def __iter__(self) -> Iterator[Batch]:
-        for images, labels in self._batches:
-            moved = each(lambda tensor: tensor.to(self._device, non_blocking=True), images)
-            yield moved, labels.to(self._device, non_blocking=True)
+        return (self._engine.moved(batch, {})[0] for batch in self._batches)
 
     def set_epoch(self, epoch: int) -> None:
         go_to_epoch(self._batches, epoch)

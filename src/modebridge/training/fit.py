@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from torch import nn
 
-from modebridge.batches import Checked
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.distillation import Teacher
 from modebridge.errors import ModebridgeError
@@ -16,12 +14,10 @@ from modebridge.modes import Mode, ModeObjective
 from modebridge.nets import skeleton
 from modebridge.rivals import Rival
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_pairing, held_out, least_images, stale_statistics, trainable
+from modebridge.training.checks import check_pairing, check_train, stale_statistics, trainable
 from modebridge.training.engine import Engine
-from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
-from modebridge.training.loop import Task
-from modebridge.training.outcome import train_and_look
+from modebridge.training.outcome import How, counted, refreshed, train_and_look
 from modebridge.training.teach import fit_taught_curves
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
@@ -53,16 +49,8 @@ def fit_mode(
         report: called after every epoch.
         progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
     """
-    return fit_modes(
-        [net],
-        [train_data],
-        config=config,
-        valid=valid,
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )[0]
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    return fit_modes([net], [train_data], **how)[0]
 
 
 def fit_modes(
@@ -86,8 +74,7 @@ def fit_modes(
     seeds = _seeds(seeds, config, len(nets))
     engine = engine or Engine()
     starts = [Mode.from_module(net) for net in nets]
-    trains = _checked(nets, starts, train_data, engine)
-    kept_out = held_out(nets[0], starts[0], valid, config, engine)
+    trains = [check_train(net, start, data, engine) for net, start, data in zip(nets, starts, train_data, strict=True)]
     objectives: list[ModeObjective] = []
     for k, (net, start) in enumerate(zip(nets, starts, strict=True)):
         twin = next((j for j in range(k) if engine.shares(nets[j], net)), None)
@@ -96,27 +83,15 @@ def fit_modes(
             if twin is None
             else objectives[twin].on(start, trainable(net))
         )
-    tasks = [
-        Task(objective, data, kept_out, seed) for objective, data, seed in zip(objectives, trains, seeds, strict=True)
-    ]
     stale = stale_statistics(nets, config)
-    trained = train_and_look(
-        tasks,
-        config,
-        trains[0].classes,
-        title=counted(len(nets), "mode"),
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    trained = train_and_look(objectives, trains, seeds, counted(len(nets), "mode"), nets[0], starts[0], **how)
     modes = [objective.result(states) for objective, states in zip(objectives, trained, strict=True)]
     if stale:
         # The statistics collected in training belong to those weights, not to their mean.
-        for k, (net, mode, data) in enumerate(zip(nets, modes, trains, strict=True)):
-            placed = skeleton(net).to(engine.device)
-            buffers = engine.processes.refresh(placed, mode.params, mode.buffers, engine.feed(data))
-            modes[k] = Mode(mode.params, buffers)
+        modes = [
+            refreshed(net, mode, engine.feed(data), engine) for net, mode, data in zip(nets, modes, trains, strict=True)
+        ]
     return [mode.to("cpu") for mode in modes]
 
 
@@ -163,39 +138,13 @@ def fit_curve(
         report: called after every epoch.
         progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
     """
-    if teachers is not None:
-        return fit_taught_curves(
-            net,
-            {"curve": (start, end)},
-            teachers,
-            train_data,
-            mixup=mixup,
-            kind=kind,
-            pins=pins,
-            pin_start=pin_start,
-            r=r,
-            config=config,
-            valid=valid,
-            engine=engine,
-            checkpoints=checkpoints,
-            report=report,
-            progress=progress,
-        )["curve"]
-    return fit_curves(
-        net,
-        [(start, end)],
-        [train_data],
-        kind=kind,
-        pins=pins,
-        pin_start=pin_start,
-        r=r,
-        config=config,
-        valid=valid,
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )[0]
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    if teachers is None:
+        return fit_curves(net, [(start, end)], [train_data], kind=kind, pins=pins, pin_start=pin_start, r=r, **how)[0]
+    pairs = {"curve": (start, end)}
+    return fit_taught_curves(
+        net, pairs, teachers, train_data, mixup=mixup, kind=kind, pins=pins, pin_start=pin_start, r=r, **how
+    )["curve"]
 
 
 def fit_curves(
@@ -230,8 +179,7 @@ def fit_curves(
         start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=seed)
         for (start, end), seed in zip(pairs, seeds, strict=True)
     ]
-    trains = _checked([net] * len(pairs), [start for start, _ in pairs], train_data, engine)
-    kept_out = held_out(net, pairs[0][0], valid, config, engine)
+    trains = [check_train(net, start, data, engine) for (start, _), data in zip(pairs, train_data, strict=True)]
     first = CurveObjective(
         skeleton(net).to(engine.device),
         curves[0].to(engine.device),
@@ -246,19 +194,8 @@ def fit_curves(
         first.on(curve.to(engine.device), engine.feed(data if statistics is None else statistics))
         for curve, data in zip(curves, trains, strict=True)
     ]
-    tasks = [
-        Task(objective, data, kept_out, seed) for objective, data, seed in zip(objectives, trains, seeds, strict=True)
-    ]
-    trained = train_and_look(
-        tasks,
-        config,
-        trains[0].classes,
-        title=counted(len(pairs), "curve"),
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    trained = train_and_look(objectives, trains, seeds, counted(len(pairs), "curve"), net, pairs[0][0], **how)
     return [
         # Keep the modes that were passed in, not copies that went to the device and back.
         replace(objective.result(states).to("cpu"), start=curve.start, end=curve.end)
@@ -268,16 +205,6 @@ def fit_curves(
 
 def _objective(net: nn.Module) -> type[ModeObjective]:
     return net.objective if isinstance(net, Rival) else ModeObjective
-
-
-def _checked(
-    nets: Sequence[nn.Module], modes: Sequence[Mode], train_data: Sequence[Batches], engine: Engine
-) -> list[Checked]:
-    """The training data of each mode or curve, checked before any training starts."""
-    return [
-        check_batches(net, mode, data, "train", least=partial(least_images, net, engine=engine))
-        for net, mode, data in zip(nets, modes, train_data, strict=True)
-    ]
 
 
 def _seeds(given: Sequence[int] | None, config: TrainConfig, count: int) -> list[int]:

@@ -25,13 +25,11 @@ from modebridge.modes import Mode, has_statistics
 from modebridge.nets import skeleton
 from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, listed, other_targets, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixing, held_out, least_for_bridges, least_images, trainable
+from modebridge.training.checks import check_batches, check_mixing, check_train, least_for_bridges, trainable
 from modebridge.training.engine import Engine
-from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
 from modebridge.training.fitted import look_at_fit
-from modebridge.training.loop import Task
-from modebridge.training.outcome import train_and_look
+from modebridge.training.outcome import How, counted, train_and_look
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
@@ -107,17 +105,9 @@ def fit_bridges(
         synced=engine.synced,
         shares=engine.shares,
     )
-    task = Task(objective, train_data, held_out(net, modes[0], valid, config, engine), config.seed)
-    (states,) = train_and_look(
-        [task],
-        config,
-        train_data.classes,
-        title=counted(len(plans), "bridge"),
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    title = counted(len(plans), "bridge")
+    (states,) = train_and_look([objective], [train_data], [config.seed], title, net, modes[0], **how)
     return objective.result(states)
 
 
@@ -155,15 +145,15 @@ def fit_bridge(
     """
     check_choices(net, curve, kind, source, r)
     listed_taps(net, tap)  # a wrong tap has its own error
-    least = partial(least_images, net, engine=engine or Engine(), norms_only=True)
+    engine = engine or Engine()
     start = curve.start if isinstance(curve, Curve) else listed(curve)[0]
-    checked = check_batches(net, start, train_data, "train", least=least)
+    checked = check_train(net, start, train_data, engine, norms_only=True)
     images = checked.first()
     if isinstance(curve, Curve):
         curve = curve.with_statistics(net, r, checked)
     elif target == "curve" and body is None:
         others = other_targets(listed(curve), kind)
-        fit = look_at_fit(net, listed(curve)[: READS[kind]], checked, checked.classes, engine or Engine())
+        fit = look_at_fit(net, listed(curve)[: READS[kind]], checked, checked.classes, engine)
         if fit.needs_labels:
             warnings.warn(
                 f"The bridge gets a head on labels too, because a network that it reads is right on only "
@@ -189,16 +179,5 @@ def fit_bridge(
         name=name,
         seed=config.seed,
     )
-    return fit_bridges(
-        net,
-        {name: plan},
-        train_data,
-        mixup=mixup,
-        cutmix=cutmix,
-        config=config,
-        valid=valid,
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )[name]
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    return fit_bridges(net, {name: plan}, train_data, mixup=mixup, cutmix=cutmix, **how)[name]

@@ -1,26 +1,31 @@
-"""The loop, with a check of the outcome: training can diverge and stay finite, which deserves a warning."""
+"""The loop, with a progress bar and a check of the outcome: training can diverge and stay finite."""
 
 from __future__ import annotations
 
 import math
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any, TypedDict
 
 import torch
+from torch import nn
 
 from modebridge import seeds, trees
-from modebridge.batches import go_to_epoch
-from modebridge.progress import progress_bar
+from modebridge.batches import Checked, go_to_epoch
+from modebridge.modes import Mode
+from modebridge.nets import skeleton
+from modebridge.progress import Bar, progress_bar
 from modebridge.training.checkpoints import Checkpoints
+from modebridge.training.checks import held_out
 from modebridge.training.engine import Engine
-from modebridge.training.epoch_bar import EpochBar
 from modebridge.training.epochs import Epoch, Report
 from modebridge.training.loop import Task, train
 from modebridge.training.train_config import TrainConfig
-from modebridge.types import Batch, State, States
+from modebridge.types import Batch, Batches, Objective, State, States
 
-__all__ = ["train_and_look"]
+__all__ = ["EpochBar", "How", "counted", "refreshed", "train_and_look"]
 
 RISEN, OVERSHOOT = 2.0, 50
 """Training has diverged if the loss exceeds RISEN times the loss before training, or times that of a uniform guess.
@@ -32,16 +37,31 @@ GROWN = 1000.0
 """Growth of the weights' norm that no successful training reaches."""
 
 
+class How(TypedDict):
+    """The arguments that all functions for fitting share; see `fit_mode`."""
+
+    config: TrainConfig
+    valid: Batches | None
+    engine: Engine | None
+    checkpoints: Checkpoints | None
+    report: Report | None
+    progress: bool | None
+
+
 def train_and_look(
-    tasks: Sequence[Task],
-    config: TrainConfig,
-    classes: int,
-    *,
+    objectives: Sequence[Objective[Any]],
+    data: Sequence[Checked],
+    task_seeds: Sequence[int],
     title: str,
-    engine: Engine,
-    checkpoints: Checkpoints | None = None,
-    report: Report | None = None,
-    progress: bool | None = None,
+    net: nn.Module,
+    mode: Mode,
+    *,
+    config: TrainConfig,
+    valid: Batches | None,
+    engine: Engine | None,
+    checkpoints: Checkpoints | None,
+    report: Report | None,
+    progress: bool | None,
 ) -> list[States]:
     """`train`, with a progress bar, and one warning if a member ended worse than it started or its weights exploded.
 
@@ -49,16 +69,15 @@ def train_and_look(
     batch, with the same draws, must not have doubled (see `OVERSHOOT`). A loss that is not finite raises an error in
     the loop itself.
 
-    Args:
-        tasks: see `train`, as for all arguments but K and those of the bar.
-        config: see `train`.
-        classes: K.
-        title: text in front of the bar.
-        engine: see `train`.
-        checkpoints: see `train`.
-        report: see `train`.
-        progress: whether to show the bar; None shows it in terminals and notebooks unless there is a `report`.
+    There is one task for each objective, with its data and its seed. `title` is the text in front of the bar, `net` and
+    `mode` are used to check the validation data; for the other arguments see `How`.
     """
+    engine = engine or Engine()
+    kept_out = held_out(net, mode, valid, config, engine)
+    tasks = [
+        Task(objective, batches, kept_out, seed)
+        for objective, batches, seed in zip(objectives, data, task_seeds, strict=True)
+    ]
     last: dict[str, float] = {}
     images = 0
 
@@ -77,10 +96,58 @@ def train_and_look(
         trained = train(tasks, config, engine=engine, checkpoints=checkpoints, report=watch, tick=tick)
     # The first problem is enough: all members have the same settings.
     seen = images / len(tasks)
-    for problem in chain(_loss_problems(tasks, trained, last, classes, engine, seen), _weight_problems(tasks, trained)):
+    losses = _loss_problems(tasks, trained, last, data[0].classes, engine, seen)
+    for problem in chain(losses, _weight_problems(tasks, trained)):
         warnings.warn(f"{problem}: training diverged; lower the learning rate (lr={config.lr:g}).", stacklevel=3)
         break
     return trained
+
+
+def counted(count: int, noun: str) -> str:
+    """The title of a bar.
+
+    >>> counted(1, "curve"), counted(3, "curve")
+    ('curve', '3 curves')
+    """
+    return noun if count == 1 else f"{count} {noun}s"
+
+
+def refreshed(net: nn.Module, mode: Mode, batches: Batches, engine: Engine) -> Mode:
+    """A mode with statistics estimated on these batches."""
+    placed = skeleton(net).to(engine.device)
+    return Mode(mode.params, engine.processes.refresh(placed, mode.params, mode.buffers, batches))
+
+
+class EpochBar:
+    """Shows the loop's reports. It reads only numbers that are already on the host, so it never waits for a device.
+
+    Args:
+        bar: where to show them.
+        epochs: the total number of epochs.
+    """
+
+    def __init__(self, bar: Bar, epochs: int) -> None:
+        self._bar, self._epochs = bar, epochs
+        self._note = ""
+        self._per_epoch = 0
+        self._epoch, self._images, self._start = -1, 0, 0.0
+        bar("", 0, epochs, 0.0)
+
+    def tick(self, epoch: int, images: int) -> None:
+        """Show a step; see `Tick`."""
+        now = time.perf_counter()
+        if epoch != self._epoch:
+            # The first step of an epoch is left out of the rate: it may include compiling and starting workers.
+            self._epoch, self._images, self._start = epoch, images, now
+        rate = (images - self._images) / (now - self._start) if now > self._start else 0.0
+        share = min(images / self._per_epoch, 1.0) if self._per_epoch else 0.0
+        self._bar("", epoch + share, self._epochs, rate, self._note or f"{images:,} images")
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Show a finished epoch."""
+        self._per_epoch = max(self._per_epoch, epoch.images)
+        self._note = f"loss {sum(epoch.losses.values()) / max(len(epoch.losses), 1):.3f}"
+        self._bar("", epoch.number, epoch.total, epoch.rate, self._note)
 
 
 def _loss_problems(

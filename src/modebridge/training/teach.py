@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import nn
@@ -18,16 +17,14 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_batches, check_mixing, classes_of, held_out, least_images, trainable
+from modebridge.training.checks import check_mixing, check_train, classes_of, trainable
 from modebridge.training.engine import Engine
-from modebridge.training.epoch_bar import counted
 from modebridge.training.epochs import Report
-from modebridge.training.loop import Task
-from modebridge.training.outcome import train_and_look
+from modebridge.training.outcome import How, counted, train_and_look
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
-__all__ = ["check_kinds", "check_teachers", "fit_taught_curves"]
+__all__ = ["check_teachers", "fit_taught_curves", "listed_teachers"]
 
 
 def fit_taught_curves(
@@ -80,14 +77,13 @@ def fit_taught_curves(
             f"Expected pairs to be a dict from names to the two ends of a curve, but got {type(pairs).__name__}; name "
             'them, as {"a": (start, end)}.'
         )
-    teachers = (teachers,) if isinstance(teachers, Mode | BridgedEnsemble) else tuple(teachers)
+    teachers = listed_teachers(teachers)
     if not pairs:
         raise ModebridgeError("Expected at least one pair of modes, but got none; pass the two ends of a curve.")
     if not teachers:
         raise ModebridgeError(
             "Expected teachers for curves to learn from, but got none; pass at least one mode, or None for labels."
         )
-    check_kinds(teachers)
     engine = engine or Engine()
     learns = trainable(net)
     curves = {
@@ -97,7 +93,7 @@ def fit_taught_curves(
         for name, ends in pairs.items()
     }
     first = next(iter(pairs.values()))[0]
-    data = check_batches(net, first, train_data, "train", least=partial(least_images, net, engine=engine))
+    data = check_train(net, first, train_data, engine)
     check_mixing(mixup, 0.0, data)
     check_teachers(net, teachers, data, "curve")
     objective = TaughtCurves(
@@ -114,17 +110,9 @@ def fit_taught_curves(
         synced=engine.synced,
         refresh=engine.processes.refresh,
     )
-    task = Task(objective, data, held_out(net, first, valid, config, engine), config.seed)
-    (states,) = train_and_look(
-        [task],
-        config,
-        data.classes,
-        title=counted(len(pairs), "curve"),
-        engine=engine,
-        checkpoints=checkpoints,
-        report=report,
-        progress=progress,
-    )
+    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
+    title = counted(len(pairs), "curve")
+    (states,) = train_and_look([objective], [data], [config.seed], title, net, first, **how)
     return {
         # Keep the modes that were passed in, not copies that went to the device and back.
         name: replace(trained.to("cpu"), start=curves[name].start, end=curves[name].end)
@@ -132,14 +120,16 @@ def fit_taught_curves(
     }
 
 
-def check_kinds(teachers: Sequence[Teacher]) -> None:
-    """Raise an error if a teacher is neither a mode nor an ensemble."""
+def listed_teachers(given: Sequence[Teacher] | Teacher) -> tuple[Teacher, ...]:
+    """Teachers as a tuple, even if only one is given; raises an error if one is neither a mode nor an ensemble."""
+    teachers = (given,) if isinstance(given, Mode | BridgedEnsemble) else tuple(given)
     for teacher in teachers:
         if not isinstance(teacher, Mode | BridgedEnsemble):
             raise ModebridgeError(
                 f"Expected teachers to be modes or bridged ensembles, but got {type(teacher).__name__}; create a mode "
                 "with Mode.from_module."
             )
+    return teachers
 
 
 @torch.no_grad()
