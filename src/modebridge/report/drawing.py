@@ -7,7 +7,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import count, cycle, islice
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from modebridge.errors import ModebridgeError
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "GREY", "INK", "LEGEND", "WIDTH", "Canvas", "colours", "whole_ticks"]
+__all__ = ["COLOURS", "GREY", "INK", "LEGEND", "WIDTH", "Canvas", "whole_ticks"]
 
 INK = "#010203"
 """Placeholder for the text color, which the page sets."""
 GREY = "#8a8f98"
 COLOURS = ("#e07b39", "#3b82c4", "#3fa56b", "#a05bc4", "#c9a227", "#c44e6a", "#5a9ea8", "#8c6d4f")
-"""Readable on white and on black."""
+"""Readable on white and on black; repeated when there are more lines."""
 WIDTH = 8.4
 """Width of every figure in inches: one width for all keeps their text the same size on the page."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8, "labelcolor": INK}
@@ -33,11 +33,6 @@ HOVER = "stroke: #000; stroke-opacity: 0; stroke-width: 9"
 """An invisible rim around points, so that small ones are easy to hover over."""
 RIM = "stroke: var(--paper); stroke-width: 3; stroke-linejoin: round; paint-order: stroke"
 """A rim in the page's color around names; none where a figure stands alone."""
-
-
-def colours(lines: int) -> list[str]:
-    """One color per line, repeated when there are more lines than colors."""
-    return list(islice(cycle(COLOURS), lines))
 
 
 def whole_ticks(axis: Axes) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from modebridge.evaluate import CurvePoint, Reliability
-from modebridge.report.drawing import COLOURS, GREY, INK, LEGEND, Canvas, colours, whole_ticks
+from modebridge.report.drawing import COLOURS, GREY, INK, LEGEND, Canvas, whole_ticks
 from modebridge.training import Epoch
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ DASHES = ("-", "--", ":", "-.")
 def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
     """NLL and accuracy along each curve."""
     canvas = Canvas(1, 2, 3.0)
-    for colour, (name, points) in zip(colours(len(profiles)), profiles.items(), strict=True):
+    for colour, (name, points) in zip(cycle(COLOURS), profiles.items(), strict=False):
         rs = [point.r for point in points]
         for axis, label, values in (
             (canvas.axes[0], "NLL", [point.nll for point in points]),
@@ -160,9 +160,8 @@ def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str
     """Training losses by epoch, one panel per folder of artefacts: modes, curves, bridges."""
     canvas = Canvas(1, max(1, len(metrics)), 2.6)
     for axis, (folder, series) in zip(canvas.axes, metrics.items(), strict=False):
-        styles = [(colour, dash) for dash in DASHES for colour in COLOURS]
-        for k, (name, epochs) in enumerate(series.items()):
-            colour, dash = styles[k % len(styles)]
+        styles = cycle(product(DASHES, COLOURS))
+        for (dash, colour), (name, epochs) in zip(styles, series.items(), strict=False):
             numbers, losses = [epoch.number for epoch in epochs], [epoch.losses["train"] for epoch in epochs]
             (line,) = axis.plot(numbers, losses, dash, color=colour, linewidth=1.2, label=name)
             canvas.tip(line, f"{folder} {name}: loss {losses[-1]:.4g} after epoch {numbers[-1]}")
