@@ -64,7 +64,7 @@ class Canvas:
             self.figure: Figure = Figure(figsize=(WIDTH, height), layout="constrained")
             grid = self.figure.subplots(rows, columns, squeeze=False, **options)
         self.axes: list[Axes] = list(grid.flat)
-        self._tips: dict[str, list[str]] = {}
+        self._tips: dict[str, Sequence[str]] = {}
         self._names = count()
         for axis in self.axes:
             _plain(axis)
@@ -93,21 +93,18 @@ class Canvas:
         ]
         look: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4, "linestyle": line, **style}
         (drawn,) = axis.plot([x for x, _, _ in shown], [y for _, y, _ in shown], markeredgewidth=0, **look)
-        self._label(drawn, [tip for _, _, tip in shown])
+        self.tip(drawn, *[tip for _, _, tip in shown])
 
-    def tip(self, artist: Artist, text: str) -> None:
-        """Give one hover label to a whole artist."""
-        self._label(artist, [text])
+    def tip(self, artist: Artist, *texts: str) -> None:
+        """Give hover labels to an artist: one to the whole, or one to each of its points."""
+        name = f"tips{len(self._tips)}"
+        artist.set_gid(name)
+        self._tips[name] = texts
 
     def name(self, axis: Axes, text: str, place: tuple[float, float], **style: Any) -> None:
         """Write a text beside a point, with a rim in the color of the page where lines pass behind it."""
         look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": INK, "zorder": 2.5, **style}
         axis.annotate(text, place, **look).set_gid(f"name{next(self._names)}")
-
-    def _label(self, artist: Artist, tips: list[str]) -> None:
-        name = f"tips{len(self._tips)}"
-        artist.set_gid(name)
-        self._tips[name] = tips
 
     def legend(self) -> None:
         """Add one legend for all axes below them, where no line crosses it."""

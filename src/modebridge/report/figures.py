@@ -102,7 +102,7 @@ def _opacity(scores: np.ndarray) -> np.ndarray:
 
 
 def bars_figure(
-    images: Tensor, truth: Sequence[str], classes: Sequence[str], probabilities: Mapping[str, Tensor], name: str
+    images: Tensor, truth: Sequence[str], classes: Sequence[str], probabilities: Mapping[str, Tensor]
 ) -> str:
     """The paper's bar charts: an image, the predictions of both ends, and those of the midpoint and the bridge.
 
@@ -111,7 +111,6 @@ def bars_figure(
         truth: true class per image.
         classes: class names.
         probabilities: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
-        name: name of the figure.
     """
     count = len(images)
     canvas = Canvas(count, 3, 1.25 * count, width_ratios=[1, 3.4, 3.4])
@@ -138,7 +137,7 @@ def bars_figure(
             if row == 0:
                 place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.45)}
                 axis.legend(ncols=2, **place, **LEGEND)
-    return canvas.svg(name, "Sample images with the class probabilities of both ends, the midpoint and the bridge")
+    return canvas.svg("bars", "Sample images with the class probabilities of both ends, the midpoint and the bridge")
 
 
 def _likely(tables: Sequence[Tensor], most: int) -> list[int]:

@@ -64,7 +64,6 @@ class PageData:
 
     Args:
         title: heading of the page.
-        about: description of the recipe.
         summary: the result in a sentence.
         rows: rows of the results table.
         warnings: sentences to show below the summary.
@@ -83,7 +82,6 @@ class PageData:
     """
 
     title: str
-    about: str
     summary: str
     rows: Sequence[Row]
     warnings: Sequence[str]
@@ -246,4 +244,4 @@ def _bars(data: PageData) -> str:
         label: data.answers.probabilities([name])[numbers].to(torch.float32) for name, label in names.items()
     }
     truth = [data.classes[int(label)] for label in data.answers.test_labels[numbers]]
-    return bars_figure(samples.images, truth, data.classes, probabilities, "bars")
+    return bars_figure(samples.images, truth, data.classes, probabilities)
