@@ -32,8 +32,8 @@ def compose(
     for convolutions in a branch only if their weights are in it.
 
     Args:
-        bases: base models from `part_models`.
-        bridges: bridge models from `part_models`; in an elastic file, one per bridge.
+        bases: base models from `export_parts`.
+        bridges: bridge models from `export_parts`; in an elastic file, one per bridge.
         module: the module that the parts come from.
         shapes: shapes of the features that bridges read, without the batch axis.
         meta: metadata of the file, which defines its inputs and outputs.

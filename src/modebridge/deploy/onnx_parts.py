@@ -1,4 +1,4 @@
-"""Export the parts of an ensemble as ONNX models with torch.onnx."""
+"""Export a part of an ensemble as an ONNX model with torch.onnx."""
 
 from __future__ import annotations
 
@@ -10,25 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modebridge.deploy.one_module import OneModule
 from modebridge.deploy.onnx_builder import Model
-from modebridge.deploy.torch_exporters import export_parts
 from modebridge.errors import ModebridgeError
-from modebridge.types import Inputs
 
-__all__ = ["needs_onnx", "part_models"]
-
-
-def part_models(module: OneModule, example: Inputs) -> tuple[list[Model], list[Model]]:
-    """The ONNX model of every base and of every unit of bridges; see `export_parts`."""
-    needs_onnx()
-    return export_parts(_model, "torch.onnx", module, example)
+__all__ = ["needs_onnx", "onnx_model"]
 
 
-def _model(module: nn.Module, example: tuple[Tensor, ...], shapes: Any) -> Model:
+def onnx_model(module: nn.Module, example: tuple[Tensor, ...], dynamic_shapes: Any) -> Model:
+    """The ONNX model of a module with positional inputs; an `Exporter`."""
     from onnx import inliner
 
-    program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=dynamic_shapes, verbose=False)
     assert program is not None
     model = inliner.inline_local_functions(program.model_proto)
     _strip_origins(model.graph)

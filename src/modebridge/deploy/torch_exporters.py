@@ -24,8 +24,8 @@ from modebridge.types import Inputs
 
 __all__ = ["Exporter", "export_module", "export_parts", "in_order", "quiet"]
 
-Exporter: TypeAlias = Callable[[nn.Module, tuple[Tensor, ...], Any], Any]
-"""Maps a module with positional inputs, an example and its dynamic shapes to a program."""
+Exporter: TypeAlias = Callable[..., Any]
+"""Maps a module with positional inputs, an example and `dynamic_shapes` to a program, as `torch.export.export` does."""
 
 LOGGERS = (
     "torch.onnx",
@@ -68,7 +68,8 @@ def _export(exporter: Exporter, called: str, wrapped: Positional, inputs: Sequen
     example = tuple(tensor.contiguous() for tensor in inputs)
     with quiet():
         try:
-            return exporter(wrapped.eval(), example, (tuple({0: torch.export.Dim.DYNAMIC} for _ in example),))
+            shapes = (tuple({0: torch.export.Dim.DYNAMIC} for _ in example),)
+            return exporter(wrapped.eval(), example, dynamic_shapes=shapes)
         except Exception as error:
             raise _refusal(error, wrapped, called) from error
 
