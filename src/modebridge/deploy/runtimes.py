@@ -14,7 +14,7 @@ from torch import Tensor
 from modebridge.batches import size_of
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.elastic_answer import Answer, staged, uncertainty
-from modebridge.deploy.inputs import Array, specs_in
+from modebridge.deploy.inputs import Array, Spec, output_specs, specs_in
 from modebridge.deploy.metadata import KEY, read_metadata
 from modebridge.deploy.onnx_parts import needs_onnx
 from modebridge.deploy.torch_exporters import in_order
@@ -91,13 +91,9 @@ def _check_graph(graph: Mapping[str, tuple[str, Any]], metadata: Mapping[str, An
         metadata: metadata of the file.
         path: path of the file.
     """
-    classes, members = len(metadata["classes"]), len(metadata["members"])
-    shapes = {"probabilities": [classes], "members": [members, classes]}
-    wanted = {name: (KINDS[spec.type], list(spec.shape)) for name, spec in specs_in(metadata).items()}
-    if metadata["elastic"]:
-        wanted |= {"bridges": (KINDS["int64"], []), "threshold": (KINDS["float32"], [])}
-    for name in metadata["outputs"]:
-        wanted[name] = KINDS["int64" if name == "used" else "float32"], shapes.get(name, [])
+    scalars = {"bridges": Spec((), "int64"), "threshold": Spec((), "float32")} if metadata["elastic"] else {}
+    specs = {**specs_in(metadata), **scalars, **output_specs(metadata)}
+    wanted = {name: (KINDS[spec.type], list(spec.shape)) for name, spec in specs.items()}
     for name in {**wanted, **graph}:
         if wanted.get(name) != graph.get(name):
             declared, actual = ("{} {}".format(*where[name]) if name in where else "none" for where in (wanted, graph))

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from modebridge.batches import each, named
-from modebridge.deploy.inputs import names_of
 from modebridge.deploy.one_module import BasePart, OneModule, Positional
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
@@ -60,7 +59,8 @@ def export_parts(exporter: Exporter, called: str, module: OneModule, example: In
 
 def export_module(exporter: Exporter, called: str, module: nn.Module, example: Inputs) -> Any:
     """The program of a module that takes images, or several inputs as one dict."""
-    return _export(exporter, called, Positional(module, names_of(example)), in_order(_two_rows(example)))
+    names = None if isinstance(example, Tensor) else list(example)
+    return _export(exporter, called, Positional(module, names), in_order(_two_rows(example)))
 
 
 def _export(exporter: Exporter, called: str, wrapped: Positional, inputs: Sequence[Tensor]) -> Any:
