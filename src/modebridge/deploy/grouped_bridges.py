@@ -82,9 +82,9 @@ class _Products(nn.Module):
 
 def _join(layer: nn.Module, peers: Sequence[nn.Module]) -> None:
     """Give a layer the weights and statistics of all its peers, concatenated along the channel axis."""
-    for name, parameter in list(layer.named_parameters(recurse=False)):
+    for name, _ in list(layer.named_parameters(recurse=False)):
         joined = torch.cat([peer.get_parameter(name).detach() for peer in peers])
-        setattr(layer, name, nn.Parameter(joined, requires_grad=False) if parameter is not None else None)
+        setattr(layer, name, nn.Parameter(joined, requires_grad=False))
     for name, buffer in list(layer.named_buffers(recurse=False)):
         if buffer.dim():
             setattr(layer, name, torch.cat([peer.get_buffer(name) for peer in peers]))
