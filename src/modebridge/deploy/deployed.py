@@ -12,7 +12,7 @@ import numpy as np
 from modebridge.deploy.elastic_answer import Answer
 from modebridge.deploy.file_seal import check_seal
 from modebridge.deploy.inputs import Array, Arrays, checked, output_specs, specs_in
-from modebridge.deploy.runtimes import OnnxFile, PackageFile, Runtime
+from modebridge.deploy.runtimes import OnnxFile, PackageFile
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
@@ -29,7 +29,7 @@ class Deployed:
     >>> # file = Deployed.load("fast.onnx"); file(images).probabilities
     """
 
-    def __init__(self, runtime: Runtime, path: Path) -> None:
+    def __init__(self, runtime: OnnxFile | PackageFile, path: Path) -> None:
         self._runtime = runtime
         self.meta = runtime.meta
         self.path = path
@@ -67,7 +67,7 @@ class Deployed:
                 f"Expected to read '{place}', but got '{error.strerror}'; check its permissions."
             ) from error
         onnx = place.suffix == ".onnx"
-        runtime: Runtime = OnnxFile(place, threads, sealed) if onnx else PackageFile(place, sealed)
+        runtime: OnnxFile | PackageFile = OnnxFile(place, threads, sealed) if onnx else PackageFile(place, sealed)
         if not sealed:
             warnings.warn(
                 f"'{place}' was written by an older modebridge without a SHA-256 and cannot be checked for damage; "

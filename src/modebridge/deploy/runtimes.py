@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,20 +21,10 @@ from modebridge.deploy.torch_exporters import in_order
 from modebridge.ensembles import Mean, average, scale
 from modebridge.errors import ModebridgeError, first_line
 
-__all__ = ["OnnxFile", "PackageFile", "Runtime"]
+__all__ = ["OnnxFile", "PackageFile"]
 
 KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)", "int32": "tensor(int32)", "bool": "tensor(bool)"}
 """Names of types in ONNX Runtime."""
-
-
-class Runtime(Protocol):
-    """Runs a file and holds its metadata."""
-
-    meta: dict[str, Any]
-
-    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        """The outputs by name; a threshold of None uses the one in the file."""
-        ...
 
 
 class OnnxFile:
@@ -74,7 +64,7 @@ class OnnxFile:
         self._names = [value.name for value in outputs]
 
     def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        """See `Runtime`."""
+        """The outputs by name; a threshold of None uses the one in the file."""
         feed = dict(inputs)
         if self.meta["elastic"]:
             feed["bridges"] = np.array(bridges, np.int64)
@@ -144,7 +134,7 @@ class PackageFile:
 
     @torch.no_grad()
     def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        """See `Runtime`."""
+        """The outputs by name; a threshold of None uses the one in the file."""
         batch = {name: torch.from_numpy(table) for name, table in inputs.items()}
         if not self.meta["elastic"]:
             members = self.programs["model"](*batch.values())
