@@ -74,13 +74,7 @@ class OnnxFile:
 
 
 def _check_graph(graph: Mapping[str, tuple[str, Any]], metadata: Mapping[str, Any], path: Path) -> None:
-    """Refuse a graph whose inputs or outputs do not match the metadata.
-
-    Args:
-        graph: type and shape, without the batch axis, of every input and output.
-        metadata: metadata of the file.
-        path: path of the file.
-    """
+    """Refuse a graph whose inputs or outputs, by type and shape without the batch axis, do not match the metadata."""
     scalars = {"bridges": Spec((), "int64"), "threshold": Spec((), "float32")} if metadata["elastic"] else {}
     specs = {**specs_in(metadata), **scalars, **output_specs(metadata)}
     wanted = {name: (KINDS[spec.type], list(spec.shape)) for name, spec in specs.items()}

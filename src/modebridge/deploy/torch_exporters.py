@@ -102,13 +102,7 @@ def quiet(names: Sequence[str] = LOGGERS) -> Iterator[None]:
 
 
 def _refusal(error: Exception, wrapped: Positional, exporter: str) -> ModebridgeError:
-    """An error that names the submodule of the user's network, its line and the operation that cannot be exported.
-
-    Args:
-        error: exception of the exporter.
-        wrapped: module given to the exporter.
-        exporter: name of the exporter.
-    """
+    """An error that names the submodule of the user's network, its line and the operation that cannot be exported."""
     owners = _owners(wrapped)
     chain = list(_chain(error))
     place = next((match for link in reversed(chain) if (match := _place(link, wrapped))), None)
