@@ -140,11 +140,10 @@ def usable_ways(device: str, asked: Sequence[str] | None = None) -> tuple[list[W
     if device == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
         unusable["compiled"] = "Expected a C++ compiler for compiled networks, but found none; install g++."
     wanted = [way for way in known if not asked or way in asked]
-    if asked:
-        for way in wanted:
-            if way in unusable:
-                raise ModebridgeError(unusable[way])
-    return [way for way in wanted if way not in unusable], [unusable[way] for way in wanted if way in unusable]
+    missing = [unusable[way] for way in wanted if way in unusable]
+    if asked and missing:
+        raise ModebridgeError(missing[0])
+    return [way for way in wanted if way not in unusable], missing
 
 
 def race(

@@ -99,8 +99,7 @@ def write_package(module: OneModule, example: Inputs, meta: Mapping[str, Any], p
 
     def seal(final: Mapping[str, Any]) -> None:
         text = metadata_json({**final, "plan": plan}, path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             package_pt2(str(path), **parts, extra_files={KEY: text})
         seal_archive(path)
 
@@ -124,6 +123,5 @@ def _compiled(program: Any) -> Any:
     # shared by all programs. Without a unique name, one part would overwrite the weights of another.
     name = f"part{uuid.uuid4().hex}"
     options = {"aot_inductor.package": True, "aot_inductor.model_name_for_generated_files": name}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return torch._inductor.aot_compile(program.module(), args, kwargs, options=options)
