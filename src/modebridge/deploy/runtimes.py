@@ -52,8 +52,7 @@ class OnnxFile:
             text = self.session.get_modelmeta().custom_metadata_map.get(KEY)
             # An input with a default is an "overridable initializer".
             inputs = [*self.session.get_inputs(), *self.session.get_overridable_initializers()]
-            outputs = self.session.get_outputs()
-            graph = {value.name: (value.type, value.shape[1:]) for value in (*inputs, *outputs)}
+            graph = {v.name: (v.type, v.shape[1:]) for v in (*inputs, *self.session.get_outputs())}
         except Exception as error:
             # ONNX Runtime has its own exception class for each kind of bad file, and names may not be UTF-8.
             raise ModebridgeError(
@@ -61,7 +60,6 @@ class OnnxFile:
             ) from error
         self.meta = read_metadata(text, path, sealed=sealed)
         _check_graph(graph, self.meta, path)
-        self._names = [value.name for value in outputs]
 
     def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
         """The outputs by name; a threshold of None uses the one in the file."""
@@ -70,7 +68,8 @@ class OnnxFile:
             feed["bridges"] = np.array(bridges, np.int64)
             if threshold is not None:
                 feed["threshold"] = np.array(threshold, np.float32)
-        return dict(zip(self._names, self.session.run(None, feed), strict=True))
+        names = self.meta["outputs"]
+        return dict(zip(names, self.session.run(names, feed), strict=True))
 
 
 def _check_graph(graph: Mapping[str, tuple[str, Any]], metadata: Mapping[str, Any], path: Path) -> None:
@@ -104,8 +103,7 @@ class PackageFile:
                 text = archive.read_string(entry) if entry in archive.get_file_names() else None
             # Checked before the programs are loaded, since they are code: files of other tools are never loaded.
             self.meta = read_metadata(text, path, sealed=sealed)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 archived = load_pt2(str(path))
                 programs: dict[str, Any] = {name: p.module() for name, p in archived.exported_programs.items()}
         except ModebridgeError:
