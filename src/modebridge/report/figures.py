@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from modebridge.evaluate import CurvePoint, Reliability
+from modebridge.evaluate import Correspondence, CurvePoint, Reliability
 from modebridge.report.drawing import COLOURS, GREY, INK, LEGEND, Canvas, whole_ticks
 from modebridge.training import Epoch
 
@@ -69,14 +69,13 @@ def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]])
 
 
 def correspondence_figure(
-    bridges: Sequence[str], targets: Sequence[str], r2: Sequence[Sequence[float]], kl: Sequence[Sequence[float]]
+    bridges: Sequence[str], targets: Sequence[str], compared: Sequence[Sequence[Correspondence]]
 ) -> str:
     """R2 and KL of every bridge against every curve's midpoint; the better, the stronger the color."""
     canvas = Canvas(1, 2, 0.9 + 0.26 * len(bridges))
-    for axis, values, title, colour in zip(
-        canvas.axes, (r2, kl), ("R2", "KL, nats"), (COLOURS[2], COLOURS[0]), strict=True
-    ):
-        table = np.array(values)
+    panels = (("r2", "R2", COLOURS[2]), ("kl", "KL, nats", COLOURS[0]))
+    for axis, (score, title, colour) in zip(canvas.axes, panels, strict=True):
+        table = np.array([[getattr(pair, score) for pair in row] for row in compared])
         axis.grid(False)
         # Opacity instead of a color scale: the numbers stay readable on light and dark pages.
         opacity = _opacity(table if title == "R2" else -table)
