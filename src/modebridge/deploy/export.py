@@ -21,9 +21,9 @@ from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import check_example, specs_of
 from modebridge.deploy.metadata import metadata_json
 from modebridge.deploy.one_module import OneModule
-from modebridge.deploy.onnx_parts import needs_onnx
 from modebridge.deploy.parity import MARGIN, largest_difference, probe
 from modebridge.deploy.quantise import Int8Cost, compare
+from modebridge.deploy.runtimes import needs_onnx
 from modebridge.deploy.writers import write_onnx, write_package
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError

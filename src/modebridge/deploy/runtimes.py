@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +19,11 @@ from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.elastic_answer import Answer, staged, uncertainty
 from modebridge.deploy.inputs import Array, Spec, output_specs, specs_in
 from modebridge.deploy.metadata import KEY, read_metadata
-from modebridge.deploy.onnx_parts import needs_onnx
 from modebridge.deploy.torch_exporters import in_order
 from modebridge.ensembles import Mean, average, scale
 from modebridge.errors import ModebridgeError, first_line
 
-__all__ = ["OnnxFile", "PackageFile"]
+__all__ = ["OnnxFile", "PackageFile", "needs_onnx"]
 
 KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)", "int32": "tensor(int32)", "bool": "tensor(bool)"}
 """Names of types in ONNX Runtime."""
@@ -84,6 +86,30 @@ def _check_graph(graph: Mapping[str, tuple[str, Any]], metadata: Mapping[str, An
                 f"Expected '{name}' in the graph of '{path}' to be {declared}, as in its metadata, but got {actual}; "
                 "export it again."
             )
+
+
+def needs_onnx(*names: str) -> None:
+    """Check that packages are installed and load, by default all that exporting needs.
+
+    ONNX Runtime is first loaded here, with telemetry off: since 1.31, it writes a device id and events to the user's
+    cache as soon as it is loaded, and sends them.
+    """
+    names = names or ("onnx", "onnxscript", "onnxruntime")
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        # Find all packages before loading the first, which takes seconds.
+        missing = [name for name in names if find_spec(name) is None]
+        if missing:
+            raise ImportError(f"no {', '.join(missing)}")
+        for name in names:
+            module = import_module(name)
+            if name == "onnxruntime":
+                # If the caller loaded it before, this is all that can be done.
+                module.disable_telemetry_events()
+    except ImportError as error:
+        raise ModebridgeError(
+            f"Expected {', '.join(names)} for .onnx files, but got '{error}'; pip install 'modebridge[onnx]'."
+        ) from error
 
 
 class PackageFile:

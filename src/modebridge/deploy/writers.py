@@ -16,8 +16,8 @@ from modebridge.batches import some_of
 from modebridge.deploy.file_seal import seal_archive, write_sealed_onnx
 from modebridge.deploy.metadata import KEY, metadata_json
 from modebridge.deploy.one_module import OneModule
+from modebridge.deploy.onnx_builder import Model, graphs_in
 from modebridge.deploy.onnx_graph import compose
-from modebridge.deploy.onnx_parts import onnx_model
 from modebridge.deploy.quantise import quantised
 from modebridge.deploy.torch_exporters import export_module, export_parts
 from modebridge.errors import ModebridgeError
@@ -51,7 +51,7 @@ def write_onnx(
         raise ModebridgeError(
             f"Expected the weights to fit in one ONNX file of 2 GB, but got {size / 2**30:.1f} GB; export to .pt2."
         )
-    bases, bridges = export_parts(onnx_model, "torch.onnx", module, example)
+    bases, bridges = export_parts(_onnx_model, "torch.onnx", module, example)
     if calibration is not None:
         bases, bridges = quantised(module, bases, bridges, calibration)
     with torch.no_grad():
@@ -66,6 +66,20 @@ def write_onnx(
 
     seal(meta)
     return seal
+
+
+def _onnx_model(module: nn.Module, example: tuple[Tensor, ...], dynamic_shapes: Any) -> Model:
+    from onnx import inliner
+
+    program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=dynamic_shapes, verbose=False)
+    assert program is not None
+    model = inliner.inline_local_functions(program.model_proto)
+    # Remove torch's notes on the origin of each node, which contain paths of the exporting machine.
+    for graph in graphs_in(model.graph):
+        for part in (graph, *graph.node, *graph.initializer, *graph.value_info, *graph.input, *graph.output):
+            part.ClearField("metadata_props")
+            part.ClearField("doc_string")
+    return model
 
 
 @torch.no_grad()
