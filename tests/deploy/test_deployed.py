@@ -151,7 +151,7 @@ def test_parity_sees_one_wrong_way_to_ask(own):
     one = OneModule(own, FITTED)
 
     def ask(batch, bridges, threshold, wrong=None):
-        found = staged_answer(one, torch.from_numpy(batch), bridges, threshold).probabilities.numpy()
+        found = staged_answer(one, batch, bridges, threshold).probabilities.numpy()
         return found + (0.01 if wrong is not None and wrong(batch, bridges, threshold) else 0.0)
 
     batches = probe(images(2), images(5))

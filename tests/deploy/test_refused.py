@@ -35,7 +35,7 @@ def test_a_wrong_answer_is_seen_among_ties():
     def ask(batch, bridges, threshold, how=lambda found: found):
         # Rounding may send any of them either way.
         sure = 0.0 if threshold is None else threshold + 1e-6 * (-1) ** len(batch)
-        found = staged_answer(one, torch.from_numpy(batch), bridges, None if threshold is None else sure)
+        found = staged_answer(one, batch, bridges, None if threshold is None else sure)
         return how(found.probabilities.numpy()) if threshold is not None else found.probabilities.numpy()
 
     assert largest_difference(ask, own, fitted, batches, elastic=True) < 1e-5

@@ -137,11 +137,11 @@ def test_half_open_connections_are_closed(server):
 def test_requests_have_so_much_room_together():
     budget = ByteBudget(100)
     with budget.share() as first, budget.share() as second:
-        first.take(60)
+        first(60)
         with pytest.raises(HTTPException, match="Expected at most 100 bytes in all requests"):
-            second.take(60)
+            second(60)
     with budget.share() as third:
-        third.take(100)
+        third(100)
 
 
 def test_clients_that_go_away_are_no_errors(server):

@@ -140,11 +140,10 @@ def usable_ways(device: str, asked: Sequence[str] | None = None) -> tuple[list[W
     if device == "cpu" and not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
         unusable["compiled"] = "Expected a C++ compiler for compiled networks, but found none; install g++."
     wanted = [way for way in known if not asked or way in asked]
-    if asked:
-        for way in wanted:
-            if way in unusable:
-                raise ModebridgeError(unusable[way])
-    return [way for way in wanted if way not in unusable], [unusable[way] for way in wanted if way in unusable]
+    missing = [unusable[way] for way in wanted if way in unusable]
+    if asked and missing:
+        raise ModebridgeError(missing[0])
+    return [way for way in wanted if way not in unusable], missing
 
 
 def race(
@@ -183,34 +182,36 @@ def race(
         log(f"{way}: {contender.name}")
         ensemble = contender.make()
         flops[contender.name] = cost(ensemble, image_shape).relative_flops
-        runners[contender.name] = _runner(contender, ensemble, way, image_shape, device, dtype, folder)
+        if way == "onnx":
+            runners[contender.name] = _exported(ensemble, contender.name, image_shape, folder)
+        elif contender.stacked:
+            runners[contender.name] = Vmapped(ensemble, device, dtype, compiled=way != "eager")
+        else:
+            splits = contender.taps
+            runners[contender.name] = Branches(ensemble, device, dtype, compiled=way != "eager", splits=splits)
     results: list[Result] = []
     for batch in batches:
         images = torch.rand(batch, *image_shape, generator=generator(0, "images")).to(device, dtype)
         log(f"{way}: batch {batch}")
-        times = measure({name: _call(run, images, way) for name, run in runners.items()}, seconds)
-        unit = times[entered[0].name]
-        rows = [Result(n, way, batch, timing, ratio(timing, unit), flops[n]) for n, timing in times.items()]
-        shown(rows)
-        results += rows
+        calls = {name: _call(run, images, way) for name, run in runners.items()}
+        results += _timed(calls, flops, way, batch, seconds, shown)
     return results
 
 
-def _runner(
-    contender: Contender,
-    ensemble: BridgedEnsemble,
+def _timed(
+    calls: Mapping[str, Callable[[], object]],
+    flops: Mapping[str, float],
     way: Way,
-    image_shape: Sequence[int],
-    device: torch.device,
-    dtype: torch.dtype,
-    folder: Path | None,
-) -> Callable[[Tensor], object]:
-    if way == "onnx":
-        return _exported(ensemble, contender.name, image_shape, folder)
-    compiled = way != "eager"
-    if contender.stacked:
-        return Vmapped(ensemble, device, dtype, compiled=compiled)
-    return Branches(ensemble, device, dtype, compiled=compiled, splits=contender.taps)
+    batch: int,
+    seconds: float,
+    shown: Shown,
+) -> list[Result]:
+    """One result per call; the first call is the unit of the ratios."""
+    times = measure(calls, seconds)
+    unit = next(iter(times.values()))
+    results = [Result(n, way, batch, timing, ratio(timing, unit), flops[n]) for n, timing in times.items()]
+    shown(results)
+    return results
 
 
 def _call(run: Callable[[Tensor], object], images: Tensor, way: Way) -> Callable[[], object]:
@@ -262,18 +263,16 @@ def race_file(
             "time Deployed on your own inputs in Python."
         )
     most, bases = int(meta["bridges"]), int(meta["bases"])
-    counts: list[int | None] = list(range(most + 1)) if meta["elastic"] else [None]
-    flops: dict[int | None, float] = {None: 1.0}
-    flops |= {count: float(relative) / bases for count, relative in enumerate(meta["cost"]["by_bridges"])}
+    counts: dict[str, int | None] = {_named(bases, most): None}
+    flops = {_named(bases, most): 1.0}
+    if meta["elastic"]:
+        counts = {_named(bases, count): count for count in range(most + 1)}
+        flops = {_named(bases, count): relative / bases for count, relative in enumerate(meta["cost"]["by_bridges"])}
     results: list[Result] = []
     for batch in batches:
         images = torch.rand(batch, *meta["image"], generator=generator(0, "images")).numpy()
-        names = {count: _named(bases, most if count is None else count) for count in counts}
-        times = measure({names[count]: partial(deployed, images, bridges=count) for count in counts}, seconds)
-        unit = times[names[counts[0]]]
-        rows = [Result(n, "onnx", batch, times[n], ratio(times[n], unit), flops[count]) for count, n in names.items()]
-        shown(rows)
-        results += rows
+        calls = {name: partial(deployed, images, bridges=count) for name, count in counts.items()}
+        results += _timed(calls, flops, "onnx", batch, seconds, shown)
     return results
 
 

@@ -51,14 +51,13 @@ class Temperatures:
         >>> Temperatures(1.0, (1.1, 1.2, 1.3), (3, 1)).of_members(3)
         1.2
         """
-        for bridges, temperature in enumerate(self.by_bridges):
-            if self.members(bridges) == count:
-                return temperature
-        wanted = [self.members(bridges) for bridges in range(len(self.by_bridges))]
-        raise ModebridgeError(
-            f"Expected the number of members besides the bases to be one of {wanted}, but got {count}; pass the "
-            "temperatures fitted for these members."
-        )
+        known = [self.members(bridges) for bridges in range(len(self.by_bridges))]
+        if count not in known:
+            raise ModebridgeError(
+                f"Expected the number of members besides the bases to be one of {known}, but got {count}; pass the "
+                "temperatures fitted for these members."
+            )
+        return self.by_bridges[known.index(count)]
 
     def check(self, bridges: int) -> None:
         """Refuse the wrong number of temperatures or heads, and temperatures that are not positive."""

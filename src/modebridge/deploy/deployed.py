@@ -11,8 +11,8 @@ import numpy as np
 
 from modebridge.deploy.elastic_answer import Answer
 from modebridge.deploy.file_seal import check_seal
-from modebridge.deploy.inputs import Array, Arrays, checked, specs_in
-from modebridge.deploy.runtimes import OnnxFile, PackageFile, Runtime
+from modebridge.deploy.inputs import Array, Arrays, checked, output_specs, specs_in
+from modebridge.deploy.runtimes import OnnxFile, PackageFile
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
@@ -29,7 +29,7 @@ class Deployed:
     >>> # file = Deployed.load("fast.onnx"); file(images).probabilities
     """
 
-    def __init__(self, runtime: Runtime, path: Path) -> None:
+    def __init__(self, runtime: OnnxFile | PackageFile, path: Path) -> None:
         self._runtime = runtime
         self.meta = runtime.meta
         self.path = path
@@ -67,7 +67,7 @@ class Deployed:
                 f"Expected to read '{place}', but got '{error.strerror}'; check its permissions."
             ) from error
         onnx = place.suffix == ".onnx"
-        runtime: Runtime = OnnxFile(place, threads, sealed) if onnx else PackageFile(place, sealed)
+        runtime: OnnxFile | PackageFile = OnnxFile(place, threads, sealed) if onnx else PackageFile(place, sealed)
         if not sealed:
             warnings.warn(
                 f"'{place}' was written by an older modebridge without a SHA-256 and cannot be checked for damage; "
@@ -102,7 +102,7 @@ class Deployed:
         if len(next(iter(tables.values()))):
             outputs = self._run(tables, most if bridges is None else int(bridges), threshold)
         else:
-            outputs = self._empty()
+            outputs = {n: np.zeros((0, *spec.shape), spec.type) for n, spec in output_specs(self.meta).items()}
         members, entropy, mutual_information = map(outputs.get, ("members", "entropy", "mutual_information"))
         return Answer(outputs["probabilities"], members, entropy, mutual_information, outputs["used"])
 
@@ -122,14 +122,6 @@ class Deployed:
                 "export it again."
             )
         return outputs
-
-    def _empty(self) -> dict[str, Array]:
-        classes, members = len(self.meta["classes"]), len(self.meta["members"])
-        shapes = {"probabilities": (0, classes), "members": (0, members, classes)}
-        return {
-            name: np.zeros(shapes.get(name, (0,)), np.int64 if name == "used" else np.float32)
-            for name in self.meta["outputs"]
-        }
 
 
 def _check_is_file(place: Path) -> None:

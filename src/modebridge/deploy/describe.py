@@ -17,7 +17,7 @@ from modebridge.batches import IMAGES, shapes_of, some_of
 from modebridge.bridges import Bridge
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.file_seal import SEAL
-from modebridge.deploy.inputs import InputSpec, specs_of
+from modebridge.deploy.inputs import Spec, specs_of
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.evaluate.cost import Cost, combination_cost, feature_shapes
@@ -91,7 +91,7 @@ def describe(
         "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
         "classes": labels,
         "image": list(image.shape) if image is not None else None,
-        "inputs": {name: spec.as_dict() for name, spec in specs.items()},
+        "inputs": {name: {"shape": list(spec.shape), "type": spec.type} for name, spec in specs.items()},
         "normalisation": _normalisation(ensemble, image),
         "members": members,
         "bases": len(ensemble.bases),
@@ -137,7 +137,7 @@ def _classes(ensemble: BridgedEnsemble, example: Inputs) -> int:
         ) from error
 
 
-def _normalisation(ensemble: BridgedEnsemble, image: InputSpec | None) -> dict[str, Any]:
+def _normalisation(ensemble: BridgedEnsemble, image: Spec | None) -> dict[str, Any]:
     """Mean and std, if the network has attributes of these names, as ours do; otherwise they are unknown."""
     if image is None:
         return {"input": "by name, as the network takes them"}

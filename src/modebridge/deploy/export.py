@@ -21,9 +21,9 @@ from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import check_example, specs_of
 from modebridge.deploy.metadata import metadata_json
 from modebridge.deploy.one_module import OneModule
-from modebridge.deploy.onnx_parts import needs_onnx
-from modebridge.deploy.parity import MARGIN, expected, largest_difference, probe
+from modebridge.deploy.parity import MARGIN, largest_difference, probe
 from modebridge.deploy.quantise import Int8Cost, compare
+from modebridge.deploy.runtimes import needs_onnx
 from modebridge.deploy.writers import write_onnx, write_package
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
@@ -150,7 +150,8 @@ def export(
     small = any(isinstance(layer, FilterResponseNorm) for layer in reference.bridges.modules())
     together = not elastic and (small if grouped == "auto" else grouped)
     module = OneModule(reference, fitted, grouped=together)
-    if _difference(module, reference, batches) >= tolerance:
+    few = [some_of(batch, slice(8)) for batch in batches]
+    if largest_difference(lambda some, *_: module(some).numpy(), reference, fitted, few, elastic=False) >= tolerance:
         # Folding relies on the graph that torch.fx traced; if a network does something else, its norms are kept.
         module = OneModule(reference, fitted, folded=False, grouped=together)
     scratch = place.with_name(f".{place.stem}-{secrets.token_hex(6)}{place.suffix}")
@@ -189,17 +190,6 @@ def export(
     finally:
         scratch.unlink(missing_ok=True)
     return Exported(place, kind, parity, place.stat().st_size, meta, price)
-
-
-@torch.no_grad()
-def _difference(module: OneModule, ensemble: BridgedEnsemble, batches: Sequence[Inputs]) -> float:
-    """The largest difference between the module and the library, on a few images of each batch."""
-    some = [some_of(batch, slice(8)) for batch in batches]
-    differences = [
-        module(batch) - expected(ensemble.members(batch), len(ensemble.bases), module.temperatures, mean=ensemble.mean)
-        for batch in some
-    ]
-    return max(float(difference.abs().max()) for difference in differences)
 
 
 def check_format(place: Path, *, int8: bool = False, aot: bool = False) -> None:

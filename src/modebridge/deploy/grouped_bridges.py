@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.bridges import Heads
 from modebridge.bridges.bodies import Join
+from modebridge.deploy.elastic_answer import Place
 from modebridge.guards import alike
 from modebridge.nets import FilterResponseNorm, skeleton
 
 __all__ = ["Grouped", "units"]
-
-Reads: TypeAlias = Sequence[tuple[int, str]]
 
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d)
 _CONVOLUTION = (nn.Conv1d, nn.Conv2d)
@@ -82,9 +80,9 @@ class _Products(nn.Module):
 
 def _join(layer: nn.Module, peers: Sequence[nn.Module]) -> None:
     """Give a layer the weights and statistics of all its peers, concatenated along the channel axis."""
-    for name, parameter in list(layer.named_parameters(recurse=False)):
+    for name, _ in list(layer.named_parameters(recurse=False)):
         joined = torch.cat([peer.get_parameter(name).detach() for peer in peers])
-        setattr(layer, name, nn.Parameter(joined, requires_grad=False) if parameter is not None else None)
+        setattr(layer, name, nn.Parameter(joined, requires_grad=False))
     for name, buffer in list(layer.named_buffers(recurse=False)):
         if buffer.dim():
             setattr(layer, name, torch.cat([peer.get_buffer(name) for peer in peers]))
@@ -93,7 +91,7 @@ def _join(layer: nn.Module, peers: Sequence[nn.Module]) -> None:
 
 
 def units(
-    bodies: Sequence[nn.Module], reads: Sequence[Reads], heads: Sequence[int] | None = None
+    bodies: Sequence[nn.Module], reads: Sequence[Sequence[Place]], heads: Sequence[int] | None = None
 ) -> list[tuple[int, ...]]:
     """The indices of bridges that can run as one; other bridges form units of their own.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import warnings
 from collections.abc import Sequence
@@ -59,9 +58,8 @@ def _read(file: IO[bytes], size: str, shape: Sequence[int], max_megapixels: floa
         )
     mode = "L" if channels == 1 else "RGB"
     try:
-        with warnings.catch_warnings():
-            # Pillow warns about large images; we refuse them below.
-            warnings.simplefilter("ignore")
+        # Pillow warns about large images; we refuse them below.
+        with warnings.catch_warnings(action="ignore"):
             picture: Picture = Image.open(file, formats=FORMATS)
         _check_pixels(picture, max_megapixels)
         if picture.mode == "F" or picture.mode.startswith("I"):
@@ -106,7 +104,7 @@ def from_base64(text: str, shape: Sequence[int], *, max_megapixels: float = MAX_
     """Decode an image file given in base64."""
     try:
         data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
+    except ValueError as error:
         raise ModebridgeError("Expected image to be base64, but it is not; encode the contents of a file.") from error
     return from_bytes(data, shape, max_megapixels=max_megapixels)
 

@@ -1,9 +1,9 @@
-"""The inputs of an exported file, by name, each with a shape and type; images are a single float input."""
+"""The inputs and outputs of an exported file, by name, each with a shape and type; images are a single float input."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,11 +19,10 @@ __all__ = [
     "TYPES",
     "Array",
     "Arrays",
-    "InputSpec",
-    "arrays_of",
+    "Spec",
     "check_example",
     "checked",
-    "names_of",
+    "output_specs",
     "specs_in",
     "specs_of",
 ]
@@ -42,8 +41,8 @@ TYPES = ("float32", "int64", "int32", "bool")
 
 
 @dataclass(frozen=True)
-class InputSpec:
-    """One input of a file.
+class Spec:
+    """One input or output of a file.
 
     Args:
         shape: shape without the batch axis.
@@ -53,30 +52,28 @@ class InputSpec:
     shape: tuple[int, ...]
     type: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """As plain data, for the metadata of a file."""
-        return asdict(self) | {"shape": list(self.shape)}
 
-
-def names_of(inputs: Inputs) -> list[str] | None:
-    """The names under which a network receives these inputs; None for a single tensor."""
-    return None if isinstance(inputs, Tensor) else list(inputs)
-
-
-def specs_of(example: Inputs) -> dict[str, InputSpec]:
+def specs_of(example: Inputs) -> dict[str, Spec]:
     """The input specs of a file exported with this example."""
     tensors = {IMAGES: example} if isinstance(example, Tensor) else example
     return {
-        name: InputSpec(tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."))
+        name: Spec(tuple(tensor.shape[1:]), str(tensor.dtype).removeprefix("torch."))
         for name, tensor in tensors.items()
     }
 
 
-def specs_in(meta: Mapping[str, Any]) -> dict[str, InputSpec]:
+def specs_in(meta: Mapping[str, Any]) -> dict[str, Spec]:
     """The input specs of a file, from its metadata."""
     if "inputs" not in meta:  # files of 0.1 take only images
-        return {IMAGES: InputSpec(tuple(meta["image"]), "float32")}
-    return {name: InputSpec(tuple(entry["shape"]), entry["type"]) for name, entry in meta["inputs"].items()}
+        return {IMAGES: Spec(tuple(meta["image"]), "float32")}
+    return {name: Spec(tuple(entry["shape"]), entry["type"]) for name, entry in meta["inputs"].items()}
+
+
+def output_specs(meta: Mapping[str, Any]) -> dict[str, Spec]:
+    """The output specs of a file, from its metadata."""
+    classes, members = len(meta["classes"]), len(meta["members"])
+    shapes = {"probabilities": (classes,), "members": (members, classes)}
+    return {name: Spec(shapes.get(name, ()), "int64" if name == "used" else "float32") for name in meta["outputs"]}
 
 
 def check_example(example: object, what: str) -> Inputs:
@@ -112,14 +109,7 @@ def _ready(tensor: Tensor, what: str, rule: str, hint: str, least: int = 1) -> T
     return ready
 
 
-def arrays_of(inputs: Inputs) -> Arrays:
-    """Inputs as NumPy arrays."""
-    if isinstance(inputs, Tensor):
-        return inputs.numpy()
-    return {name: tensor.numpy() for name, tensor in inputs.items()}
-
-
-def checked(given: object, specs: Mapping[str, InputSpec]) -> dict[str, Array]:
+def checked(given: object, specs: Mapping[str, Spec]) -> dict[str, Array]:
     """The inputs of a call, by name and in the types that the file takes.
 
     Args:
@@ -155,7 +145,7 @@ def checked(given: object, specs: Mapping[str, InputSpec]) -> dict[str, Array]:
     return tables
 
 
-def _table(given: Any, name: str, spec: InputSpec) -> Array:
+def _table(given: Any, name: str, spec: Spec) -> Array:
     table = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     if table.shape[1:] != spec.shape or table.ndim != len(spec.shape) + 1:
         hint = "resize them" if spec.type == "float32" else "pad or cut them"

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from modebridge.deploy.file_seal import SEAL
 from modebridge.deploy.inputs import OUTPUTS, TYPES
@@ -28,20 +28,19 @@ MOST = 2**28
 """Maximum number of values in one input, 1 GiB of floats per image; a larger shape is a sign of damage."""
 
 
-class _Rule(NamedTuple):
-    """What an entry must be: a description and a test."""
-
-    description: str
-    test: Callable[[Any], bool]
-    needed: bool = True
+Test: TypeAlias = Callable[[Any], bool]
 
 
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
+def _whole(least: int) -> Test:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
 
 
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+def _positive(value: Any) -> bool:
+    return _number(value) and value > 0
 
 
 def _text(value: Any) -> bool:
@@ -49,20 +48,12 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and value == value.encode("utf-8", "ignore").decode()
 
 
-def _all(test: Callable[[Any], bool], least: int = 0) -> Callable[[Any], bool]:
+def _all(test: Test, least: int = 0) -> Test:
     return lambda value: isinstance(value, list) and len(value) >= least and all(map(test, value))
 
 
 def _shape(value: Any) -> bool:
-    return _all(lambda size: _whole(size, 1))(value) and math.prod(value) <= MOST
-
-
-def _positive(value: Any) -> bool:
-    return _number(value) and value > 0
-
-
-def _not_negative(value: Any) -> bool:
-    return _number(value) and value >= 0
+    return _all(_whole(1))(value) and math.prod(value) <= MOST
 
 
 def _input(value: Any) -> bool:
@@ -82,68 +73,61 @@ def _cost(value: Any) -> bool:
     return _all(_number, 1)(numbers.pop("by_bridges", None)) and all(map(_number, numbers.values()))
 
 
-def _reads(value: Any) -> bool:
-    return _all(_place, 1)(value)
-
-
 def _place(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _whole(value[0], 0) and _text(value[1])
+    return isinstance(value, list) and len(value) == 2 and _whole(0)(value[0]) and _text(value[1])
 
 
 def _plan(value: Any) -> bool:
     plan = value if isinstance(value, dict) else {}
-    return _all(_all(_text), 1)(plan.get("taps")) and _all(_reads)(plan.get("reads"))
+    return _all(_all(_text), 1)(plan.get("taps")) and _all(_all(_place, 1))(plan.get("reads"))
 
 
-def _names(value: Any) -> bool:
-    return _all(_text, 1)(value)
+_COUNT = "an integer of at least 1", _whole(1)
+_FLAG = "true or false", lambda value: isinstance(value, bool)
+_NAMES = "a list of names", _all(_text, 1)
+_OBJECT = "an object", lambda value: isinstance(value, dict)
+_POSITIVE = "a positive number", _positive
+_TEXT = "text", _text
 
-
-def _flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-RULES = {
-    "format": _Rule("an integer of at least 1", lambda value: _whole(value, 1)),
-    "classes": _Rule("a list of names", _names),
-    "image": _Rule("null or a shape", lambda value: value is None or _shape(value)),
-    # Files of 0.1 take only images.
-    "inputs": _Rule(f"shapes and types ({', '.join(TYPES)}) by name", _inputs, needed=False),
-    "members": _Rule("a list of names", _names),
-    "bases": _Rule("an integer of at least 1", lambda value: _whole(value, 1)),
-    "bridges": _Rule("an integer of at least 0", lambda value: _whole(value, 0)),
-    # Number of heads of each bridge; if missing, every bridge has one.
-    "heads": _Rule("a list of integers of at least 1", _all(lambda value: _whole(value, 1)), needed=False),
-    "temperature": _Rule("a positive number", _positive),
-    "temperatures": _Rule("a list of positive numbers", _all(_positive, 1)),
-    "first_temperature": _Rule("a positive number", _positive),
-    # Older files do not have it; they use the mean of probabilities.
-    "mean": _Rule(" or ".join(MEANS), lambda value: value in list(MEANS), needed=False),
-    "threshold": _Rule("null or a number of at least 0", lambda value: value is None or _not_negative(value)),
-    "elastic": _Rule("true or false", _flag),
-    "outputs": _Rule(f"a list of {', '.join(OUTPUTS)} with probabilities and used", _outputs),
-    "cost": _Rule("numbers by name, with a list of them for by_bridges", _cost),
-    "scores": _Rule("an object", _object),
-    "about": _Rule("text", _text),
-    "created": _Rule("text", _text),
-    "normalisation": _Rule("an object", _object),
-    "taps": _Rule("a list of names", _all(_text)),
-    "calibrated": _Rule("true or false", _flag),
-    "modes": _Rule("a list of names", _names),
-    "weights": _Rule("text", _text),
-    "versions": _Rule("an object", _object),
-    "precision": _Rule("fp32 or int8", lambda value: value in ("fp32", "int8")),
-    "aot": _Rule("true or false", _flag),
-    "parity": _Rule("an object", _object, needed=False),
-    "int8": _Rule("an object", _object, needed=False),
-    "seal": _Rule(SEAL, lambda value: value == SEAL, needed=False),
+RULES: dict[str, tuple[str, Test]] = {
+    "format": _COUNT,
+    "classes": _NAMES,
+    "image": ("null or a shape", lambda value: value is None or _shape(value)),
+    "inputs": (f"shapes and types ({', '.join(TYPES)}) by name", _inputs),
+    "members": _NAMES,
+    "bases": _COUNT,
+    "bridges": ("an integer of at least 0", _whole(0)),
+    "heads": ("a list of integers of at least 1", _all(_whole(1))),
+    "temperature": _POSITIVE,
+    "temperatures": ("a list of positive numbers", _all(_positive, 1)),
+    "first_temperature": _POSITIVE,
+    "mean": (" or ".join(MEANS), lambda value: value in list(MEANS)),
+    "threshold": ("null or a number of at least 0", lambda value: value is None or (_number(value) and value >= 0)),
+    "elastic": _FLAG,
+    "outputs": (f"a list of {', '.join(OUTPUTS)} with probabilities and used", _outputs),
+    "cost": ("numbers by name, with a list of them for by_bridges", _cost),
+    "scores": _OBJECT,
+    "about": _TEXT,
+    "created": _TEXT,
+    "normalisation": _OBJECT,
+    "taps": ("a list of names", _all(_text)),
+    "calibrated": _FLAG,
+    "modes": _NAMES,
+    "weights": _TEXT,
+    "versions": _OBJECT,
+    "precision": ("fp32 or int8", lambda value: value in ("fp32", "int8")),
+    "aot": _FLAG,
+    "parity": _OBJECT,
+    "int8": _OBJECT,
+    "seal": (SEAL, lambda value: value == SEAL),
     # How the programs of a .pt2 archive are connected.
-    "plan": _Rule("taps by base and reads by bridge", _plan, needed=False),
+    "plan": ("taps by base and reads by bridge", _plan),
 }
+"""What each entry must be: a description and a test."""
+
+OPTIONAL = ("inputs", "heads", "mean", "parity", "int8", "seal", "plan")
+"""Files of 0.1 take only images and have no seal. Without `heads`, every bridge has one; without `mean`, it is that of
+probabilities."""
 
 
 def metadata_json(metadata: Mapping[str, Any], path: Path) -> str:
@@ -191,12 +175,12 @@ def _check(metadata: Any, path: Path, hint: str) -> None:
     """Check the rules above, then the consistency of the entries."""
     if not isinstance(metadata, dict):
         raise ModebridgeError(f"Expected the metadata of '{path}' to be an object, but got {_shown(metadata)}; {hint}.")
-    for name, rule in RULES.items():
-        if name not in metadata and rule.needed:
+    for name, (description, test) in RULES.items():
+        if name not in metadata and name not in OPTIONAL:
             raise ModebridgeError(f"Expected '{name}' in the metadata of '{path}', but it is missing; {hint}.")
-        if name in metadata and not rule.test(metadata[name]):
+        if name in metadata and not test(metadata[name]):
             raise ModebridgeError(
-                f"Expected '{name}' in the metadata of '{path}' to be {rule.description}, "
+                f"Expected '{name}' in the metadata of '{path}' to be {description}, "
                 f"but got {_shown(metadata[name])}; {hint}."
             )
         if name == "format" and metadata[name] > FORMAT:

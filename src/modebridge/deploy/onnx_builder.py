@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from modebridge.ensembles.temperature import FLOOR
 
-__all__ = ["Builder", "Model"]
+__all__ = ["Builder", "Model", "graphs_in"]
 
 Model = Any
 """An `onnx.ModelProto`; onnx has no useful type hints."""
@@ -136,14 +136,17 @@ def _renamed(model: Model, inputs: Sequence[str], prefix: str) -> Any:
     from onnx import compose as compose_lib
 
     graph = compose_lib.add_prefix(model, prefix).graph
-    _swap(graph, {value.name: name for value, name in zip(graph.input, inputs, strict=True)})
+    names = {value.name: name for value, name in zip(graph.input, inputs, strict=True)}
+    for node in (node for part in graphs_in(graph) for node in part.node):
+        for k, name in enumerate(node.input):
+            node.input[k] = names.get(name, name)
     return graph
 
 
-def _swap(graph: Any, names: Mapping[str, str]) -> None:
-    for node in graph.node:
-        for k, name in enumerate(node.input):
-            node.input[k] = names.get(name, name)
-        for attribute in node.attribute:
-            for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                _swap(inner, names)
+def graphs_in(graph: Any) -> Iterator[Any]:
+    """A graph and all graphs in the attributes of its nodes, such as branches."""
+    yield graph
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        # Accessing an unset field would set it.
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from graphs_in(inner)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from modebridge.deploy.elastic_answer import ALL, Place
-from modebridge.deploy.inputs import specs_in
+from modebridge.deploy.inputs import Spec, output_specs, specs_in
 from modebridge.deploy.one_module import OneModule
 from modebridge.deploy.onnx_builder import Builder, Model
 
@@ -32,8 +32,8 @@ def compose(
     for convolutions in a branch only if their weights are in it.
 
     Args:
-        bases: base models from `part_models`.
-        bridges: bridge models from `part_models`; in an elastic file, one per bridge.
+        bases: base models from `export_parts`.
+        bridges: bridge models from `export_parts`; in an elastic file, one per bridge.
         module: the module that the parts come from.
         shapes: shapes of the features that bridges read, without the batch axis.
         meta: metadata of the file, which defines its inputs and outputs.
@@ -41,12 +41,7 @@ def compose(
     from onnx import TensorProto, helper
 
     build = Builder()
-    inputs = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(np.dtype(spec.type)), ["batch", *spec.shape]
-        )
-        for name, spec in specs_in(meta).items()
-    ]
+    inputs = _values(specs_in(meta))
     if meta["elastic"]:
         # An initializer with the name of an input is its default.
         inputs.append(helper.make_tensor_value_info("bridges", TensorProto.INT64, []))
@@ -56,13 +51,9 @@ def compose(
         tables = _elastic(build, bases, bridges, module, shapes, meta)
     else:
         tables = _plain(build, bases, bridges, module, meta)
-    outputs = []
-    axes = {"probabilities": [len(meta["classes"])], "members": [len(meta["members"]), len(meta["classes"])]}
     for name in meta["outputs"]:
         build.add("Identity", [tables[name]], name)
-        kind = TensorProto.INT64 if name == "used" else TensorProto.FLOAT
-        outputs.append(helper.make_tensor_value_info(name, kind, ["batch", *axes.get(name, [])]))
-    graph = helper.make_graph(build.nodes, "modebridge", inputs, outputs, build.initializers)
+    graph = helper.make_graph(build.nodes, "modebridge", inputs, _values(output_specs(meta)), build.initializers)
     opsets: dict[str, int] = {}
     for model in (*bases, *bridges):
         for opset in model.opset_import:
@@ -73,6 +64,13 @@ def compose(
         ir_version=min(model.ir_version for model in bases),
         producer_name="modebridge",
     )
+
+
+def _values(specs: Mapping[str, Spec]) -> list[Any]:
+    from onnx import helper
+
+    kinds = {name: helper.np_dtype_to_tensor_dtype(np.dtype(spec.type)) for name, spec in specs.items()}
+    return [helper.make_tensor_value_info(name, kinds[name], ["batch", *spec.shape]) for name, spec in specs.items()]
 
 
 def _plain(

@@ -11,7 +11,7 @@ from torch import Tensor
 from modebridge.batches import each, size_of, some_of
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.elastic_answer import ALL
-from modebridge.deploy.inputs import Array, Arrays, arrays_of
+from modebridge.deploy.inputs import Array
 from modebridge.deploy.thresholds import gated
 from modebridge.ensembles import BridgedEnsemble, Mean, scale
 from modebridge.inspection.flops import FAILED
@@ -19,7 +19,7 @@ from modebridge.types import Inputs
 
 __all__ = ["Ask", "expected", "largest_difference", "probe"]
 
-Ask: TypeAlias = Callable[[Arrays, int | None, float | None], Array]
+Ask: TypeAlias = Callable[[Inputs, int | None, float | None], Array]
 """Maps images (B, ...), a number of bridges and a threshold to probabilities (B, K)."""
 
 MARGIN = 1e-4
@@ -110,7 +110,7 @@ def largest_difference(
             # Every number of bridges, on the first batch only; the full ensemble covers them on the others.
             ways += [(j, None) for j in range(len(ensemble.bridges))] if number == 0 else []
         for bridges, threshold in ways:
-            output = torch.from_numpy(ask(arrays_of(images), bridges, threshold))
+            output = torch.from_numpy(ask(images, bridges, threshold))
             wanted = [expected(members, bases, temperatures, bridges, threshold, mean)]
             if threshold is not None:
                 first = scale(members[0], temperatures.first).amax(dim=-1)
@@ -118,13 +118,9 @@ def largest_difference(
                 other = [expected(members, bases, temperatures, bridges, way, mean) for way in (0.0, None)]
                 wanted = [torch.where(tied, either, wanted[0]) for either in other]
             differences = torch.stack([(output - either).abs().amax(dim=-1) for either in wanted])
-            worst = _larger(worst, differences.amin(dim=0))
+            # NaN counts as infinity.
+            worst = max(worst, float(differences.amin(dim=0).nan_to_num(nan=float("inf")).max()))
     return worst
-
-
-def _larger(worst: float, difference: Tensor) -> float:
-    """The larger of both; NaN counts as infinity."""
-    return max(worst, float(difference.abs().nan_to_num(nan=float("inf")).max()))
 
 
 def _between(first: Tensor) -> float:

@@ -81,17 +81,13 @@ def _quantise(model: Model, inputs: Sequence[Tensor], batch: int = 32) -> Model:
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     names = [value.name for value in model.graph.input]
-    arrays = [tensor.contiguous().numpy() for tensor in inputs]
+    arrays = dict(zip(names, [tensor.contiguous().numpy() for tensor in inputs], strict=True))
+    starts = range(0, len(inputs[0]), batch)
+    batches = iter([{name: array[start : start + batch] for name, array in arrays.items()} for start in starts])
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._starts = iter(range(0, len(arrays[0]), batch))
-
         def get_next(self) -> Mapping[str, Any] | None:
-            start = next(self._starts, None)
-            if start is None:
-                return None
-            return {name: array[start : start + batch] for name, array in zip(names, arrays, strict=True)}
+            return next(batches, None)
 
     # The quantiser logs to the root logger, whose name is empty.
     with tempfile.TemporaryDirectory() as folder, quiet([""]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,8 +22,8 @@ class ByteBudget:
     """Limits the bytes that all requests hold together.
 
     >>> budget = ByteBudget(10)
-    >>> with budget.share() as mine:
-    ...     mine.take(10)
+    >>> with budget.share() as take:
+    ...     take(10)
     >>> budget.held
     0
     """
@@ -32,35 +32,32 @@ class ByteBudget:
         self.most, self.held = most, 0
 
     @contextmanager
-    def share(self) -> Iterator[_Share]:
-        """The bytes of one request, released at the end."""
-        share = _Share(self)
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """A function that takes bytes for one request; they are released at the end."""
+        taken = 0
+
+        def take(size: int) -> None:
+            nonlocal taken
+            taken += size
+            self.held += size
+            if self.held > self.most:
+                raise HTTPException(
+                    503, f"Expected at most {self.most} bytes in all requests, but got more; try again later."
+                )
+
         try:
-            yield share
+            yield take
         finally:
-            self.held -= share.held
+            self.held -= taken
 
 
-class _Share:
-    def __init__(self, budget: ByteBudget) -> None:
-        self.budget, self.held = budget, 0
-
-    def take(self, size: int) -> None:
-        self.held += size
-        self.budget.held += size
-        if self.budget.held > self.budget.most:
-            raise HTTPException(
-                503, f"Expected at most {self.budget.most} bytes in all requests, but got more; try again later."
-            )
-
-
-async def body_of(request: Request, limit: int, share: _Share) -> tuple[str, bytes]:
+async def body_of(request: Request, limit: int, take: Callable[[int], None]) -> tuple[str, bytes]:
     """The content type and body of a request; for a form, the contents of its only file.
 
     Args:
         request: the request to read.
         limit: maximum size in bytes; larger requests are refused before they are fully read.
-        share: counts the bytes against the budget of all requests.
+        take: counts the bytes against the budget of all requests.
     """
     too_large = HTTPException(413, f"Expected a request of at most {limit} bytes, but got more; send a smaller image.")
     if int(request.headers.get("content-length") or 0) > limit:
@@ -72,7 +69,7 @@ async def body_of(request: Request, limit: int, share: _Share) -> tuple[str, byt
             size += len(part)
             if size > limit:
                 raise too_large
-            share.take(len(part))
+            take(len(part))
             parts.append(part)
     except ClientDisconnect:
         if request.scope.get(LATE):

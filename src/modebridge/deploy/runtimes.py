@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,27 +17,16 @@ from torch import Tensor
 from modebridge.batches import size_of
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.elastic_answer import Answer, staged, uncertainty
-from modebridge.deploy.inputs import Array, specs_in
+from modebridge.deploy.inputs import Array, Spec, output_specs, specs_in
 from modebridge.deploy.metadata import KEY, read_metadata
-from modebridge.deploy.onnx_parts import needs_onnx
 from modebridge.deploy.torch_exporters import in_order
 from modebridge.ensembles import Mean, average, scale
 from modebridge.errors import ModebridgeError, first_line
 
-__all__ = ["OnnxFile", "PackageFile", "Runtime"]
+__all__ = ["OnnxFile", "PackageFile", "needs_onnx"]
 
 KINDS = {"float32": "tensor(float)", "int64": "tensor(int64)", "int32": "tensor(int32)", "bool": "tensor(bool)"}
 """Names of types in ONNX Runtime."""
-
-
-class Runtime(Protocol):
-    """Runs a file and holds its metadata."""
-
-    meta: dict[str, Any]
-
-    def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        """The outputs by name; a threshold of None uses the one in the file."""
-        ...
 
 
 class OnnxFile:
@@ -62,8 +54,7 @@ class OnnxFile:
             text = self.session.get_modelmeta().custom_metadata_map.get(KEY)
             # An input with a default is an "overridable initializer".
             inputs = [*self.session.get_inputs(), *self.session.get_overridable_initializers()]
-            outputs = self.session.get_outputs()
-            graph = {value.name: (value.type, value.shape[1:]) for value in (*inputs, *outputs)}
+            graph = {v.name: (v.type, v.shape[1:]) for v in (*inputs, *self.session.get_outputs())}
         except Exception as error:
             # ONNX Runtime has its own exception class for each kind of bad file, and names may not be UTF-8.
             raise ModebridgeError(
@@ -71,33 +62,23 @@ class OnnxFile:
             ) from error
         self.meta = read_metadata(text, path, sealed=sealed)
         _check_graph(graph, self.meta, path)
-        self._names = [value.name for value in outputs]
 
     def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        """See `Runtime`."""
+        """The outputs by name; a threshold of None uses the one in the file."""
         feed = dict(inputs)
         if self.meta["elastic"]:
             feed["bridges"] = np.array(bridges, np.int64)
             if threshold is not None:
                 feed["threshold"] = np.array(threshold, np.float32)
-        return dict(zip(self._names, self.session.run(None, feed), strict=True))
+        names = self.meta["outputs"]
+        return dict(zip(names, self.session.run(names, feed), strict=True))
 
 
 def _check_graph(graph: Mapping[str, tuple[str, Any]], metadata: Mapping[str, Any], path: Path) -> None:
-    """Refuse a graph whose inputs or outputs do not match the metadata.
-
-    Args:
-        graph: type and shape, without the batch axis, of every input and output.
-        metadata: metadata of the file.
-        path: path of the file.
-    """
-    classes, members = len(metadata["classes"]), len(metadata["members"])
-    shapes = {"probabilities": [classes], "members": [members, classes]}
-    wanted = {name: (KINDS[spec.type], list(spec.shape)) for name, spec in specs_in(metadata).items()}
-    if metadata["elastic"]:
-        wanted |= {"bridges": (KINDS["int64"], []), "threshold": (KINDS["float32"], [])}
-    for name in metadata["outputs"]:
-        wanted[name] = KINDS["int64" if name == "used" else "float32"], shapes.get(name, [])
+    """Refuse a graph whose inputs or outputs, by type and shape without the batch axis, do not match the metadata."""
+    scalars = {"bridges": Spec((), "int64"), "threshold": Spec((), "float32")} if metadata["elastic"] else {}
+    specs = {**specs_in(metadata), **scalars, **output_specs(metadata)}
+    wanted = {name: (KINDS[spec.type], list(spec.shape)) for name, spec in specs.items()}
     for name in {**wanted, **graph}:
         if wanted.get(name) != graph.get(name):
             declared, actual = ("{} {}".format(*where[name]) if name in where else "none" for where in (wanted, graph))
@@ -105,6 +86,30 @@ def _check_graph(graph: Mapping[str, tuple[str, Any]], metadata: Mapping[str, An
                 f"Expected '{name}' in the graph of '{path}' to be {declared}, as in its metadata, but got {actual}; "
                 "export it again."
             )
+
+
+def needs_onnx(*names: str) -> None:
+    """Check that packages are installed and load, by default all that exporting needs.
+
+    ONNX Runtime is first loaded here, with telemetry off: since 1.31, it writes a device id and events to the user's
+    cache as soon as it is loaded, and sends them.
+    """
+    names = names or ("onnx", "onnxscript", "onnxruntime")
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        # Find all packages before loading the first, which takes seconds.
+        missing = [name for name in names if find_spec(name) is None]
+        if missing:
+            raise ImportError(f"no {', '.join(missing)}")
+        for name in names:
+            module = import_module(name)
+            if name == "onnxruntime":
+                # If the caller loaded it before, this is all that can be done.
+                module.disable_telemetry_events()
+    except ImportError as error:
+        raise ModebridgeError(
+            f"Expected {', '.join(names)} for .onnx files, but got '{error}'; pip install 'modebridge[onnx]'."
+        ) from error
 
 
 class PackageFile:
@@ -124,8 +129,7 @@ class PackageFile:
                 text = archive.read_string(entry) if entry in archive.get_file_names() else None
             # Checked before the programs are loaded, since they are code: files of other tools are never loaded.
             self.meta = read_metadata(text, path, sealed=sealed)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 archived = load_pt2(str(path))
                 programs: dict[str, Any] = {name: p.module() for name, p in archived.exported_programs.items()}
         except ModebridgeError:
@@ -148,7 +152,7 @@ class PackageFile:
 
     @torch.no_grad()
     def run(self, inputs: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
-        """See `Runtime`."""
+        """The outputs by name; a threshold of None uses the one in the file."""
         batch = {name: torch.from_numpy(table) for name, table in inputs.items()}
         if not self.meta["elastic"]:
             members = self.programs["model"](*batch.values())

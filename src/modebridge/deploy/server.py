@@ -175,8 +175,8 @@ class Server(litserve.LitServer):  # type: ignore[misc]
         uid, sent = str(uuid.uuid4()), False
         try:
             loop = asyncio.get_running_loop()
-            with self._budget.share() as share:
-                kind, data = await body_of(request, self.config.max_bytes, share)
+            with self._budget.share() as take:
+                kind, data = await body_of(request, self.config.max_bytes, take)
                 end = loop.time() + self.config.queue_seconds
                 async with asyncio.timeout_at(end):
                     pixels = await loop.run_in_executor(self._decoders, self._pixels, kind, data)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
 from modebridge.errors import ModebridgeError
 
 __all__ = ["Spread", "Timing", "measure", "ratio", "spread_of"]
@@ -125,12 +127,4 @@ def spread_of(values: Sequence[float]) -> Spread:
     """
     if not values:
         raise ModebridgeError("Expected at least one value, but got none; measure something first.")
-    ordered = sorted(values)
-
-    def at(share: float) -> float:
-        place = share * (len(ordered) - 1)
-        below = math.floor(place)
-        above = min(below + 1, len(ordered) - 1)
-        return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-    return Spread(at(0.5), at(0.25), at(0.75))
+    return Spread(*map(float, np.quantile(values, (0.5, 0.25, 0.75))))

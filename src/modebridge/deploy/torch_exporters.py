@@ -17,15 +17,14 @@ import torch
 from torch import Tensor, fx, nn
 
 from modebridge.batches import each, named
-from modebridge.deploy.inputs import names_of
 from modebridge.deploy.one_module import BasePart, OneModule, Positional
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
 __all__ = ["Exporter", "export_module", "export_parts", "in_order", "quiet"]
 
-Exporter: TypeAlias = Callable[[nn.Module, tuple[Tensor, ...], Any], Any]
-"""Maps a module with positional inputs, an example and its dynamic shapes to a program."""
+Exporter: TypeAlias = Callable[..., Any]
+"""Maps a module with positional inputs, an example and `dynamic_shapes` to a program, as `torch.export.export` does."""
 
 LOGGERS = (
     "torch.onnx",
@@ -60,7 +59,8 @@ def export_parts(exporter: Exporter, called: str, module: OneModule, example: In
 
 def export_module(exporter: Exporter, called: str, module: nn.Module, example: Inputs) -> Any:
     """The program of a module that takes images, or several inputs as one dict."""
-    return _export(exporter, called, Positional(module, names_of(example)), in_order(_two_rows(example)))
+    names = None if isinstance(example, Tensor) else list(example)
+    return _export(exporter, called, Positional(module, names), in_order(_two_rows(example)))
 
 
 def _export(exporter: Exporter, called: str, wrapped: Positional, inputs: Sequence[Tensor]) -> Any:
@@ -68,7 +68,8 @@ def _export(exporter: Exporter, called: str, wrapped: Positional, inputs: Sequen
     example = tuple(tensor.contiguous() for tensor in inputs)
     with quiet():
         try:
-            return exporter(wrapped.eval(), example, (tuple({0: torch.export.Dim.DYNAMIC} for _ in example),))
+            shapes = (tuple({0: torch.export.Dim.DYNAMIC} for _ in example),)
+            return exporter(wrapped.eval(), example, dynamic_shapes=shapes)
         except Exception as error:
             raise _refusal(error, wrapped, called) from error
 
@@ -91,9 +92,8 @@ def quiet(names: Sequence[str] = LOGGERS) -> Iterator[None]:
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
-        printed = io.StringIO()
-        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            warnings.simplefilter("ignore")
+        out, err = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
+        with warnings.catch_warnings(action="ignore"), out, err:
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
@@ -101,22 +101,17 @@ def quiet(names: Sequence[str] = LOGGERS) -> Iterator[None]:
 
 
 def _refusal(error: Exception, wrapped: Positional, exporter: str) -> ModebridgeError:
-    """An error that names the submodule of the user's network, its line and the operation that cannot be exported.
-
-    Args:
-        error: exception of the exporter.
-        wrapped: module given to the exporter.
-        exporter: name of the exporter.
-    """
+    """An error that names the submodule of the user's network, its line and the operation that cannot be exported."""
     owners = _owners(wrapped)
     chain = list(_chain(error))
     place = next((match for link in reversed(chain) if (match := _place(link, wrapped))), None)
-    net, name = owners.get(id(place.module), (None, "")) if place else (None, "")
-    kind = type(net if net is not None else next(iter(_users(wrapped)))).__name__
+    net, name = owners[id(place.module)] if place else next(iter(owners.values()))
     where = f" in its submodule '{name}' ({type(place.module).__name__})" if place and name else ""
     line = f", {place.line}" if place and place.line else ""
     reason, hint = _reason(chain, place)
-    return ModebridgeError(f"Expected {kind} to be exportable by {exporter}, but got {reason}{where}{line}; {hint}.")
+    return ModebridgeError(
+        f"Expected {type(net).__name__} to be exportable by {exporter}, but got {reason}{where}{line}; {hint}."
+    )
 
 
 class _Place(NamedTuple):
@@ -181,13 +176,8 @@ def _reason(chain: list[BaseException], place: _Place | None) -> tuple[str, str]
     return f"'{text}'{operation}", "rewrite that part of its forward pass with operations that can be exported"
 
 
-def _users(wrapped: Positional) -> list[nn.Module]:
-    """The user's networks, or bodies of bridges, inside the exported module."""
-    parts = [part.net for part in wrapped.modules() if isinstance(part, BasePart)]
-    runners = [runner for part in wrapped.modules() if isinstance(part, OneModule) for runner in part.runners]
-    return [*parts, *runners] or [wrapped.module]
-
-
 def _owners(wrapped: Positional) -> dict[int, tuple[nn.Module, str]]:
-    """The network that contains each submodule, and the name of the submodule there."""
-    return {id(module): (net, name) for net in _users(wrapped) for name, module in net.named_modules()}
+    """The user's network, or body of a bridge, that contains each submodule, and the name of the submodule there."""
+    nets = [part.net for part in wrapped.modules() if isinstance(part, BasePart)]
+    nets += [runner for part in wrapped.modules() if isinstance(part, OneModule) for runner in part.runners]
+    return {id(module): (net, name) for net in nets or [wrapped.module] for name, module in net.named_modules()}

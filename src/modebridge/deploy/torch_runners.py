@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 from modebridge.bridges import Heads
-from modebridge.deploy.elastic_answer import heads_of
+from modebridge.deploy.elastic_answer import Place, heads_of
 from modebridge.deploy.fold import fold
 from modebridge.deploy.one_module import BasePart, OneModule
 from modebridge.ensembles import BridgedEnsemble, average, probabilities_of, scale
@@ -53,13 +53,13 @@ class Branches:
         self.device = torch.device(device)
         module = OneModule(ensemble).to(self.device)
         self._module = module
-        self._events: dict[tuple[int, str], Any] = {}
+        self._events: dict[Place, Any] = {}
         cuts = sorted({*splits, *(tap for taps in module.taps for tap in taps)})
         for k, base in enumerate(module.bases):
             assert isinstance(base, BasePart)
             _placed(base.net, dtype)
             for tap in module.taps[k]:
-                check_tap(base.net, tap).register_forward_hook(self._marker(k, tap))
+                check_tap(base.net, tap).register_forward_hook(partial(self._mark, (k, tap)))
             if compiled:
                 compile_regions(base.net, cuts)
         for runner in module.runners:
@@ -77,7 +77,7 @@ class Branches:
         """The probabilities (B, K) of images (B, ...), which must have this object's device and data type."""
         module = self._module
         logits: list[Tensor] = []
-        features: dict[tuple[int, str], Tensor] = {}
+        features: dict[Place, Tensor] = {}
         main = torch.cuda.current_stream(self.device) if self._capturing else None
         for k, base in enumerate(module.bases):
             out, *at_taps = self._on(self._streams[k], main, None, base, (images,))
@@ -98,12 +98,7 @@ class Branches:
         return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
     def _on(
-        self,
-        stream: Any,
-        main: Any,
-        after: Sequence[tuple[int, str]] | None,
-        work: Callable[..., Any],
-        inputs: Sequence[Tensor],
+        self, stream: Any, main: Any, after: Sequence[Place] | None, work: Callable[..., Any], inputs: Sequence[Tensor]
     ) -> Any:
         """Run on a stream after some taps (None: after the main stream); directly if there are no streams."""
         if main is None:
@@ -115,12 +110,9 @@ class Branches:
         with torch.cuda.stream(stream):
             return work(*inputs)
 
-    def _marker(self, k: int, tap: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
-        def mark(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-            if self._capturing:
-                self._events[k, tap] = torch.cuda.current_stream(self.device).record_event()
-
-        return mark
+    def _mark(self, place: Place, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        if self._capturing:
+            self._events[place] = torch.cuda.current_stream(self.device).record_event()
 
 
 class Vmapped:

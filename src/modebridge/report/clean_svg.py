@@ -19,19 +19,10 @@ STYLES = frozenset({"*{stroke-linejoin: round; stroke-linecap: butt}"})
 """The one that matplotlib writes; a style sheet inside a figure would apply to the whole page."""
 PROPERTIES = frozenset(
     {
-        *(
-            "fill",
-            "fill-opacity",
-            "fill-rule",
-            "opacity",
-            "clip-path",
-            "font",
-            "font-size",
-            "font-family",
-            "font-style",
-        ),
-        *("font-weight", "text-anchor", "stroke", "stroke-width", "stroke-opacity", "stroke-linecap"),
-        *("stroke-linejoin", "stroke-dasharray", "stroke-dashoffset", "stroke-miterlimit", "paint-order"),
+        *("fill", "fill-opacity", "fill-rule", "opacity", "clip-path", "paint-order"),
+        *("font", "font-size", "font-family", "font-style", "font-weight", "text-anchor"),
+        *("stroke", "stroke-width", "stroke-opacity", "stroke-linecap", "stroke-linejoin"),
+        *("stroke-dasharray", "stroke-dashoffset", "stroke-miterlimit"),
     }
 )
 _NUMBERS = re.compile(r"[\w\s.,()+%-]*")

@@ -7,7 +7,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from modebridge.deploy import TradeOff
-from modebridge.report.drawing import GREY, Canvas, colours
+from modebridge.report.drawing import COLOURS, GREY, Canvas
 from modebridge.report.rows import Row
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def cost_figure(
     costs = {row.name: times[row.name] if times else row.relative_flops for row in rows}
     ensembles = [row for row in rows if row.family == rows[0].family]
     families = list(dict.fromkeys(row.family for row in rows))
-    others = zip(colours(len(families)), cycle(MARKERS), families[1:], strict=False)
+    others = zip(cycle(COLOURS), cycle(MARKERS), families[1:], strict=False)
     styles = {rows[0].family: (GREY, "o"), **{family: (colour, marker) for colour, marker, family in others}}
     cascade_colour = next((styles[row.family][0] for row in rows if row.threshold is not None), GREY)
     canvas = Canvas(1, 2, 3.4)

@@ -7,7 +7,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import count, cycle, islice
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from modebridge.errors import ModebridgeError
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "GREY", "INK", "LEGEND", "WIDTH", "Canvas", "colours", "whole_ticks"]
+__all__ = ["COLOURS", "GREY", "INK", "LEGEND", "WIDTH", "Canvas", "whole_ticks"]
 
 INK = "#010203"
 """Placeholder for the text color, which the page sets."""
 GREY = "#8a8f98"
 COLOURS = ("#e07b39", "#3b82c4", "#3fa56b", "#a05bc4", "#c9a227", "#c44e6a", "#5a9ea8", "#8c6d4f")
-"""Readable on white and on black."""
+"""Readable on white and on black; repeated when there are more lines."""
 WIDTH = 8.4
 """Width of every figure in inches: one width for all keeps their text the same size on the page."""
 LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 8, "labelcolor": INK}
@@ -33,11 +33,6 @@ HOVER = "stroke: #000; stroke-opacity: 0; stroke-width: 9"
 """An invisible rim around points, so that small ones are easy to hover over."""
 RIM = "stroke: var(--paper); stroke-width: 3; stroke-linejoin: round; paint-order: stroke"
 """A rim in the page's color around names; none where a figure stands alone."""
-
-
-def colours(lines: int) -> list[str]:
-    """One color per line, repeated when there are more lines than colors."""
-    return list(islice(cycle(COLOURS), lines))
 
 
 def whole_ticks(axis: Axes) -> None:
@@ -69,7 +64,7 @@ class Canvas:
             self.figure: Figure = Figure(figsize=(WIDTH, height), layout="constrained")
             grid = self.figure.subplots(rows, columns, squeeze=False, **options)
         self.axes: list[Axes] = list(grid.flat)
-        self._tips: dict[str, list[str]] = {}
+        self._tips: dict[str, Sequence[str]] = {}
         self._names = count()
         for axis in self.axes:
             _plain(axis)
@@ -98,21 +93,18 @@ class Canvas:
         ]
         look: dict[str, Any] = {"marker": "o", "markersize": 4, "linewidth": 1.4, "linestyle": line, **style}
         (drawn,) = axis.plot([x for x, _, _ in shown], [y for _, y, _ in shown], markeredgewidth=0, **look)
-        self._label(drawn, [tip for _, _, tip in shown])
+        self.tip(drawn, *[tip for _, _, tip in shown])
 
-    def tip(self, artist: Artist, text: str) -> None:
-        """Give one hover label to a whole artist."""
-        self._label(artist, [text])
+    def tip(self, artist: Artist, *texts: str) -> None:
+        """Give hover labels to an artist: one to the whole, or one to each of its points."""
+        name = f"tips{len(self._tips)}"
+        artist.set_gid(name)
+        self._tips[name] = texts
 
     def name(self, axis: Axes, text: str, place: tuple[float, float], **style: Any) -> None:
         """Write a text beside a point, with a rim in the color of the page where lines pass behind it."""
         look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": INK, "zorder": 2.5, **style}
         axis.annotate(text, place, **look).set_gid(f"name{next(self._names)}")
-
-    def _label(self, artist: Artist, tips: list[str]) -> None:
-        name = f"tips{len(self._tips)}"
-        artist.set_gid(name)
-        self._tips[name] = tips
 
     def legend(self) -> None:
         """Add one legend for all axes below them, where no line crosses it."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from modebridge.evaluate import CurvePoint, Reliability
-from modebridge.report.drawing import COLOURS, GREY, INK, LEGEND, Canvas, colours, whole_ticks
+from modebridge.evaluate import Correspondence, CurvePoint, Reliability
+from modebridge.report.drawing import COLOURS, GREY, INK, LEGEND, Canvas, whole_ticks
 from modebridge.training import Epoch
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ DASHES = ("-", "--", ":", "-.")
 def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
     """NLL and accuracy along each curve."""
     canvas = Canvas(1, 2, 3.0)
-    for colour, (name, points) in zip(colours(len(profiles)), profiles.items(), strict=True):
+    for colour, (name, points) in zip(cycle(COLOURS), profiles.items(), strict=False):
         rs = [point.r for point in points]
         for axis, label, values in (
             (canvas.axes[0], "NLL", [point.nll for point in points]),
@@ -69,14 +69,13 @@ def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]])
 
 
 def correspondence_figure(
-    bridges: Sequence[str], targets: Sequence[str], r2: Sequence[Sequence[float]], kl: Sequence[Sequence[float]]
+    bridges: Sequence[str], targets: Sequence[str], compared: Sequence[Sequence[Correspondence]]
 ) -> str:
     """R2 and KL of every bridge against every curve's midpoint; the better, the stronger the color."""
     canvas = Canvas(1, 2, 0.9 + 0.26 * len(bridges))
-    for axis, values, title, colour in zip(
-        canvas.axes, (r2, kl), ("R2", "KL, nats"), (COLOURS[2], COLOURS[0]), strict=True
-    ):
-        table = np.array(values)
+    panels = (("r2", "R2", COLOURS[2]), ("kl", "KL, nats", COLOURS[0]))
+    for axis, (score, title, colour) in zip(canvas.axes, panels, strict=True):
+        table = np.array([[getattr(pair, score) for pair in row] for row in compared])
         axis.grid(False)
         # Opacity instead of a color scale: the numbers stay readable on light and dark pages.
         opacity = _opacity(table if title == "R2" else -table)
@@ -102,7 +101,7 @@ def _opacity(scores: np.ndarray) -> np.ndarray:
 
 
 def bars_figure(
-    images: Tensor, truth: Sequence[str], classes: Sequence[str], probabilities: Mapping[str, Tensor], name: str
+    images: Tensor, truth: Sequence[str], classes: Sequence[str], probabilities: Mapping[str, Tensor]
 ) -> str:
     """The paper's bar charts: an image, the predictions of both ends, and those of the midpoint and the bridge.
 
@@ -111,7 +110,6 @@ def bars_figure(
         truth: true class per image.
         classes: class names.
         probabilities: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
-        name: name of the figure.
     """
     count = len(images)
     canvas = Canvas(count, 3, 1.25 * count, width_ratios=[1, 3.4, 3.4])
@@ -138,7 +136,7 @@ def bars_figure(
             if row == 0:
                 place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.45)}
                 axis.legend(ncols=2, **place, **LEGEND)
-    return canvas.svg(name, "Sample images with the class probabilities of both ends, the midpoint and the bridge")
+    return canvas.svg("bars", "Sample images with the class probabilities of both ends, the midpoint and the bridge")
 
 
 def _likely(tables: Sequence[Tensor], most: int) -> list[int]:
@@ -160,9 +158,8 @@ def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str
     """Training losses by epoch, one panel per folder of artefacts: modes, curves, bridges."""
     canvas = Canvas(1, max(1, len(metrics)), 2.6)
     for axis, (folder, series) in zip(canvas.axes, metrics.items(), strict=False):
-        styles = [(colour, dash) for dash in DASHES for colour in COLOURS]
-        for k, (name, epochs) in enumerate(series.items()):
-            colour, dash = styles[k % len(styles)]
+        styles = cycle(product(DASHES, COLOURS))
+        for (dash, colour), (name, epochs) in zip(styles, series.items(), strict=False):
             numbers, losses = [epoch.number for epoch in epochs], [epoch.losses["train"] for epoch in epochs]
             (line,) = axis.plot(numbers, losses, dash, color=colour, linewidth=1.2, label=name)
             canvas.tip(line, f"{folder} {name}: loss {losses[-1]:.4g} after epoch {numbers[-1]}")

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from modebridge.deploy import TradeOff
@@ -64,7 +63,6 @@ class PageData:
 
     Args:
         title: heading of the page.
-        about: description of the recipe.
         summary: the result in a sentence.
         rows: rows of the results table.
         warnings: sentences to show below the summary.
@@ -83,7 +81,6 @@ class PageData:
     """
 
     title: str
-    about: str
     summary: str
     rows: Sequence[Row]
     warnings: Sequence[str]
@@ -223,12 +220,7 @@ def _correspondence(data: PageData) -> str:
         return ""
     tables = {name: data.answers.probabilities([name]) for name in (*data.imitators, *data.targets)}
     compared = [[correspondence(tables[target], tables[name]) for target in data.targets] for name in data.imitators]
-    return correspondence_figure(
-        data.imitators,
-        data.targets,
-        [[pair.r2 for pair in row] for row in compared],
-        [[pair.kl for pair in row] for row in compared],
-    )
+    return correspondence_figure(data.imitators, data.targets, compared)
 
 
 def _bars(data: PageData) -> str:
@@ -236,14 +228,8 @@ def _bars(data: PageData) -> str:
     if samples is None:
         return ""
     numbers = samples.numbers.long()
-    names = {
-        samples.ends[0]: samples.ends[0],
-        samples.ends[1]: samples.ends[1],
-        samples.midpoint: f"midpoint {samples.midpoint}",
-        samples.bridge: f"bridge {samples.bridge}",
-    }
-    probabilities: dict[str, Tensor] = {
-        label: data.answers.probabilities([name])[numbers].to(torch.float32) for name, label in names.items()
-    }
+    names = {end: end for end in samples.ends}
+    names |= {samples.midpoint: f"midpoint {samples.midpoint}", samples.bridge: f"bridge {samples.bridge}"}
+    probabilities = {label: data.answers.probabilities([name])[numbers].float() for name, label in names.items()}
     truth = [data.classes[int(label)] for label in data.answers.test_labels[numbers]]
-    return bars_figure(samples.images, truth, data.classes, probabilities, "bars")
+    return bars_figure(samples.images, truth, data.classes, probabilities)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
-from modebridge.report.drawing import GREY, INK, Canvas, colours, whole_ticks
+from modebridge.report.drawing import COLOURS, GREY, INK, Canvas, whole_ticks
 from modebridge.report.tables import Cell
 
 __all__ = ["dots_figure", "lines_figure"]
@@ -35,7 +36,7 @@ def lines_figure(
     canvas = Canvas(rows, columns, 2.9 * rows)
     xlabels = [xlabel] * len(panels) if isinstance(xlabel, str) else xlabel
     for axis, along, (label, lines) in zip(canvas.axes, xlabels, panels, strict=True):
-        for colour, (line, (xs, ys)) in zip(colours(len(lines)), lines.items(), strict=True):
+        for colour, (line, (xs, ys)) in zip(cycle(COLOURS), lines.items(), strict=False):
             tips = [f"{line}: {along} {x:.4g}, {label} {y:.4g}" for x, y in zip(xs, ys, strict=True)]
             style: dict[str, Any] = {"line": "none", "markersize": 6} if line in unordered else {"line": "-"}
             canvas.points(axis, xs, ys, tips, color=colour, label=line if len(lines) > 1 else None, **style)
@@ -66,7 +67,7 @@ def dots_figure(name: str, described: str, panels: Sequence[tuple[str, Mapping[s
     most = max(len(series) for _, series in panels)
     canvas = Canvas(1, len(panels), 0.9 + 0.28 * len(categories), sharey=True)
     for axis, (label, series) in zip(canvas.axes, panels, strict=True):
-        for number, (colour, (line, cells)) in enumerate(zip(colours(len(series)), series.items(), strict=True)):
+        for number, (colour, (line, cells)) in enumerate(zip(cycle(COLOURS), series.items(), strict=False)):
             # Several series of one category stand a little apart, so that none hides another.
             shift = 0.2 * (number - (len(series) - 1) / 2)
             ys = [categories.index(category) + shift for category in cells]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from modebridge.errors import ModebridgeError
@@ -65,7 +65,7 @@ class StudyTable:
     title: str
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
-    notes: tuple[str, ...] = field(default_factory=tuple)
+    notes: tuple[str, ...] = ()
 
     @property
     def has_paper(self) -> bool:
@@ -89,7 +89,7 @@ class StudyTable:
             "|---|" + "---:|" * len(self.columns),
         ]
         for row in self.rows:
-            cells = [self.text(row, column, "**{}**", " ± ", " [{}]") for column in self.columns]
+            cells = [self.text(row, column, "**{}**") for column in self.columns]
             lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
         notes = [*self.notes, *(["In brackets: the paper's number."] if self.has_paper else [])]
         return "\n".join([*lines, "", *notes]) + "\n"
@@ -106,7 +106,7 @@ class StudyTable:
         lines = [f"% {self.title}", r"\begin{tabular}{l" + "r" * len(self.columns) + "}", r"\toprule", head + r" \\"]
         lines.append(r"\midrule")
         for row in self.rows:
-            cells = [self.text(row, column, r"\textbf{{{}}}", r" $\pm$ ", " [{}]") for column in self.columns]
+            cells = [self.text(row, column, r"\textbf{{{}}}", r" $\pm$ ") for column in self.columns]
             lines.append(" & ".join([safe(row.name), *cells]) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -155,14 +155,7 @@ class StudyTable:
             ) from error
 
     def text(
-        self,
-        row: TableRow,
-        column: Column,
-        bold: str = "{}",
-        between: str = " ± ",
-        paper: str = " [{}]",
-        *,
-        spread: bool = True,
+        self, row: TableRow, column: Column, bold: str = "{}", between: str = " ± ", *, spread: bool = True
     ) -> str:
         """One cell as text; empty if the row has none."""
         cell = row.cells.get(column.name)
@@ -174,4 +167,4 @@ class StudyTable:
             text = bold.format(text)
         if cell.std is not None and spread:
             text += f"{between}{cell.std:.{column.digits}f}"
-        return text + (paper.format(cell.paper) if cell.paper else "")
+        return text + (f" [{cell.paper}]" if cell.paper else "")

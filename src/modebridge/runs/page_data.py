@@ -43,7 +43,6 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
     targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
     return PageData(
         title=f"{recipe.name}, seed {seed}",
-        about=recipe.about,
         summary=summary(rows),
         rows=rows,
         answers=answers,
