@@ -346,8 +346,8 @@ def test_bad_bridges():
         BridgeObjective(net, {"a": plans["labels"].bridge}, {"a": label_target()}, ends[1:])
     with pytest.raises(ModebridgeError, match="mixup to be at least 0"):
         BridgeObjective(net, {"a": plans["labels"].bridge}, {"a": label_target()}, ends, -1.0)
-    with pytest.raises(ModebridgeError, match="between 1 and the network's 4"):
-        last_blocks_tap(net.spec, 5)
+    with pytest.raises(ModebridgeError, match="the 3 blocks that bridges copy, but got 2"):
+        last_blocks_tap(replace(net.spec, stages=(1, 1)))
     with pytest.raises(ModebridgeError, match=r"one mode \(type I\) or two"):
         Bridge(nn.Identity(), ends, "layers.1")
     with pytest.raises(ModebridgeError, match="to get 1 features, but got 2"):

@@ -340,7 +340,9 @@ def test_bridges_that_cannot_be_priced(wrong):
 
 def test_features_alike_are_priced_once(monkeypatch):
     priced = []
-    monkeypatch.setattr(tap_costs, "body_for", lambda shape, *_, **__: priced.append(shape) or nn.Linear(8, 2))
+    monkeypatch.setattr(
+        tap_costs, "build_body", lambda _, __, shape, *___, **____: priced.append(shape) or nn.Linear(8, 2)
+    )
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
     seen = modebridge.inspect(net, torch.rand(1, 4))
     assert str(seen) == str(seen)

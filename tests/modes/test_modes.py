@@ -11,6 +11,7 @@ from torch import nn
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics
+from modebridge.modes.statistics import check_statistics
 from modebridge.nets import resnet, run
 from tests.scenarios import EXACT, Vectors, blobs, loader, tiny_net
 
@@ -149,3 +150,22 @@ def test_no_statistics_no_work_and_no_data_is_an_error():
     assert has_statistics(bn)
     with pytest.raises(ModebridgeError, match="but got none"):
         refresh_statistics(bn, mode.params, mode.buffers, [])
+
+
+def test_only_the_statistics_of_batch_norm_may_differ():
+    """A norm layer that is the whole network may; another buffer of a norm layer may not."""
+
+    class Tracked(nn.BatchNorm1d):
+        def __init__(self) -> None:
+            super().__init__(3)
+            self.register_buffer("spread", torch.ones(3))
+
+    for name, allowed in {"running_mean": True, "running_var": True, "spread": False}.items():
+        net = Tracked()
+        start = dict(net.named_buffers())
+        end = {**start, name: start[name] + 1}
+        if allowed:
+            check_statistics(net, start, end)
+        else:
+            with pytest.raises(ModebridgeError, match="'spread' of Tracked differs"):
+                check_statistics(net, start, end)

@@ -175,13 +175,13 @@ def groups_of(trace: Trace) -> Groups:
 def places(groups: Groups, number: int) -> list[Place]:
     """Every dimension of every weight that has a group."""
     group = groups.groups[number]
-    found = []
+    every = []
     for name, dims in groups.weights.items():
         for k, dim in enumerate(dims):
             for rows in _rows(dim, number, group.outer):
                 shape = (group.size, -1) if group.outer is None else (groups.groups[group.outer].size, group.size, -1)
-                found.append(Place(name, k, rows.reshape(shape)))
-    return found
+                every.append(Place(name, k, rows.reshape(shape)))
+    return every
 
 
 def _rows(dim: Dim, number: int, outer: int | None) -> Iterator[Tensor]:

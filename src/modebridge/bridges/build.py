@@ -11,6 +11,7 @@ from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.designs import Design, check_design, redesigned
 from modebridge.errors import ModebridgeError
 from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, last_blocks_tap
+from modebridge.nets.resnet import LAST_BLOCKS
 from modebridge.types import Layout
 
 __all__ = ["READS", "WIDE", "Kind", "body_for", "body_like", "channels_of", "joined_shape", "layout_for"]
@@ -29,27 +30,25 @@ def body_like(
     kind: Kind,
     slim: float = 2,
     *,
-    blocks: int = 3,
     projection: bool = True,
     design: Design = "plain",
     seed: int | None = None,
 ) -> ResidualBody:
-    """The paper's bridge: a copy of the base's last blocks, with every width divided by the slim factor.
+    """The paper's bridge: a copy of the base's last three blocks, with every width divided by the slim factor.
 
     Args:
         spec: spec of the base network.
         kind: "I" reads one feature map, "II" two, concatenated along channels.
         slim: 1 gives the paper's medium bridge, 2 its small one.
-        blocks: number of last blocks to copy.
         projection: False omits the first shortcut if shapes differ (only this matches the parameter counts of the
             paper's CIFAR-100 rows with 32 to 128 channels).
         design: design of the blocks, see `bridges.designs`.
         seed: seed of the weights.
     """
-    last_blocks_tap(spec, blocks)
+    last_blocks_tap(spec)
     if kind not in READS:
         raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'.")
-    before, last = spec.blocks()[:-blocks], spec.blocks()[-blocks:]
+    before, last = spec.blocks()[:-LAST_BLOCKS], spec.blocks()[-LAST_BLOCKS:]
     if not slim > 0 or any(int(planes / slim) < 1 for planes, _ in last):
         raise ModebridgeError(f"Expected slim to leave at least one channel, but got {slim}; 1 is medium, 2 small.")
     base = spec.block_type()

@@ -17,9 +17,9 @@ from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection import taps_to_read
 from modebridge.inspection.flops import counting
 from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, skeleton
-from modebridge.types import Inputs
+from modebridge.types import Inputs, Layout
 
-__all__ = ["ChosenBody", "choose_body"]
+__all__ = ["ChosenBody", "build_body", "choose_body"]
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,9 @@ def choose_body(
     read, classes = [features[tap] for tap in taps], logits.shape[1]
     if body is None:
         shape, outputs = joined_shape([feature.shape[1:] for feature in read], layout), classes * heads
-        norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
-        if budget is not None:
-            body, _ = body_within(
-                shape, layout, outputs, kind, budget * base_flops, norm=norm, design=design, seed=seed, base=base_flops
-            )
-        elif isinstance(net, ResNet) and taps == [net.paper_tap]:
-            body = body_like(replace(net.spec, classes=outputs), kind, slim, design=design, seed=seed)
-        else:
-            body = body_for(shape, outputs, kind, slim, layout=layout, norm=norm, design=design, seed=seed)
+        body = build_body(
+            net, taps, shape, layout, outputs, kind, slim=slim, budget=budget, base=base_flops, design=design, seed=seed
+        )
         body = (body if heads == 1 else Heads(body, heads)).to(torch.cat([feature.flatten() for feature in read]).dtype)
     flops = _check_body(body, read * READS[kind], (classes,) if heads == 1 else (heads, classes), name)
     if budget is not None and flops > budget * base_flops:
@@ -112,6 +106,30 @@ def choose_body(
             f"but got {flops:,.0f}; use a smaller body or a larger budget."
         )
     return ChosenBody(body, tuple(taps), flops, base_flops)
+
+
+def build_body(
+    net: nn.Module,
+    taps: Sequence[str],
+    shape: Sequence[int],
+    layout: Layout | None,
+    outputs: int,
+    kind: Kind,
+    *,
+    slim: float,
+    budget: float | None,
+    base: float,
+    design: Design,
+    seed: int | None = None,
+) -> nn.Module:
+    """A new body for features of `shape`: within the budget of `base` FLOPs, else the paper's at its tap, else any."""
+    norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
+    if budget is not None:
+        flops = budget * base
+        return body_within(shape, layout, outputs, kind, flops, norm=norm, design=design, seed=seed, base=base)[0]
+    if isinstance(net, ResNet) and list(taps) == [net.paper_tap]:
+        return body_like(replace(net.spec, classes=outputs), kind, slim, design=design, seed=seed)
+    return body_for(shape, outputs, kind, slim, layout=layout, norm=norm, design=design, seed=seed)
 
 
 @torch.no_grad()

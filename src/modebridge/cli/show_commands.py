@@ -164,13 +164,13 @@ def _parts(blueprint: Blueprint, small: Mapping[str, Body], convention: CostConv
     net, image = blueprint.bare, tuple(example.shape[1:])
     features = feature_shapes(net, image, sorted({tap for part in small.values() for tap in part.taps}))
     costs = {"": combination_cost(net, image, 1, (), convention)}
-    known: dict[str, Cost] = {}
+    known: dict[tuple[str, str], Cost] = {}
     for title, part in small.items():
-        described = repr(part.body)
-        if described not in known:
-            shapes = [features[tap] for tap in part.taps] * part.reads
-            known[described] = combination_cost(net, image, 0, [(part.body, shapes)], convention)
-        costs[title] = known[described]
+        shapes = [features[tap] for tap in part.taps] * part.reads
+        key = repr(part.body), repr(shapes)  # equal bodies at other taps cost something else
+        if key not in known:
+            known[key] = combination_cost(net, image, 0, [(part.body, shapes)], convention)
+        costs[title] = known[key]
     return costs
 
 

@@ -15,14 +15,14 @@ from modebridge.deploy.elastic_answer import Place, heads_of
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import BridgedEnsemble, Mean, average, probabilities_of, scale
-from modebridge.guards import Predictor, untouched
+from modebridge.guards import EvaluationOnly, untouched
 from modebridge.nets import Taps, call, skeleton
 from modebridge.types import Inputs
 
 __all__ = ["BasePart", "OneModule", "Positional"]
 
 
-class OneModule(Predictor):
+class OneModule(EvaluationOnly):
     """All members as one module that shares no state with the original ensemble.
 
     It is thread-safe, and `train()` leaves its networks in evaluation mode.
@@ -92,7 +92,7 @@ class OneModule(Predictor):
         return logits, features
 
 
-class BasePart(Predictor):
+class BasePart(EvaluationOnly):
     """A base network that returns its logits and the features at its taps, in order.
 
     Args:

@@ -15,7 +15,7 @@ from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.guards.asking import check_asked, check_logits, refusal, takes_tokens
-from modebridge.guards.predictor import Predictor
+from modebridge.guards.evaluation_only import EvaluationOnly
 from modebridge.guards.untouched import tracing
 from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode, check_modes
@@ -26,7 +26,7 @@ from modebridge.types import Batches, Inputs
 __all__ = ["BridgedEnsemble"]
 
 
-class BridgedEnsemble(Storable, Predictor):
+class BridgedEnsemble(Storable, EvaluationOnly):
     """Modes and bridges as one module: probabilities out, each mode run once.
 
     Without bridges it is a deep ensemble. A point of a curve is a mode like any other (`curve.at(0.5)`).

@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from modebridge import inspection
-from modebridge.bridges import Design, body_for, body_like, body_within
+from modebridge.bridges import Design
+from modebridge.bridges.choose import build_body
 from modebridge.bridges.designs import check_design
 from modebridge.errors import ModebridgeError
 from modebridge.inspection import Inspection, Tap
 from modebridge.inspection.flops import counting, zeros
-from modebridge.nets import FilterResponseNorm, Norm, ResNet
+from modebridge.nets import ResNet
 from modebridge.types import Batch, Inputs, Layout
 
 __all__ = ["inspect"]
@@ -57,21 +58,26 @@ def inspect(
         )
     check_design(design)
     inspected = inspection.inspect(net, example)
-    norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
     size = sum(parameter.numel() for parameter in net.parameters())
 
     @cache  # many taps have features of the same shape, and fitting a width to a budget is a search
-    def counted_at(shape: tuple[int, ...], layout: Layout, paper: bool) -> tuple[float, float] | None:
+    def counted_at(shape: tuple[int, ...], layout: Layout, taps: tuple[str, ...]) -> tuple[float, float] | None:
         outputs = inspected.classes * heads
         try:
             with torch.device("meta"):  # nothing is drawn, computed or stored
-                if isinstance(net, ResNet) and paper and budget is None:
-                    body: nn.Module = body_like(replace(net.spec, classes=outputs), "I", slim)
-                elif budget is None:
-                    body = body_for(shape, outputs, "I", slim, layout=layout, norm=norm)
-                else:
-                    flops = budget * inspected.flops
-                    body, _ = body_within(shape, layout, outputs, "I", flops, norm=norm, design=design)
+                blocks: Design = "plain" if budget is None else design
+                body = build_body(
+                    net,
+                    taps,
+                    shape,
+                    layout,
+                    outputs,
+                    "I",
+                    slim=slim,
+                    budget=budget,
+                    base=inspected.flops,
+                    design=blocks,
+                )
         except ModebridgeError:  # no bridge is small enough
             return None
         with torch.no_grad(), counting() as counted:
@@ -80,6 +86,8 @@ def inspect(
         return (counted() / inspected.flops, params / size) if inspected.flops and size else None
 
     def price(tap: Tap) -> tuple[float, float] | None:
-        return counted_at(tuple(tap.shape), tap.layout, isinstance(net, ResNet) and tap.name == net.paper_tap)
+        # Only the paper's tap has a body of its own.
+        taps = (tap.name,) if isinstance(net, ResNet) and tap.name == net.paper_tap else ()
+        return counted_at(tuple(tap.shape), tap.layout, taps)
 
     return replace(inspected, price=price)

@@ -2,8 +2,8 @@
 
 from modebridge.guards.alike import alike
 from modebridge.guards.cuda_graph import CudaGraph
+from modebridge.guards.evaluation_only import EvaluationOnly
 from modebridge.guards.narrow_convolutions import soundly
-from modebridge.guards.predictor import Predictor
 from modebridge.guards.untouched import tracing, untouched, version
 
-__all__ = ["CudaGraph", "Predictor", "alike", "soundly", "tracing", "untouched", "version"]
+__all__ = ["CudaGraph", "EvaluationOnly", "alike", "soundly", "tracing", "untouched", "version"]

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import seeds, trees
-from modebridge.modes.mode import Mode
 from modebridge.nets import initialise, skeleton
 from modebridge.nets.blocks import DRAWN
 
-__all__ = ["fresh_mode", "fresh_weights"]
+__all__ = ["fresh_weights"]
 
 RESETS = ("reset_parameters", "_reset_parameters")
 """Names of the methods with which torch's modules draw their weights; attention uses the latter."""
@@ -46,16 +45,6 @@ def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
         if fresh[name]._version == versions[name] and torch.equal(fresh[name], parameter):
             fresh[name] = _alike(parameter.detach(), generator)
     return trees.clone(fresh)
-
-
-def fresh_mode(net: nn.Module, seed: int) -> Mode:
-    """The network as if newly built: new weights and reset running statistics."""
-    copy = skeleton(net)
-    for module in copy.modules():
-        reset = getattr(module, "reset_running_stats", None)
-        if callable(reset):
-            reset()
-    return Mode(fresh_weights(net, seed), Mode.from_module(copy).buffers)
 
 
 def _alike(tensor: Tensor, generator: torch.Generator) -> Tensor:

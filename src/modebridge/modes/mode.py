@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.guards.weights import check_weights
+from modebridge.guards.unusual_tensors import check_weights
 from modebridge.nets import skeleton
 from modebridge.storage import Given, Parts, Storable, prefixed
 from modebridge.types import Params

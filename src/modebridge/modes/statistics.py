@@ -47,8 +47,10 @@ def check_statistics(net: nn.Module, start: Params, end: Params) -> None:
                 "output for an image depends on the others in the batch, and so would a bridge's target; turn it on."
             )
     for name, tensor in start.items():
-        owner = modules.get(name.rpartition(".")[0], net)
-        if not isinstance(owner, _NormBase) and tensor.is_floating_point() and not torch.equal(tensor, end[name]):
+        path, _, buffer = name.rpartition(".")
+        owner = modules.get(path, net)
+        known = isinstance(owner, _NormBase) and buffer in ("running_mean", "running_var")
+        if not known and tensor.is_floating_point() and not torch.equal(tensor, end[name]):
             raise ModebridgeError(
                 f"Expected buffers to be batch norm's or equal at both ends, but '{name}' of "
                 f"{type(owner).__name__} differs, and how it depends on the parameters is unknown; "

@@ -186,17 +186,17 @@ SPECS: dict[str, ResNetSpec] = {
 """Network spec per data set: the paper's four, and a small one for 8x8 digits."""
 
 
-def last_blocks_tap(spec: ResNetSpec, blocks: int = LAST_BLOCKS) -> str:
-    """The tap for a bridge built like the last `blocks` blocks: the output of the block before them.
+def last_blocks_tap(spec: ResNetSpec) -> str:
+    """The tap for a bridge built like the last three blocks: the output of the block before them.
 
     >>> last_blocks_tap(SPECS["cifar10"]), last_blocks_tap(SPECS["in1k"])
     ('layers.12', 'layers.13')
     """
-    if not 1 <= blocks <= spec.depth:
+    if spec.depth < LAST_BLOCKS:
         raise ModebridgeError(
-            f"Expected blocks to be between 1 and the network's {spec.depth}, but got {blocks}; the paper uses 3."
+            f"Expected a network of the {LAST_BLOCKS} blocks that bridges copy, but got {spec.depth}; use a deeper one."
         )
-    return f"layers.{spec.depth - blocks}"
+    return f"layers.{spec.depth - LAST_BLOCKS}"
 
 
 def spec_of(name: str, norm: Norm = "frn", classes: int | None = None) -> ResNetSpec:

@@ -8,7 +8,7 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.report import StudyPart
 from modebridge.runs import Run, RunFolder
 from modebridge.studies.comparison import comparison_study
-from modebridge.studies.curves import correspondence_study, r_ablation, r_position
+from modebridge.studies.curve_positions import correspondence_study, r_ablation, r_position
 from modebridge.studies.ensemble_tables import bridge_size, mode_choice, swa, type1, type2, type_mix
 from modebridge.studies.shift import shift_study
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from modebridge.distillation import DistillationLoss, MixedBatches, StudentObjective, StudentPlan, Teacher
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes, fresh_mode
+from modebridge.modes import Mode, check_modes, fresh_weights
 from modebridge.nets import skeleton
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_mixing, check_train, stale_statistics, trainable
@@ -91,7 +91,7 @@ def plan_student(
     trainable(net)
     teachers = listed_teachers(teachers)
     if start is None:
-        start = fresh_mode(net, seed)
+        start = _fresh_mode(net, seed)
     check_modes(net, [start], 1, "a student")
     return StudentPlan(net, start, teachers, loss or DistillationLoss())
 
@@ -147,3 +147,13 @@ def fit_students(
         batches = MixedBatches(objective, engine.feed(data), config.seed)
         students = {name: refreshed(plan.net, students[name], batches, engine) for name, plan in plans.items()}
     return {name: mode.to("cpu") for name, mode in students.items()}
+
+
+def _fresh_mode(net: nn.Module, seed: int) -> Mode:
+    """The network as if newly built: new weights and reset running statistics."""
+    copy = skeleton(net)
+    for module in copy.modules():
+        reset = getattr(module, "reset_running_stats", None)
+        if callable(reset):
+            reset()
+    return Mode(fresh_weights(net, seed), Mode.from_module(copy).buffers)

@@ -10,16 +10,16 @@ from torch import nn
 from modebridge.errors import ModebridgeError
 from modebridge.guards.untouched import tracing
 
-__all__ = ["Predictor"]
+__all__ = ["EvaluationOnly"]
 
 
-class Predictor(nn.Module):
+class EvaluationOnly(nn.Module):
     """A module whose submodules stay in evaluation mode, like a frozen backbone.
 
     `train()` sets only its own flag, so it can be part of a larger module that is trained: batch norm inside keeps its
     running statistics, and dropout stays off. Gradients pass through as usual.
 
-    >>> part = Predictor()
+    >>> part = EvaluationOnly()
     >>> part.inner = nn.BatchNorm1d(2)
     >>> whole = nn.Sequential(part, nn.Linear(2, 3)).train()
     >>> part.training, part.inner.training, whole[1].training
