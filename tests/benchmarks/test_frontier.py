@@ -13,6 +13,7 @@ import torch
 from scipy.stats import ttest_1samp
 
 from modebridge.curves import start_curve
+from modebridge.data import ImageSet, Loader
 from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
 from modebridge.evaluate import Answers, MemberCost
@@ -154,7 +155,11 @@ def test_the_page_says_what_the_records_give(frontier):
 
 @pytest.mark.parametrize(
     ("file", "first", "section", "count"),
-    [("fresh", 40, "## Confirmed on fresh seeds", 16), ("default", 48, "## The default on fresh seeds", 9)],
+    [
+        ("fresh", 40, "## Confirmed on fresh seeds", 16),
+        ("default", 48, "## The default on fresh seeds", 9),
+        ("shift", 80, "## Images shifted further", 8),
+    ],
 )
 def test_the_page_says_what_the_fresh_seeds_give(file, first, section, count):
     """Every row of its table: mean scores and cost, and paired t intervals over seeds by scipy."""
@@ -199,3 +204,15 @@ def test_the_page_says_what_heads_on_students_give(monkeypatch):
     page = " ".join((root / "docs" / "frontier.md").read_text().partition("## Other modes to build on")[2].split())
     for title in ("student, mixup 1 + 4 heads", "student, CutMix 1"):
         assert all(re.sub(r"(?<!\d)0\.", ".", cell.strip()) in page for cell in rows[title])
+
+
+def test_a_shift_is_added_to_the_recipes(frontier):
+    """And belongs to the name of a regime, so that shifted images are a pass of their own."""
+    data = ImageSet(torch.rand(6, 1, 8, 8), torch.zeros(6, dtype=torch.long), 2)
+    loader = Loader(data, 6, pad=1)
+    assert frontier("places").shifted(loader, 0).pad == 1
+    assert frontier("places").shifted(loader, 2).pad == 3
+    variants = frontier("variants")
+    plain, shifted = (variants.VARIANTS[name].parts[0] for name in ("the default", "the default (shift 2)"))
+    assert (plain.regime.shift, shifted.regime.shift) == (0, 2)
+    assert str(shifted.regime) == f"{plain.regime}, shift 2"
