@@ -42,8 +42,8 @@ def _paths(*kinds: Callable[[str], bool]) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
         # The folder is kept as it was typed, with its `~` or `./`: shells drop what does not start with the word.
         parent, slash, start = incomplete.rpartition("/")
-        found = _walk(parent + slash, start, lambda path: any(kind(path) for kind in kinds), LEVELS, [MOST_ENTRIES])
-        return sorted(path for path in found if SAFE.fullmatch(path))
+        paths = _walk(parent + slash, start, lambda path: any(kind(path) for kind in kinds), LEVELS, [MOST_ENTRIES])
+        return sorted(path for path in paths if SAFE.fullmatch(path))
 
     return complete
 

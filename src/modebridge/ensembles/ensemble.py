@@ -14,8 +14,8 @@ from modebridge.bridges import Bridge
 from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
-from modebridge.guards.asking import check_asked, check_logits, refusal, takes_tokens
 from modebridge.guards.evaluation_only import EvaluationOnly
+from modebridge.guards.inputs_check import check_inputs, check_logits, refusal, takes_tokens
 from modebridge.guards.untouched import tracing
 from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode, check_modes
@@ -159,7 +159,7 @@ class BridgedEnsemble(Storable, EvaluationOnly):
     def _checked_members(self, given: object, what: str) -> Tensor:
         """The probabilities of all members; raises a clear error for unsuitable inputs."""
         self.check_evaluating()
-        images = check_asked(given, self._tokens, what)
+        images = check_inputs(given, self._tokens, what)
         if tracing():
             return self._run(images)
         try:

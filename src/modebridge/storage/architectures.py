@@ -114,8 +114,8 @@ def restore_net(config: Mapping[str, Any], state: Params, constants: Params, giv
         )
     net = skeleton(given.net if given.net is not None else build_net(config["net"], state))
     fill(net, state, "the network")
-    own = {name: buffer.shape for name, buffer in net.named_buffers()}
-    fill(net, {name: tensor for name, tensor in constants.items() if own.get(name) == tensor.shape}, "the network")
+    shapes = {name: buffer.shape for name, buffer in net.named_buffers()}
+    fill(net, {name: tensor for name, tensor in constants.items() if shapes.get(name) == tensor.shape}, "the network")
     return net
 
 

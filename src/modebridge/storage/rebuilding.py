@@ -120,10 +120,10 @@ def fill(module: nn.Module, tensors: Params, what: str) -> None:
         tensors: new tensors by name.
         what: description of the module, for error messages.
     """
-    own = dict(_tensors(module))
+    current = dict(_tensors(module))
     for name, tensor in tensors.items():
-        if name not in own or own[name].shape != tensor.shape:
-            got = f"shape {tuple(own[name].shape)}" if name in own else "no such tensor"
+        if name not in current or current[name].shape != tensor.shape:
+            got = f"shape {tuple(current[name].shape)}" if name in current else "no such tensor"
             raise ModebridgeError(
                 f"Expected {what} to have '{name}' of shape {tuple(tensor.shape)}, as the stored weights do, but got "
                 f"{got}; pass the architecture that was saved."

@@ -11,7 +11,7 @@ from modebridge.batches import IMAGES, check_type
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
-__all__ = ["check_asked", "check_logits", "refusal", "takes_tokens"]
+__all__ = ["check_inputs", "check_logits", "refusal", "takes_tokens"]
 
 TOKENS = (torch.int64, torch.int32)
 
@@ -21,7 +21,7 @@ def takes_tokens(net: nn.Module) -> bool:
     return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in net.modules())
 
 
-def check_asked(given: object, tokens: bool, what: str) -> Inputs:
+def check_inputs(given: object, tokens: bool, what: str) -> Inputs:
     """Raise an error for inputs that are not tensors, and for unscaled images; values are not read.
 
     Args:
