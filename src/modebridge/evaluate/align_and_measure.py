@@ -123,7 +123,8 @@ def align(
     if barriers:
         device = device_for(a, engine)
         placed, batches = skeleton(net).to(device), Fed(held, device)
-        old, new = (BezierCurve.line(a.to(device), end.to(device), 0) for end in (b, matched.mode))
+        start = a.to(device)
+        old, new = (BezierCurve.line(start, end.to(device), 0) for end in (b, matched.mode))
         # The permuted end is the same function, so only the points between differ.
         places = [(old, r) for r in (0.0, 0.25, 0.5, 0.75, 1.0)] + [(new, r) for r in (0.25, 0.5, 0.75)]
         points: list[CurvePoint] = []

@@ -49,7 +49,7 @@ def check_statistics(net: nn.Module, start: Params, end: Params) -> None:
     for name, tensor in start.items():
         path, _, buffer = name.rpartition(".")
         owner = modules.get(path, net)
-        known = isinstance(owner, _NormBase) and buffer in ("running_mean", "running_var")
+        known = isinstance(owner, _NormBase) and buffer in ("running_mean", "running_var", "num_batches_tracked")
         if not known and tensor.is_floating_point() and not torch.equal(tensor, end[name]):
             raise ModebridgeError(
                 f"Expected buffers to be batch norm's or equal at both ends, but '{name}' of "
