@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,13 @@ import safetensors.torch
 import torch
 
 from modebridge.errors import ModebridgeError
+from modebridge.members import Artefact
 from modebridge.recipes import changed
 from modebridge.recipes.splits import load_splits
-from modebridge.runs import RunFolder, begin, engine_for, read_answers, run_recipe, write_page
+from modebridge.runs import Run, RunFolder, begin, engine_for, read_answers, run_recipe, write_page
 from modebridge.runs.assemble import ensemble_of
 from modebridge.runs.given_modes import find_modes
+from modebridge.runs.logits import Labels
 from tests.runs.small import finished as finished_run
 from tests.runs.small import small
 
@@ -165,3 +168,17 @@ def test_modes_are_aligned_where_the_recipe_says_so(tmp_path):
     ensemble, _ = ensemble_of(folder, ["mode-0", "mode-1"])
     weights, _ = folder.read("aligned/1")
     assert torch.equal(ensemble.bases[1].head.weight, weights["head.weight"])
+
+
+def test_an_artefact_that_disappears_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(small(), folder=RunFolder(tmp_path))
+    make = run.make
+
+    def lost(artefacts: Sequence[Artefact]) -> None:
+        make(artefacts)
+        shutil.rmtree(tmp_path / artefacts[0].place)
+
+    assert set(run.tensors([Labels()])["logits/labels"]) == {"valid", "test"}
+    monkeypatch.setattr(run, "make", lost)
+    with pytest.raises(ModebridgeError, match="Expected logits/labels to be readable after writing it"):
+        run.tensors([Labels()])

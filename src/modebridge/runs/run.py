@@ -125,7 +125,10 @@ class Run:
         return {artefact.place: self._read(artefact.place) for artefact in artefacts}
 
     def _read(self, place: str) -> Tensors:
-        key = place, str(self.store.meta(place).get("hash"))
+        meta = self.store.meta(place)
+        if not meta:
+            raise _unreadable(place)
+        key = place, str(meta.get("hash"))
         if key not in self._tensors:
             self._tensors[key] = self.store.read(place)[0]
         return self._tensors[key]
@@ -202,10 +205,7 @@ class Run:
         # Read back, so that this run and the next see the same bits.
         for stage in stages:
             if not stage.is_in(self.store):
-                raise ModebridgeError(
-                    f"Expected {stage.artefact.place} to be readable after writing it, but it is not; check the disk "
-                    "(and that all processes see the same folder)."
-                )
+                raise _unreadable(stage.artefact.place)
         self.trained += [f"{stage.artefact.folder} {stage.artefact.name}" for stage in stages if stage.artefact.trained]
 
     def _keep(self, stage: Stage, made: Made) -> None:
@@ -274,3 +274,10 @@ def _label(epoch: Epoch, name: str, number: int) -> str:
     """The label of an artefact among those trained together: its name, or its number if each is a task."""
     named = (label for label in epoch.losses if label == name or label.startswith(f"{number}/"))
     return next(named, next(iter(epoch.losses)))
+
+
+def _unreadable(place: str) -> ModebridgeError:
+    return ModebridgeError(
+        f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all processes see "
+        "the same folder)."
+    )
