@@ -53,7 +53,7 @@ from modebridge.modes import refresh_statistics
 from modebridge.nets import ResNet
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.runs import Run, RunFolder
-from modebridge.training.fitted import Fit, look_at_fit
+from modebridge.training.fitted import Fit, training_accuracy
 from seed_ranges import seeds_in
 
 
@@ -88,7 +88,7 @@ def bench_of(recipe: Recipe, seed: int, folder: Path | None, epochs: int) -> tup
     splits = {title: [(_mixed(images, regime, seed), labels)] for title, regime in MIXING.items()}
     networks = {f"mode-{k}": mode for k, mode in enumerate(modes)}
     logits = logits_of_members(context.net, networks, {}, {**splits, "valid": data.valid()}, context.engine)
-    seen = look_at_fit(context.net, modes[:1], bench.train(0), data.facts.classes, context.engine)
+    seen = training_accuracy(context.net, modes[:1], bench.train(0), data.facts.classes, context.engine)
     return bench, {**_fit(list(logits.values()), labels.cpu()), "chosen": chosen(seen)}
 
 

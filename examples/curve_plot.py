@@ -15,8 +15,8 @@ import torch
 import modebridge as mb
 from modebridge.curves import BezierCurve
 from modebridge.data import Loader, noisy_digits
-from modebridge.evaluate import barrier, curve_profile
 from modebridge.nets import resnet
+from modebridge.scoring import barrier, curve_profile
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

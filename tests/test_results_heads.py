@@ -16,12 +16,12 @@ from modebridge.data import Loader, load_set
 from modebridge.data.datasets import CLASS_NAMES
 from modebridge.deploy import Deployed
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import advise
-from modebridge.evaluate.scores import accuracy, nll
 from modebridge.members import HeadsMember, members_of
 from modebridge.runs import blueprint_for, find_recipe_of
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
+from modebridge.scoring import advise
+from modebridge.scoring.scores import accuracy, nll
 
 ROOT = Path(__file__).parents[1]
 HOLDS = ROOT / "benchmarks" / "holds"

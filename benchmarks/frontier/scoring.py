@@ -12,8 +12,8 @@ from torch import Tensor
 
 from frontier.variants import BASELINE, Variant
 from modebridge.ensembles import fit_temperature, scale
-from modebridge.evaluate import Answers
-from modebridge.evaluate.scores import accuracy, ece, hits, nll, surprisals
+from modebridge.scoring import LogitTable
+from modebridge.scoring.scores import accuracy, ece, hits, nll, surprisals
 
 __all__ = ["Record", "Spent", "fit_weights", "keep", "lines", "read", "records", "score"]
 
@@ -45,7 +45,12 @@ def fit_weights(members: Tensor, labels: Tensor, *, rounds: int = 500) -> Tensor
 
 
 def score(
-    answers: Answers, members: Sequence[str], *, weighted: bool = False, against: Sequence[str] = (), raw: bool = False
+    answers: LogitTable,
+    members: Sequence[str],
+    *,
+    weighted: bool = False,
+    against: Sequence[str] = (),
+    raw: bool = False,
 ) -> Record:
     """The scores and costs of a combination of members.
 
@@ -85,7 +90,7 @@ def score(
     return record
 
 
-def _heads(answers: Answers, members: Sequence[str], split: str) -> Tensor:
+def _heads(answers: LogitTable, members: Sequence[str], split: str) -> Tensor:
     """The probabilities (M, N, K) of every head of every member."""
     return torch.stack([head.double().softmax(-1) for name in members for head in answers.heads(name, split)])
 
@@ -121,7 +126,7 @@ def _normal_interval(values: Tensor) -> list[float]:
     return [mean - half, mean + half]
 
 
-def lines(answers: Answers) -> dict[str, tuple[tuple[str, ...], bool]]:
+def lines(answers: LogitTable) -> dict[str, tuple[tuple[str, ...], bool]]:
     """The combinations to beat, by title: members, and whether no temperature is fitted."""
     modes = tuple(f"mode-{k}" for k in range(4))
     rows: dict[str, tuple[tuple[str, ...], bool]] = {"DE-1 without temperature": (modes[:1], True)}
@@ -135,7 +140,7 @@ def lines(answers: Answers) -> dict[str, tuple[tuple[str, ...], bool]]:
 
 
 def records(
-    answers: Answers, variants: Mapping[str, Variant], facts: Mapping[str, object], spent: Mapping[str, Spent]
+    answers: LogitTable, variants: Mapping[str, Variant], facts: Mapping[str, object], spent: Mapping[str, Spent]
 ) -> list[Record]:
     """One record per variant whose bridges all have logits; with the baseline, also records of the lines to beat.
 

@@ -16,7 +16,7 @@ from frontier.variants import BASELINE, Part, Regime, Variant, parts_of, plan_pa
 from holds.common import logits_of_members
 from modebridge import Mode, fit_bridges
 from modebridge.bridges import Bridge
-from modebridge.evaluate import Answers, MemberCost, module_cost
+from modebridge.scoring import LogitTable, MemberCost, module_cost
 from modebridge.training import Engine, Report, TrainConfig
 from modebridge.types import Batches
 
@@ -107,12 +107,12 @@ class Bench:
             these = {name: v for name, v in variants.items() if name == BASELINE or v.parts[0].regime == regime}
             keep(file, records(self.answers(), these, facts, self.spent))
 
-    def answers(self) -> Answers:
+    def answers(self) -> LogitTable:
         """The logits of all members so far."""
         tables = {split: {name: logits[split] for name, logits in self.logits.items()} for split in ("valid", "test")}
-        return Answers(tables["valid"], tables["test"], self.labels["valid"], self.labels["test"], self.costs)
+        return LogitTable(tables["valid"], tables["test"], self.labels["valid"], self.labels["test"], self.costs)
 
 
 def _heads_first(table: Tensor) -> Tensor:
-    """(N, K), or (h, N, K) for h heads, as `Answers` expects."""
+    """(N, K), or (h, N, K) for h heads, as `LogitTable` expects."""
     return table if table.ndim == 2 else torch.movedim(table, 1, 0)

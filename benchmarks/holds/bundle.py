@@ -23,10 +23,10 @@ from modebridge.data import ImageSet, Loader, load_modes, load_set
 from modebridge.data.datasets import CLASS_NAMES
 from modebridge.deploy import Exported, export, fit_temperatures
 from modebridge.ensembles import BridgedEnsemble
-from modebridge.evaluate import Answers
-from modebridge.evaluate.scores import accuracy, brier, ece, nll
 from modebridge.nets import ResNet, spec_of
 from modebridge.runs import RunFolder
+from modebridge.scoring import LogitTable
+from modebridge.scoring.scores import accuracy, brier, ece, nll
 
 __all__ = ["choose", "measure"]
 
@@ -37,7 +37,7 @@ ABOUT = (
 )
 
 
-def choose(answers: Answers) -> tuple[str, str]:
+def choose(answers: LogitTable) -> tuple[str, str]:
     """Mode 0 and the bridge with heads that has the lowest calibrated validation NLL beside it."""
     rows = [("mode-0", name) for name in HEADS]
     return min(rows, key=lambda members: nll(answers.calibrated(members, "valid"), answers.valid_labels))

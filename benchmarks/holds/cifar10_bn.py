@@ -35,7 +35,7 @@ from modebridge import Mode, fit_bridges, fit_curves, fit_modes, fit_students, p
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve
 from modebridge.data import Loader, load_modes
-from modebridge.nets import ResNet, skeleton
+from modebridge.nets import ResNet, frozen_copy
 from networks import Networks
 
 WARM_EPOCHS = {"modes": 4, "curves": 4, "bridges": 8, "students": 6}
@@ -123,7 +123,7 @@ def main() -> None:
             engine=engine,
             report=hold.report("curves"),
         )
-        placed, every = skeleton(net).to(engine.device), Loader(splits["train"], 500, seed=41, pad=4, flip=True)
+        placed, every = frozen_copy(net).to(engine.device), Loader(splits["train"], 500, seed=41, pad=4, flip=True)
         for j, curve in zip(OTHERS, fitted, strict=True):
             pin = {name: tensor.half().float() for name, tensor in curve.pins[0].items()}
             # Statistics of the rounded midpoint are estimated on all training images; the old ones are dropped.

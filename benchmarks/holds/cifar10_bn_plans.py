@@ -10,8 +10,8 @@ from torch import Tensor
 from modebridge import Mode, plan_bridge
 from modebridge.bridges import complement_target, curve_target, ensemble_target, label_target, mode_target, with_labels
 from modebridge.curves import BezierCurve
-from modebridge.evaluate import Answers
 from modebridge.nets import ResNet
+from modebridge.scoring import LogitTable
 from modebridge.training import BridgePlan
 
 __all__ = ["IN_RECIPES", "OTHERS", "combinations", "plans_of"]
@@ -78,7 +78,7 @@ def _beyond(
     }
 
 
-def combinations(answers: Answers) -> list[tuple[str, ...]]:
+def combinations(answers: LogitTable) -> list[tuple[str, ...]]:
     """The rows of the table whose members exist."""
     modes, reads = tuple(f"mode-{k}" for k in range(3)), {name: cost.reads for name, cost in answers.costs.items()}
     midpoints = tuple(f"curve-0-{j}" for j in OTHERS)

@@ -23,8 +23,8 @@ from modebridge import Mode, fit_bridges, fit_curves, fit_modes, plan_bridge
 from modebridge.bridges import ensemble_target, mode_target
 from modebridge.curves import BezierCurve
 from modebridge.data import Loader, load_modes
-from modebridge.evaluate import Answers, MemberCost
 from modebridge.nets import ResNet
+from modebridge.scoring import LogitTable, MemberCost
 from modebridge.training import BridgePlan, TrainConfig
 
 OTHERS = (1, 2, 3)
@@ -193,7 +193,7 @@ def main() -> None:
         reads = ("mode-1",) if name.startswith("I-1") else ("mode-0", "mode-1")[: len(bridge.reads)]
         costs[name] = MemberCost(bridge.share or 0.0, sum(p.numel() for p in bridge.parameters()), reads)
     table = {split: {name: parts[split].half() for name, parts in logits.items()} for split in ("valid", "test")}
-    answers = Answers(table["valid"], table["test"], labels["valid"], labels["test"], costs)
+    answers = LogitTable(table["valid"], table["test"], labels["valid"], labels["test"], costs)
     print("| members | FLOPs | params | ACC % | NLL | ECE | Brier | T |\n|---|---|---|---|---|---|---|---|")
     for members in combinations(list(bridges)):
         print(row(" + ".join(members), answers, members), flush=True)

@@ -23,8 +23,8 @@ from safetensors.torch import save_file
 
 from modebridge import fit_modes
 from modebridge.data import Loader
-from modebridge.evaluate import Answers, MemberCost
 from modebridge.nets import ResNet
+from modebridge.scoring import LogitTable, MemberCost
 
 
 def main() -> None:
@@ -77,7 +77,7 @@ def main() -> None:
     save_file(labels, given.out / "labels.safetensors")
     table = {split: {name: parts[split].half() for name, parts in logits.items()} for split in ("valid", "test")}
     size = sum(p.numel() for p in nets[0].parameters())
-    answers = Answers(
+    answers = LogitTable(
         table["valid"], table["test"], labels["valid"], labels["test"], {name: MemberCost(1.0, size) for name in modes}
     )
     print("| members | FLOPs | params | ACC % | NLL | ECE | Brier | T |\n|---|---|---|---|---|---|---|---|")

@@ -22,8 +22,8 @@ from safetensors.torch import save_file
 
 from modebridge import Mode, fit_students, plan_student
 from modebridge.data import Loader, load_modes
-from modebridge.evaluate import Answers, MemberCost
 from modebridge.nets import ResNet
+from modebridge.scoring import LogitTable, MemberCost
 
 MIXUPS = {"many": 1.0, "one": 0.4}
 
@@ -95,7 +95,7 @@ def main() -> None:
     base = sum(p.numel() for p in net.parameters())
     table = {split: {name: parts[split].half() for name, parts in logits.items()} for split in ("valid", "test")}
     costs = {name: MemberCost(1.0, base) for name in named}
-    answers = Answers(table["valid"], table["test"], labels["valid"], labels["test"], costs)
+    answers = LogitTable(table["valid"], table["test"], labels["valid"], labels["test"], costs)
     first = tuple(f"mode-{k}" for k in range(4))
     rows: list[tuple[str, ...]] = [first[:count] for count in (1, 2, 4)] + [(name,) for name in students]
     rows += [("mode-0", name) for name in students] + [tuple(students), tuple(n for n in students if "4" in n)]

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from modebridge import Mode
 from modebridge.bridges import Bridge
 from modebridge.data import ImageSet, Loader, load_set
-from modebridge.evaluate import Answers, MemberCost, dee
-from modebridge.nets import Norm, ResNetSpec, Tapped, skeleton, spec_of
+from modebridge.nets import Norm, ResNetSpec, Tapped, frozen_copy, spec_of
 from modebridge.recipes import Recipe, find_recipe
+from modebridge.scoring import LogitTable, MemberCost, dee
 from modebridge.training import Engine, Epoch
 from modebridge.types import Batch, Batches
 
@@ -158,7 +158,7 @@ def logits_of_members(
     """Logits (N, K) by member and split in fp32, (N, h, K) for h heads; every network runs once per batch."""
     device = engine.device
     placed = {name: bridge.to(device).eval() for name, bridge in bridges.items()}
-    tapped = Tapped(skeleton(net).to(device), sorted({tap for bridge in placed.values() for tap in bridge.taps}))
+    tapped = Tapped(frozen_copy(net).to(device), sorted({tap for bridge in placed.values() for tap in bridge.taps}))
     states = {name: tapped.state_of(mode.to(device).state) for name, mode in modes.items()}
     names = {mode.id: name for name, mode in modes.items()}
     logits: dict[str, dict[str, Tensor]] = {}
@@ -193,7 +193,7 @@ def answers_of(
     bridges: Mapping[str, Bridge],
     logits: Mapping[str, Mapping[str, Tensor]],
     labels: Mapping[str, Tensor],
-) -> Answers:
+) -> LogitTable:
     """Logits of members in half precision, as saved, and their costs.
 
     A bridge with several heads is a member under its own name, averaged over its heads, and so is each head.
@@ -210,15 +210,17 @@ def answers_of(
             table |= {head: logits[head][split].half() for head in heads}
             if name not in table:
                 table[name] = torch.stack([table[head] for head in heads])
-    return Answers(tables["valid"], tables["test"], labels["valid"], labels["test"], costs)
+    return LogitTable(tables["valid"], tables["test"], labels["valid"], labels["test"], costs)
 
 
-def bridges_in(answers: Answers) -> list[str]:
+def bridges_in(answers: LogitTable) -> list[str]:
     """The bridges among the members; heads are not listed one by one."""
     return [name for name, cost in answers.costs.items() if cost.reads and not re.search(r"-h\d+$", name)]
 
 
-def print_table(answers: Answers, rows: Iterable[tuple[str, ...]], ensembles: Sequence[tuple[str, ...]] = ()) -> None:
+def print_table(
+    answers: LogitTable, rows: Iterable[tuple[str, ...]], ensembles: Sequence[tuple[str, ...]] = ()
+) -> None:
     """Print rows of members in Markdown; with deep ensembles of 1, 2, ... modes also what a row is worth in those."""
     reference = [answers.score(members).nll for members in ensembles]
     titles = ["members", "FLOPs", "params", "ACC %", "NLL", "ECE", "Brier", "T"]
@@ -228,7 +230,7 @@ def print_table(answers: Answers, rows: Iterable[tuple[str, ...]], ensembles: Se
         print(row(" + ".join(members), answers, members, reference), flush=True)
 
 
-def row(title: str, answers: Answers, members: tuple[str, ...], reference: Sequence[float] = ()) -> str:
+def row(title: str, answers: LogitTable, members: tuple[str, ...], reference: Sequence[float] = ()) -> str:
     """A row of a table: cost, accuracy, calibrated NLL, ECE, Brier, temperature; DEE if DE-1, DE-2, ... are given."""
     scores = answers.score(members)
     worth = ""

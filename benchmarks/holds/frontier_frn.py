@@ -18,8 +18,8 @@ from heads_frn import HEADS
 from frontier.scoring import Record, Spent, keep, records
 from frontier.variants import VARIANTS
 from members import read_all
-from modebridge.evaluate import Answers
 from modebridge.runs import RunFolder
+from modebridge.scoring import LogitTable
 
 __all__ = ["remade"]
 
@@ -51,7 +51,7 @@ def remade(folder: Path) -> list[Record]:
             spent |= dict.fromkeys(parts, trained)
     valid, test = ({name: table[kept] for name, kept in names.items()} for table in (every.valid, every.test))
     costs = {name: every.costs[kept] for name, kept in names.items()}
-    answers = Answers(valid, test, every.valid_labels, every.test_labels, costs)
+    answers = LogitTable(valid, test, every.valid_labels, every.test_labels, costs)
     variants = {title: VARIANTS[title] for title in (*EARLIER, *HEADS.values())}
     return records(answers, variants, {"data": "cifar10", "seed": 0}, spent)
 

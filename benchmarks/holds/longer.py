@@ -15,7 +15,7 @@ from cifar10_bn_plans import IN_RECIPES
 from published import Row
 from scored import score_rows
 
-from modebridge.evaluate import interval_of, resampled_means
+from modebridge.scoring import interval_of, resampled_means
 
 __all__ = ["ROWS", "longer"]
 

@@ -17,10 +17,10 @@ from modebridge import Mode
 from modebridge.bridges import choose_body
 from modebridge.curves import BezierCurve
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, MemberCost, module_cost
 from modebridge.members import parse_member
 from modebridge.nets import ResNet, ResNetSpec, spec_of
 from modebridge.runs import RunFolder, read_answers
+from modebridge.scoring import LogitTable, MemberCost, module_cost
 
 __all__ = [
     "CONTROLS",
@@ -131,17 +131,17 @@ def splits_of(hold: Path) -> dict[str, dict[str, Tensor]]:
     }
 
 
-def read_hold(hold: Path, spec: ResNetSpec) -> Answers:
+def read_hold(hold: Path, spec: ResNetSpec) -> LogitTable:
     """The logits of all members of a hold, by their names in results folders."""
     logits, labels = splits_of(hold), load_file(hold / "labels.safetensors")
     valid, test = (
         {kept_name(name, spec.norm): both[split].float() for name, both in logits.items()}
         for split in ("valid", "test")
     )
-    return Answers(valid, test, labels["valid"], labels["test"], {name: cost_of(name, spec) for name in test})
+    return LogitTable(valid, test, labels["valid"], labels["test"], {name: cost_of(name, spec) for name in test})
 
 
-def read_all(folder: RunFolder) -> Answers:
+def read_all(folder: RunFolder) -> LogitTable:
     """The logits of all members of a results folder, including controls."""
     known = read_answers(folder)
     valid, test, costs = dict(known.valid), dict(known.test), dict(known.costs)
@@ -150,16 +150,16 @@ def read_all(folder: RunFolder) -> Answers:
         tensors, meta = folder.read(place)
         valid[name], test[name] = tensors["valid"].float(), tensors["test"].float()
         costs[name] = MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]))
-    return Answers(valid, test, known.valid_labels, known.test_labels, costs)
+    return LogitTable(valid, test, known.valid_labels, known.test_labels, costs)
 
 
-def read_frontier(hold: Path, beside: Path, seed: int = 0) -> Answers:
+def read_frontier(hold: Path, beside: Path, seed: int = 0) -> LogitTable:
     """The logits of benchmarks/frontier.py on CIFAR-10 with FRN, and those of the results folder with its modes."""
     known, spec = read_all(RunFolder(beside, writes=False)), spec_of("cifar10", "frn")
     logits = {name: load_file(hold / f"{file}.safetensors") for name, file in files_of(hold, seed).items()}
     valid, test = ({name: both[split].float() for name, both in logits.items()} for split in ("valid", "test"))
     costs = {name: cost_of(name, spec) for name in logits}
-    return Answers(
+    return LogitTable(
         {**known.valid, **valid},
         {**known.test, **test},
         known.valid_labels,

@@ -11,8 +11,8 @@ from torch import Tensor
 from modebridge import Mode
 from modebridge.bridges import Bridge
 from modebridge.data import ImageSet, Loader
-from modebridge.evaluate import Answers
 from modebridge.nets import ResNet
+from modebridge.scoring import LogitTable
 from modebridge.training import Engine
 
 __all__ = ["Networks"]
@@ -50,7 +50,7 @@ class Networks:
         self._hold.say(f"logits of {stage} saved, {self._hold.left:.0f} s left")
 
     def table(
-        self, combinations: Callable[[Answers], Iterable[tuple[str, ...]]], ensembles: Sequence[tuple[str, ...]] = ()
+        self, combinations: Callable[[LogitTable], Iterable[tuple[str, ...]]], ensembles: Sequence[tuple[str, ...]] = ()
     ) -> None:
         """Print the rows that `combinations` chooses (up to .4 s each), see `print_table` for `ensembles`."""
         answers = answers_of(self._net, self.modes, self._bridges, self._logits, self._labels)

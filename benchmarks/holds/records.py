@@ -14,8 +14,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from modebridge.ensembles import scale
-from modebridge.evaluate import Answers
-from modebridge.evaluate.scores import hits, squared_errors, surprisals
+from modebridge.scoring import LogitTable
+from modebridge.scoring.scores import hits, squared_errors, surprisals
 
 __all__ = ["FILE", "ece_of", "nearness", "read_records", "records_of"]
 
@@ -23,7 +23,7 @@ FILE = "rows.safetensors"
 BINS = 15
 
 
-def records_of(answers: Answers, rows: Rows) -> tuple[dict[str, Tensor], dict[str, str]]:
+def records_of(answers: LogitTable, rows: Rows) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and notes of some rows, from full logits."""
     tensors: dict[str, Tensor] = {}
     notes: dict[str, dict[str, float]] = {}
@@ -42,7 +42,7 @@ def records_of(answers: Answers, rows: Rows) -> tuple[dict[str, Tensor], dict[st
     return tensors, {"rows": json.dumps(notes)}
 
 
-def nearness(answers: Answers, name: str, target: Row, head: int | None = None) -> dict[str, Tensor]:
+def nearness(answers: LogitTable, name: str, target: Row, head: int | None = None) -> dict[str, Tensor]:
     """The data per image that R2 and KL of a small network, or of one of its heads, need."""
     aim, guess = answers.probabilities(target), answers.probabilities([name])
     if head is not None:

@@ -25,9 +25,9 @@ from tin200 import COMBINATIONS, TARGETS
 from torch import Tensor
 
 from members import cost_of, read_all, read_frontier, read_hold
-from modebridge.evaluate import Answers, interval_of, resampled_means
 from modebridge.nets import spec_of
 from modebridge.runs import RunFolder
+from modebridge.scoring import LogitTable, interval_of, resampled_means
 
 
 def record(hold: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -37,7 +37,7 @@ def record(hold: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     logits = {name: load_file(hold / f"{name}.safetensors") for name in names}
     valid, test = ({name: tensors[split].float() for name, tensors in logits.items()} for split in ("valid", "test"))
     costs = {name: cost_of(name, spec_of("tin200")) for name in names}
-    answers = Answers(valid, test, labels["valid"], labels["test"], costs)
+    answers = LogitTable(valid, test, labels["valid"], labels["test"], costs)
     tensors, notes = records.records_of(answers, COMBINATIONS)
     for name, target in TARGETS.items():
         tensors |= records.nearness(answers, name, target)
@@ -76,7 +76,7 @@ def tables(file: Path) -> list[str]:
     return lines
 
 
-def read(hold: Path, folder: Path) -> Answers:
+def read(hold: Path, folder: Path) -> LogitTable:
     """The logits to record: of a results folder, of benchmarks/frontier.py, or of a hold."""
     if (hold / "recipe.toml").exists():
         return read_all(RunFolder(hold, writes=False))

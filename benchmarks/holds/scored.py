@@ -21,9 +21,9 @@ from records import FILE, ece_of, nearness, read_records, records_of
 from torch import Tensor
 
 from members import read_all
-from modebridge.evaluate import Answers, correspondence, dee, interval_of, resampled_means
-from modebridge.evaluate.scores import hits, surprisals
 from modebridge.runs import RunFolder
+from modebridge.scoring import LogitTable, correspondence, dee, interval_of, resampled_means
+from modebridge.scoring.scores import hits, surprisals
 
 __all__ = ["RESULTS", "Scored", "record", "score_rows", "tables"]
 
@@ -42,7 +42,7 @@ class Scored(NamedTuple):
     cost: tuple[float, float]
 
 
-def record(published: Published, answers: Answers) -> tuple[dict[str, Tensor], dict[str, str]]:
+def record(published: Published, answers: LogitTable) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and notes of rows.safetensors: rows and correspondence of members whose logits are not kept."""
     tensors, notes = records_of(answers, published.recorded)
     names = {row[-1] for row in published.recorded}
@@ -91,12 +91,12 @@ def tables(folder: Path, only: Rows | None = None) -> list[str]:
     return lines
 
 
-def read_logits(folder: Path) -> Answers | None:
+def read_logits(folder: Path) -> LogitTable | None:
     """The logits of a folder; None if everything in it is recorded."""
     return read_all(RunFolder(folder, writes=False)) if (folder / "logits").exists() else None
 
 
-def score_rows(folder: Path, rows: Rows, answers: Answers | None = None) -> list[Scored]:
+def score_rows(folder: Path, rows: Rows, answers: LogitTable | None = None) -> list[Scored]:
     """Rows from logits, or from records if they are stored there."""
     published, answers = RESULTS[folder.name], answers or read_logits(folder)
     tensors, notes = read_records(folder / FILE)
@@ -108,7 +108,7 @@ def score_rows(folder: Path, rows: Rows, answers: Answers | None = None) -> list
     ]
 
 
-def _scored(answers: Answers | None, members: Row, cost: float | None) -> Scored:
+def _scored(answers: LogitTable | None, members: Row, cost: float | None) -> Scored:
     """A row from logits; with an average cost, a cascade whose threshold is chosen for it."""
     assert answers is not None
     threshold, labels = None if cost is None else answers.threshold(members, cost), answers.test_labels
@@ -128,7 +128,7 @@ def _recorded(row: Row, tensors: dict[str, Tensor], notes: dict[str, dict[str, f
     return Scored(surprisal, right, ece_of(confidence, right), float(error.mean()), note["temperature"], cost)
 
 
-def _correspondences(published: Published, answers: Answers | None, tensors: dict[str, Tensor]) -> list[str]:
+def _correspondences(published: Published, answers: LogitTable | None, tensors: dict[str, Tensor]) -> list[str]:
     lines = []
     for row, targets in published.targets.items():
         for k, target in enumerate(targets):

@@ -12,12 +12,12 @@ import statistics
 import sys
 from pathlib import Path
 
-from modebridge.evaluate import Answers
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
+from modebridge.scoring import LogitTable
 
 
-def deep_ensembles(answers: Answers) -> list[str]:
+def deep_ensembles(answers: LogitTable) -> list[str]:
     """The lines of the Markdown table."""
     modes = [name for name in answers.test if name.startswith("mode-")]
     lines = ["| members | sets | ACC % | NLL | ECE | Brier |", "|---|---:|---:|---:|---:|---:|"]

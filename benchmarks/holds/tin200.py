@@ -22,8 +22,8 @@ from modebridge import Mode, TrainConfig, fit_bridges, fit_curves, fit_modes, pl
 from modebridge.bridges import ensemble_target, mode_target
 from modebridge.curves import BezierCurve
 from modebridge.data import ImageSet, Loader
-from modebridge.evaluate import Answers, MemberCost, curve_profile
-from modebridge.nets import ResNet, ResNetSpec, skeleton, spec_of
+from modebridge.nets import ResNet, ResNetSpec, frozen_copy, spec_of
+from modebridge.scoring import LogitTable, MemberCost, curve_profile
 from modebridge.training import BridgePlan, Engine
 
 TRAIN = TrainConfig(epochs=1, weight_decay=5e-4, nesterov="authors")
@@ -189,7 +189,7 @@ def main() -> None:
     assert isinstance(curve, BezierCurve)
     if given.warm is None:
         hold.save(logits_of_members(nets[0], {"curve-0-1": curve.at(0.5)}, {}, plain, engine))
-        net = skeleton(nets[0]).to(engine.device)
+        net = frozen_copy(nets[0]).to(engine.device)
         try:
             for point in curve_profile(net, curve.to(engine.device), plain["valid"], 9):
                 hold.say(f"curve at r = {point.r:.3f}: valid accuracy {point.accuracy:.4f}, NLL {point.nll:.4f}")
@@ -218,7 +218,7 @@ def main() -> None:
         costs[name] = MemberCost(bridge.share or 0.0, sum(p.numel() for p in bridge.parameters()), reads)
     labels = {split: splits[split].labels.cpu().clone() for split in ("valid", "test")}
     table = {split: {name: parts[split].half() for name, parts in logits.items()} for split in ("valid", "test")}
-    answers = Answers(table["valid"], table["test"], labels["valid"], labels["test"], costs)
+    answers = LogitTable(table["valid"], table["test"], labels["valid"], labels["test"], costs)
     print("| members | FLOPs | params | ACC % | NLL | ECE | Brier | T |\n|---|---|---|---|---|---|---|---|")
     for members in COMBINATIONS:
         print(row(" + ".join(members), answers, members), flush=True)

@@ -32,9 +32,9 @@ from torch import Tensor
 from modebridge import Mode, fit_bridges, fit_modes, plan_bridge
 from modebridge.bridges import Bridge, label_target, mode_target
 from modebridge.data import Loader, load_mode
-from modebridge.evaluate import Answers
 from modebridge.nets import ResNet
 from modebridge.recipes import find_recipe
+from modebridge.scoring import LogitTable
 from modebridge.training import BridgePlan
 from networks import Networks
 
@@ -85,7 +85,7 @@ def plans_of(net: ResNet, modes: Sequence[Mode], images: Tensor) -> dict[str, di
     }
 
 
-def combinations(answers: Answers) -> list[tuple[str, ...]]:
+def combinations(answers: LogitTable) -> list[tuple[str, ...]]:
     """The rows of the table whose members exist."""
     rows: list[tuple[str, ...]] = [MODES[:count] for count in (1, 2, 3)]
     rows += [(MODES[0], name) for name in bridges_in(answers)]

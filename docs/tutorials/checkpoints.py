@@ -102,7 +102,7 @@ print(aligned)
 # %% alt="Test NLL along three paths: the straight line, the straight line after alignment, and the trained curve"
 import matplotlib.pyplot as plt
 
-from modebridge.evaluate import curve_profile
+from modebridge.scoring import curve_profile
 
 curve = mb.fit_curve(
     net,

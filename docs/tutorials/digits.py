@@ -70,7 +70,7 @@ curve = mb.fit_curve(
 print(curve)
 
 # %% alt="Test NLL between the two modes: the straight line has a barrier in its middle, the trained curve stays low"
-from modebridge.evaluate import curve_profile
+from modebridge.scoring import curve_profile
 
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
 for name, path in {

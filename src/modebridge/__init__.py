@@ -5,8 +5,6 @@ Train (or load) modes, connect two with a curve, train a bridge to predict the c
 
 from __future__ import annotations
 
-import sys
-import types
 from importlib import import_module
 
 TYPE_CHECKING = False  # `typing` is not imported here: imports of this file run before Ctrl-C is handled
@@ -22,12 +20,12 @@ if TYPE_CHECKING:
     from modebridge.distillation import PAPER_LOSS, DistillationLoss
     from modebridge.ensembles import BridgedEnsemble
     from modebridge.errors import ModebridgeError
-    from modebridge.evaluate import align
-    from modebridge.evaluate.cost import cost
-    from modebridge.evaluate.evaluate import evaluate
-    from modebridge.evaluate.tap_costs import inspect
     from modebridge.loading import load
     from modebridge.modes import Mode
+    from modebridge.scoring import align
+    from modebridge.scoring.cost import cost
+    from modebridge.scoring.evaluate import evaluate
+    from modebridge.scoring.tap_costs import inspect
     from modebridge.training import (
         Engine,
         TrainConfig,
@@ -88,7 +86,7 @@ _NAMES = {
     "distillation": ("PAPER_LOSS", "DistillationLoss"),
     "ensembles": ("BridgedEnsemble",),
     "errors": ("ModebridgeError",),
-    "evaluate": ("align", "cost", "inspect"),
+    "scoring": ("align", "cost", "evaluate", "inspect"),
     "loading": ("load",),
     "modes": ("Mode",),
     "training": (
@@ -99,36 +97,20 @@ _NAMES = {
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
-class _Package(types.ModuleType):
-    """This package, with names imported on first use.
-
-    Importing torch takes seconds, and the program must react to `--help` and Ctrl-C before that.
-    """
-
-    @property
-    def evaluate(self) -> Any:
-        """The function; a property, because importing the folder of the same name would overwrite an attribute."""
-        return import_module("modebridge.evaluate").evaluate
-
-    @evaluate.setter
-    def evaluate(self, folder: types.ModuleType) -> None:
-        """Ignore the assignment that ends `import modebridge.evaluate`."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _HOMES:
-            value = getattr(import_module(f"modebridge.{_HOMES[name]}"), name)
-            setattr(self, name, value)
-            return value
-        if not name.startswith("_"):
-            try:
-                return import_module(f"modebridge.{name}")
-            except ModuleNotFoundError as error:
-                if error.name != f"modebridge.{name}":
-                    raise
-        raise AttributeError(f"module 'modebridge' has no attribute '{name}'")
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
+def __getattr__(name: str) -> Any:
+    """Import a name on first use: importing torch takes seconds, and the program must react to `--help` before that."""
+    if name in _HOMES:
+        value = getattr(import_module(f"modebridge.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    if not name.startswith("_"):
+        try:
+            return import_module(f"modebridge.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"modebridge.{name}":
+                raise
+    raise AttributeError(f"module 'modebridge' has no attribute '{name}'")
 
 
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -17,16 +17,16 @@ __all__ = [
     "check_images",
     "check_labels",
     "check_type",
-    "each",
     "first_batch",
+    "flatten",
     "go_to_epoch",
-    "inputs_in",
     "inputs_of",
-    "named",
+    "map_inputs",
     "rows_of",
     "shapes_of",
     "size_of",
-    "some_of",
+    "take_rows",
+    "unflatten",
 ]
 
 LABELS = ("labels", "label", "targets", "target")
@@ -97,10 +97,10 @@ def go_to_epoch(batches: Batches, epoch: int) -> None:
         set_epoch(epoch)
 
 
-def each(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+def map_inputs(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     """Apply a function to every tensor of the inputs.
 
-    >>> each(lambda tensor: tensor + 1, {"ids": torch.tensor([1, 2])})
+    >>> map_inputs(lambda tensor: tensor + 1, {"ids": torch.tensor([1, 2])})
     {'ids': tensor([2, 3])}
     """
     if isinstance(inputs, Tensor):
@@ -108,10 +108,10 @@ def each(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     return {name: function(tensor) for name, tensor in inputs.items()}
 
 
-def named(inputs: Inputs) -> dict[str, Tensor]:
-    """The inputs as tensors by name, as a training step takes them; `inputs_in` is the inverse.
+def flatten(inputs: Inputs) -> dict[str, Tensor]:
+    """The inputs as tensors by name, as a training step takes them; `unflatten` is the inverse.
 
-    >>> sorted(named({"ids": torch.zeros(1), "mask": torch.ones(1)})), list(named(torch.zeros(1)))
+    >>> sorted(flatten({"ids": torch.zeros(1), "mask": torch.ones(1)})), list(flatten(torch.zeros(1)))
     (['images/ids', 'images/mask'], ['images'])
     """
     if isinstance(inputs, Tensor):
@@ -119,7 +119,7 @@ def named(inputs: Inputs) -> dict[str, Tensor]:
     return {f"{IMAGES}/{name}": tensor for name, tensor in inputs.items()}
 
 
-def inputs_in(prepared: Params) -> Inputs:
+def unflatten(prepared: Params) -> Inputs:
     """Extract the inputs from the tensors of a step."""
     if IMAGES in prepared:
         return prepared[IMAGES]
@@ -129,17 +129,17 @@ def inputs_in(prepared: Params) -> Inputs:
 
 def rows_of(batch: Batch, rows: slice) -> Batch:
     """Some rows of a batch: images and labels."""
-    return each(lambda tensor: tensor[rows], batch[0]), batch[1][rows]
+    return map_inputs(lambda tensor: tensor[rows], batch[0]), batch[1][rows]
 
 
-def some_of(inputs: Inputs, rows: slice | Tensor) -> Inputs:
+def take_rows(inputs: Inputs, rows: slice | Tensor) -> Inputs:
     """Some rows of the inputs."""
-    return each(lambda tensor: tensor[rows], inputs)
+    return map_inputs(lambda tensor: tensor[rows], inputs)
 
 
 def size_of(inputs: Inputs) -> int:
     """The batch size B."""
-    return len(next(iter(named(inputs).values())))
+    return len(next(iter(flatten(inputs).values())))
 
 
 def inputs_of(example: object, what: str) -> Inputs:
@@ -159,7 +159,7 @@ def inputs_of(example: object, what: str) -> Inputs:
             f"Expected {what} to be a batch or a dict of tensors, but got {type(example).__name__}; "
             "pass actual inputs, not their shape."
         )
-    tensors = named(example).values()
+    tensors = flatten(example).values()
     if not tensors or any(tensor.dim() == 0 or not len(tensor) for tensor in tensors):
         raise ModebridgeError(
             f"Expected {what} to hold at least one image, but got none; pass a batch of one, or a dict of batches."
@@ -216,9 +216,9 @@ def check_batch(item: object, what: str) -> Batch:
         raise ModebridgeError(
             f"Expected the labels of {what} to be integers of shape (B,), but got {got}; pass class indices."
         )
-    if not named(inputs):
+    if not flatten(inputs):
         raise ModebridgeError(f"Expected {what} to yield inputs, but got a dict without any tensor; add some.")
-    for name, tensor in named(inputs).items():
+    for name, tensor in flatten(inputs).items():
         _check_input(tensor, len(labels), name.removeprefix(f"{IMAGES}/"), what)
     return inputs, labels.long()
 

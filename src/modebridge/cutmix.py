@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from modebridge.batches import named, shapes_of
+from modebridge.batches import flatten, shapes_of
 from modebridge.errors import ModebridgeError
 from modebridge.types import Draw, Inputs
 
@@ -87,7 +87,7 @@ def suits_cutmix(inputs: Inputs) -> bool:
 
 def _size_of_all(inputs: Inputs) -> tuple[int, int] | None:
     """Height and width of all inputs; None if they are not images of one size."""
-    sizes = {tuple(tensor.shape[2:]) for tensor in named(inputs).values()}
+    sizes = {tuple(tensor.shape[2:]) for tensor in flatten(inputs).values()}
     size = sizes.pop() if len(sizes) == 1 else ()
     return (size[0], size[1]) if len(size) == 2 else None
 

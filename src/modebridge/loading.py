@@ -11,9 +11,9 @@ from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve, Polychain
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
+from modebridge.files import Given, Storable, find_folder, read_folder
+from modebridge.files.stored_folder import Place
 from modebridge.modes import Mode
-from modebridge.storage import Given, Storable, find_folder, read_folder
-from modebridge.storage.stored_folder import Place
 
 __all__ = ["KINDS", "load"]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import modebridge as mb
 from modebridge.alignment import align_modes, by_activations, find_groups
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import nll
 from modebridge.modes import Mode
+from modebridge.scoring import nll
 
 
 class Counted(list):

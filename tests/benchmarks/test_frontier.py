@@ -16,7 +16,7 @@ from modebridge.curves import start_curve
 from modebridge.data import ImageSet, Loader
 from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, MemberCost
+from modebridge.scoring import LogitTable, MemberCost
 from tests.scenarios import EXACT, blobs, modes, tiny_net
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -71,11 +71,11 @@ def made_up_answers():
 
     valid, test = ({"mode-0": logits(2), "mode-1": logits(2), "bridge": logits(1, 3)} for _ in range(2))
     costs = {"mode-0": MemberCost(100, 10), "mode-1": MemberCost(100, 10), "bridge": MemberCost(5, 1, ("mode-0",))}
-    return Answers(valid, test, labels, labels, costs)
+    return LogitTable(valid, test, labels, labels, costs)
 
 
 def test_scores(frontier):
-    """The test split as `Answers` scores it; on validation nothing is scored by what it was fitted on."""
+    """The test split as `LogitTable` scores it; on validation nothing is scored by what it was fitted on."""
     scoring, answers, members = frontier("scoring"), made_up_answers(), ("mode-0", "bridge")
     record, expected = scoring.score(answers, members, against=("mode-0",)), answers.score(members)
     for key in ("accuracy", "nll", "ece"):

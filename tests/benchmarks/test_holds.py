@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modebridge.evaluate import Answers, MemberCost
+from modebridge.scoring import LogitTable, MemberCost
 from tests.scenarios import EXACT
 
 HOLDS = Path(__file__).parents[2] / "benchmarks" / "holds"
@@ -54,7 +54,7 @@ def test_table(hold, capsys):
     costs = {f"mode-{k}": MemberCost(100, 10) for k in range(2)} | {"bridge": MemberCost(5, 1, ("mode-0",))}
     costs |= {f"bridge-h{k}": costs["bridge"] for k in range(2)}
     tables = [{name: 2 * right + torch.randn(60, 3, dtype=EXACT) for name in costs} for _ in range(2)]
-    answers = Answers(*tables, labels, labels, costs)
+    answers = LogitTable(*tables, labels, labels, costs)
     assert hold("common").bridges_in(answers) == ["bridge"]
     ensembles, rows = [("mode-0",), ("mode-0", "mode-1")], [("mode-0",), ("mode-0", "bridge"), ("mode-0", "mode-1")]
     hold("common").print_table(answers, rows, ensembles)

@@ -298,7 +298,7 @@ def test_any_module_any_body():
 
 def test_a_default_bridge_on_a_wide_map_is_small():
     """ResNet-50's last stage: bottlenecks keep the bridge far below the base."""
-    from modebridge.evaluate import combination_cost
+    from modebridge.scoring import combination_cost
 
     spec = SPECS["in1k"]
     with torch.device("meta"):

@@ -8,11 +8,11 @@ import torch
 from modebridge.bridges import Bridge, body_within, label_target, mode_target
 from modebridge.curves import start_curve
 from modebridge.data import ImageSet, Loader
-from modebridge.evaluate import inspect
 from modebridge.modes import Mode
 from modebridge.nets import run
+from modebridge.scoring import inspect
 from modebridge.training import Engine, fit_bridge, fit_bridges, plan_bridge
-from modebridge.training.fitted import Fit, look_at_fit
+from modebridge.training.fitted import Fit, training_accuracy
 from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
 
 ONE_EPOCH = quick(1)
@@ -80,8 +80,8 @@ def test_only_the_first_images_are_looked_at():
     net, (mode,) = tiny_net(0), modes(1)
     right = [batch for _ in range(42) for batch in learnt(net, mode)]  # 1,008 images
     wrong = [batch for _ in range(5) for batch in learnt(net, mode, 24)]  # 120
-    assert look_at_fit(net, [mode], [*right, *wrong], 3, Engine()) == Fit(1.0, 1000, 3)
-    assert look_at_fit(net, [mode], [*wrong, *right], 3, Engine()) == Fit(880 / 1000, 1000, 3)
+    assert training_accuracy(net, [mode], [*right, *wrong], 3, Engine()) == Fit(1.0, 1000, 3)
+    assert training_accuracy(net, [mode], [*wrong, *right], 3, Engine()) == Fit(880 / 1000, 1000, 3)
 
 
 def test_labels_at_the_level_of_chance_are_not_used():
@@ -96,13 +96,13 @@ def test_labels_at_the_level_of_chance_are_not_used():
 def test_the_epoch_of_the_loader_does_not_matter():
     net, ends = tiny_net(0), modes(3)
     data = learnt(net, ends[0], 2)
-    first = look_at_fit(net, ends[:1], data, 3, Engine())
+    first = training_accuracy(net, ends[:1], data, 3, Engine())
     for _ in data:
         pass
-    assert look_at_fit(net, ends[:1], data, 3, Engine()) == first
+    assert training_accuracy(net, ends[:1], data, 3, Engine()) == first
     drawn = [labels.tolist() for _, labels in Loader(blobs(24), 8, shuffle=True, seed=0)]
     turned = Loader(blobs(24), 8, shuffle=True, seed=0)
-    look_at_fit(net, ends[:1], turned, 3, Engine())
+    training_accuracy(net, ends[:1], turned, 3, Engine())
     turned.set_epoch(0)
     assert [labels.tolist() for _, labels in turned] == drawn
 
@@ -110,8 +110,8 @@ def test_the_epoch_of_the_loader_does_not_matter():
 def test_a_type_2_bridge_looks_at_both_modes_it_reads():
     net, ends = tiny_net(0), modes(3)
     data = learnt(net, ends[0])
-    lower = look_at_fit(net, ends[:2], data, 3, Engine())
-    assert lower.accuracy == look_at_fit(net, ends[1:2], data, 3, Engine()).accuracy < 0.8
+    lower = training_accuracy(net, ends[:2], data, 3, Engine())
+    assert lower.accuracy == training_accuracy(net, ends[1:2], data, 3, Engine()).accuracy < 0.8
 
 
 @pytest.mark.parametrize("given", [{"mixup": 0.2}, {"cutmix": 0.5}, {"mixup": 0.0}, {"mixup": 0.2, "cutmix": 0.5}])

@@ -16,8 +16,8 @@ from modebridge.curves import start_curve
 from modebridge.deploy import Deployed, OneModule
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import cost, module_cost
 from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, FilterResponseNorm
+from modebridge.scoring import cost, module_cost
 from tests.deploy.scenes import stirred
 from tests.scenarios import blobs, loader, modes, quick, tiny_net
 from tests.sequences import Sound, sounds

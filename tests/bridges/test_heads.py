@@ -25,9 +25,9 @@ from modebridge.bridges.bodies import Join
 from modebridge.curves import start_curve
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import cost
 from modebridge.modes import Mode
 from modebridge.nets import Tapped
+from modebridge.scoring import cost
 from modebridge.training import fit_bridge, fit_bridges, plan_bridge
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
@@ -152,8 +152,8 @@ def test_heads_are_members_of_the_mean_and_cost_their_last_layer():
     with torch.no_grad():
         heads = three.eval()(features[tap])
         assert heads.shape == (6, 3, 3)
-        voices = [logits, ends[1].load(net)(images), one.eval()(features[tap]), *heads.unbind(1)]
-        expected = sum(voice.softmax(-1) for voice in voices) / 6
+        head_logits = [logits, ends[1].load(net)(images), one.eval()(features[tap]), *heads.unbind(1)]
+        expected = sum(voice.softmax(-1) for voice in head_logits) / 6
         torch.testing.assert_close(ensemble(images), expected, rtol=0, atol=1e-12)
     assert "3 heads" in repr(three)
 

@@ -10,7 +10,7 @@ from modebridge.bridges.bodies import VectorBody
 from modebridge.deploy.elastic_answer import Answer, staged
 from modebridge.deploy.one_module import OneModule
 from modebridge.ensembles import BridgedEnsemble
-from modebridge.guards import untouched
+from modebridge.guards import without_side_effects
 from modebridge.modes import Mode
 from tests.scenarios import tiny_net
 
@@ -72,7 +72,7 @@ def staged_answer(
         batch,
         lambda k, some: one.bases[k](some),
         lambda features: [
-            untouched(runner, runner, *[features[place] for place in reads])
+            without_side_effects(runner, runner, *[features[place] for place in reads])
             for runner, reads in list(zip(one.runners, one.reads, strict=True))[:count]
         ],
         taps=one.taps,

@@ -8,7 +8,7 @@ import torch
 from modebridge import Mode, ModebridgeError
 from modebridge.bridges import choose_body
 from modebridge.deploy import benchmark as module
-from modebridge.deploy.benchmark import contenders, race, race_file, usable_ways
+from modebridge.deploy.benchmark import contenders, race_file, time_all, usable_ways
 from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
 from modebridge.nets import ResNet, spec_of
@@ -58,7 +58,7 @@ def test_no_points_and_no_bridges():
 def test_a_race_has_every_line(entered):
     heard = []
     entered = [one for one in entered if "3" not in one.name]
-    found = race(entered, SPEC.image, "eager", [1, 3], seconds=0.01, log=heard.append)
+    found = time_all(entered, SPEC.image, "eager", [1, 3], seconds=0.01, log=heard.append)
     assert [(one.name, one.batch) for one in found] == [(one.name, batch) for batch in (1, 3) for one in entered]
     by_name = {one.name: one for one in found if one.batch == 3}
     assert by_name["DE-1"].ratio.median == by_name["DE-1"].flops == 1.0
@@ -79,7 +79,7 @@ def exported(entered, tmp_path_factory):
     """What was raced in ONNX Runtime, and the folder with the files; exporting takes seconds."""
     folder = tmp_path_factory.mktemp("raced")
     chosen = [one for one in entered if one.name in ("DE-1", "DE-1 + 1 bridge I", "DE-2 vmapped")]
-    return race(chosen, SPEC.image, "onnx", [2], seconds=0.01, folder=folder), folder
+    return time_all(chosen, SPEC.image, "onnx", [2], seconds=0.01, folder=folder), folder
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_onnx_leaves_the_vmapped_out(exported):
 
 def test_onnx_needs_a_folder(entered):
     with pytest.raises(ModebridgeError, match="folder for exported files"):
-        race(entered[:1], SPEC.image, "onnx", [1], seconds=0.01)
+        time_all(entered[:1], SPEC.image, "onnx", [1], seconds=0.01)
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from modebridge.deploy import ALL, Deployed, OneModule, export
 from modebridge.deploy.parity import largest_difference, probe
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate.scores import accuracy, nll
 from modebridge.modes import Mode
+from modebridge.scoring.scores import accuracy, nll
 from tests.deploy.conftest import FITTED
 from tests.deploy.scenes import ensemble, images, middle, staged_answer
 from tests.networks import HuggingFaceStyle

@@ -29,11 +29,11 @@ from modebridge.deploy.metadata import read_metadata
 from modebridge.deploy.torch_runners import Branches
 from modebridge.ensembles import BridgedEnsemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, MemberCost
 from modebridge.members import BridgePredictor, NetworkPredictor, row_plans
 from modebridge.modes import Mode
 from modebridge.runs.assemble import assembled
 from modebridge.runs.trade_offs import elastic_lines, temperatures_of
+from modebridge.scoring import LogitTable, MemberCost
 from tests.deploy.scenes import images, middle, staged_answer, stirred
 from tests.runs.small import small
 
@@ -250,7 +250,7 @@ def test_of_a_run(said):
     (table, labels), names = said, ["mode-0", "I-0-1-small", "II-0-1-small"]
     tables = {"mode-0": table[0], "I-0-1-small": table[1:4], "II-0-1-small": table[4]}
     costs = {"mode-0": MemberCost(10, 10)} | {name: MemberCost(1, 1, ("mode-0",)) for name in names[1:]}
-    answers = Answers(tables, tables, labels, labels, costs)
+    answers = LogitTable(tables, tables, labels, labels, costs)
     for mean in ("probability", "logarithmic"):
         fitted = temperatures_of(answers, names, mean)
         assert fitted.heads == (3, 1)
@@ -260,7 +260,7 @@ def test_of_a_run(said):
     names = [member.name for member in plan.members]
     tables = dict(zip(names, (table[0], table[1:4], *table[4:]), strict=False))
     costs = {"mode-0": MemberCost(10, 10)} | {name: MemberCost(1, 1, ("mode-0",)) for name in names[1:]}
-    answers = Answers(tables, tables, labels, labels, costs)
+    answers = LogitTable(tables, tables, labels, labels, costs)
     last = elastic_lines(answers, small())[plan.name][-1]
     assert (last.cost, last.nll) == (answers.cost(names)[0], pytest.approx(answers.score(names).nll, rel=1e-9))
     own, net = headed(), network()

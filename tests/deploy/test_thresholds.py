@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from modebridge.deploy import ALL, Temperatures, choose_threshold, fit_temperatures, gated, trade_off
 from modebridge.ensembles import fit_temperature, scale
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate.scores import accuracy, nll
+from modebridge.scoring.scores import accuracy, nll
 
 
 def cost(confidences: torch.Tensor, threshold: float, base: float, extra: float) -> float:

@@ -109,8 +109,8 @@ def test_an_ensemble_teaches_with_one_voice_per_member():
     images = blobs(4, dtype=EXACT).images
     objective = StudentObjective(net, {"s": mb.plan_student(net, [ensemble, teachers[2]])}, 3, 0.0)
     target = objective.prepare((images, torch.zeros(4, dtype=torch.long)), {})["s"]["target"]
-    voices = torch.cat([ensemble.members(images), plain.members(images)[2:]])
-    torch.testing.assert_close(target, voices.mean(0), rtol=1e-12, atol=1e-14)
+    head_logits = torch.cat([ensemble.members(images), plain.members(images)[2:]])
+    torch.testing.assert_close(target, head_logits.mean(0), rtol=1e-12, atol=1e-14)
 
 
 def test_a_student_of_another_architecture_learns():

@@ -9,8 +9,8 @@ from modebridge.bridges import last_blocks_tap
 from modebridge.curves import start_curve
 from modebridge.ensembles import BridgedEnsemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import evaluate
 from modebridge.nets import Tapped
+from modebridge.scoring import evaluate
 from modebridge.training import fit_bridges, plan_bridge
 from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 

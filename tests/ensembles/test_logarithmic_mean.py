@@ -7,8 +7,8 @@ import torch
 
 from modebridge.ensembles import BridgedEnsemble, average, fit_temperature, logarithmic_mean, mean_probability, scale
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import predict
 from modebridge.modes import Mode
+from modebridge.scoring import predict
 from tests.scenarios import blobs, loader, modes, tiny_net
 
 

@@ -11,10 +11,10 @@ from modebridge.bridges import mode_target
 from modebridge.curves import start_curve
 from modebridge.ensembles import BridgedEnsemble, Stacked, scale
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import evaluate
-from modebridge.evaluate.scores import nll
 from modebridge.modes import Mode
 from modebridge.nets import Tapped
+from modebridge.scoring import evaluate
+from modebridge.scoring.scores import nll
 from modebridge.training import fit_bridges, plan_bridge
 from tests.scenarios import blobs, loader, modes, quick, tiny_net
 from tests.their_trainer import pairs, quiet, trainer
@@ -58,8 +58,8 @@ def test_every_head_of_a_bridge_is_a_member():
     assert rows.shape == (4 * 7, 3)
     tap = bridge.tap
     logits, features = Tapped(ends[0].load(net), [tap])(images)
-    voices = [logits, *bridge.eval()(features[tap]).unbind(1)]
-    torch.testing.assert_close(rows, torch.cat(voices).log_softmax(-1))
+    head_logits = [logits, *bridge.eval()(features[tap]).unbind(1)]
+    torch.testing.assert_close(rows, torch.cat(head_logits).log_softmax(-1))
     (images, labels), *_ = list(data)
     logits, features = Tapped(ends[0].load(net), [tap])(images)
     mean = (logits.softmax(-1) + bridge(features[tap]).softmax(-1).sum(1)) / 4

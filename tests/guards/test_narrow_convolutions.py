@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from modebridge.guards.narrow_convolutions import is_narrow
-from modebridge.nets import SPECS, ResNet, run, skeleton
+from modebridge.nets import SPECS, ResNet, frozen_copy, run
 from tests.networks import NETWORKS, OTHERS
 
 TRAINING = """
@@ -56,7 +56,7 @@ def test_the_other_way_is_the_same_function(stride, size):
     net = nn.Sequential(nn.Conv2d(3, 5, 1, stride), nn.Flatten()).train()
     images = torch.rand(4, 3, size, size)
     params = {name: tensor.detach().clone().requires_grad_() for name, tensor in net.named_parameters()}
-    bare = skeleton(net, training=True)
+    bare = frozen_copy(net, training=True)
     found = run(bare, params, {}, images)
     exact = [tensor.detach().double().requires_grad_() for tensor in params.values()]
     expected = F.conv2d(images.double(), *exact, stride).flatten(1)

@@ -12,9 +12,9 @@ from torch import nn
 
 import modebridge
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import tap_costs
 from modebridge.inspection import inspect
 from modebridge.nets import SPECS, ResNet, Tapped, last_blocks_tap, resnet
+from modebridge.scoring import tap_costs
 from tests.real_nets import IMAGES, Texts, real_net
 from tests.scenarios import TINY, Vectors, tiny_net
 from tests.sequences import Hybrid, Sound, sounds

@@ -8,11 +8,11 @@ from functools import cache
 
 from modebridge import seeds
 from modebridge.data import Loader, noisy_digits
-from modebridge.evaluate import Answers
 from modebridge.members import ModeMember, parse_member
 from modebridge.recipes import Recipe
 from modebridge.runs import Run, RunFolder, begin
 from modebridge.runs.data_facts import keep_facts
+from modebridge.scoring import LogitTable
 from tests.runs.damaging import tiny
 
 SEED = 5
@@ -30,7 +30,7 @@ def batches(*names: str | int) -> Loader:
 
 
 @cache
-def finished() -> tuple[Run, Answers]:
+def finished() -> tuple[Run, LogitTable]:
     """The run, in a folder, and what its members say; made once per process of tests."""
     folder = RunFolder(_FOLDER.name)
     begin(folder, recipe(), SEED)

@@ -12,7 +12,6 @@ from torch import nn
 from modebridge import fit_bridges, plan_bridge, seeds, trees
 from modebridge.bridges import curve_target, label_target, mode_target
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import MemberCost
 from modebridge.members import HeadsMember, ModeMember, artefacts_behind, members_of, parse_member, row_plans
 from modebridge.members.context import Blueprint
 from modebridge.members.curve_member import PointMember
@@ -20,6 +19,7 @@ from modebridge.members.small_network import BridgeWeights
 from modebridge.recipes import Recipe
 from modebridge.runs import Run
 from modebridge.runs.read_answers import _belongs, _MemberLogits
+from modebridge.scoring import MemberCost
 from tests.runs.damaging import tiny
 
 NAMES = ("heads-0-others-small", "heads-0-midpoints+labels-small", "heads-1-mean-small")
@@ -78,8 +78,8 @@ def test_each_has_the_weights_that_the_library_gives(run: Run, answers) -> None:
 def test_they_count_as_their_heads_and_cost_as_one_bridge(run: Run, answers) -> None:
     alone, headed = answers.score(("mode-0", "I-0-1-small")), answers.score(("mode-0", NAMES[0]))
     assert alone.relative_flops - 0.02 < headed.relative_flops < alone.relative_flops + 0.01
-    voices = [answers.test["mode-0"], *answers.test[NAMES[0]]]
-    expected = sum(voice.double().softmax(-1) for voice in voices) / 3
+    head_logits = [answers.test["mode-0"], *answers.test[NAMES[0]]]
+    expected = sum(voice.double().softmax(-1) for voice in head_logits) / 3
     torch.testing.assert_close(answers.probabilities(("mode-0", NAMES[0])), expected, rtol=0, atol=1e-6)
     member, blueprint = HeadsMember(0, ("midpoints", "labels")), run.context
     assert member.teachers(run.recipe) == (PointMember(0, 1), PointMember(0, 2))

@@ -10,12 +10,12 @@ import torch
 from modebridge import trees
 from modebridge.alignment import find_groups
 from modebridge.data import Loader
-from modebridge.evaluate import align
 from modebridge.members import ModeMember, SoupMember, base_epochs, parse_member
 from modebridge.members.mode_member import AlignedMode
 from modebridge.members.soup_member import SoupWeights, soup
 from modebridge.modes import Mode, refresh_statistics
 from modebridge.nets import run as run_at
+from modebridge.scoring import align
 from tests.alignment.renumbering import renumbered
 from tests.members.methods_run import finished
 from tests.runs.damaging import tiny

@@ -11,7 +11,7 @@ from torch import nn
 
 from modebridge.errors import ModebridgeError
 from modebridge.inspection.flops import plain_attention
-from modebridge.nets import Tapped, run, skeleton, tap_names
+from modebridge.nets import Tapped, frozen_copy, run, tap_names
 from tests.scenarios import EXACT, Vectors, tiny_net
 
 
@@ -38,7 +38,7 @@ def test_run_at_other_parameters_leaves_the_module_alone():
 
 def test_skeleton_is_a_copy_with_its_own_mode():
     net = tiny_net().train()
-    copy = skeleton(net)
+    copy = frozen_copy(net)
     assert net.training
     assert not copy.training
     assert not any(p.requires_grad for p in copy.parameters())

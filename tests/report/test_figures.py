@@ -6,10 +6,10 @@ import math
 import re
 import xml.etree.ElementTree as ET
 
-from modebridge.evaluate import Combined
 from modebridge.report import Cell, Row, cost_figure, dots_figure, lines_figure, row_of
 from modebridge.report.clean_svg import clean_svg
 from modebridge.report.figures import training_figure
+from modebridge.scoring import Combined
 from modebridge.training import Epoch
 
 SVG = "{http://www.w3.org/2000/svg}"

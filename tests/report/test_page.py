@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from modebridge.evaluate import Combined
 from modebridge.report import Cell, Column, Row, StudyTable, TableRow, best_for_cost, cell_of, row_of
 from modebridge.runs import Run, RunFolder, gather, run_recipe, write_page
+from modebridge.scoring import Combined
 from modebridge.studies import run_study, write_study
 from tests.runs.small import finished, small
 

@@ -19,11 +19,11 @@ import pytest
 from modebridge.cli import advise_command, run_commands, show_commands
 from modebridge.cli.options import RunOptions
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, resampled_means
-from modebridge.evaluate import answers as scored
 from modebridge.recipes import Recipe
 from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable, TableRow
 from modebridge.runs import page_data, results
+from modebridge.scoring import LogitTable, resampled_means
+from modebridge.scoring import logit_table as scored
 from modebridge.studies import write_study
 from modebridge.training import Epoch
 from tests.runs.small import small
@@ -90,7 +90,7 @@ _VERBS: dict[str, Callable[[Path], None]] = {
 
 def _plain(data: PageData) -> dict[str, Any]:
     """Everything on a page but the warnings and the words about its origin."""
-    answers: Answers = data.answers
+    answers: LogitTable = data.answers
     return {
         "table": [asdict(row) for row in data.rows],
         "summary": data.summary,

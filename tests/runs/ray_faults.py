@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from modebridge.members import Artefact, Context, Made, Making
+from modebridge.members import Artefact, ArtefactData, Context, Making
 from modebridge.recipes import Recipe
 from modebridge.runs import Run, RunFolder
 from tests.runs.damaging import tiny
@@ -84,7 +84,7 @@ class Killer(threading.Thread):
                         self.killed.append(name)
 
 
-class Watched(Run):
+class ForwardTrace(Run):
     """A run that notes how its jobs begin."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -125,7 +125,7 @@ class Lump(Artefact):
         return {"size": self.size}
 
     @classmethod
-    def make(cls, group: Sequence[Lump], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Lump], making: Making) -> dict[str, ArtefactData]:
         made = {}
         for lump in group:
             if lump.behaviour == "raise":
@@ -134,7 +134,7 @@ class Lump(Artefact):
                 time.sleep(2)
             sums = sum(float(making.parents[one.place]["x"].sum()) for one in lump.needs)
             tensor = torch.full((lump.size * 2**18,), float(lump.number))
-            made[lump.name] = Made({"x": tensor, "sum": torch.tensor(sums)}, {"node_id": _node()})
+            made[lump.name] = ArtefactData({"x": tensor, "sum": torch.tensor(sums)}, {"node_id": _node()})
         return made
 
 

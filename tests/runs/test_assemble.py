@@ -14,11 +14,11 @@ import modebridge
 from modebridge.deploy import ALL, gated
 from modebridge.deploy.parity import expected
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import advise, dee
 from modebridge.report import as_dicts
 from modebridge.runs import gather, main_rows, read_answers, run_recipe, share_run, write_page
 from modebridge.runs.assemble import ensemble_of, some_images
 from modebridge.runs.trade_offs import elastic_lines, temperatures_of
+from modebridge.scoring import advise, dee
 from tests.runs.small import finished, small
 
 NAMES = ["mode-0", "I-0-1-small", "labels-0-1-small"]

@@ -13,12 +13,12 @@ from modebridge import trees
 from modebridge.data import Loader
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import evaluate, surprisals
 from modebridge.members import Context, CurveWeights
 from modebridge.recipes import find_recipe
 from modebridge.recipes.demo import digits
 from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary, terminal_table
 from modebridge.runs import Run, run_recipe
+from modebridge.scoring import evaluate, surprisals
 from tests.runs.small import finished, small
 
 

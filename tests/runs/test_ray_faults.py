@@ -23,7 +23,7 @@ from modebridge.runs import Run, RunFolder
 from modebridge.runs.logits import Logits
 from modebridge.runs.on_ray import OnRay
 from tests.runs.damaging import tiny
-from tests.runs.ray_faults import Killer, Lump, Watched, epochs, hashes, lasting
+from tests.runs.ray_faults import ForwardTrace, Killer, Lump, epochs, hashes, lasting
 
 ray: Any = pytest.importorskip("ray", reason='Ray is not installed: pip install "modebridge[cluster]"')
 pytestmark = [
@@ -47,9 +47,9 @@ def no_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-def make_on(executor: OnRay, path: Path) -> Watched:
+def make_on(executor: OnRay, path: Path) -> ForwardTrace:
     recipe = lasting(3)
-    run = Watched(recipe, folder=RunFolder(path), executor=executor)
+    run = ForwardTrace(recipe, folder=RunFolder(path), executor=executor)
     run.make([Logits(member) for member in members_of(recipe)])
     return run
 
@@ -156,7 +156,7 @@ def test_large_results_of_a_lost_node_are_not_made_again(no_ray: None) -> None:
         slow = Lump(3, behaviour="slow", needs=(Lump(4, behaviour="slow", needs=(*first,)),))
         last = Lump(5, needs=(*first, slow))
         with OnRay(cluster.address, recipe=tiny(), watch=watch) as executor:
-            run = Watched(tiny(), executor=executor)
+            run = ForwardTrace(tiny(), executor=executor)
             run.make([last])
         assert lost
         pids = {run.store.meta(one.place)["node_id"] for one in first}

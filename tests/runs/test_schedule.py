@@ -95,10 +95,10 @@ def test_what_depends_on_bits_that_are_not_made_yet_is_left_for_the_next_time(tm
     for place in ("modes/1", "bridges/I-0-1-small"):
         (tmp_path / place / "meta.json").unlink()
     plan = run.plan([Logits(member) for member in members_of(small())])
-    assert [job.title for job in plan.surely_missing(folder)] == ["modes 1"]
+    assert [job.title for job in plan.runnable_jobs(folder)] == ["modes 1"]
     other = replace(small(), curve=replace(small().curve, lr=0.01))
     plan = Run(other, folder=folder).plan([Logits(parse_member("I-0-1-small"))])
-    titles = [job.title for job in plan.surely_missing(folder)]
+    titles = [job.title for job in plan.runnable_jobs(folder)]
     assert titles == ["modes 1", "curves 0-1", "bridges I-0-1-small", "logits I-0-1-small"]
 
 

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, MemberCost
 from modebridge.members import Member, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.runs import RunFolder, ensemble_of, read_answers
+from modebridge.scoring import LogitTable, MemberCost
 from modebridge.studies import ensemble_tables, run_study
 from tests.runs.damaging import tiny
 
@@ -72,13 +72,13 @@ class Answering:
 
     recipe: Recipe
 
-    def answers(self, members: Sequence[Member]) -> Answers:
+    def answers(self, members: Sequence[Member]) -> LogitTable:
         generator = torch.Generator().manual_seed(0)
         assert all(parse_member(member.name) == member for member in members)
         tables = {member.name: torch.randn(8, 3, generator=generator) for member in members}
         costs = {member.name: MemberCost(1.0, 1, tuple(read.name for read in member.reads)) for member in members}
         labels = torch.arange(8) % 3
-        return Answers(valid=tables, test=tables, valid_labels=labels, test_labels=labels, costs=costs)
+        return LogitTable(valid=tables, test=tables, valid_labels=labels, test_labels=labels, costs=costs)
 
 
 def test_the_papers_rows_stand_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:

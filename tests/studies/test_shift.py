@@ -14,11 +14,11 @@ from modebridge.cli.options import RunOptions
 from modebridge.data import SEVERITIES, corrupt
 from modebridge.ensembles import fit_temperature, mean_probability, scale
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import nll
 from modebridge.members import KINDS, ModeMember, members_of
 from modebridge.recipes.user_code import load_file
 from modebridge.report import PageData
 from modebridge.runs import Run, RunFolder, page_data, shifted_answers
+from modebridge.scoring import nll
 from modebridge.studies import run_study
 from tests.runs.damaging import everything, tiny
 

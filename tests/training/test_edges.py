@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from modebridge.curves import start_curve
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import cost
 from modebridge.modes import Mode
+from modebridge.scoring import cost
 from modebridge.training import Engine, TrainConfig, fit_bridge, fit_curve, fit_mode, plan_bridge
 from tests.scenarios import quick
 

@@ -10,7 +10,7 @@ from modebridge.bridges import BridgeObjective, curve_target
 from modebridge.curves import start_curve
 from modebridge.deploy.grouped_bridges import units
 from modebridge.errors import ModebridgeError
-from modebridge.guards import alike
+from modebridge.guards import same_architecture
 from modebridge.modes import Mode
 from modebridge.training import Engine, fit_bridges, fit_curve, fit_mode, fit_modes, plan_bridge
 from tests.scenarios import quick
@@ -147,5 +147,5 @@ def test_a_bridge_leaves_frozen_layers_of_its_body_alone():
 
 
 def test_alike_is_what_decides():
-    assert alike(made(0), made(1))
-    assert not alike(made(0), made(1, scale=2.0))
+    assert same_architecture(made(0), made(1))
+    assert not same_architecture(made(0), made(1, scale=2.0))

@@ -17,10 +17,10 @@ from modebridge.alignment.proof import prove
 from modebridge.alignment.sample import sample
 from modebridge.alignment.spec import Spec, from_spec
 from modebridge.alignment.trace import trace
-from modebridge.batches import check_batch, each
+from modebridge.batches import check_batch, map_inputs
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import skeleton
+from modebridge.nets import frozen_copy
 from modebridge.types import Batch, Batches, HasDevice, Inputs, Progress
 
 __all__ = ["By", "Fed", "Match", "Matched", "align_modes", "device_for", "find_groups"]
@@ -73,7 +73,7 @@ def find_groups(net: nn.Module, inputs: Inputs | Sequence[Inputs]) -> Groups:
     """
     batches = [inputs] if isinstance(inputs, Tensor | Mapping) else list(inputs)
     # Repeat a single image: axes of size 1 cannot be tracked.
-    groups = groups_of(trace(net, [each(lambda t: t if len(t) > 1 else t[[0, 0]], batch) for batch in batches]))
+    groups = groups_of(trace(net, [map_inputs(lambda t: t if len(t) > 1 else t[[0, 0]], batch) for batch in batches]))
     if not groups.groups:
         reasons = ", ".join(f"{name} in '{where}'" for name, where in groups.stopped)
         raise ModebridgeError(
@@ -118,8 +118,8 @@ def align_modes(
             "Expected by='weights' with a spec, but got 'activations'; finding activations of units needs tracing."
         )
     device = device_for(a, engine)
-    bare, mine, theirs = skeleton(net).to(device), a.to(device), b.to(device)
-    few = [each(lambda tensor: tensor.to(device), inputs) for inputs in looked or sample(data)[0]]
+    bare, mine, theirs = frozen_copy(net).to(device), a.to(device), b.to(device)
+    few = [map_inputs(lambda tensor: tensor.to(device), inputs) for inputs in looked or sample(data)[0]]
     groups = find_groups(mine.load(bare), few) if spec is None else from_spec(spec, a.state)
     if by == "weights":
         permutations = match_by_weights(groups, mine.params, theirs.params)
@@ -158,7 +158,7 @@ class Fed:
     def __iter__(self) -> Iterator[Batch]:
         for item in self._data:
             inputs, labels = check_batch(item, "data")
-            yield each(lambda tensor: tensor.to(self._device), inputs), labels.to(self._device)
+            yield map_inputs(lambda tensor: tensor.to(self._device), inputs), labels.to(self._device)
 
 
 def _matches(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from modebridge.alignment.groups import Group, Groups
 from modebridge.alignment.passes import Contraction, Point, contractions
 from modebridge.alignment.units import points_of, units_of
-from modebridge.batches import each
+from modebridge.batches import map_inputs
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batches, Inputs, Progress
 
@@ -172,7 +172,7 @@ def _mean(sums: Sequence[_Sums]) -> Tensor:
 
 
 def _rows_of(inputs: Inputs, rows: list[int]) -> Inputs:
-    return each(itemgetter(rows), inputs)
+    return map_inputs(itemgetter(rows), inputs)
 
 
 class _Sums:

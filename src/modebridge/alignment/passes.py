@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from modebridge.batches import each, shapes_of
+from modebridge.batches import map_inputs, shapes_of
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection.flops import FAILED, plain_attention
 from modebridge.types import Inputs, Params
@@ -171,7 +171,7 @@ def one_pass(net: nn.Module, inputs: Inputs, state: Params | None = None) -> dic
         inputs: a tensor, or several by name.
         state: parameters and buffers to run with, by name; None uses the module's own.
     """
-    inputs = each(Tensor.clone, inputs)  # the next network needs the same images, even if this one works in place
+    inputs = map_inputs(Tensor.clone, inputs)  # the next network needs the same images, even if this one works in place
     plain, by_name = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), dict(inputs))
     try:
         with plain_attention():

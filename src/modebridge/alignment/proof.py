@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.alignment.passes import as_in_training, one_pass
-from modebridge.batches import each, named
+from modebridge.batches import flatten, map_inputs
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.nets import skeleton
+from modebridge.nets import frozen_copy
 from modebridge.types import Inputs
 
 __all__ = ["prove"]
@@ -45,10 +45,10 @@ def prove(
     for batch in batches:
         for mode in (False, True) if training else (False,):
             try:
-                difference, tolerance = _difference(skeleton(net).double(), before, after, batch, mode, _wide)
+                difference, tolerance = _difference(frozen_copy(net).double(), before, after, batch, mode, _wide)
             except ModebridgeError:
                 # A network that cannot run in float64 is compared in its own dtype.
-                difference, tolerance = _difference(skeleton(net), before, after, batch, mode, lambda tensor: tensor)
+                difference, tolerance = _difference(frozen_copy(net), before, after, batch, mode, lambda tensor: tensor)
             if not difference <= tolerance:
                 raise ModebridgeError(
                     f"Expected the permuted network to be the same function, but its logits differ by "
@@ -64,8 +64,8 @@ def _difference(
 ) -> tuple[float, float]:
     states = [{name: cast(tensor) for name, tensor in mode.state.items()} for mode in (before, after)]
     with as_in_training(net) if training else nullcontext(), torch.random.fork_rng(_devices(inputs)):
-        first, second = (one_pass(net, each(cast, inputs), state) for state in states)
-        if training and _apart(first, one_pass(net, each(cast, inputs), states[0])) > TOLERANCE:
+        first, second = (one_pass(net, map_inputs(cast, inputs), state) for state in states)
+        if training and _apart(first, one_pass(net, map_inputs(cast, inputs), states[0])) > TOLERANCE:
             return 0.0, TOLERANCE
     eps = max([torch.finfo(t.dtype).eps for t in first.values() if t.is_floating_point()], default=0.0)
     fine = eps <= torch.finfo(torch.float64).eps
@@ -95,5 +95,5 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _devices(inputs: Inputs) -> list[int]:
-    devices = [tensor.device for tensor in named(inputs).values()]
+    devices = [tensor.device for tensor in flatten(inputs).values()]
     return sorted({device.index or 0 for device in devices if device.type == "cuda"})

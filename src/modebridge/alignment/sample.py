@@ -7,7 +7,7 @@ from operator import itemgetter
 
 import torch
 
-from modebridge.batches import check_batch, each, first_batch, inputs_in, named, rows_of
+from modebridge.batches import check_batch, first_batch, flatten, map_inputs, rows_of, unflatten
 from modebridge.types import Batch, Batches, Inputs
 
 __all__ = ["sample"]
@@ -44,7 +44,7 @@ def sample(data: Batches, hold: int = 0) -> tuple[list[Inputs], list[Batch]]:
         size = len(batch[1])
         if len(looked) < BATCHES and size:
             rows = torch.linspace(0, size - 1, min(size, IMAGES)).round().long().tolist()
-            looked.append(each(itemgetter(rows), batch[0]))
+            looked.append(map_inputs(itemgetter(rows), batch[0]))
         if count < hold and size:
             held.append(rows_of(batch, slice(0, hold - count)))
             count += len(held[-1][1])
@@ -67,8 +67,8 @@ def _without_lone_images(batches: list[Batch]) -> list[Batch]:
 
 def _join(lone: Batch, other: Batch) -> list[Batch]:
     """Both as one batch, or only the other one if the shapes of their images differ."""
-    image, inputs = named(lone[0]), named(other[0])
+    image, inputs = flatten(lone[0]), flatten(other[0])
     if {name: t.shape[1:] for name, t in image.items()} != {name: t.shape[1:] for name, t in inputs.items()}:
         return [other]
     joined = {name: torch.cat([tensor, image[name]]) for name, tensor in inputs.items()}
-    return [(inputs_in(joined), torch.cat([other[1], lone[1]]))]
+    return [(unflatten(joined), torch.cat([other[1], lone[1]]))]

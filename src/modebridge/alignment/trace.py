@@ -24,7 +24,7 @@ from modebridge.alignment.passes import (
     weights_of,
 )
 from modebridge.errors import ModebridgeError
-from modebridge.nets import skeleton
+from modebridge.nets import frozen_copy
 from modebridge.types import Inputs
 
 __all__ = ["Trace", "leaves_of", "trace"]
@@ -61,7 +61,7 @@ def trace(net: nn.Module, batches: Sequence[Inputs]) -> Trace:
         net: any module that maps inputs to logits.
         batches: batches of a few images, at least two each: axes of size 1 cannot be tracked.
     """
-    bare = skeleton(net)
+    bare = frozen_copy(net)
     tracer = _Tracer(bare)
     ways: set[int] = set()
     for given in batches:

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from modebridge.files import rebuildable
 from modebridge.nets import BasicBlock, Norm, initialise
 from modebridge.nets.blocks import Padding
-from modebridge.storage import rebuildable
 from modebridge.types import Layout
 
 __all__ = ["Heads", "Join", "ResidualBody", "TokenBody", "VectorBody"]

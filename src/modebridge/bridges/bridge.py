@@ -10,9 +10,9 @@ from modebridge import trees
 from modebridge.bridges.bodies import Heads
 from modebridge.bridges.build import Kind
 from modebridge.errors import ModebridgeError
-from modebridge.guards import untouched
+from modebridge.files import Given, Parts, Storable, describe, restore_body
+from modebridge.guards import without_side_effects
 from modebridge.modes import Mode
-from modebridge.storage import Given, Parts, Storable, describe, restore_body
 
 __all__ = ["Bridge"]
 
@@ -117,7 +117,7 @@ class Bridge(Storable, nn.Module):
                 f"but got {len(features)}; pass one per mode it reads and tap."
             )
         # Other bridges read the same features: a body that changes its inputs in place gets a copy.
-        return untouched(self.body, self.body, *features)  # type: ignore[no-any-return]
+        return without_side_effects(self.body, self.body, *features)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
         """Type, tap, position, name, heads and cost."""
@@ -127,7 +127,7 @@ class Bridge(Storable, nn.Module):
         heads = f", {self.heads} heads" if self.heads > 1 else ""
         return f"type {self.kind}, tap={self.tap}, r={self.r}, name={self.name}{heads}{share}"
 
-    def voices(self, *features: Tensor) -> list[Tensor]:
+    def head_logits(self, *features: Tensor) -> list[Tensor]:
         """The logits (B, K) of each head."""
         logits = self(*features)
         return [logits] if self.heads == 1 else list(logits.unbind(dim=1))

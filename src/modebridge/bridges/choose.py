@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import each
+from modebridge.batches import map_inputs
 from modebridge.bridges.bodies import Heads
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import READS, Kind, body_for, body_like, joined_shape
@@ -16,7 +16,7 @@ from modebridge.bridges.designs import Design, check_design
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection import taps_to_read
 from modebridge.inspection.flops import counting
-from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, skeleton
+from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, frozen_copy
 from modebridge.types import Inputs, Layout
 
 __all__ = ["ChosenBody", "build_body", "choose_body"]
@@ -86,7 +86,7 @@ def choose_body(
             f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget}; 0.05 is 5 %."
         )
     check_design(design)
-    first = each(lambda tensor: tensor[:1], images)
+    first = map_inputs(lambda tensor: tensor[:1], images)
     taps, layout = taps_to_read(net, tap, first)
     tapped = Tapped(net, taps)
     with torch.no_grad(), counting() as counted:
@@ -138,7 +138,7 @@ def _check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, 
     shapes = ", ".join(str(tuple(feature.shape[1:])) for feature in features)
     try:
         with counting() as counted:
-            out = skeleton(body)(*features)
+            out = frozen_copy(body)(*features)
     except (RuntimeError, TypeError) as error:
         raise ModebridgeError(
             f"Expected the body of '{name}' to take features of {shapes}, but got '{first_line(error)}'; "

@@ -9,9 +9,9 @@ from typing import Any, Literal, TypeAlias, get_args
 from torch import nn
 
 from modebridge.errors import ModebridgeError
+from modebridge.files import named
 from modebridge.nets import BasicBlock, BottleneckBlock
 from modebridge.nets.blocks import conv
-from modebridge.storage import named
 
 __all__ = ["BLOCKS", "DepthwiseBlock", "Design", "LowRankBlock", "check_design", "redesigned"]
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.batches import each
+from modebridge.batches import map_inputs
 from modebridge.bridges.loss import mix
 from modebridge.cutmix import draw_shares, label_shares, pixel_shares
 from modebridge.errors import ModebridgeError
@@ -78,7 +78,7 @@ class MatchingObjective(Objective[T]):
         def with_partners(tensor: Tensor) -> Tensor:
             return torch.cat([tensor[rows], tensor[partner.to(tensor.device)]])
 
-        pairs = each(with_partners, batch[0]), with_partners(batch[1])
+        pairs = map_inputs(with_partners, batch[0]), with_partners(batch[1])
         by_row = {name: tensor[rows] for name, tensor in draw.items() if tensor.dim()}  # scalars apply to all rows
         return pairs, {**draw, **by_row, "partner": torch.arange(count, 2 * count)}
 
@@ -86,7 +86,7 @@ class MatchingObjective(Objective[T]):
 
     def mixed(self, inputs: Inputs, draw: Draw) -> Inputs:
         """The images, mixed according to a draw."""
-        return each(partial(_mixed, draw, pixel_shares(draw, inputs)), inputs) if "share" in draw else inputs
+        return map_inputs(partial(_mixed, draw, pixel_shares(draw, inputs)), inputs) if "share" in draw else inputs
 
     def mixed_labels(self, labels: Tensor, classes: int, dtype: torch.dtype, draw: Draw, images: Inputs) -> Tensor:
         """The labels as probabilities (B, K), mixed like the images."""

@@ -13,7 +13,7 @@ from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, Matchin
 from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
 from modebridge.modes import Mode
-from modebridge.nets import check_tap, mean_probability, probabilities_of, run, skeleton
+from modebridge.nets import check_tap, frozen_copy, mean_probability, probabilities_of, run
 from modebridge.trees import wide
 from modebridge.types import Batch, Draw, Prepared, Program, State, States
 
@@ -80,10 +80,12 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
                     )
             # For the same program, only the number of features, the loss and the body must match.
             kind = len(bridge.places), targets[name].beside
-            alike = (key for key in self._programs if (len(bridges[key].places), targets[key].beside) == kind)
-            twin = next((key for key in alike if shares(bridges[key].body, bridge.body)), None)
-            self._programs[name] = self._programs[twin] if twin else _program(synced(skeleton(bridge, training=True)))
-            self._measures[name] = self._measures[twin] if twin else _program(skeleton(bridge))
+            twins = (key for key in self._programs if (len(bridges[key].places), targets[key].beside) == kind)
+            twin = next((key for key in twins if shares(bridges[key].body, bridge.body)), None)
+            self._programs[name] = (
+                self._programs[twin] if twin else _program(synced(frozen_copy(bridge, training=True)))
+            )
+            self._measures[name] = self._measures[twin] if twin else _program(frozen_copy(bridge))
         # Run only the networks that are needed: targets, and modes whose features are read.
         read = {source for bridge in bridges.values() for source in bridge.reads}
         predicted = {mode.id: mode for target in targets.values() for mode in target.modes}
@@ -130,7 +132,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         """The trained bridges by name, in evaluation mode; `requires_grad` flags are kept."""
         trained = {}
         for name, bridge in self._bridges.items():
-            filled = skeleton(bridge)
+            filled = frozen_copy(bridge)
             state = states[name]
             filled.load_state_dict({**state.all_params, **state.buffers})
             filled.cpu()

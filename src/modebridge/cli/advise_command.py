@@ -11,7 +11,6 @@ from pathlib import Path
 from modebridge.cli.show_commands import existing, naming_damage, plain_table
 from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError, plural
-from modebridge.evaluate import Advice, Answers, Choice, Effort, advise
 from modebridge.nets import check_mean
 from modebridge.recipes import Recipe
 from modebridge.runs import (
@@ -26,6 +25,7 @@ from modebridge.runs import (
     read_answers,
 )
 from modebridge.runs.estimate import member_times
+from modebridge.scoring import Advice, Choice, Effort, LogitTable, advise
 
 __all__ = ["advise_run"]
 
@@ -159,7 +159,9 @@ def _looked_at(advice: Advice) -> str:
     return f"{advice.looked_at:,} combinations were compared: {'all ' if advice.whole else ''}{beyond}."
 
 
-def _effort(answers: Answers, recipe: Recipe, seed: int, folder: RunFolder, train: float | None, have: int) -> Effort:
+def _effort(
+    answers: LogitTable, recipe: Recipe, seed: int, folder: RunFolder, train: float | None, have: int
+) -> Effort:
     """The training that members need beyond the modes that exist."""
     if train is not None and not train >= 0:
         raise ModebridgeError(f"Expected --train to be at least 0 epochs, but got {train}; leave it out for no limit.")
@@ -167,7 +169,7 @@ def _effort(answers: Answers, recipe: Recipe, seed: int, folder: RunFolder, trai
     return effort_of(blueprint_for(recipe, seed, folder), names, have, math.inf if train is None else train)
 
 
-def _prices(answers: Answers, recipe: Recipe, seed: int, by: str, folder: RunFolder) -> dict[str, float] | None:
+def _prices(answers: LogitTable, recipe: Recipe, seed: int, by: str, folder: RunFolder) -> dict[str, float] | None:
     """The relative cost of each member; None for FLOPs, the default of `advise`."""
     if by == "flops":
         return None

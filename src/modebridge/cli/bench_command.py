@@ -15,7 +15,7 @@ import torch
 from modebridge.cli.bench_tables import about_line, goals, markdown, row_of, table_of
 from modebridge.cli.show_commands import existing, span
 from modebridge.cli.terminal import Screen, listed, note, say, silence_compiler
-from modebridge.deploy.benchmark import Contender, Result, race, race_file, usable_ways
+from modebridge.deploy.benchmark import Candidate, Result, race_file, time_all, usable_ways
 from modebridge.deploy.deployed import Deployed
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.recipes import check_recipe, read_recipe
@@ -106,7 +106,7 @@ def bench(
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as scratch:
         for way in chosen:
-            results += race(
+            results += time_all(
                 entered,
                 image,
                 way,
@@ -191,7 +191,7 @@ def _end(
         console.print(f"Written: {(folder.path / name).parent}", soft_wrap=True)
 
 
-def _chosen(entered: Sequence[Contender], names: Sequence[str] | None) -> list[Contender]:
+def _chosen(entered: Sequence[Candidate], names: Sequence[str] | None) -> list[Candidate]:
     """One network, which is the unit, and the named rows."""
     if names is None:
         return list(entered)

@@ -11,9 +11,9 @@ from typing import Any
 from modebridge.cli.show_commands import existing, naming_damage
 from modebridge.cli.terminal import Screen, say
 from modebridge.errors import ModebridgeError
+from modebridge.files import CARD, check_repo, download, read_folder, upload, write_folder
 from modebridge.nets import check_mean
 from modebridge.runs import SharedFolder, share_run
-from modebridge.storage import CARD, check_repo, download, read_folder, upload, write_folder
 
 __all__ = ["pull_repo", "push_run"]
 

@@ -14,13 +14,13 @@ from rich.table import Table
 
 from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError, plural
-from modebridge.evaluate import Cost, CostConvention, combination_cost, feature_shapes
 from modebridge.members import Blueprint, Body, Member, members_of, row_plans
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page
 from modebridge.runs import RunFolder, blueprint_for, find_recipe_of, gather, missing_members, write_page
 from modebridge.runs.estimate import seconds_here, work_of
 from modebridge.runs.manifest import write_whole
+from modebridge.scoring import Cost, CostConvention, combination_cost, feature_shapes
 
 __all__ = ["existing", "list_recipes", "naming_damage", "plain_table", "report_run", "show_cost", "span"]
 

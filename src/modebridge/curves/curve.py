@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
+from modebridge.files import Given, Parts, Storable, prefixed
 from modebridge.modes import Mode, Refresh, check_statistics, has_statistics, refresh_statistics
-from modebridge.storage import Given, Parts, Storable, prefixed
 from modebridge.types import Batches, Params
 
 __all__ = ["Curve", "Position", "check_r"]

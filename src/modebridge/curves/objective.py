@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modebridge import trees
-from modebridge.batches import go_to_epoch, inputs_in, named
+from modebridge.batches import flatten, go_to_epoch, unflatten
 from modebridge.curves.bezier import BezierCurve
 from modebridge.curves.curve import Curve, Position
 from modebridge.curves.polychain import Polychain
@@ -26,7 +26,7 @@ from modebridge.modes import (
     has_statistics,
     refresh_statistics,
 )
-from modebridge.nets import run, skeleton
+from modebridge.nets import frozen_copy, run
 from modebridge.types import Batch, Batches, Draw, Objective, Params, Prepared, Program, State, States
 
 __all__ = ["CurveKind", "CurveObjective", "PinStart", "start_curve"]
@@ -118,8 +118,8 @@ class CurveObjective(Objective[C]):
         refresh: Refresh = refresh_statistics,
     ) -> None:
         self._net = net
-        self._train_net = synced(skeleton(net, training=True))
-        self._eval_net = skeleton(net)
+        self._train_net = synced(frozen_copy(net, training=True))
+        self._eval_net = frozen_copy(net)
         self._curve = curve
         self._train = train
         self._r = r
@@ -156,7 +156,7 @@ class CurveObjective(Objective[C]):
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """The batch and its r."""
-        return {MEMBER: {**named(batch[0]), "labels": batch[1], "r": draw["r"]}}
+        return {MEMBER: {**flatten(batch[0]), "labels": batch[1], "r": draw["r"]}}
 
     def program(self, member: str) -> Program:
         """Cross entropy of the network at r."""
@@ -170,7 +170,7 @@ class CurveObjective(Objective[C]):
         r = prepared["r"]
         # A Python number where reading it is free; on a GPU it stays a tensor, the input of a CUDA graph.
         point = self._point(state, float(r) if r.device.type == "cpu" else r)
-        return run(self._train_net, point, state.buffers, inputs_in(prepared))
+        return run(self._train_net, point, state.buffers, unflatten(prepared))
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
         """The error rate at r (0.5 by default), with statistics of that point."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from modebridge.batches import check_batch, each, first_batch, go_to_epoch, named, some_of
+from modebridge.batches import check_batch, first_batch, flatten, go_to_epoch, map_inputs, take_rows
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Batches, Inputs
 
@@ -32,7 +32,7 @@ class LoaderSet:
         self._what = what
         self.batches = 0
         first = _first(loader, what)
-        self.few: Inputs = some_of(first[0], slice(0, 2))
+        self.few: Inputs = take_rows(first[0], slice(0, 2))
         """Two inputs, to find shapes."""
         digest = hashlib.sha256()
         labels: list[Tensor] = []
@@ -42,7 +42,7 @@ class LoaderSet:
                     f"Expected {what} to yield the same batches every time, but the first one changed; build its "
                     "loader with shuffle=False and without random augmentation."
                 )
-            for name, tensor in sorted({**named(inputs), "labels": known}.items()):
+            for name, tensor in sorted({**flatten(inputs), "labels": known}.items()):
                 digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
                 digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
             labels.append(known)
@@ -97,9 +97,9 @@ class PlacedLoader:
         for item in self._loader:
             inputs, labels = _scaled(item, self._data._what)
             if left is not None:
-                inputs, labels = some_of(inputs, slice(0, left)), labels[:left]
+                inputs, labels = take_rows(inputs, slice(0, left)), labels[:left]
                 left -= len(labels)
-            yield each(lambda tensor: tensor.to(self._device), inputs), labels.to(self._device)
+            yield map_inputs(lambda tensor: tensor.to(self._device), inputs), labels.to(self._device)
             if left == 0:
                 return
 
@@ -127,5 +127,5 @@ def _first(loader: Batches, what: str) -> Batch:
 
 
 def _same(batch: Batch, other: Batch) -> bool:
-    tensors, others = ({**named(inputs), "labels": labels} for inputs, labels in (batch, other))
+    tensors, others = ({**flatten(inputs), "labels": labels} for inputs, labels in (batch, other))
     return tensors.keys() == others.keys() and all(torch.equal(tensors[name], others[name]) for name in tensors)

@@ -20,11 +20,11 @@ from modebridge.deploy.timing import Spread, Timing, measure, ratio
 from modebridge.deploy.torch_runners import Branches, Vmapped, capture
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, near, plural
-from modebridge.evaluate import cost
 from modebridge.modes import Mode
+from modebridge.scoring import cost
 from modebridge.seeds import generator
 
-__all__ = ["WAYS", "Contender", "Result", "Way", "contenders", "race", "race_file", "usable_ways"]
+__all__ = ["WAYS", "Candidate", "Result", "Way", "contenders", "race_file", "time_all", "usable_ways"]
 
 Way: TypeAlias = Literal["eager", "compiled", "graphs", "onnx"]
 WAYS: dict[str, tuple[Way, ...]] = {"cpu": ("eager", "compiled", "onnx"), "cuda": ("eager", "compiled", "graphs")}
@@ -32,7 +32,7 @@ WAYS: dict[str, tuple[Way, ...]] = {"cpu": ("eager", "compiled", "onnx"), "cuda"
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """Something to time.
 
     Args:
@@ -90,7 +90,7 @@ def contenders(
     type1: Sequence[Bridge],
     type2: Sequence[Bridge],
     headed: Mapping[str, Bridge] | None = None,
-) -> list[Contender]:
+) -> list[Candidate]:
     """All ensembles of these parts, starting with DE-1, the unit of all ratios.
 
     Args:
@@ -104,8 +104,8 @@ def contenders(
     headed = headed or {}
     taps = tuple(sorted({tap for bridge in (*type1, *type2, *headed.values()) for tap in bridge.taps}))
 
-    def contender(name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), stacked: bool = False) -> Contender:
-        return Contender(name, partial(BridgedEnsemble, net, list(modes), list(bridges)), stacked, taps)
+    def contender(name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), stacked: bool = False) -> Candidate:
+        return Candidate(name, partial(BridgedEnsemble, net, list(modes), list(bridges)), stacked, taps)
 
     entered = [contender("DE-1", modes[:1])]
     entered += [contender(_named(1, k, " I"), modes[:1], type1[:k]) for k in range(1, len(type1) + 1)]
@@ -146,8 +146,8 @@ def usable_ways(device: str, asked: Sequence[str] | None = None) -> tuple[list[W
     return [way for way in wanted if way not in unusable], missing
 
 
-def race(
-    entered: Sequence[Contender],
+def time_all(
+    entered: Sequence[Candidate],
     image_shape: Sequence[int],
     way: Way,
     batches: Sequence[int],
@@ -254,7 +254,7 @@ def race_file(
         deployed: the file.
         batches: batch sizes.
         seconds: time per number of bridges and batch size.
-        shown: as in `race`.
+        shown: as in `time_all`.
     """
     meta = deployed.meta
     if meta["image"] is None:

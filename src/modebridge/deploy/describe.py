@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import trees
-from modebridge.batches import IMAGES, shapes_of, some_of
+from modebridge.batches import IMAGES, shapes_of, take_rows
 from modebridge.bridges import Bridge
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.file_seal import SEAL
 from modebridge.deploy.inputs import Spec, specs_of
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.evaluate.cost import Cost, combination_cost, feature_shapes
 from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode
 from modebridge.nets import call
+from modebridge.scoring.cost import Cost, combination_cost, feature_shapes
 from modebridge.types import Inputs
 
 __all__ = ["describe"]
@@ -129,7 +129,7 @@ def _classes(ensemble: BridgedEnsemble, example: Inputs) -> int:
     base = ensemble.bases[0]
     try:
         with torch.no_grad():
-            return int(call(base, some_of(example, slice(1))).shape[-1])
+            return int(call(base, take_rows(example, slice(1))).shape[-1])
     except FAILED as error:
         raise ModebridgeError(
             f"Expected {type(base).__name__} to run on one row of the example, {shapes_of(example)}, "

@@ -8,11 +8,11 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from modebridge.batches import some_of
+from modebridge.batches import take_rows
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.ensembles import Mean, average, probabilities_of, scale
 from modebridge.ensembles.temperature import FLOOR
-from modebridge.evaluate.cascade import ALL
+from modebridge.scoring.cascade import ALL
 from modebridge.types import Inputs
 
 __all__ = ["ALL", "Answer", "Place", "heads_of", "staged", "uncertainty"]
@@ -82,7 +82,7 @@ def staged(
         }
         ran = [first[unsure]]
         for k in range(1, len(taps)):
-            logits, *at_taps = base(k, some_of(images, unsure))
+            logits, *at_taps = base(k, take_rows(images, unsure))
             features |= {(k, tap): feature for tap, feature in zip(taps[k], at_taps, strict=True)}
             ran.append(probabilities_of(logits))
         ran += [probabilities_of(head) for logits in bridges(features) for head in heads_of(logits)]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from modebridge.batches import LABELS, check_batch, shapes_of, size_of, some_of
+from modebridge.batches import LABELS, check_batch, shapes_of, size_of, take_rows
 from modebridge.bridges import Bridge
 from modebridge.deploy.bridge_temperatures import Temperatures, fit_temperatures
 from modebridge.deploy.deployed import Deployed
@@ -27,9 +27,9 @@ from modebridge.deploy.runtimes import needs_onnx
 from modebridge.deploy.writers import write_onnx, write_package
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Cost
 from modebridge.nets import FilterResponseNorm
 from modebridge.progress import shows_progress
+from modebridge.scoring import Cost
 from modebridge.types import Batch, Batches, Inputs, Progress
 
 __all__ = ["Exported", "check_format", "export"]
@@ -150,7 +150,7 @@ def export(
     small = any(isinstance(layer, FilterResponseNorm) for layer in reference.bridges.modules())
     together = not elastic and (small if grouped == "auto" else grouped)
     module = OneModule(reference, fitted, grouped=together)
-    few = [some_of(batch, slice(8)) for batch in batches]
+    few = [take_rows(batch, slice(8)) for batch in batches]
     if largest_difference(lambda some, *_: module(some).numpy(), reference, fitted, few, elastic=False) >= tolerance:
         # Folding relies on the graph that torch.fx traced; if a network does something else, its norms are kept.
         module = OneModule(reference, fitted, folded=False, grouped=together)

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from modebridge.bridges import Heads
 from modebridge.bridges.bodies import Join
 from modebridge.deploy.elastic_answer import Place
-from modebridge.guards import alike
-from modebridge.nets import FilterResponseNorm, skeleton
+from modebridge.guards import same_architecture
+from modebridge.nets import FilterResponseNorm, frozen_copy
 
 __all__ = ["Grouped", "units"]
 
@@ -36,7 +36,7 @@ class Grouped(nn.Module):
         # Heads are split here: inside, the channels of all bodies are concatenated.
         trunks = [body.body if isinstance(body, Heads) else body for body in bodies]
         self._heads = (bodies[0].heads,) if isinstance(bodies[0], Heads) else ()
-        self.body = skeleton(trunks[0])
+        self.body = frozen_copy(trunks[0])
         for name, layer in list(self.body.named_modules()):
             peers = [trunk.get_submodule(name) for trunk in trunks]
             if isinstance(layer, _CONVOLUTION):
@@ -107,7 +107,12 @@ def units(
     for j, (body, places) in enumerate(zip(bodies, reads, strict=True)):
         leaves = [layer for layer in body.modules() if not any(True for _ in layer.children())]
         peers = next(
-            (group for group in groups if list(reads[group[0]]) == list(places) and alike(bodies[group[0]], body)), None
+            (
+                group
+                for group in groups
+                if list(reads[group[0]]) == list(places) and same_architecture(bodies[group[0]], body)
+            ),
+            None,
         )
         split = isinstance(body, Heads) or heads is None or heads[j] == 1
         if peers is None or len(places) != 1 or not split or not all(map(_supported, leaves)):

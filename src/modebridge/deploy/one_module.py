@@ -15,8 +15,8 @@ from modebridge.deploy.elastic_answer import Place, heads_of
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import BridgedEnsemble, Mean, average, probabilities_of, scale
-from modebridge.guards import EvaluationOnly, untouched
-from modebridge.nets import Taps, call, skeleton
+from modebridge.guards import EvaluationOnly, without_side_effects
+from modebridge.nets import Taps, call, frozen_copy
 from modebridge.types import Inputs
 
 __all__ = ["BasePart", "OneModule", "Positional"]
@@ -57,7 +57,7 @@ class OneModule(EvaluationOnly):
         self.bases = nn.ModuleList(
             BasePart(base, taps, folded=folded) for base, taps in zip(ensemble.bases, self.taps, strict=True)
         )
-        bodies = [skeleton(bridge.body) for bridge in bridges]
+        bodies = [frozen_copy(bridge.body) for bridge in bridges]
         bodies = [fold(body) if folded else body for body in bodies]
         # Bridges that run as one form a unit; each other bridge is a unit of its own.
         alone: list[tuple[int, ...]] = [(j,) for j in range(len(bodies))]
@@ -76,7 +76,7 @@ class OneModule(EvaluationOnly):
         logits, features = self.run_bases(images)
         by_bridge: dict[int, Tensor] = {}
         for numbers, runner in zip(self.units, self.runners, strict=True):
-            out = untouched(runner, runner, *[features[place] for place in self.reads[numbers[0]]])
+            out = without_side_effects(runner, runner, *[features[place] for place in self.reads[numbers[0]]])
             by_bridge |= {numbers[0]: out} if len(numbers) == 1 else dict(zip(numbers, out.unbind(), strict=True))
         heads = [head for j in range(len(self.reads)) for head in heads_of(by_bridge[j])]
         return probabilities_of(torch.stack([*logits, *heads]))
@@ -103,7 +103,7 @@ class BasePart(EvaluationOnly):
 
     def __init__(self, net: nn.Module, taps: Sequence[str], *, folded: bool = True) -> None:
         super().__init__()
-        self.net = fold(skeleton(net), keep=taps) if folded else skeleton(net)
+        self.net = fold(frozen_copy(net), keep=taps) if folded else frozen_copy(net)
         self._taps = Taps(self.net, taps)
 
     def forward(self, images: Inputs) -> tuple[Tensor, ...]:
@@ -128,4 +128,4 @@ class Positional(nn.Module):
     def forward(self, *inputs: Tensor) -> Any:
         """The output of the module."""
         given: Sequence[Inputs] = inputs if self._names is None else [dict(zip(self._names, inputs, strict=True))]
-        return untouched(self.module, self.module, *given)
+        return without_side_effects(self.module, self.module, *given)

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from modebridge.batches import each, size_of, some_of
+from modebridge.batches import map_inputs, size_of, take_rows
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import Array
@@ -35,10 +35,10 @@ def probe(example: Inputs, more: Inputs | None = None, ensemble: BridgedEnsemble
         ensemble: random inputs on which it fails (such as meaningless sequences of tokens) are left out.
     """
     random = _random(example)
-    batches = [batch for batch in (random, some_of(random, slice(1))) if ensemble is None or _runs(ensemble, batch)]
-    batches += [some_of(example, slice(64)), some_of(example, slice(1))]
+    batches = [batch for batch in (random, take_rows(random, slice(1))) if ensemble is None or _runs(ensemble, batch)]
+    batches += [take_rows(example, slice(64)), take_rows(example, slice(1))]
     if more is not None:
-        batches += [some_of(more, rows) for rows in (slice(64), slice(64, 256), slice(3))]
+        batches += [take_rows(more, rows) for rows in (slice(64), slice(64, 256), slice(3))]
     return [batch for batch in batches if size_of(batch)]
 
 
@@ -54,7 +54,7 @@ def _random(example: Inputs, count: int = 7) -> Inputs:
         # Each row is rolled by a different amount, the same in every input, so that masks stay with their tokens.
         return torch.stack([row.roll(k, 0) for k, row in enumerate(chosen)]) if chosen.dim() > 1 else chosen
 
-    return each(some, example)
+    return map_inputs(some, example)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from modebridge.batches import size_of, some_of
+from modebridge.batches import size_of, take_rows
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.one_module import OneModule
 from modebridge.deploy.onnx_builder import Model
@@ -19,7 +19,7 @@ from modebridge.deploy.parity import expected
 from modebridge.deploy.torch_exporters import in_order, quiet
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import plural
-from modebridge.evaluate.scores import accuracy, nll
+from modebridge.scoring.scores import accuracy, nll
 from modebridge.types import Batch, Inputs
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _quantise(model: Model, inputs: Sequence[Tensor], batch: int = 32) -> Model:
 def compare(ensemble: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pair: Batch) -> Int8Cost:
     """Scores of a file and of the library on labelled images, in batches of 64."""
     images, labels = pair
-    parts = [some_of(images, slice(k, k + 64)) for k in range(0, size_of(images), 64)]
+    parts = [take_rows(images, slice(k, k + 64)) for k in range(0, size_of(images), 64)]
     bases, mean = len(ensemble.bases), ensemble.mean
     before = torch.cat([expected(ensemble.members(part), bases, temperatures, mean=mean) for part in parts])
     after = torch.cat([torch.from_numpy(file(part).probabilities) for part in parts])

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.ensembles import Mean, average, scale
-from modebridge.evaluate.cascade import ALL, cascaded, choose_threshold
-from modebridge.evaluate.scores import accuracy, check, nll
+from modebridge.scoring.cascade import ALL, cascaded, choose_threshold
+from modebridge.scoring.scores import accuracy, check, nll
 
 __all__ = ["TradeOff", "choose_threshold", "gated", "trade_off"]
 

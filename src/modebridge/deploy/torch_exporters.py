@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, fx, nn
 
-from modebridge.batches import each, named
+from modebridge.batches import flatten, map_inputs
 from modebridge.deploy.one_module import BasePart, OneModule, Positional
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
@@ -76,12 +76,12 @@ def _export(exporter: Exporter, called: str, wrapped: Positional, inputs: Sequen
 
 def _two_rows(inputs: Inputs) -> Inputs:
     """The first row twice: a batch size of one would be exported as a constant."""
-    return each(lambda tensor: tensor[:1].expand(2, *tensor.shape[1:]).clone(), inputs)
+    return map_inputs(lambda tensor: tensor[:1].expand(2, *tensor.shape[1:]).clone(), inputs)
 
 
 def in_order(inputs: Inputs) -> list[Tensor]:
     """The tensors of the inputs as a list, for positional calls."""
-    return list(named(inputs).values())
+    return list(flatten(inputs).values())
 
 
 @contextlib.contextmanager

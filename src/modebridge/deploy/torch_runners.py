@@ -17,9 +17,9 @@ from modebridge.deploy.fold import fold
 from modebridge.deploy.one_module import BasePart, OneModule
 from modebridge.ensembles import BridgedEnsemble, average, probabilities_of, scale
 from modebridge.errors import ModebridgeError, plural
-from modebridge.guards import untouched
+from modebridge.guards import without_side_effects
 from modebridge.guards.cuda_graph import CudaGraph
-from modebridge.nets import check_tap, skeleton
+from modebridge.nets import check_tap, frozen_copy
 
 __all__ = ["Branches", "Vmapped", "capture", "compile_regions"]
 
@@ -85,7 +85,9 @@ class Branches:
             features.update({(k, tap): feature for tap, feature in zip(module.taps[k], at_taps, strict=True)})
         for (j,), runner, stream in zip(module.units, module.runners, self._streams[len(module.bases) :], strict=True):
             inputs = [features[place] for place in module.reads[j]]
-            logits += heads_of(self._on(stream, main, module.reads[j], partial(untouched, runner, runner), inputs))
+            logits += heads_of(
+                self._on(stream, main, module.reads[j], partial(without_side_effects, runner, runner), inputs)
+            )
         if main is not None:
             for stream in self._streams:
                 main.wait_stream(stream)  # type: ignore[arg-type]
@@ -139,7 +141,7 @@ class Vmapped:
             )
         # Not channels last: vmap has no rule for pooling in that format and falls back to a loop.
         plain = torch.contiguous_format
-        bases = [fold(skeleton(base)).to(device, dtype, memory_format=plain) for base in ensemble.bases]  # type: ignore[call-overload]
+        bases = [fold(frozen_copy(base)).to(device, dtype, memory_format=plain) for base in ensemble.bases]  # type: ignore[call-overload]
         params, buffers = stack_module_state(bases)
         state = {**{name: tensor.detach() for name, tensor in params.items()}, **buffers}
         bare, mean, temperature = bases[0], ensemble.mean, ensemble.temperature.to(device)
@@ -161,7 +163,7 @@ class Vmapped:
     def __call__(self, images: Tensor) -> Tensor:
         """The probabilities (B, K) of images (B, ...), which must have this object's device and data type."""
         with self._lock:
-            return untouched(self._bare, lambda given: self._run(self._state, given), images)  # type: ignore[no-any-return]
+            return without_side_effects(self._bare, lambda given: self._run(self._state, given), images)  # type: ignore[no-any-return]
 
 
 def compile_regions(net: nn.Module, splits: Sequence[str], backend: str = "inductor") -> list[str]:

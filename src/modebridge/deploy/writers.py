@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import some_of
+from modebridge.batches import take_rows
 from modebridge.deploy.file_seal import seal_archive, write_sealed_onnx
 from modebridge.deploy.metadata import KEY, metadata_json
 from modebridge.deploy.one_module import OneModule
@@ -55,7 +55,7 @@ def write_onnx(
     if calibration is not None:
         bases, bridges = quantised(module, bases, bridges, calibration)
     with torch.no_grad():
-        _, features = module.run_bases(some_of(example, slice(1)))
+        _, features = module.run_bases(take_rows(example, slice(1)))
     shapes = {place: feature.shape[1:] for place, feature in features.items()}
     model = compose(bases, bridges, module, shapes, meta)
     onnx.checker.check_model(model)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import seeds
-from modebridge.batches import go_to_epoch, inputs_in, named
+from modebridge.batches import flatten, go_to_epoch, unflatten
 from modebridge.bridges import Compile, FanOut, MatchingObjective, in_turn
 from modebridge.distillation.loss import DistillationLoss
 from modebridge.distillation.teachers import Teacher, Teachers
 from modebridge.modes import Mode
-from modebridge.nets import run, skeleton
+from modebridge.nets import frozen_copy, run
 from modebridge.types import Batch, Batches, Draw, Prepared, Program, State, States
 
 __all__ = ["MixedBatches", "StudentObjective", "StudentPlan", "loss_program"]
@@ -77,9 +77,9 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
             if twin is not None:
                 self._programs[name], self._measures[name] = self._programs[twin], self._measures[twin]
                 continue
-            trained = synced(skeleton(plan.net, training=True).to(device))
+            trained = synced(frozen_copy(plan.net, training=True).to(device))
             self._programs[name] = loss_program(trained, plan.loss)
-            self._measures[name] = loss_program(skeleton(plan.net).to(device), plan.loss)
+            self._measures[name] = loss_program(frozen_copy(plan.net).to(device), plan.loss)
 
     def start(self) -> States:
         """The students' initial weights; those with `requires_grad=False` are frozen."""
@@ -97,7 +97,7 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         probabilities = self._teachers.ask(mixed)
         prepared: dict[str, Prepared] = {}
         for name, plan in self._plans.items():
-            inputs = named(mixed)
+            inputs = flatten(mixed)
             if plan.teachers and plan.loss.soft:
                 inputs["target"] = plan.loss.target(Teachers.of(probabilities, plan.teachers))
             if plan.loss.hard or not plan.teachers:
@@ -143,7 +143,7 @@ def loss_program(net: nn.Module, loss: DistillationLoss) -> Program:
     """The loss of a network on prepared inputs."""
 
     def program(state: State, prepared: Prepared) -> Tensor:
-        logits = run(net, state.all_params, state.buffers, inputs_in(prepared))
+        logits = run(net, state.all_params, state.buffers, unflatten(prepared))
         return loss(prepared.get("target"), prepared.get("labels"), logits)
 
     return program

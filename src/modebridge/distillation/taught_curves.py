@@ -8,14 +8,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import named
+from modebridge.batches import flatten
 from modebridge.bridges import Compile, FanOut, MatchingObjective, in_turn
 from modebridge.curves import Curve, CurveObjective
 from modebridge.distillation.loss import DistillationLoss
 from modebridge.distillation.objective import MixedBatches, loss_program
 from modebridge.distillation.teachers import Teacher, Teachers
 from modebridge.modes import Refresh, refresh_statistics
-from modebridge.nets import skeleton
+from modebridge.nets import frozen_copy
 from modebridge.types import Batch, Batches, Draw, Prepared, State, States
 
 __all__ = ["TaughtCurves"]
@@ -77,7 +77,7 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
             return self._loss(prepared["target"], None, first.logits(state, prepared))
 
         self._programs = dict.fromkeys(curves, program)  # shared by all curves, so that it is compiled once
-        self._measures = dict.fromkeys(curves, loss_program(skeleton(net), self._loss))
+        self._measures = dict.fromkeys(curves, loss_program(frozen_copy(net), self._loss))
 
     def start(self) -> States:
         """The pins of each curve, as for curves trained on labels."""
@@ -92,7 +92,7 @@ class TaughtCurves(MatchingObjective[dict[str, C]]):
         """Mix the images, run every teacher once on them, and give every curve images, target and r."""
         mixed = self.mixed(batch[0], draw)
         target = self._loss.target(Teachers.of(self._frozen.ask(mixed), self._teachers))
-        prepared = {**named(mixed), "target": target}
+        prepared = {**flatten(mixed), "target": target}
         if "r" in draw:
             prepared["r"] = draw["r"]
         return dict.fromkeys(self._parts, prepared)

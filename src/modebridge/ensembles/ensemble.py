@@ -14,13 +14,13 @@ from modebridge.bridges import Bridge
 from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
+from modebridge.files import Given, Parts, Storable, describe_net, prefixed, restore_net
 from modebridge.guards.evaluation_only import EvaluationOnly
 from modebridge.guards.inputs_check import check_inputs, check_logits, refusal, takes_tokens
-from modebridge.guards.untouched import tracing
+from modebridge.guards.without_side_effects import tracing
 from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import Mean, Taps, average, call, check_mean, check_tap, probabilities_of, skeleton
-from modebridge.storage import Given, Parts, Storable, describe_net, prefixed, restore_net
+from modebridge.nets import Mean, Taps, average, call, check_mean, check_tap, frozen_copy, probabilities_of
 from modebridge.types import Batches, Inputs
 
 __all__ = ["BridgedEnsemble"]
@@ -75,7 +75,7 @@ class BridgedEnsemble(Storable, EvaluationOnly):
                         "is not a member; add the mode it was trained on."
                     )
         self.bases = nn.ModuleList([mode.load(net) for mode in modes])
-        self.bridges = nn.ModuleList([skeleton(bridge) for bridge in bridges])
+        self.bridges = nn.ModuleList([frozen_copy(bridge) for bridge in bridges])
         self.eval()
         self._reads = [tuple(ids.index(source) for source in bridge.reads) for bridge in bridges]
         self._taps: list[list[str]] = [
@@ -179,7 +179,7 @@ class BridgedEnsemble(Storable, EvaluationOnly):
             features.update({(k, tap): feature for tap, feature in base_features.items()})
         for bridge, reads in zip(self.bridges, self._reads, strict=True):
             assert isinstance(bridge, Bridge)
-            logits += bridge.voices(*[features[reads[k], tap] for k, tap in bridge.places])
+            logits += bridge.head_logits(*[features[reads[k], tap] for k, tap in bridge.places])
         return probabilities_of(torch.stack(logits))
 
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:

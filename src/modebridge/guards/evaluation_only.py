@@ -8,7 +8,7 @@ from typing import Self
 from torch import nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.guards.untouched import tracing
+from modebridge.guards.without_side_effects import tracing
 
 __all__ = ["EvaluationOnly"]
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from modebridge.guards.untouched import tracing
+from modebridge.guards.without_side_effects import tracing
 from modebridge.types import Params
 
-__all__ = ["WIDTH", "is_narrow", "soundly"]
+__all__ = ["WIDTH", "correct_conv_gradients", "is_narrow"]
 
 WIDTH = 16
 """Number of input channels from which gradients are correct on every CPU: the floats in an AVX-512 register."""
@@ -40,7 +40,7 @@ def is_narrow(net: nn.Module) -> bool:
     )
 
 
-def soundly(net: nn.Module, state: Params) -> AbstractContextManager[object]:
+def correct_conv_gradients(net: nn.Module, state: Params) -> AbstractContextManager[object]:
     """A context in which the network's gradients at these parameters are correct; for most networks it does nothing."""
     device = next((tensor.device.type for tensor in state.values()), "cpu")
     if device != "cpu" or not torch.is_grad_enabled():

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from modebridge.batches import each, named
+from modebridge.batches import flatten, map_inputs
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.nets.functional import Tapped
 from modebridge.types import Inputs
@@ -138,7 +138,7 @@ def examples(module: nn.Module, *given: Sequence[int] | Inputs) -> list[Inputs]:
 
     def one(example: Sequence[int] | Inputs) -> Inputs:
         if isinstance(example, Tensor | Mapping):
-            return each(lambda tensor: tensor[:1], example)
+            return map_inputs(lambda tensor: tensor[:1], example)
         return zeros(module, example)[0]
 
     return [one(example) for example in given]
@@ -180,17 +180,17 @@ def on_copy(
             try:
                 if weightless:
                     meta = torch.device("meta")
-                    return work(_weightless(module), [each(partial(_moved, meta), given) for given in inputs])
+                    return work(_weightless(module), [map_inputs(partial(_moved, meta), given) for given in inputs])
             except ModebridgeError:
                 raise
             except FAILED:  # the module reads values, or holds tensors that are not buffers
                 pass
-            return work(copy.deepcopy(module).eval(), [each(partial(_moved, device), given) for given in inputs])
+            return work(copy.deepcopy(module).eval(), [map_inputs(partial(_moved, device), given) for given in inputs])
     except ModebridgeError:
         raise
     except FAILED as error:
-        valued = any(tensor.device.type != "meta" for given in inputs for tensor in named(given).values())
-        shapes = ", ".join(str(tuple(tensor.shape)) for given in inputs for tensor in named(given).values())
+        valued = any(tensor.device.type != "meta" for given in inputs for tensor in flatten(given).values())
+        shapes = ", ".join(str(tuple(tensor.shape)) for given in inputs for tensor in flatten(given).values())
         fix = "check its shape and dtype" if valued else "give the shape of one image or feature without the batch axis"
         raise ModebridgeError(
             f"Expected {type(module).__name__} to run on {'an example' if valued else 'zeros'} of shape {shapes}, "

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import each, inputs_of, some_of
+from modebridge.batches import inputs_of, map_inputs, take_rows
 from modebridge.errors import ModebridgeError, near
 from modebridge.inspection.flops import Shape, on_copy
-from modebridge.inspection.watch_forward import Watched, find_blocks, watch
+from modebridge.inspection.watch_forward import ForwardTrace, find_blocks, watch
 from modebridge.nets.resnet import ResNet
 from modebridge.nets.taps import check_tap
 from modebridge.types import Batch, Inputs, Layout
@@ -148,11 +148,11 @@ def inspect(net: nn.Module, example: Inputs | Batch) -> Inspection:
     1 cannot be tapped: see .refused
     """
     # The first row is enough.
-    row = some_of(inputs_of(example, "the example"), slice(1))
+    row = take_rows(inputs_of(example, "the example"), slice(1))
 
-    def both(bare: nn.Module, inputs: Sequence[Inputs]) -> tuple[Watched, Watched]:
+    def both(bare: nn.Module, inputs: Sequence[Inputs]) -> tuple[ForwardTrace, ForwardTrace]:
         # Two batch sizes show which outputs do not keep the batch on their first axis.
-        return watch(bare, inputs[0]), watch(bare, each(lambda t: torch.cat([t, t]), inputs[0]), count=False)
+        return watch(bare, inputs[0]), watch(bare, map_inputs(lambda t: torch.cat([t, t]), inputs[0]), count=False)
 
     first, second = on_copy(net, [row], both)
     assert first.logits is not None
@@ -197,7 +197,7 @@ def listed_taps(net: nn.Module, tap: str | Sequence[str] | None) -> list[str]:
     return list(taps)
 
 
-def _reason(name: str, first: Watched, second: Watched) -> str | None:
+def _reason(name: str, first: ForwardTrace, second: ForwardTrace) -> str | None:
     """Why a submodule cannot be tapped, as the end of a sentence; None if it can."""
     if name not in first.seen or name not in second.seen:
         return "never runs"
@@ -219,7 +219,7 @@ def _reason(name: str, first: Watched, second: Watched) -> str | None:
     return "is changed in place by a later layer" if seen.changed else None
 
 
-def _layout(output: Tensor, watched: Watched) -> Layout:
+def _layout(output: Tensor, watched: ForwardTrace) -> Layout:
     if output.dim() == 4:
         return "map, channels last" if watched.channels_last(tuple(output.shape[1:])) else "map"
     if output.dim() == 3:

@@ -17,7 +17,7 @@ from modebridge.inspection.flops import Shape, counting
 from modebridge.nets.functional import call
 from modebridge.types import Inputs
 
-__all__ = ["Seen", "Watched", "find_blocks", "watch"]
+__all__ = ["CallRecord", "ForwardTrace", "find_blocks", "watch"]
 
 LISTS = (nn.Sequential, nn.ModuleList)
 
@@ -42,7 +42,7 @@ ON_TOKENS = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.MultiheadAttention, nn.RN
 
 
 @dataclass
-class Seen:
+class CallRecord:
     """The record of one submodule.
 
     Args:
@@ -66,7 +66,7 @@ class Seen:
 
 
 @dataclass
-class Watched:
+class ForwardTrace:
     """The record of a whole pass: every submodule that ran, in the order in which they finished.
 
     Args:
@@ -80,7 +80,7 @@ class Watched:
         kept: the tensors in `sequences` and `likely`, kept alive so that their ids stay unique.
     """
 
-    seen: dict[str, Seen] = field(default_factory=dict)
+    seen: dict[str, CallRecord] = field(default_factory=dict)
     logits: Tensor | None = None
     flops: float = 0.0
     first: set[Shape] = field(default_factory=set)
@@ -107,9 +107,9 @@ class Watched:
         return self.sequences.get(id(tensor), self.likely.get(id(tensor), False))
 
 
-def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
+def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> ForwardTrace:
     """Run `net` once with a temporary hook on every submodule; counting FLOPs takes longer."""
-    watched = Watched()
+    watched = ForwardTrace()
 
     def reader(name: str, counted: Callable[[], float]) -> Callable[[nn.Module, tuple[Any, ...], object], None]:
         def read(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
@@ -117,7 +117,7 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
             feature = _feature(output, name)
             _sequences(module, args, feature, watched)
             before = watched.seen.pop(name, None)  # popped to keep the order of last calls
-            watched.seen[name] = Seen(
+            watched.seen[name] = CallRecord(
                 feature,
                 type(output).__name__,
                 0 if feature is None else feature._version,
@@ -141,7 +141,7 @@ def watch(net: nn.Module, example: Inputs, *, count: bool = True) -> Watched:
     return watched
 
 
-def find_blocks(net: nn.Module, watched: Watched) -> list[str]:
+def find_blocks(net: nn.Module, watched: ForwardTrace) -> list[str]:
     """The names of a network's blocks: repeated children of its lists, without stages that only hold other blocks.
 
     A block is a child of an `nn.Sequential` or `nn.ModuleList` that has submodules and whose class occurs again, or a
@@ -173,7 +173,7 @@ def find_blocks(net: nn.Module, watched: Watched) -> list[str]:
     return find(net, "", [kind for kind, end in ends.items() if end])
 
 
-def _axes(module: nn.Module, args: tuple[Any, ...], watched: Watched) -> None:
+def _axes(module: nn.Module, args: tuple[Any, ...], watched: ForwardTrace) -> None:
     """Record the channel axis of a map, for layers that define it."""
     if not args or not isinstance(args[0], Tensor) or args[0].dim() != 4:
         return
@@ -187,7 +187,7 @@ def _axes(module: nn.Module, args: tuple[Any, ...], watched: Watched) -> None:
         watched.last.add(shape)
 
 
-def _sequences(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, watched: Watched) -> None:
+def _sequences(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, watched: ForwardTrace) -> None:
     """Record whether tensors with three axes are (B, C, L), for layers that make or read one and define it."""
     inputs = [tensor for tensor in args if isinstance(tensor, Tensor) and tensor.dim() == 3]
     if inputs and isinstance(module, (*ON_SEQUENCES, nn.MultiheadAttention, nn.RNNBase)):
@@ -201,9 +201,9 @@ def _sequences(module: nn.Module, args: tuple[Any, ...], output: Tensor | None, 
         watched.sequences.setdefault(id(output), isinstance(module, ON_SEQUENCES))
     elif id(output) not in watched.sequences:
         known = watched.sequences | watched.likely
-        alike = [t for t in (*inputs, *reversed(watched.kept)) if t.shape == output.shape and id(t) in known]
-        if alike:
-            watched.likely[id(output)] = known[id(alike[0])]
+        candidates = [t for t in (*inputs, *reversed(watched.kept)) if t.shape == output.shape and id(t) in known]
+        if candidates:
+            watched.likely[id(output)] = known[id(candidates[0])]
 
 
 def _feature(output: object, name: str) -> Tensor | None:

@@ -3,7 +3,7 @@
 To add a kind, write a subclass of `Member` in its own file, and add a line below.
 """
 
-from modebridge.members.artefact import Artefact, Made, Making, Tensors, key_of
+from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors, key_of
 from modebridge.members.batch_ensemble_member import BatchEnsembleMember
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
@@ -62,6 +62,7 @@ __all__ = [
     "KINDS",
     "METHODS",
     "Artefact",
+    "ArtefactData",
     "BatchEnsembleMember",
     "Blueprint",
     "Body",
@@ -73,7 +74,6 @@ __all__ = [
     "DistilledMember",
     "FgeMember",
     "HeadsMember",
-    "Made",
     "Making",
     "McDropoutMember",
     "Member",

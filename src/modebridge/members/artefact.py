@@ -14,13 +14,13 @@ from modebridge.members.context import Blueprint, Context
 from modebridge.recipes import Recipe
 from modebridge.training import Checkpoints, Report, TrainConfig
 
-__all__ = ["Artefact", "Made", "Making", "Tensors", "TrainedWeights", "key_of"]
+__all__ = ["Artefact", "ArtefactData", "Making", "Tensors", "TrainedWeights", "key_of"]
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Made:
+class ArtefactData:
     """The result of making an artefact: its tensors, and metadata to keep with them."""
 
     tensors: Tensors
@@ -91,7 +91,7 @@ class Artefact(ABC):
 
     @classmethod
     @abstractmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Make a group of them together; returns the results by name."""
 
     @classmethod

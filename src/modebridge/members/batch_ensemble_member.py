@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from modebridge.baselines import BatchEnsemble
 from modebridge.members.context import Blueprint
 from modebridge.members.rival_member import RivalMember
-from modebridge.rivals import BatchEnsemble
 
 __all__ = ["BatchEnsembleMember"]
 

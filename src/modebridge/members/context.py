@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import seeds
-from modebridge.batches import each
+from modebridge.batches import map_inputs
 from modebridge.bridges import ChosenBody, Design, Kind, ResidualBody, choose_body
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Cost, module_cost
 from modebridge.modes import Mode
-from modebridge.nets import ResNet, skeleton
+from modebridge.nets import ResNet, frozen_copy
 from modebridge.recipes import Network, Recipe, RunData, ShiftedData
+from modebridge.scoring import Cost, module_cost
 from modebridge.training import Engine
 from modebridge.types import Inputs
 
@@ -94,7 +94,7 @@ class Blueprint:
         if (kind, size, heads, design) not in self._bodies:
             options = self.sizing(kind, size, heads, design)
             device = next(self.bare.parameters()).device
-            example = each(lambda tensor: tensor.to(device), self.example)
+            example = map_inputs(lambda tensor: tensor.to(device), self.example)
             with torch.device(device):  # where the body is built
                 self._bodies[kind, size, heads, design] = choose_body(self.bare, example, kind, heads=heads, **options)
         return self._bodies[kind, size, heads, design]
@@ -165,4 +165,4 @@ class Context(Blueprint):
 
     def placed(self) -> nn.Module:
         """A copy of the network on the device."""
-        return skeleton(self.net).to(self.engine.device)
+        return frozen_copy(self.net).to(self.engine.device)

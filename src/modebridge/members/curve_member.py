@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from modebridge.curves import BezierCurve
-from modebridge.members.artefact import Artefact, Made, Making, Tensors
+from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.curve_weights import CurveWeights, curve_and_ends
 from modebridge.members.member import LAST, Member, RowPlan
@@ -47,14 +47,14 @@ class PointStatistics(Artefact):
         return {"data": context.data.fed_as}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Estimate them on the training images."""
         (artefact,) = group
         context = making.context
         curve = load_curve(context, making.parents, artefact.i, artefact.j, base=artefact.base)
         batches = context.data.statistics(f"{artefact.r:g}")
         placed = curve.to(context.engine.device).with_statistics(context.placed(), artefact.r, batches)
-        return {artefact.name: Made(placed.to("cpu").statistics.get(artefact.r, {}))}
+        return {artefact.name: ArtefactData(placed.to("cpu").statistics.get(artefact.r, {}))}
 
 
 def load_curve(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from modebridge.curves import BezierCurve, Polychain
-from modebridge.members.artefact import Artefact, Made, Making, TrainedWeights
+from modebridge.members.artefact import Artefact, ArtefactData, Making, TrainedWeights
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.mode_member import BASES, on_base, weights_of
 from modebridge.modes import Mode
@@ -66,7 +66,7 @@ class CurveWeights(TrainedWeights):
         return recipe.curve
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Train them, and estimate the statistics of their midpoints."""
         context, recipe, data = making.context, making.context.recipe, making.context.data
         for artefact in group:
@@ -119,7 +119,7 @@ class TaughtCurveWeights(CurveWeights):
         }
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Train them in one pass, and estimate the statistics of their midpoints."""
         context, recipe, data = making.context, making.context.recipe, making.context.data
         trained = fit_taught_curves(
@@ -145,8 +145,8 @@ class TaughtCurveWeights(CurveWeights):
         return super().work(group, blueprint) + blueprint.base_cost.flops * len(group[0].teachers(blueprint.recipe))
 
 
-def _made(curve: BezierCurve | Polychain) -> Made:
-    return Made(
+def _made(curve: BezierCurve | Polychain) -> ArtefactData:
+    return ArtefactData(
         {
             **{f"pin/{key}": tensor for key, tensor in curve.pins[0].items()},
             **{f"statistics/{key}": tensor for key, tensor in curve.statistics.get(0.5, {}).items()},

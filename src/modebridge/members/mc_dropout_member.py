@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from modebridge import seeds
+from modebridge.baselines import McDropout, Rival, with_dropout
 from modebridge.members.context import Blueprint
 from modebridge.members.rival_member import RivalMember, RivalWeights
-from modebridge.rivals import McDropout, Rival, with_dropout
 
 __all__ = ["McDropoutMember"]
 

@@ -12,12 +12,12 @@ from typing import ClassVar, Self, TypeVar
 from torch import nn
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.context import Blueprint
 from modebridge.members.predictor import Predictor
 from modebridge.recipes import Recipe
 from modebridge.recipes.user_code import USER
+from modebridge.scoring import MemberCost
 
 __all__ = [
     "KINDS",

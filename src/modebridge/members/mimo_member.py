@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from modebridge.baselines import Mimo
+from modebridge.baselines.mimo import REPEATS, SAME
 from modebridge.members.context import Blueprint
 from modebridge.members.rival_member import RivalMember, paper_spec
 from modebridge.nets import ResNet
-from modebridge.rivals import Mimo
-from modebridge.rivals.mimo import REPEATS, SAME
 
 __all__ = ["MimoMember"]
 

@@ -9,13 +9,13 @@ from typing import ClassVar, Self
 
 from modebridge.alignment import By
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import MemberCost, align
-from modebridge.members.artefact import Artefact, Made, Making, Tensors
+from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import KINDS, Member, RowPlan
 from modebridge.members.network_weights import NetworkWeights
 from modebridge.members.predictor import NetworkPredictor
 from modebridge.recipes import Recipe
+from modebridge.scoring import MemberCost, align
 
 __all__ = [
     "BASES",
@@ -94,7 +94,7 @@ class AlignedMode(Artefact):
         return {"by": self.by, "data": context.data.learned_from}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Match units, and record the result."""
         (artefact,) = group
         context = making.context
@@ -108,7 +108,7 @@ class AlignedMode(Artefact):
             "barrier": [result.barrier_before, result.barrier_after],
             "summary": str(result),
         }
-        return {artefact.name: Made(result.mode.to("cpu").state, metadata)}
+        return {artefact.name: ArtefactData(result.mode.to("cpu").state, metadata)}
 
 
 def weights_of(number: int, recipe: Recipe, base: str = "") -> Artefact:

@@ -10,7 +10,7 @@ from typing import Self
 from torch import nn
 
 from modebridge import seeds
-from modebridge.members.artefact import Made, Making, TrainedWeights
+from modebridge.members.artefact import ArtefactData, Making, TrainedWeights
 from modebridge.members.context import Context
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig, fit_mode, fit_modes
@@ -44,7 +44,7 @@ class NetworkWeights(TrainedWeights):
         }
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Train them."""
         context = making.context
         trained = fit_modes(
@@ -57,7 +57,7 @@ class NetworkWeights(TrainedWeights):
             checkpoints=making.checkpoints,
             report=making.report,
         )
-        return {artefact.name: Made(mode.state) for artefact, mode in zip(group, trained, strict=True)}
+        return {artefact.name: ArtefactData(mode.state) for artefact, mode in zip(group, trained, strict=True)}
 
 
 class CycleWeights(NetworkWeights):
@@ -76,7 +76,7 @@ class CycleWeights(NetworkWeights):
         return 1
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Train it."""
         (artefact,) = group
         context = making.context
@@ -92,4 +92,4 @@ class CycleWeights(NetworkWeights):
             checkpoints=making.checkpoints,
             report=making.report,
         )
-        return {artefact.name: Made(mode.state)}
+        return {artefact.name: ArtefactData(mode.state)}

@@ -9,12 +9,12 @@ from typing import Self
 import torch
 from torch import nn
 
+from modebridge.baselines import Packed
+from modebridge.baselines.packed import check_split
 from modebridge.members.context import Blueprint
 from modebridge.members.rival_member import RivalMember, paper_spec
 from modebridge.nets import SPECS, ResNet, ResNetSpec
 from modebridge.recipes import Recipe
-from modebridge.rivals import Packed
-from modebridge.rivals.packed import check_split
 
 __all__ = ["PackedMember"]
 

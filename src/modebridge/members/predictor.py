@@ -90,7 +90,7 @@ class BridgePredictor(Predictor):
     def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
         """The logits of each of the bridge's heads."""
         names = list(self.networks)
-        return self.bridge.voices(*(outputs[names[k]][1][tap] for k, tap in self.bridge.places))
+        return self.bridge.head_logits(*(outputs[names[k]][1][tap] for k, tap in self.bridge.places))
 
     def to(self, device: torch.device | str) -> BridgePredictor:
         """The same on another device."""

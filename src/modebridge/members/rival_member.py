@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import seeds
+from modebridge.baselines import MeanOfMembers, Rival
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import MemberCost
 from modebridge.members.artefact import Artefact, Tensors, key_of
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Numbered
@@ -21,7 +21,7 @@ from modebridge.members.predictor import Outputs, Predictor
 from modebridge.modes import Mode
 from modebridge.nets import Mean, ResNetSpec, call
 from modebridge.recipes import Recipe
-from modebridge.rivals import MeanOfMembers, Rival
+from modebridge.scoring import MemberCost
 from modebridge.types import Inputs
 
 __all__ = ["RivalMember", "RivalPredictor", "RivalWeights", "paper_spec"]

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from modebridge.bridges import Bridge, ChosenBody, Kind
-from modebridge.evaluate import MemberCost
-from modebridge.members.artefact import Artefact, Made, Making, Tensors, TrainedWeights
+from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors, TrainedWeights
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Body, Member
 from modebridge.members.predictor import BridgePredictor
-from modebridge.nets import skeleton
+from modebridge.nets import frozen_copy
 from modebridge.recipes import Recipe
+from modebridge.scoring import MemberCost
 from modebridge.training import BridgePlan, TrainConfig, fit_bridges
 
 __all__ = ["SIZE", "BridgeWeights", "SmallNetwork"]
@@ -66,7 +66,7 @@ class BridgeWeights(TrainedWeights):
         return context.recipe.mixup, context.recipe.cutmix
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Train them in one pass."""
         context, parents = making.context, making.parents
         mixup, cutmix = cls.mixing(context)
@@ -82,7 +82,7 @@ class BridgeWeights(TrainedWeights):
             checkpoints=making.checkpoints,
             report=making.report,
         )
-        return {name: Made(bridge.state_dict()) for name, bridge in trained.items()}
+        return {name: ArtefactData(bridge.state_dict()) for name, bridge in trained.items()}
 
     @classmethod
     def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
@@ -148,7 +148,7 @@ class SmallNetwork(Member):
         chosen = self.chosen(blueprint)
         body, heads = copy.deepcopy(chosen.body).to_empty(device="cpu"), self.heads(blueprint.recipe)
         # In the memory format after training, which files do not store: logits are identified by content only.
-        bridge = skeleton(
+        bridge = frozen_copy(
             Bridge(body, list(modes.values()), chosen.taps, self.position, self.name, chosen.share, heads)
         )
         assert isinstance(bridge, Bridge)

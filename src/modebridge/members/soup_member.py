@@ -10,7 +10,7 @@ from torch import nn
 
 from modebridge import trees
 from modebridge.alignment import By
-from modebridge.members.artefact import Artefact, Made, Making
+from modebridge.members.artefact import Artefact, ArtefactData, Making
 from modebridge.members.context import Context
 from modebridge.members.member import Member, Numbered
 from modebridge.members.mode_member import AlignedMode, ModeMember, OneNetwork, weights_of
@@ -67,14 +67,14 @@ class SoupWeights(Artefact):
         return {"data": context.data.fed_as}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Average them."""
         (artefact,) = group
         context = making.context
         places = [parent.place for parent in artefact.parents(context.recipe)]
         modes = [context.load_mode(making.parents[place]).to(context.engine.device) for place in places]
         images = context.engine.feed(context.data.statistics(cls.folder, artefact.name))
-        return {artefact.name: Made(soup(context.placed(), modes, images).to("cpu").state)}
+        return {artefact.name: ArtefactData(soup(context.placed(), modes, images).to("cpu").state)}
 
 
 @dataclass(frozen=True)

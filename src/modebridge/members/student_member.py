@@ -10,7 +10,7 @@ from typing import Literal, Self, TypeAlias
 from modebridge import seeds
 from modebridge.distillation import Teacher
 from modebridge.ensembles import BridgedEnsemble
-from modebridge.members.artefact import Artefact, Made, Making, Tensors, TrainedWeights
+from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors, TrainedWeights
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Member, Method, RowPlan
@@ -78,7 +78,7 @@ class StudentWeights(TrainedWeights):
         return replace(recipe.mode, epochs=recipe.student_epochs or recipe.mode.epochs)
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Train them in one pass."""
         context = making.context
         recipe = context.recipe
@@ -104,7 +104,7 @@ class StudentWeights(TrainedWeights):
             checkpoints=making.checkpoints,
             report=making.report,
         )
-        return {name: Made(mode.state) for name, mode in trained.items()}
+        return {name: ArtefactData(mode.state) for name, mode in trained.items()}
 
     def _teachers(self, context: Context, tensors: Mapping[str, Tensors]) -> list[Teacher]:
         if self.source == "bridged":

@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from modebridge.baselines.rival import mean_logits
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import MemberCost, module_cost
 from modebridge.members.artefact import Artefact, Tensors, key_of
 from modebridge.members.context import Blueprint
 from modebridge.members.member import Member, Numbered
 from modebridge.members.mode_member import ModeMember
 from modebridge.members.predictor import Outputs, Predictor
 from modebridge.modes import Mode
-from modebridge.nets import Mean, logits_of, run, skeleton
+from modebridge.nets import Mean, frozen_copy, logits_of, run
 from modebridge.recipes import Recipe
-from modebridge.rivals.rival import mean_logits
+from modebridge.scoring import MemberCost, module_cost
 from modebridge.types import Inputs
 
 __all__ = ["TtaMember", "TtaPredictor", "View", "views_of"]
@@ -121,7 +121,7 @@ class TtaPredictor(Predictor):
 
     def to(self, device: torch.device | str) -> TtaPredictor:
         """The same on another device."""
-        return TtaPredictor(skeleton(self.net).to(device), self.name, self.mode.to(device), self.views)
+        return TtaPredictor(frozen_copy(self.net).to(device), self.name, self.mode.to(device), self.views)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class TtaMember(Numbered):
         """The mode and the views."""
         mode = ModeMember(0)
         return TtaPredictor(
-            skeleton(blueprint.net), mode.name, mode.load(blueprint, tensors).mode, self._views(blueprint)
+            frozen_copy(blueprint.net), mode.name, mode.load(blueprint, tensors).mode, self._views(blueprint)
         )
 
     def cost(self, blueprint: Blueprint) -> MemberCost:

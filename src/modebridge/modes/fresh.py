@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import seeds, trees
-from modebridge.nets import initialise, skeleton
+from modebridge.nets import frozen_copy, initialise
 from modebridge.nets.blocks import DRAWN
 
 __all__ = ["fresh_weights"]
@@ -29,7 +29,7 @@ def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
         net: any module; it is not changed.
         seed: seed of all draws.
     """
-    copy = skeleton(net)
+    copy = frozen_copy(net)
     versions = {name: parameter._version for name, parameter in copy.named_parameters()}
     device = next((parameter.device for parameter in copy.parameters()), None)
     with seeds.borrowed(seed, device), torch.no_grad():  # third-party modules draw from the global generator

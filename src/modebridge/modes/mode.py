@@ -12,9 +12,9 @@ from torch.nn.parameter import is_lazy
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
+from modebridge.files import Given, Parts, Storable, prefixed
 from modebridge.guards.unusual_tensors import check_weights
-from modebridge.nets import skeleton
-from modebridge.storage import Given, Parts, Storable, prefixed
+from modebridge.nets import frozen_copy
 from modebridge.types import Params
 
 __all__ = ["Mode", "check_modes", "tensors_of"]
@@ -100,7 +100,7 @@ class Mode(Storable):
     def load(self, net: nn.Module) -> nn.Module:
         """A copy of `net`, in evaluation mode, with this mode's parameters and buffers."""
         self.check(net)
-        filled = skeleton(net)
+        filled = frozen_copy(net)
         # Not strict: a mode has only the first name of a tied tensor; `check` has verified all others.
         filled.load_state_dict(self.state, strict=False)
         return filled

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.batches import inputs_in, named
+from modebridge.batches import flatten, unflatten
 from modebridge.modes.mode import Mode
-from modebridge.nets import run, skeleton
+from modebridge.nets import frozen_copy, run
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
 
 __all__ = ["ModeObjective", "error_rate"]
@@ -39,8 +39,8 @@ class ModeObjective(Objective[Mode]):
         *,
         synced: Callable[[nn.Module], nn.Module] = lambda module: module,
     ) -> None:
-        self._train = synced(skeleton(net, training=True))
-        self._eval = skeleton(net)
+        self._train = synced(frozen_copy(net, training=True))
+        self._eval = frozen_copy(net)
         self._mode = mode
         self._trainable = trainable
         # Stored so that copies of this objective (`on`) share one program, which is compiled once.
@@ -59,14 +59,14 @@ class ModeObjective(Objective[Mode]):
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """The batch unchanged: augmentation is part of the data."""
-        return {MEMBER: {**named(batch[0]), "labels": batch[1]}}
+        return {MEMBER: {**flatten(batch[0]), "labels": batch[1]}}
 
     def program(self, member: str) -> Program:
         """Cross entropy on the labels."""
         return self._program
 
     def _loss(self, state: State, prepared: Prepared) -> Tensor:
-        logits = run(self._train, state.all_params, state.buffers, inputs_in(prepared))
+        logits = run(self._train, state.all_params, state.buffers, unflatten(prepared))
         return F.cross_entropy(logits, prepared["labels"])
 
     def validate(self, states: States, batches: Batches) -> Mapping[str, float]:

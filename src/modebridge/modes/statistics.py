@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from modebridge.batches import check_batch
 from modebridge.errors import ModebridgeError
-from modebridge.nets import run, skeleton
+from modebridge.nets import frozen_copy, run
 from modebridge.types import Batches, Params
 
 __all__ = ["Refresh", "check_statistics", "has_statistics", "refresh_statistics"]
@@ -73,7 +73,7 @@ def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches:
         batches: the training images; labels are not used.
     """
     fresh = {name: tensor.detach().clone() for name, tensor in buffers.items()}
-    copy = skeleton(net)
+    copy = frozen_copy(net)
     norms = {name: m for name, m in copy.named_modules() if isinstance(m, _NormBase) and m.track_running_stats}
     if not norms:
         return fresh

@@ -2,7 +2,7 @@
 
 from modebridge.guards.outputs import logits_of
 from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, initialise
-from modebridge.nets.functional import Tapped, call, run, skeleton
+from modebridge.nets.functional import Tapped, call, frozen_copy, run
 from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
 from modebridge.nets.probabilities import (
     MEANS,
@@ -33,6 +33,7 @@ __all__ = [
     "call",
     "check_mean",
     "check_tap",
+    "frozen_copy",
     "initialise",
     "last_blocks_tap",
     "logarithmic_mean",
@@ -42,7 +43,6 @@ __all__ = [
     "probabilities_of",
     "resnet",
     "run",
-    "skeleton",
     "spec_of",
     "tap_names",
 ]

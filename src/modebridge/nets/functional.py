@@ -14,19 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from modebridge.guards.narrow_convolutions import soundly
+from modebridge.guards.narrow_convolutions import correct_conv_gradients
 from modebridge.guards.outputs import logits_of
-from modebridge.guards.untouched import tracing, untouched
+from modebridge.guards.without_side_effects import tracing, without_side_effects
 from modebridge.nets.taps import Taps, without_taps
 from modebridge.types import Inputs, Params
 
-__all__ = ["Tapped", "call", "run", "skeleton"]
+__all__ = ["Tapped", "call", "frozen_copy", "run"]
 
 _LOCKS: MutableMapping[nn.Module, AbstractContextManager[Any]] = WeakKeyDictionary()
 """One lock per module, held while it runs with other parameters."""
 
 
-def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
+def frozen_copy(net: nn.Module, *, training: bool = False) -> nn.Module:
     """A copy of `net` to run with other parameters; the caller's module is never changed.
 
     Its own parameters are placeholders and need no gradient. Hooks of taps are not copied.
@@ -46,7 +46,9 @@ def skeleton(net: nn.Module, *, training: bool = False) -> nn.Module:
 
 def call(net: nn.Module, inputs: Inputs) -> Tensor:
     """The logits of `net` with its own parameters; several inputs are passed by name, and none is changed."""
-    return logits_of(untouched(net, lambda safe: net(safe) if isinstance(safe, Tensor) else net(**safe), inputs))
+    return logits_of(
+        without_side_effects(net, lambda safe: net(safe) if isinstance(safe, Tensor) else net(**safe), inputs)
+    )
 
 
 def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Tensor:
@@ -67,7 +69,7 @@ def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Ten
         by_name = {name: tensor for tensors in dicts for name, tensor in tensors.items()}
         return _at(net, {**params, **buffers}, tuple(plain), by_name)
 
-    return logits_of(untouched(net, at, *inputs), training=net.training)
+    return logits_of(without_side_effects(net, at, *inputs), training=net.training)
 
 
 class Tapped(nn.Module):
@@ -87,7 +89,7 @@ class Tapped(nn.Module):
 
     def __init__(self, net: nn.Module, taps: Sequence[str]) -> None:
         super().__init__()
-        self.net = skeleton(net)
+        self.net = frozen_copy(net)
         self._taps = Taps(self.net, taps)
 
     def forward(self, images: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
@@ -110,5 +112,5 @@ def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping
     """The output of a module with other parameters and buffers, which torch swaps into the module during the call."""
     # Other threads wait, except in a compiled function: its parameters are arguments.
     lock = nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())
-    with lock, soundly(net, state):
+    with lock, correct_conv_gradients(net, state):
         return functional_call(net, (dict(state),), inputs, dict(by_name or {}), strict=False)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError, near
 from modebridge.guards.outputs import feature_of
-from modebridge.guards.untouched import tracing, version
+from modebridge.guards.without_side_effects import tracing, version
 
 __all__ = ["Taps", "check_tap", "tap_names", "without_taps"]
 

@@ -7,7 +7,7 @@ import torch
 from modebridge.batches import shapes_of, size_of
 from modebridge.bridges import choose_body, last_blocks_tap
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets import ResNetSpec, call, skeleton
+from modebridge.nets import ResNetSpec, call, frozen_copy
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.network import Network, check_reference, network_of
 from modebridge.recipes.run_data import RunData, facts_of
@@ -56,7 +56,7 @@ def _check_widths(recipe: Recipe, spec: ResNetSpec) -> None:
 @torch.no_grad()
 def _check_by_running(recipe: Recipe, network: Network, inputs: Inputs) -> None:
     """Run two images through the network, and through a bridge of each size."""
-    net = skeleton(network.build(torch.Generator().manual_seed(0)))
+    net = frozen_copy(network.build(torch.Generator().manual_seed(0)))
     try:
         with seeded(0):  # networks that draw random numbers must not disturb the caller's generator
             logits = call(net, inputs)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError, first_line
+from modebridge.files import full_name, library_factory
 from modebridge.nets import SPECS, Norm, ResNet, ResNetSpec, spec_of
 from modebridge.recipes.config import Recipe
 from modebridge.recipes.run_data import NAMED, DataFacts
 from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
-from modebridge.storage import full_name, library_factory
 
 __all__ = ["Network", "check_reference", "network_of"]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from modebridge import seeds, trees
-from modebridge.batches import each
+from modebridge.batches import map_inputs
 from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Splits, Stream
 from modebridge.data.datasets import CLASS_NAMES, Images
 from modebridge.data.loaderset import PlacedLoader
@@ -179,7 +179,7 @@ class RunData:
         if isinstance(self.splits.train, LoaderSet):
             return self.splits.train.few
         inputs, _ = next(iter(self.plain_train(2)))
-        return each(lambda tensor: tensor.cpu(), inputs)
+        return map_inputs(lambda tensor: tensor.cpu(), inputs)
 
     def labels(self, split: Split) -> Tensor:
         """The labels of a split on the CPU, in the order of its images."""

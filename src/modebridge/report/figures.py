@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from modebridge.evaluate import Correspondence, CurvePoint, Reliability
 from modebridge.report.drawing import COLOURS, GREY, INK, LEGEND, Canvas, whole_ticks
+from modebridge.scoring import Correspondence, CurvePoint, Reliability
 from modebridge.training import Epoch
 
 if TYPE_CHECKING:

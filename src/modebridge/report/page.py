@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from modebridge.deploy import TradeOff
-from modebridge.evaluate import Answers, CurvePoint, correspondence, reliability
 from modebridge.report.clean_svg import clean_svg
 from modebridge.report.cost_figure import cost_figure
 from modebridge.report.figures import (
@@ -23,6 +22,7 @@ from modebridge.report.rows import Row
 from modebridge.report.study_figures import lines_figure
 from modebridge.report.tables import StudyTable
 from modebridge.report.terms import TERMS, abbreviations
+from modebridge.scoring import CurvePoint, LogitTable, correspondence, reliability
 from modebridge.training import Epoch
 
 __all__ = ["PageData", "Samples", "StudyPart", "best_for_cost", "page"]
@@ -84,7 +84,7 @@ class PageData:
     summary: str
     rows: Sequence[Row]
     warnings: Sequence[str]
-    answers: Answers
+    answers: LogitTable
     classes: Sequence[str]
     profiles: Mapping[str, Sequence[CurvePoint]] = field(default_factory=dict)
     samples: Samples | None = None

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from modebridge.evaluate import Combined, Interval
+from modebridge.scoring import Combined, Interval
 
 __all__ = ["Row", "as_dicts", "row_of"]
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from modebridge.batches import check_images
 from modebridge.ensembles import BridgedEnsemble, Mean
 from modebridge.errors import ModebridgeError, near
-from modebridge.evaluate import ALL, Answers, advise
 from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, RunData
@@ -23,6 +22,7 @@ from modebridge.runs.read_answers import read_answers
 from modebridge.runs.recipe_file import find_recipe_of
 from modebridge.runs.sealed_records import FILES
 from modebridge.runs.trade_offs import temperatures_of
+from modebridge.scoring import ALL, LogitTable, advise
 from modebridge.types import Batches
 
 __all__ = ["absent_weights", "assembled", "ensemble_of", "some_images"]
@@ -120,7 +120,7 @@ def some_images(recipe: Recipe, data: Path | None, seed: int) -> tuple[Tensor, t
     return first(run_data.plain_train(256), 256)[0], first(run_data.valid(), 2000)
 
 
-def _ordered(answers: Answers, members: Sequence[str]) -> list[str]:
+def _ordered(answers: LogitTable, members: Sequence[str]) -> list[str]:
     """Networks first, each group in the given order: the first one alone predicts the images it is confident of."""
     names = list(dict.fromkeys(members))
     for name in names:
@@ -186,7 +186,7 @@ def _class_names(run: RunFolder, recipe: Recipe) -> list[str] | None:
     return None if names == [str(k) for k in range(len(names))] else names
 
 
-def _scores(answers: Answers, names: Sequence[str], threshold: float | None, mean: Mean) -> dict[str, Any]:
+def _scores(answers: LogitTable, names: Sequence[str], threshold: float | None, mean: Mean) -> dict[str, Any]:
     """The scores of the exported file with its default settings."""
     combined = answers.score(names, threshold=threshold, mean=mean)
     keys = ("accuracy", "nll", "ece", "brier", "raw_nll", "relative_flops", "relative_params", "asked")

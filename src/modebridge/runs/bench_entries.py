@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges import Bridge, choose_body
-from modebridge.deploy.benchmark import Contender, contenders
+from modebridge.deploy.benchmark import Candidate, contenders
 from modebridge.members import Blueprint, HeadsMember
 from modebridge.modes import Mode
 from modebridge.runs.folder import machine
@@ -22,7 +22,7 @@ from modebridge.seeds import generator, seed_for
 __all__ = ["contenders_for", "random_contenders", "surroundings"]
 
 
-def contenders_for(blueprint: Blueprint) -> tuple[list[Contender], tuple[int, ...]]:
+def contenders_for(blueprint: Blueprint) -> tuple[list[Candidate], tuple[int, ...]]:
     """The contenders for a recipe's network with newly initialised weights, and the shape of its images.
 
     Four modes and three bridges, or as many as the recipe has, and each of its bridges with several heads, named as in
@@ -60,7 +60,7 @@ def random_contenders(
     slim: float = 2.0,
     budget: float | None = None,
     headed: Mapping[str, Mapping[str, Any]] | None = None,
-) -> list[Contender]:
+) -> list[Candidate]:
     """The contenders for a network with random, untrained weights: these take the same time.
 
     Args:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Effort, module_cost
 from modebridge.members import BASES, Artefact, Blueprint, artefacts_behind, members_of, parse_member, trained_alike
 from modebridge.nets import ResNet, Tapped, spec_of
 from modebridge.recipes import Recipe, facts_of, network_of
+from modebridge.scoring import Effort, module_cost
 
 __all__ = ["effort_of", "member_times", "rate_here", "seconds_here", "work_of"]
 

@@ -13,7 +13,7 @@ import torch
 
 from modebridge.data import Splits
 from modebridge.errors import ModebridgeError
-from modebridge.members import Context, Made, Making, Tensors
+from modebridge.members import ArtefactData, Context, Making, Tensors
 from modebridge.progress import no_bars
 from modebridge.recipes import Recipe, RunData, check_recipe, facts_of, network_of
 from modebridge.recipes.user_code import load_file
@@ -80,7 +80,7 @@ class Orders:
     checkpoints: Callable[[Job], Checkpoints | None]
     begin: Callable[[Job, bool], None]
     report: Callable[[Job], Report]
-    done: Callable[[Job, Mapping[str, Made], float], None]
+    done: Callable[[Job, Mapping[str, ArtefactData], float], None]
 
     def parents(self, job: Job) -> dict[str, Tensors]:
         """The tensors that a job needs, by place; all of them must exist."""
@@ -125,7 +125,7 @@ class Local(Executor):
             run(job)
 
 
-def make_job(job: Job, making: Making) -> dict[str, Made]:
+def make_job(job: Job, making: Making) -> dict[str, ArtefactData]:
     """Make the artefacts of a job. Everything in a run folder is made by this function.
 
     Args:
@@ -142,7 +142,7 @@ def make_job_of(
     parents: Mapping[str, Tensors],
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
-) -> dict[str, Made]:
+) -> dict[str, ArtefactData]:
     """`make_job` in any process: the context is created once per process and run."""
     return make_job(job, Making(context_of(spec), parents, checkpoints, report))
 

@@ -8,10 +8,19 @@ from typing import Self
 
 import torch
 
-from modebridge.evaluate import curve_profile
-from modebridge.members import Artefact, Context, Made, Making, ModeMember, curve_and_ends, load_curve, members_of
+from modebridge.members import (
+    Artefact,
+    ArtefactData,
+    Context,
+    Making,
+    ModeMember,
+    curve_and_ends,
+    load_curve,
+    members_of,
+)
 from modebridge.recipes import Recipe
 from modebridge.runs.logits import Labels, Logits
+from modebridge.scoring import curve_profile
 
 __all__ = ["CurveProfile", "SampleImages", "everything_in", "figure_data"]
 
@@ -58,15 +67,15 @@ class CurveProfile(Artefact):
         }
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Score them."""
         context, parents = making.context, making.parents
-        results: dict[str, Made] = {}
+        results: dict[str, ArtefactData] = {}
         for artefact in group:
             curve = load_curve(context, parents, artefact.i, artefact.j).to(context.engine.device)
             points = curve_profile(context.placed(), curve, context.data.valid(), POSITIONS, context.data.statistics())
             table = torch.tensor([[point.r, point.nll, point.accuracy] for point in points], dtype=torch.float64)
-            results[artefact.name] = Made({"points": table}, {"columns": ["r", "nll", "accuracy"]})
+            results[artefact.name] = ArtefactData({"points": table}, {"columns": ["r", "nll", "accuracy"]})
         return results
 
 
@@ -94,10 +103,10 @@ class SampleImages(Artefact):
         return {"scored_on": context.data.scored_on, "count": SAMPLES}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Find them."""
         context, parents = making.context, making.parents
-        results: dict[str, Made] = {}
+        results: dict[str, ArtefactData] = {}
         for artefact in group:
             one, other = (
                 parents[parent.place]["test"].double().softmax(dim=-1) for parent in artefact.parents(context.recipe)
@@ -105,5 +114,5 @@ class SampleImages(Artefact):
             numbers = (one - other).abs().sum(dim=1).topk(min(SAMPLES, len(one))).indices.sort().values
             images = [image for number in numbers if (image := context.data.image(int(number))) is not None]
             tensors = {"images": torch.stack(images), "numbers": numbers} if images else {}
-            results[artefact.name] = Made(tensors)
+            results[artefact.name] = ArtefactData(tensors)
         return results

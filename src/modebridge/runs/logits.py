@@ -13,10 +13,10 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.batches import size_of
 from modebridge.ensembles import mean_probability
-from modebridge.evaluate import accuracy, nll
-from modebridge.members import Artefact, Context, Made, Making, Member, Predictor
+from modebridge.members import Artefact, ArtefactData, Context, Making, Member, Predictor
 from modebridge.nets import Tapped
 from modebridge.recipes import Recipe
+from modebridge.scoring import accuracy, nll
 from modebridge.types import Inputs
 
 __all__ = ["Labels", "Logits", "MemberLogits", "predict"]
@@ -56,7 +56,7 @@ class Logits(MemberLogits):
         return {"scored_on": context.data.scored_on}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Load the members, run them, and record cost and identity of each."""
         context, parents = making.context, making.parents
         predictors = {artefact.name: artefact.member.load(context, parents) for artefact in group}
@@ -65,7 +65,7 @@ class Logits(MemberLogits):
         tables = predict(context, predictors, batches, sum(map(len, splits.values())), cls.stage)
         ids: dict[str, str] = {name: predictor.id for name, predictor in predictors.items()}
         labels = {split: context.data.labels(split) for split in ("valid", "test")}
-        results: dict[str, Made] = {}
+        results: dict[str, ArtefactData] = {}
         for artefact in group:
             member = artefact.member
             ancestors = member.made_from(context.recipe)
@@ -83,7 +83,7 @@ class Logits(MemberLogits):
                 "parents": {ancestor.name: ids[ancestor.name] for ancestor in ancestors},
                 "scores": _alone(tables[member.name], labels),
             }
-            results[member.name] = Made(tables[member.name], metadata)
+            results[member.name] = ArtefactData(tables[member.name], metadata)
         return results
 
 
@@ -105,11 +105,11 @@ class Labels(Artefact):
         return {"scored_on": context.data.scored_on}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Take them from the data."""
         context = making.context
         labels = {split: context.data.labels(split) for split in ("valid", "test")}
-        return {"labels": Made(labels, {"scored_on": context.data.scored_on})}
+        return {"labels": ArtefactData(labels, {"scored_on": context.data.scored_on})}
 
 
 def _alone(tables: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[str, float]:

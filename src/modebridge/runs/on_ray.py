@@ -13,7 +13,7 @@ import torch
 
 from modebridge.data import ImageSet, Splits
 from modebridge.errors import ModebridgeError, first_line, plural
-from modebridge.members import Made
+from modebridge.members import ArtefactData
 from modebridge.recipes import Recipe
 from modebridge.runs.executor import Executor, Orders
 from modebridge.runs.plan import Job
@@ -216,7 +216,7 @@ class OnRay(Executor):
 
     def _keep(self, job: Job, note: Note, tensors: Sequence[bytes], orders: Orders) -> None:
         results = {
-            name: Made(unpacked(data), metadata)
+            name: ArtefactData(unpacked(data), metadata)
             for (name, metadata), data in zip(note.metadata.items(), tensors, strict=True)
         }
         orders.done(job, results, note.seconds)

@@ -11,7 +11,6 @@ from typing import Any
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, CurvePoint
 from modebridge.members import Artefact, members_of
 from modebridge.recipes import Recipe, to_toml
 from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
@@ -21,6 +20,7 @@ from modebridge.runs.read_answers import missing_members, read_answers
 from modebridge.runs.recipe_file import find_recipe_of
 from modebridge.runs.results import curve_warnings, main_rows
 from modebridge.runs.trade_offs import elastic_lines
+from modebridge.scoring import CurvePoint, LogitTable
 from modebridge.training import Epoch
 
 __all__ = ["gather", "write_page"]
@@ -80,14 +80,14 @@ def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
     return folder.path / "report.html"
 
 
-def _rows(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[Row]:
+def _rows(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> list[Row]:
     try:
         return main_rows(recipe, answers)
     except ModebridgeError as error:
         raise ModebridgeError(" ".join([str(error), *folder.left_out()])) from error
 
 
-def _samples(folder: RunFolder, recipe: Recipe, answers: Answers) -> Samples | None:
+def _samples(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> Samples | None:
     """The stored test images with the first bridge that reads one network, and the network that it imitates."""
     member = next((one for one in members_of(recipe) if one.imitates is not None and len(one.reads) == 1), None)
     target = member.imitates if member is not None else None
@@ -101,7 +101,7 @@ def _samples(folder: RunFolder, recipe: Recipe, answers: Answers) -> Samples | N
     return Samples(tensors["images"], tensors["numbers"], (start, end), imitated, bridge)
 
 
-def _fits(samples: Mapping[str, Tensor], answers: Answers) -> bool:
+def _fits(samples: Mapping[str, Tensor], answers: LogitTable) -> bool:
     """Whether these are images of the test split; a file edited by hand may hold anything."""
     images, numbers = samples.get("images"), samples.get("numbers")
     if images is None or numbers is None or images.ndim != 4 or numbers.shape != images.shape[:1]:
@@ -109,7 +109,7 @@ def _fits(samples: Mapping[str, Tensor], answers: Answers) -> bool:
     return bool(len(numbers)) and int(numbers.min()) >= 0 and int(numbers.max()) < len(answers.test_labels)
 
 
-def _times(folder: RunFolder, answers: Answers, rows: Sequence[Row]) -> dict[str, float]:
+def _times(folder: RunFolder, answers: LogitTable, rows: Sequence[Row]) -> dict[str, float]:
     """Measured times by member, if all members of the table were measured."""
     times = _numbers(folder.files.record("times.json").get("relative"))
     used = {name for row in rows for name in row.members}

@@ -145,7 +145,7 @@ class Plan:
         """Jobs for everything that is not in the store, in the order in which it will be made."""
         return [job for wave in self.waves() for job in self.jobs([stage for stage in wave if not stage.is_in(store)])]
 
-    def surely_missing(self, store: Store) -> list[Job]:
+    def runnable_jobs(self, store: Store) -> list[Job]:
         """The missing jobs that can run now, one after another, without checking the store in between.
 
         Whether an existing artefact must be made again may depend on the bits of one that is still missing; such an

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, MemberCost
 from modebridge.members import KINDS, Member, ModeMember, members_of, parse_member
 from modebridge.recipes import Recipe
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.manifest import RECIPE
 from modebridge.runs.recipe_file import known_recipe_of
 from modebridge.runs.sealed_records import Damage
+from modebridge.scoring import LogitTable, MemberCost
 
 __all__ = ["missing_members", "read_answers"]
 
@@ -33,7 +33,7 @@ class _MemberLogits:
     parents: Mapping[str, str]
 
 
-def read_answers(folder: RunFolder) -> Answers:
+def read_answers(folder: RunFolder) -> LogitTable:
     """The predictions of the members of a run folder.
 
     Members that do not belong to the present run are left out: those scored on other images, those made from modes
@@ -80,7 +80,7 @@ def read_answers(folder: RunFolder) -> Answers:
         folder.damage["logits/labels"] = f"there is a label {most}, but the members have classes up to {classes - 1}"
         raise _unfinished(folder, "labels")
     order = sorted(logits_of, key=lambda name: (KINDS.index(type(logits_of[name].member)), name))
-    return Answers(
+    return LogitTable(
         valid={name: logits_of[name].valid for name in order},
         test={name: logits_of[name].test for name in order},
         valid_labels=labels["valid"].long(),
@@ -96,7 +96,7 @@ def _belongs(entry: _MemberLogits, recipe: Recipe) -> bool:
     return not entry.parents or set(entry.parents) == {member.name for member in entry.member.made_from(recipe)}
 
 
-def missing_members(folder: RunFolder, recipe: Recipe, answers: Answers) -> list[str]:
+def missing_members(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> list[str]:
     """A sentence about the members of a recipe without predictions in a folder, apart from damaged ones."""
     names = [member.name for member in members_of(recipe)]
     names = [name for name in names if name not in answers.test and f"logits/{name}" not in folder.damage]

@@ -13,7 +13,6 @@ from torch import nn
 from modebridge.bridges import Bridge
 from modebridge.curves import Curve
 from modebridge.data import Splits
-from modebridge.evaluate import Answers
 from modebridge.members import BridgePredictor, ModeWeights, members_of
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
@@ -26,6 +25,7 @@ from modebridge.runs.logits import Logits
 from modebridge.runs.results import curve_warnings, main_rows
 from modebridge.runs.retraining import trained_again
 from modebridge.runs.run import Run
+from modebridge.scoring import LogitTable
 from modebridge.training import Engine
 from modebridge.types import Progress
 
@@ -44,7 +44,7 @@ class RunResult:
     """
 
     run: Run
-    answers: Answers
+    answers: LogitTable
     rows: list[Row]
     warnings: list[str]
 

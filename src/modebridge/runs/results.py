@@ -8,9 +8,12 @@ from typing import Any
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import (
-    Answers,
+from modebridge.members import PointMember, RowPlan, row_plans
+from modebridge.recipes import Recipe
+from modebridge.report import Row, row_of
+from modebridge.scoring import (
     Combined,
+    LogitTable,
     accuracy,
     dee,
     interval_of,
@@ -18,14 +21,11 @@ from modebridge.evaluate import (
     resampled_means,
     surprisals,
 )
-from modebridge.members import PointMember, RowPlan, row_plans
-from modebridge.recipes import Recipe
-from modebridge.report import Row, row_of
 
 __all__ = ["curve_warnings", "main_rows", "score_row"]
 
 
-def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
+def main_rows(recipe: Recipe, answers: LogitTable) -> list[Row]:
     """The table of a run: deep ensembles first, then the rows of every kind of member whose members all exist."""
     plans = row_plans(recipe)
     reference = [plan for plan in plans if plan.family == plans[0].family]
@@ -49,18 +49,18 @@ def main_rows(recipe: Recipe, answers: Answers) -> list[Row]:
     ]
 
 
-def score_row(plan: RowPlan, answers: Answers) -> Combined:
+def score_row(plan: RowPlan, answers: LogitTable) -> Combined:
     """A row on the test split; its temperature, and the threshold of a cascade, come from the validation split."""
     names = [member.name for member in plan.members]
     threshold = None if plan.average_cost is None else answers.threshold(names, plan.average_cost)
     return answers.score(names, threshold=threshold, intervals=True)
 
 
-def _exists(plan: RowPlan, answers: Answers) -> bool:
+def _exists(plan: RowPlan, answers: LogitTable) -> bool:
     return all(member.name in answers.test for member in plan.members)
 
 
-def _compared(scored: Mapping[RowPlan, Combined], answers: Answers) -> dict[RowPlan, dict[str, Any]]:
+def _compared(scored: Mapping[RowPlan, Combined], answers: LogitTable) -> dict[RowPlan, dict[str, Any]]:
     """Each row compared with one network, image by image, and relative to the gain from one to two networks."""
     labels = answers.test_labels
     surprise = {
@@ -84,7 +84,7 @@ def _compared(scored: Mapping[RowPlan, Combined], answers: Answers) -> dict[RowP
     return more
 
 
-def curve_warnings(recipe: Recipe, answers: Answers) -> list[str]:
+def curve_warnings(recipe: Recipe, answers: LogitTable) -> list[str]:
     """Curves that are not low-loss on the validation split, one sentence each: they are poor bridge targets."""
     warnings: list[str] = []
     labels = answers.valid_labels

@@ -14,10 +14,9 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.curves import BezierCurve
 from modebridge.errors import ModebridgeError
-from modebridge.evaluate import Answers, MemberCost
 from modebridge.members import (
     Artefact,
-    Made,
+    ArtefactData,
     Member,
     ModeMember,
     ModeWeights,
@@ -35,6 +34,7 @@ from modebridge.runs.folder import RunFolder
 from modebridge.runs.given_modes import keys_of_given
 from modebridge.runs.logits import Labels, Logits
 from modebridge.runs.plan import Job, Plan, Stage, plan_of
+from modebridge.scoring import LogitTable, MemberCost
 from modebridge.training import Checkpoints, Engine, Epoch, TensorBoard
 from modebridge.types import Progress
 
@@ -105,7 +105,7 @@ class Run:
         self._keep_given()
         plan = self.plan(artefacts)
         if self._executor.whole:
-            while jobs := plan.surely_missing(self.store):
+            while jobs := plan.runnable_jobs(self.store):
                 self._do(jobs)
             return
         for wave in plan.waves():
@@ -146,7 +146,7 @@ class Run:
         """The curve between two modes, the lower number first."""
         return load_curve(self.context, self.tensors(curve_and_ends(i, j, self.recipe)), i, j)
 
-    def answers(self, members: Sequence[Member]) -> Answers:
+    def answers(self, members: Sequence[Member]) -> LogitTable:
         """The logits of members on the validation and test splits: from the folder, or predicted now.
 
         Args:
@@ -156,7 +156,7 @@ class Run:
         tables = self.tensors([Logits(member) for member in wanted])
         # Last, so that labels exist only if logits do.
         (labels,) = self.tensors([Labels()]).values()
-        return Answers(
+        return LogitTable(
             valid={member.name: tables[Logits(member).place]["valid"] for member in wanted},
             test={member.name: tables[Logits(member).place]["test"] for member in wanted},
             valid_labels=labels["valid"],
@@ -173,7 +173,7 @@ class Run:
         for k, mode in self._given.items():
             stage = Stage(ModeWeights(k), key_of("given", mode.id), ())
             if not stage.is_in(self.store):
-                self._keep(stage, Made(mode.state, {"from": "elsewhere"}))
+                self._keep(stage, ArtefactData(mode.state, {"from": "elsewhere"}))
         if self._given and self.folder is not None and self.folder.writes:
             self.folder.files.give({str(k): mode.id for k, mode in self._given.items()})
 
@@ -184,7 +184,7 @@ class Run:
         started: dict[str, float] = {}
         before = dict(self.seconds)
 
-        def done(job: Job, made: Mapping[str, Made], seconds: float) -> None:
+        def done(job: Job, made: Mapping[str, ArtefactData], seconds: float) -> None:
             now, kind = time.perf_counter(), job.kind.stage
             started[kind] = min(started.get(kind, now), now - seconds)
             if self._executor.whole:  # kinds overlap: time from the start of a kind's first job to the end of its last
@@ -208,7 +208,7 @@ class Run:
                 raise _unreadable(stage.artefact.place)
         self.trained += [f"{stage.artefact.folder} {stage.artefact.name}" for stage in stages if stage.artefact.trained]
 
-    def _keep(self, stage: Stage, made: Made) -> None:
+    def _keep(self, stage: Stage, made: ArtefactData) -> None:
         artefact = stage.artefact
         self._check_writable(artefact)
         metadata: dict[str, Any] = {

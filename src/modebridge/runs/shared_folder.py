@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modebridge.ensembles import BridgedEnsemble, Mean
 from modebridge.errors import ModebridgeError, plural
-from modebridge.evaluate import Answers, Combined, dee
+from modebridge.files import Card, Metric, describe_net, read_folder
 from modebridge.members import Blueprint, row_plans
 from modebridge.recipes import DataFacts, Recipe
 from modebridge.runs.assemble import ensemble_of
@@ -17,7 +17,7 @@ from modebridge.runs.data_facts import blueprint_for, facts_for
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
 from modebridge.runs.recipe_file import find_recipe_of
-from modebridge.storage import Card, Metric, describe_net, read_folder
+from modebridge.scoring import Combined, LogitTable, dee
 
 __all__ = ["SharedFolder", "share_run"]
 
@@ -136,7 +136,7 @@ def _members_section(ensemble: BridgedEnsemble, names: Sequence[str]) -> str:
     )
 
 
-def _scores_section(recipe: Recipe, answers: Answers, shared: Combined) -> str:
+def _scores_section(recipe: Recipe, answers: LogitTable, shared: Combined) -> str:
     """The shared ensemble beside deep ensembles, the first bridge, heads and the control."""
     plans = row_plans(recipe)
     levels: list[float] = []

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from modebridge.data import CORRUPTIONS, SEVERITIES
-from modebridge.evaluate import Answers
-from modebridge.members import Context, Made, Making, Member
+from modebridge.members import ArtefactData, Context, Making, Member
 from modebridge.recipes.shifted_data import file_name_of
 from modebridge.runs.logits import MemberLogits, predict
 from modebridge.runs.run import Run
+from modebridge.scoring import LogitTable
 
 __all__ = ["OtherLogits", "ShiftedAnswers", "ShiftedLogits", "shifted_answers"]
 
@@ -35,13 +35,13 @@ class ShiftedLogits(MemberLogits):
         return {"images": context.shifted.key}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Corrupt each batch in every way, and run the members on it."""
         context = making.context
         predictors = {artefact.name: artefact.member.load(context, making.parents) for artefact in group}
         data = context.shifted
         tables = predict(context, predictors, data.corrupted(), data.batches, cls.stage)
-        return {name: Made({table: _half(logits) for table, logits in tables[name].items()}) for name in tables}
+        return {name: ArtefactData({table: _half(logits) for table, logits in tables[name].items()}) for name in tables}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class OtherLogits(MemberLogits):
         return {"images": context.shifted.other_key(self.other)}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, Made]:
+    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
         """Run the members on every requested set."""
         context = making.context
         members = {artefact.member.name: artefact.member for artefact in group}
@@ -71,7 +71,7 @@ class OtherLogits(MemberLogits):
         parts = {other: context.shifted.other_batches(other) for other in dict.fromkeys(one.other for one in group)}
         batches = ((other, images.to(device)) for other, pieces in parts.items() for images in pieces)
         tables = predict(context, predictors, batches, sum(map(len, parts.values())), cls.stage)
-        return {one.name: Made({"logits": _half(tables[one.member.name][one.other])}) for one in group}
+        return {one.name: ArtefactData({"logits": _half(tables[one.member.name][one.other])}) for one in group}
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class ShiftedAnswers:
         others: for the images of other sets by name; these have no correct labels.
     """
 
-    clean: Answers
-    corrupted: Mapping[str, Answers]
-    whole: Answers
-    others: Mapping[str, Answers]
+    clean: LogitTable
+    corrupted: Mapping[str, LogitTable]
+    whole: LogitTable
+    others: Mapping[str, LogitTable]
 
 
 def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) -> ShiftedAnswers:
@@ -114,7 +114,7 @@ def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) 
         for name in corruptions
     }
     tables = run.tensors([OtherLogits(member, other) for other in others for member in wanted])
-    others_by_name: dict[str, Answers] = {}
+    others_by_name: dict[str, LogitTable] = {}
     for other in others:
         test = {m.name: tables[OtherLogits(m, other).place]["logits"] for m in wanted}
         count = next(iter(test.values())).shape[-2]

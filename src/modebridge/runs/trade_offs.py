@@ -9,9 +9,9 @@ from torch import Tensor
 
 from modebridge.deploy import ALL, Temperatures, TradeOff, choose_threshold, fit_temperatures, trade_off
 from modebridge.ensembles import Mean, average
-from modebridge.evaluate import Answers
 from modebridge.members import parse_member, row_plans
 from modebridge.recipes import Recipe
+from modebridge.scoring import LogitTable
 
 __all__ = ["elastic_lines", "temperatures_of"]
 
@@ -19,7 +19,7 @@ STEPS = 20
 """Points of a trade-off curve, in addition to its ends."""
 
 
-def temperatures_of(answers: Answers, names: Sequence[str], mean: Mean = "probability") -> Temperatures:
+def temperatures_of(answers: LogitTable, names: Sequence[str], mean: Mean = "probability") -> Temperatures:
     """A temperature for the first mode and for every number of bridges, from the validation split.
 
     Args:
@@ -33,7 +33,7 @@ def temperatures_of(answers: Answers, names: Sequence[str], mean: Mean = "probab
     return fit_temperatures(tables, answers.valid_labels, len(names) - len(bridges), mean, heads)
 
 
-def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]:
+def elastic_lines(answers: LogitTable, recipe: Recipe) -> dict[str, list[TradeOff]]:
     """The gain on the test split from running the other members only on uncertain images, one line per table row.
 
     Temperatures and thresholds come from the validation split; the test split is only used for scores.
@@ -57,7 +57,7 @@ def elastic_lines(answers: Answers, recipe: Recipe) -> dict[str, list[TradeOff]]
     return lines
 
 
-def _tables(answers: Answers, names: Sequence[str], split: str, mean: Mean = "probability") -> Tensor:
+def _tables(answers: LogitTable, names: Sequence[str], split: str, mean: Mean = "probability") -> Tensor:
     """(M, N, K) probabilities in float64: one table per network, and one per head of a bridge."""
     tables: list[Tensor] = []
     for name in names:

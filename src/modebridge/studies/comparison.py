@@ -10,7 +10,6 @@ import torch
 
 from modebridge.deploy.timing import measure, ratio
 from modebridge.errors import ModebridgeError, plural
-from modebridge.evaluate import Combined, dee
 from modebridge.members import (
     METHODS,
     Blueprint,
@@ -26,6 +25,7 @@ from modebridge.members import (
 from modebridge.recipes import Recipe
 from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, cost_figure, row_of
 from modebridge.runs import Run, assembled, score_row
+from modebridge.scoring import Combined, dee
 from modebridge.studies.sheet import COLUMNS, paper_numbers
 
 __all__ = ["comparison_study"]

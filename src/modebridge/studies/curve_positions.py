@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from modebridge.evaluate import correspondence
 from modebridge.members import BridgeMember, Member, ModeMember, PointMember
 from modebridge.report import Column, StudyPart, StudyTable, TableRow, cell_of, dots_figure, lines_figure
 from modebridge.runs import Run
+from modebridge.scoring import correspondence
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers
 
 __all__ = ["correspondence_study", "r_ablation", "r_position"]

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
 from modebridge.errors import ModebridgeError, plural
-from modebridge.evaluate import accuracy, r2
 from modebridge.members import BridgeMember, Member, ModeMember, PointMember, SwaMember, mode_on
 from modebridge.report import Column, StudyPart, StudyTable, TableRow, dots_figure, lines_figure
 from modebridge.runs import Run
+from modebridge.scoring import accuracy, r2
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers, runs
 
 __all__ = ["bridge_size", "mode_choice", "swa", "type1", "type2", "type_mix"]

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 
-from modebridge.evaluate import Combined, dee
 from modebridge.members import Member, mode_on
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.report import Cell, Column, StudyTable, TableRow, cell_of
 from modebridge.runs import Run
+from modebridge.scoring import Combined, dee
 
 __all__ = ["COLUMNS", "Sheet", "paper_numbers", "runs"]
 

@@ -12,8 +12,13 @@ from torch import Tensor
 
 from modebridge.data import CORRUPTIONS, SEVERITIES
 from modebridge.ensembles import scale
-from modebridge.evaluate import (
-    Answers,
+from modebridge.members import RowPlan, members_of, row_plans
+from modebridge.recipes import known_others
+from modebridge.recipes.shifted_data import BUILT_IN, label_of
+from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, lines_figure
+from modebridge.runs import Run, ShiftedAnswers, shifted_answers
+from modebridge.scoring import (
+    LogitTable,
     accuracy,
     auroc,
     bootstrap_mean,
@@ -24,11 +29,6 @@ from modebridge.evaluate import (
     surprisals,
     top_probability,
 )
-from modebridge.members import RowPlan, members_of, row_plans
-from modebridge.recipes import known_others
-from modebridge.recipes.shifted_data import BUILT_IN, label_of
-from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, lines_figure
-from modebridge.runs import Run, ShiftedAnswers, shifted_answers
 
 __all__ = ["shift_study"]
 
@@ -87,10 +87,10 @@ def _scored(plan: RowPlan, answers: ShiftedAnswers) -> _Scored:
     names = [member.name for member in plan.members]
     threshold = None if plan.average_cost is None else answers.clean.threshold(names, plan.average_cost)
 
-    def calibrated(of_table: Answers, members: Sequence[str]) -> Tensor:
+    def calibrated(of_table: LogitTable, members: Sequence[str]) -> Tensor:
         return scale(of_table.probabilities(members), answers.clean.temperature(members))
 
-    def predicted(of_table: Answers) -> Tensor:
+    def predicted(of_table: LogitTable) -> Tensor:
         whole = calibrated(of_table, names)
         return whole if threshold is None else cascaded(calibrated(of_table, names[:1]), whole, threshold)[0]
 

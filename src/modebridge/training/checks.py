@@ -10,13 +10,13 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from modebridge import seeds
-from modebridge.batches import Checked, check_batch, check_labels, each, first_batch, named, shapes_of
+from modebridge.batches import Checked, check_batch, check_labels, first_batch, flatten, map_inputs, shapes_of
 from modebridge.bridges import Bridge
 from modebridge.cutmix import image_size
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection.flops import FAILED, feature_shapes, invoke, on_copy, zeros
 from modebridge.modes import Mode, has_statistics
-from modebridge.nets import logits_of, run, skeleton
+from modebridge.nets import frozen_copy, logits_of, run
 from modebridge.training.engine import Engine
 from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
@@ -87,13 +87,13 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
         norms_only: whether only batch norm goes to training mode, as when its statistics are estimated.
         heads: the number of heads of a bridge's body; with several its logits are (batch, heads, classes).
     """
-    single = [each(lambda tensor: tensor[:1], batch) for batch in inputs]
+    single = [map_inputs(lambda tensor: tensor[:1], batch) for batch in inputs]
     run_once = partial(_in_training, norms_only=norms_only)
     output = on_copy(module, single, run_once, weightless=False)
     least = 1
     if isinstance(output, ValueError) and ONE_VALUE in str(output):
         least = 2 * (engine.processes.size if engine.device.type == "cpu" else 1)
-        double = [each(lambda tensor: torch.cat([tensor] * 2), batch) for batch in single]
+        double = [map_inputs(lambda tensor: torch.cat([tensor] * 2), batch) for batch in single]
         output = on_copy(module, double, run_once, weightless=False)
     if isinstance(output, Exception):
         raise ModebridgeError(
@@ -168,7 +168,7 @@ def check_pairing(items: Sequence[object], train_data: Sequence[Batches], what: 
 def check_mixing(mixup: float, cutmix: float, batches: Checked) -> None:
     """Raise an error if the inputs cannot be mixed."""
     inputs = batches.first()
-    integers = [name for name, tensor in named(inputs).items() if not tensor.is_floating_point()]
+    integers = [name for name, tensor in flatten(inputs).items() if not tensor.is_floating_point()]
     for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
         if alpha and integers:
             raise ModebridgeError(
@@ -199,12 +199,12 @@ def trainable(net: nn.Module) -> set[str]:
 @torch.no_grad()
 def classes_of(net: nn.Module, mode: Mode, images: Inputs, what: str) -> int:
     """K, the number of logits, found with one image; raises an error if the network cannot run on the images."""
-    where = next(tensor.device for tensor in [*mode.params.values(), *named(images).values()])
-    first = each(lambda tensor: tensor[:1].to(where), images)
+    where = next(tensor.device for tensor in [*mode.params.values(), *flatten(images).values()])
+    first = map_inputs(lambda tensor: tensor[:1].to(where), images)
     try:
         # Networks that draw random numbers in evaluation mode must not disturb the caller's generator.
         with seeds.borrowed(0, where):
-            logits = run(skeleton(net).to(where), mode.params, mode.buffers, first)
+            logits = run(frozen_copy(net).to(where), mode.params, mode.buffers, first)
     except (RuntimeError, TypeError, IndexError) as error:
         raise ModebridgeError(
             f"Expected {type(net).__name__} to run on the images of {what}, but got {shapes_of(images)} and "

@@ -9,12 +9,12 @@ from torch import nn
 from modebridge.distillation import DistillationLoss, MixedBatches, StudentObjective, StudentPlan, Teacher
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes, fresh_weights
-from modebridge.nets import skeleton
+from modebridge.nets import frozen_copy
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_mixing, check_train, stale_statistics, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
-from modebridge.training.outcome import How, counted, refreshed, train_and_look
+from modebridge.training.outcome import How, counted, refreshed, run_training
 from modebridge.training.teach import check_teachers, listed_teachers
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
@@ -126,7 +126,7 @@ def fit_students(
     for plan in plans.values():
         check_teachers(net, plan.teachers, data, "student")
     objective = StudentObjective(
-        skeleton(net).to(engine.device),
+        frozen_copy(net).to(engine.device),
         plans,
         data.classes,
         mixup,
@@ -139,7 +139,7 @@ def fit_students(
     first = next(iter(plans.values()))
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
     title = counted(len(plans), "student")
-    (states,) = train_and_look([objective], [data], [config.seed], title, first.net, first.start, **how)
+    (states,) = run_training([objective], [data], [config.seed], title, first.net, first.start, **how)
     students = objective.result(states)
     if stale:
         # The statistics collected in training belong to those weights, not to their mean. Mixed-up images are used, as
@@ -151,7 +151,7 @@ def fit_students(
 
 def _fresh_mode(net: nn.Module, seed: int) -> Mode:
     """The network as if newly built: new weights and reset running statistics."""
-    copy = skeleton(net)
+    copy = frozen_copy(net)
     for module in copy.modules():
         reset = getattr(module, "reset_running_stats", None)
         if callable(reset):

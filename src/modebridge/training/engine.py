@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from modebridge.batches import each, go_to_epoch
+from modebridge.batches import go_to_epoch, map_inputs
 from modebridge.caches import cache_folder
 from modebridge.errors import ModebridgeError
-from modebridge.guards import alike
+from modebridge.guards import same_architecture
 from modebridge.training.processes import Processes, launched
 from modebridge.types import Batch, Batches, Draw
 
@@ -98,7 +98,7 @@ class Engine:
 
     def shares(self, a: nn.Module, b: nn.Module) -> bool:
         """Whether two modules should share one program: only when compiling, and only if they are the same."""
-        return self.compile and alike(a, b)
+        return self.compile and same_architecture(a, b)
 
     def compiled(self, function: F) -> F:
         """The function, compiled for fixed shapes if enabled."""
@@ -117,7 +117,7 @@ class Engine:
 
     def moved(self, batch: Batch, draw: Draw) -> tuple[Batch, Draw]:
         """A batch and its draws on our device; copies from pinned memory are asynchronous."""
-        images = each(lambda tensor: tensor.to(self.device, non_blocking=True), batch[0])
+        images = map_inputs(lambda tensor: tensor.to(self.device, non_blocking=True), batch[0])
         labels = batch[1].to(self.device, non_blocking=True)
         # float64 is slow on a GPU and does not help a step; numbers are drawn in float64 on the CPU.
         moved = {

@@ -7,17 +7,17 @@ from dataclasses import replace
 
 from torch import nn
 
+from modebridge.baselines import Rival
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
 from modebridge.distillation import Teacher
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective
-from modebridge.nets import skeleton
-from modebridge.rivals import Rival
+from modebridge.nets import frozen_copy
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_pairing, check_train, stale_statistics, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
-from modebridge.training.outcome import How, counted, refreshed, train_and_look
+from modebridge.training.outcome import How, counted, refreshed, run_training
 from modebridge.training.teach import fit_taught_curves
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
@@ -79,13 +79,13 @@ def fit_modes(
     for k, (net, start) in enumerate(zip(nets, starts, strict=True)):
         twin = next((j for j in range(k) if engine.shares(nets[j], net)), None)
         objectives.append(
-            _objective(net)(skeleton(net).to(engine.device), start, trainable(net), synced=engine.synced)
+            _objective(net)(frozen_copy(net).to(engine.device), start, trainable(net), synced=engine.synced)
             if twin is None
             else objectives[twin].on(start, trainable(net))
         )
     stale = stale_statistics(nets, config)
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
-    trained = train_and_look(objectives, trains, seeds, counted(len(nets), "mode"), nets[0], starts[0], **how)
+    trained = run_training(objectives, trains, seeds, counted(len(nets), "mode"), nets[0], starts[0], **how)
     modes = [objective.result(states) for objective, states in zip(objectives, trained, strict=True)]
     if stale:
         # The statistics collected in training belong to those weights, not to their mean.
@@ -181,7 +181,7 @@ def fit_curves(
     ]
     trains = [check_train(net, start, data, engine) for (start, _), data in zip(pairs, train_data, strict=True)]
     first = CurveObjective(
-        skeleton(net).to(engine.device),
+        frozen_copy(net).to(engine.device),
         curves[0].to(engine.device),
         trains[0],
         r,
@@ -195,7 +195,7 @@ def fit_curves(
         for curve, data in zip(curves, trains, strict=True)
     ]
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
-    trained = train_and_look(objectives, trains, seeds, counted(len(pairs), "curve"), net, pairs[0][0], **how)
+    trained = run_training(objectives, trains, seeds, counted(len(pairs), "curve"), net, pairs[0][0], **how)
     return [
         # Keep the modes that were passed in, not copies that went to the device and back.
         replace(objective.result(states).to("cpu"), start=curve.start, end=curve.end)

@@ -22,14 +22,14 @@ from modebridge.cutmix import suits_cutmix
 from modebridge.errors import ModebridgeError
 from modebridge.inspection import listed_taps
 from modebridge.modes import Mode, has_statistics
-from modebridge.nets import skeleton
+from modebridge.nets import frozen_copy
 from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, listed, other_targets, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, check_train, least_for_bridges, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
-from modebridge.training.fitted import look_at_fit
-from modebridge.training.outcome import How, counted, train_and_look
+from modebridge.training.fitted import training_accuracy
+from modebridge.training.outcome import How, counted, run_training
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
@@ -89,12 +89,12 @@ def fit_bridges(
     train_data = check_batches(net, modes[0], train_data, "train", least=least)
     if mixup is None and cutmix is None:
         best = all(plan.of_modes for plan in plans.values()) and suits_cutmix(train_data.first())
-        best = best and look_at_fit(net, modes, train_data, train_data.classes, engine).suits_cutmix
+        best = best and training_accuracy(net, modes, train_data, train_data.classes, engine).suits_cutmix
         mixup, cutmix = (0.0, BEST_CUTMIX) if best else (PAPER_MIXUP, 0.0)
     mixup, cutmix = mixup or 0.0, cutmix or 0.0
     check_mixing(mixup, cutmix, train_data)
     objective = BridgeObjective(
-        skeleton(net).to(engine.device),
+        frozen_copy(net).to(engine.device),
         {name: plan.bridge for name, plan in plans.items()},
         {name: plan.target for name, plan in plans.items()},
         modes,
@@ -107,7 +107,7 @@ def fit_bridges(
     )
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
     title = counted(len(plans), "bridge")
-    (states,) = train_and_look([objective], [train_data], [config.seed], title, net, modes[0], **how)
+    (states,) = run_training([objective], [train_data], [config.seed], title, net, modes[0], **how)
     return objective.result(states)
 
 
@@ -153,7 +153,7 @@ def fit_bridge(
         curve = curve.with_statistics(net, r, checked)
     elif target == "curve" and body is None:
         others = other_targets(listed(curve), kind)
-        fit = look_at_fit(net, listed(curve)[: READS[kind]], checked, checked.classes, engine)
+        fit = training_accuracy(net, listed(curve)[: READS[kind]], checked, checked.classes, engine)
         if fit.needs_labels:
             warnings.warn(
                 f"The bridge gets a head on labels too, because a network that it reads is right on only "

@@ -12,11 +12,11 @@ from torch import nn
 from modebridge import seeds
 from modebridge.batches import go_to_epoch, rows_of
 from modebridge.modes import Mode
-from modebridge.nets import run, skeleton
+from modebridge.nets import frozen_copy, run
 from modebridge.training.engine import Engine
 from modebridge.types import Batches
 
-__all__ = ["Fit", "look_at_fit"]
+__all__ = ["Fit", "training_accuracy"]
 
 LABELS_BELOW = 0.95
 """Below this training accuracy a bridge learns from labels too.
@@ -64,7 +64,7 @@ class Fit:
 
 
 @torch.no_grad()
-def look_at_fit(net: nn.Module, modes: Sequence[Mode], train_data: Batches, classes: int, engine: Engine) -> Fit:
+def training_accuracy(net: nn.Module, modes: Sequence[Mode], train_data: Batches, classes: int, engine: Engine) -> Fit:
     """Run modes on the first batches of their training data, as drawn in epoch 0, augmentation included.
 
     Args:
@@ -74,7 +74,7 @@ def look_at_fit(net: nn.Module, modes: Sequence[Mode], train_data: Batches, clas
         classes: K.
         engine: device, precision, and processes, each of which takes its rows of every batch.
     """
-    base, states = skeleton(net).to(engine.device), [mode.to(engine.device) for mode in modes]
+    base, states = frozen_copy(net).to(engine.device), [mode.to(engine.device) for mode in modes]
     right, seen, drawn = [0.0] * len(modes), 0, 0
     go_to_epoch(train_data, 0)
     # Networks that draw random numbers in evaluation mode must not disturb the caller's generator.

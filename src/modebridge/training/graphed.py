@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from modebridge.batches import each, named
+from modebridge.batches import flatten, map_inputs
 from modebridge.guards.cuda_graph import CudaGraph
 from modebridge.training.noise import Noise
 from modebridge.training.step import Step
@@ -54,7 +54,10 @@ class Graphed:
 
     def _captured(self, fed: Sequence[Fed]) -> CudaGraph[list[Tensor]]:
         static: list[Fed] = [
-            ((each(Tensor.clone, batch[0]), batch[1].clone()), {name: tensor.clone() for name, tensor in draw.items()})
+            (
+                (map_inputs(Tensor.clone, batch[0]), batch[1].clone()),
+                {name: tensor.clone() for name, tensor in draw.items()},
+            )
             for batch, draw in fed
         ]
         # The warm-up must not change the weights.
@@ -72,4 +75,4 @@ class Graphed:
 
 
 def _tensors(fed: Sequence[Fed]) -> list[Tensor]:
-    return [tensor for (images, labels), draw in fed for tensor in (*named(images).values(), labels, *draw.values())]
+    return [tensor for (images, labels), draw in fed for tensor in (*flatten(images).values(), labels, *draw.values())]

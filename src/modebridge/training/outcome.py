@@ -15,7 +15,7 @@ from torch import nn
 from modebridge import seeds, trees
 from modebridge.batches import Checked, go_to_epoch
 from modebridge.modes import Mode
-from modebridge.nets import skeleton
+from modebridge.nets import frozen_copy
 from modebridge.progress import Bar, progress_bar
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import held_out
@@ -25,7 +25,7 @@ from modebridge.training.loop import Task, train
 from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batch, Batches, Objective, State, States
 
-__all__ = ["EpochBar", "How", "counted", "refreshed", "train_and_look"]
+__all__ = ["EpochBar", "How", "counted", "refreshed", "run_training"]
 
 RISEN, OVERSHOOT = 2.0, 50
 """Training has diverged if the loss exceeds RISEN times the loss before training, or times that of a uniform guess.
@@ -48,7 +48,7 @@ class How(TypedDict):
     progress: bool | None
 
 
-def train_and_look(
+def run_training(
     objectives: Sequence[Objective[Any]],
     data: Sequence[Checked],
     task_seeds: Sequence[int],
@@ -114,7 +114,7 @@ def counted(count: int, noun: str) -> str:
 
 def refreshed(net: nn.Module, mode: Mode, batches: Batches, engine: Engine) -> Mode:
     """A mode with statistics estimated on these batches."""
-    placed = skeleton(net).to(engine.device)
+    placed = frozen_copy(net).to(engine.device)
     return Mode(mode.params, engine.processes.refresh(placed, mode.params, mode.buffers, batches))
 
 

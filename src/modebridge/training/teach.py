@@ -9,18 +9,18 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from modebridge.batches import Checked, named, some_of
+from modebridge.batches import Checked, flatten, take_rows
 from modebridge.curves import BezierCurve, CurveKind, PinStart, Polychain, check_r, start_curve
 from modebridge.distillation import TaughtCurves, Teacher
 from modebridge.ensembles import BridgedEnsemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import skeleton
+from modebridge.nets import frozen_copy
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_mixing, check_train, classes_of, trainable
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
-from modebridge.training.outcome import How, counted, train_and_look
+from modebridge.training.outcome import How, counted, run_training
 from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
@@ -97,7 +97,7 @@ def fit_taught_curves(
     check_mixing(mixup, 0.0, data)
     check_teachers(net, teachers, data, "curve")
     objective = TaughtCurves(
-        skeleton(net).to(engine.device),
+        frozen_copy(net).to(engine.device),
         {name: curve.to(engine.device) for name, curve in curves.items()},
         teachers,
         engine.feed(data if statistics is None else statistics),
@@ -112,7 +112,7 @@ def fit_taught_curves(
     )
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
     title = counted(len(pairs), "curve")
-    (states,) = train_and_look([objective], [data], [config.seed], title, net, first, **how)
+    (states,) = run_training([objective], [data], [config.seed], title, net, first, **how)
     return {
         # Keep the modes that were passed in, not copies that went to the device and back.
         name: replace(trained.to("cpu"), start=curves[name].start, end=curves[name].end)
@@ -145,13 +145,13 @@ def check_teachers(net: nn.Module, teachers: Sequence[Teacher], data: Checked, l
     modes = [teacher for teacher in teachers if isinstance(teacher, Mode)]
     if modes:
         check_modes(net, modes, 1, "distillation")
-    image = some_of(data.first(), slice(0, 1))
+    image = take_rows(data.first(), slice(0, 1))
     for teacher in teachers:
         # Run a copy of an ensemble, on the image's device.
         classes = (
             classes_of(net, teacher, image, "train")
             if isinstance(teacher, Mode)
-            else copy.deepcopy(teacher).to(next(iter(named(image).values())).device).members(image).shape[-1]
+            else copy.deepcopy(teacher).to(next(iter(flatten(image).values())).device).members(image).shape[-1]
         )
         if classes != data.classes:
             raise ModebridgeError(

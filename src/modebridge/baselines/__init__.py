@@ -1,0 +1,20 @@
+"""Methods to compare bridges with: ensembles inside one network, each a module that returns logits (M * B, K)."""
+
+from modebridge.baselines.batch_ensemble import BatchEnsemble, RankOne
+from modebridge.baselines.mc_dropout import McDropout, with_dropout
+from modebridge.baselines.mimo import Mimo, MimoObjective
+from modebridge.baselines.packed import Packed
+from modebridge.baselines.rival import MeanOfMembers, Rival, RivalObjective
+
+__all__ = [
+    "BatchEnsemble",
+    "McDropout",
+    "MeanOfMembers",
+    "Mimo",
+    "MimoObjective",
+    "Packed",
+    "RankOne",
+    "Rival",
+    "RivalObjective",
+    "with_dropout",
+]

@@ -1,0 +1,143 @@
+"""BatchEnsemble (Wen et al., 2020): members share all weights except two vectors per layer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.baselines.rival import Rival, RivalObjective, check_members
+from modebridge.baselines.surgery import LAYERS, called, channels_of, replaced, tried
+from modebridge.errors import ModebridgeError
+from modebridge.types import Inputs
+
+__all__ = ["BatchEnsemble", "BatchEnsembleObjective", "RankOne"]
+
+SPREAD = 0.5
+"""Standard deviation of the initial vectors, around 1."""
+
+PACE = (0.5, 0.0)
+"""Factors on learning rate and weight decay for vectors: the paper trains them at 0.05, the rest at 0.1."""
+
+WHAT = "a BatchEnsemble"
+
+
+class BatchEnsembleObjective(RivalObjective):
+    """Train the vectors with half the learning rate and without weight decay."""
+
+    def pace(self, member: str) -> Mapping[str, tuple[float, float]]:
+        """The factors of all vectors."""
+        owners = {name for name, layer in self._train.named_modules() if isinstance(layer, RankOne)}
+        return {f"{name}.{vector}": PACE for name in owners for vector in ("r", "s")}
+
+
+class BatchEnsemble(Rival):
+    r"""A network in which every convolution and linear layer has weights :math:`W \circ (s_m r_m^\top)` for member m.
+
+    Weights, norms and biases are shared, except the bias of the last linear layer. The batch is repeated M times, so
+    that every member sees all images.
+
+    Args:
+        net: any module that calls convolutions and linear layers; it is copied, and its weights become the shared
+            weights.
+        members: number of members M.
+        example: a batch, to find the last layer and to check that members are independent.
+        generator: random generator of the vectors; None uses torch's global one.
+
+    >>> rival = BatchEnsemble(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), 4, example=torch.rand(1, 3))
+    >>> rival(torch.rand(5, 3)).shape
+    torch.Size([20, 2])
+    """
+
+    objective = BatchEnsembleObjective
+
+    def __init__(
+        self, net: nn.Module, members: int = 4, *, example: Inputs, generator: torch.Generator | None = None
+    ) -> None:
+        check_members(members, WHAT)
+        order = list(called(net, example))
+        uncalled = [n for n, layer in net.named_modules() if isinstance(layer, nn.MultiheadAttention)]
+        if uncalled or not order:
+            got = f"'{uncalled[0]}' of nn.MultiheadAttention" if uncalled else "none"
+            raise ModebridgeError(
+                f"Expected {WHAT} to consist of convolutions and linear layers that are called, but got {got}; "
+                "use a network whose attention calls its layers, such as timm's."
+            )
+        head = next((name for name in reversed(order) if isinstance(net.get_submodule(name), nn.Linear)), None)
+        layers = {name: RankOne(net.get_submodule(name), members, generator, bias_each=name == head) for name in order}
+        super().__init__(replaced(net, layers), members)
+        self._check_apart(example)
+
+    @torch.enable_grad()
+    def _check_apart(self, example: Inputs) -> None:
+        """Raise an error if the network mixes images of a batch, so that members depend on each other."""
+        logits = tried(self, example, WHAT)
+        if logits is None:
+            return
+        vectors = [layer.r for layer in self.net.modules() if isinstance(layer, RankOne)]
+        for m in (0, self.members - 1):
+            gradients = torch.autograd.grad(
+                logits[m].square().sum(), vectors, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            others = [k for k in range(self.members) if k != m]
+            if any(bool(gradient[others].any()) for gradient in gradients):
+                raise ModebridgeError(
+                    f"Expected the members of {WHAT} to be independent of each other, but this network mixes the "
+                    "images of a batch; use one that treats each image separately."
+                )
+
+
+class RankOne(nn.Module):
+    """A layer with weights W * (s r^T) per member, and a shared bias or one per member.
+
+    Member m's rows of x become s_m * (W (r_m * x)) + b, the output of its own layer.
+
+    Args:
+        layer: a convolution or linear layer; it is copied.
+        members: number of members M; rows (M * B, ...) are ordered by member.
+        generator: random generator of the vectors.
+        bias_each: whether each member has its own bias; all start at the layer's.
+    """
+
+    def __init__(
+        self, layer: nn.Module, members: int, generator: torch.Generator | None = None, *, bias_each: bool = False
+    ) -> None:
+        super().__init__()
+        assert isinstance(layer, LAYERS)
+        self.members = members
+        self.axis = -1 if isinstance(layer, nn.Linear) else 1
+        self.layer = copy.deepcopy(layer)
+        bias = self.layer.bias
+        # Stored outside the layer, since it is added after the multiplication with s.
+        self.layer.bias = None
+        inputs, outputs = channels_of(layer)
+        like = layer.weight
+
+        def vectors(channels: int) -> nn.Parameter:
+            noise = torch.randn(members, channels, generator=generator, dtype=like.dtype, device=like.device)
+            return nn.Parameter(1 + SPREAD * noise)
+
+        self.r = vectors(inputs)
+        self.s = vectors(outputs)
+        if bias is not None and bias_each:
+            bias = nn.Parameter(bias.detach().repeat(members, 1))
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (M * B, ...) to (M * B, ...)."""
+        x = (torch.unflatten(x, 0, (self.members, -1)) * self._placed(self.r, x)).flatten(0, 1)
+        y: Tensor = self.layer(x)
+        s, parts = self._placed(self.s, y), torch.unflatten(y, 0, (self.members, -1))
+        if self.bias is None:
+            return (parts * s).flatten(0, 1)
+        return torch.addcmul(self._placed(self.bias, y), parts, s).flatten(0, 1)
+
+    def _placed(self, vectors: Tensor, x: Tensor) -> Tensor:
+        """Reshape vectors per member (M, C), or a shared one (C,), to broadcast with (M, B, ...)."""
+        shape = [1] * (x.dim() + 1)
+        shape[-1 if self.axis == -1 else 2] = vectors.shape[-1]
+        if vectors.dim() == 2:
+            shape[0] = self.members
+        return vectors.view(shape).to(x.dtype)

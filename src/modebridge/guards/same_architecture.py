@@ -1,0 +1,103 @@
+"""Whether two modules are the same program with different weights."""
+
+from __future__ import annotations
+
+import enum
+import math
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["same_architecture"]
+
+_PLAIN = (str, bytes, bool, int, float, complex, torch.dtype, torch.device, torch.memory_format, type, range, slice)
+
+_WEIGHTS = ("training", "_parameters", "_buffers")
+
+
+def same_architecture(a: nn.Module, b: nn.Module) -> bool:
+    """Whether two modules compute the same function if their parameters and persistent buffers are equal.
+
+    Equal names and shapes are not enough: an attribute, a non-persistent buffer or a function may differ. Objects that
+    cannot be compared count as different.
+
+    >>> same_architecture(nn.Linear(2, 3), nn.Linear(2, 3)), same_architecture(nn.Dropout(0.1), nn.Dropout(0.2))
+    (True, False)
+    """
+    return _ties(a) == _ties(b) and _same(a, b, {})
+
+
+def _ties(module: nn.Module) -> list[tuple[str, str]]:
+    """Each name of a tensor with its first name: the programs differ if their tied weights differ."""
+    first: dict[int, str] = {}
+    every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return [(name, first.setdefault(id(tensor), name)) for name, tensor in every]
+
+
+def _same(a: Any, b: Any, compared: dict[tuple[int, int], Any]) -> bool:
+    if a is b or (id(a), id(b)) in compared:
+        return True
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (*_PLAIN, enum.Enum)):
+        return bool(a == b) or (isinstance(a, float) and math.isnan(a) and math.isnan(b))
+    # Objects may reference each other: a pair that is being compared counts as equal unless something else differs. It
+    # is stored, so that its ids are not reused.
+    compared[id(a), id(b)] = (a, b)
+
+    def same(x: Any, y: Any) -> bool:
+        return _same(x, y, compared)
+
+    if isinstance(a, Tensor):
+        return _like(a, b) and torch.equal(a, b)
+    if isinstance(a, set | frozenset):
+        return a == b and all(isinstance(item, _PLAIN) for item in a)
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(map(same, a.values(), b.values()))
+    if isinstance(a, nn.Module):
+        return _same_tensors(a, b) and same(_rest(a), _rest(b))
+    if isinstance(a, partial):
+        return same((a.func, a.args, a.keywords), (b.func, b.args, b.keywords))
+    if isinstance(a, MethodType):
+        return same((a.__func__, a.__self__), (b.__func__, b.__self__))
+    if isinstance(a, FunctionType):
+        parts = [(f.__code__, f.__globals__ is a.__globals__) for f in (a, b)]
+        return parts[0] == parts[1] and same(_bound(a), _bound(b))
+    # A custom object: equal if all its attributes are, and if it has no other state.
+    plain = hasattr(a, "__dict__") and not any("__slots__" in vars(kind) for kind in type(a).__mro__)
+    return plain and type(a).__module__ != "builtins" and same(vars(a), vars(b))
+
+
+def _rest(module: nn.Module) -> dict[str, Any]:
+    """All attributes of a module except its own weights, including hooks and submodules."""
+    return {name: value for name, value in vars(module).items() if name not in _WEIGHTS}
+
+
+def _same_tensors(a: nn.Module, b: nn.Module) -> bool:
+    for ours, theirs in ((a._parameters, b._parameters), (a._buffers, b._buffers)):
+        if list(ours) != list(theirs):
+            return False
+        for name, tensor in ours.items():
+            other = theirs[name]
+            if tensor is None or other is None:
+                if tensor is not other:
+                    return False
+            elif not _like(tensor, other) or (
+                name in a._non_persistent_buffers_set and not torch.equal(tensor, other.to(tensor.device))
+            ):
+                return False
+    return True
+
+
+def _like(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype
+
+
+def _bound(function: FunctionType) -> tuple[Any, ...]:
+    cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
+    return function.__defaults__, function.__kwdefaults__, cells

@@ -1,0 +1,101 @@
+"""Scores and costs of ensembles: calibration, DEE, correspondence, curve profiles, FLOPs."""
+
+from modebridge.scoring.advice import Advice, Choice, advise
+from modebridge.scoring.align_and_measure import Alignment, align
+from modebridge.scoring.bootstrap import Interval, bootstrap_mean, interval_of, resampled_means
+from modebridge.scoring.cascade import ALL, cascaded, choose_threshold
+from modebridge.scoring.correspondence import Average, Correspondence, correspondence, kl, r2
+from modebridge.scoring.cost import (
+    Cost,
+    CostConvention,
+    combination_cost,
+    cost,
+    feature_shapes,
+    module_cost,
+)
+from modebridge.scoring.detection import auroc, fpr_at, negative_entropy, top_probability
+from modebridge.scoring.effort import Effort
+from modebridge.scoring.equivalence import DeeConvention, dee
+from modebridge.scoring.evaluate import Scores, evaluate, predict
+from modebridge.scoring.logit_table import Combined, LogitTable, MemberCost
+from modebridge.scoring.profile import (
+    CurveCheck,
+    CurvePoint,
+    barrier,
+    check_curve,
+    curve_profile,
+    is_low_loss,
+    judge_curve,
+)
+from modebridge.scoring.scores import (
+    Reliability,
+    accuracy,
+    brier,
+    check,
+    check_probabilities,
+    ece,
+    hits,
+    nll,
+    reliability,
+    squared_errors,
+    surprisals,
+)
+from modebridge.scoring.tap_costs import inspect
+
+__all__ = [
+    "ALL",
+    "Advice",
+    "Alignment",
+    "Average",
+    "Choice",
+    "Combined",
+    "Correspondence",
+    "Cost",
+    "CostConvention",
+    "CurveCheck",
+    "CurvePoint",
+    "DeeConvention",
+    "Effort",
+    "Interval",
+    "LogitTable",
+    "MemberCost",
+    "Reliability",
+    "Scores",
+    "accuracy",
+    "advise",
+    "align",
+    "auroc",
+    "barrier",
+    "bootstrap_mean",
+    "brier",
+    "cascaded",
+    "check",
+    "check_curve",
+    "check_probabilities",
+    "choose_threshold",
+    "combination_cost",
+    "correspondence",
+    "cost",
+    "curve_profile",
+    "dee",
+    "ece",
+    "evaluate",
+    "feature_shapes",
+    "fpr_at",
+    "hits",
+    "inspect",
+    "interval_of",
+    "is_low_loss",
+    "judge_curve",
+    "kl",
+    "module_cost",
+    "negative_entropy",
+    "nll",
+    "predict",
+    "r2",
+    "reliability",
+    "resampled_means",
+    "squared_errors",
+    "surprisals",
+    "top_probability",
+]

@@ -1,0 +1,135 @@
+"""push and pull from a run folder, and docs/share.md as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from typer.testing import CliRunner
+
+import modebridge as mb
+from modebridge.cli.app import app
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from modebridge.runs import ensemble_of, read_answers, share_run
+from tests.files.objects import ensemble
+from tests.members import methods_run
+from tests.networks import Plain
+from tests.runs.small import finished
+from tests.scenarios import blobs, loader, tiny_net
+
+DOCS = Path(__file__).parents[2] / "docs" / "share.md"
+MEMBERS = ["mode-0", "I-0-1-small", "I-0-2-small"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return finished(tmp_path_factory.mktemp("sharing") / "runs" / "digits")
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_the_folder_of_a_run(run, tmp_path):
+    answer = invoke(
+        *("push", run.path, "--folder", tmp_path / "shared", "--members", ",".join(MEMBERS), "--license", "mit")
+    )
+    assert answer.exit_code == 0, answer.output
+    assert "Members: mode-0 + I-0-1-small + I-0-2-small" in " ".join(answer.stdout.split())
+    assert sorted(file.name for file in (tmp_path / "shared").iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
+    again, (wanted, notes) = mb.load(tmp_path / "shared"), ensemble_of(run, MEMBERS)
+    images = notes["example"]
+    assert torch.equal(again(images), wanted(images)), "what export would take"
+    assert again.calibrated
+
+
+@pytest.mark.slow
+def test_members_by_default_and_as_json(run, tmp_path):
+    answer = invoke("push", run.path, "--folder", tmp_path / "shared", "--json")
+    assert answer.exit_code == 0, answer.output
+    record = json.loads(answer.stdout)
+    assert record["members"] == ensemble_of(run, cascades=False)[1]["names"]
+    assert record["nll"] == pytest.approx(read_answers(run).score(record["members"]).nll)
+    assert record["needs_net"] is False
+    assert "names no license" in answer.stderr
+
+
+@pytest.mark.slow
+def test_pushed_and_pulled(run, tmp_path, hub, monkeypatch):
+    """The commands of docs/share.md, in order."""
+    monkeypatch.chdir(run.path.parents[1])
+    (block,) = re.findall(r"```sh\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    commands = [shlex.split(line, comments=True)[1:] for line in block.splitlines()]
+    assert [words[0] for words in commands] == ["push", "push", "pull"]
+    for words in commands:
+        answer = invoke(*words)
+        assert answer.exit_code == 0, (answer.output, answer.exception)
+    assert len(hub.repos["me/digits-bridge"]) == 1
+    wanted, notes = ensemble_of(run, ["mode-0", "I-0-1-small"])
+    for place in ("digits-bridge", "me/digits-bridge"):
+        assert torch.equal(mb.load(place)(notes["example"]), wanted(notes["example"]))
+    assert Path("digits-bridge/README.md").read_bytes() == hub.files("me/digits-bridge")["README.md"]
+    answer = invoke("pull", "me/digits-bridge", tmp_path / "other", "--json")
+    assert json.loads(answer.stdout)["kind"] == "ensemble"
+
+
+def test_wrong_wishes(tmp_path, cache):
+    for arguments, message in (
+        (("push", tmp_path), "Expected OWNER/NAME on the hub, or --folder DIR"),
+        (("push", tmp_path, "nonsense"), "to be OWNER/NAME, but got 'nonsense'"),
+        (("push", tmp_path, "me/it"), "to be a run folder"),
+        (("push", tmp_path, "--folder", tmp_path / "x", "--mean", "median"), "mean"),
+        (("pull", "nonsense"), "to be OWNER/NAME"),
+        (("pull", "me/nothing", tmp_path / "x"), "check the name, the network and your login"),
+    ):
+        answer = invoke(*arguments)
+        assert answer.exit_code != 0
+        assert message in str(answer.exception)
+    assert not (tmp_path / "x").exists()
+
+
+class MyNet(Plain):
+    pass
+
+
+def test_the_code_of_the_page(tmp_path, monkeypatch, hub):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    shuffle, own = torchvision.models.shufflenet_v2_x0_5(num_classes=3).eval(), MyNet().eval()
+    space = {
+        "fast": ensemble(),
+        "images": blobs(4).images,
+        "test": loader(12),
+        "other": mb.BridgedEnsemble(shuffle, [Mode.from_module(shuffle)]),
+        "mine": mb.BridgedEnsemble(own, [Mode.from_module(own)]),
+        "MyNet": MyNet,
+        "net": tiny_net(),
+    }
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        exec(block, space)
+    assert torch.equal(space["again"](space["images"]), space["fast"](space["images"]))
+    assert '"my photos"' in hub.files("me/fast")["README.md"].decode()
+
+
+@pytest.mark.slow
+def test_what_is_not_shared(tmp_path):
+    """A member that is not one plain pass of the recipe's network has no name that others could build it by."""
+    run, _ = methods_run.finished()
+    with pytest.raises(ModebridgeError, match="but got 'tta-2', whose network is built inside the run"):
+        share_run(run.folder, tmp_path / "x", ["tta-2"])
+    assert share_run(run.folder, tmp_path / "soup", ["soup-2"]).names == ("soup-2",)
+    assert len(mb.load(tmp_path / "soup")) == 1

@@ -1,0 +1,220 @@
+"""Networks and bodies that work in place: nobody else's numbers change, in whatever order they are asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import modebridge as mb
+from modebridge.bridges import Bridge, BridgeObjective, curve_target
+from modebridge.curves import start_curve
+from modebridge.deploy.one_module import OneModule, Positional
+from modebridge.deploy.torch_runners import Branches, Vmapped
+from modebridge.errors import ModebridgeError
+from modebridge.guards import without_side_effects
+from modebridge.modes import Mode
+from modebridge.nets import Tapped, call
+from modebridge.scoring import curve_profile, predict
+from modebridge.training import BridgePlan, fit_bridges, fit_curve, fit_mode, plan_bridge
+from tests.deploy.scenes import staged_answer
+from tests.scenarios import quick
+
+
+class Net(nn.Module):
+    """`way` is how it takes the mean out of its input: all three are the same function."""
+
+    def __init__(self, way: str = "plain") -> None:
+        super().__init__()
+        self.way = way
+        self.stem = nn.Linear(4, 6)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.way == "in place":
+            x = x.sub_(0.3)
+        elif self.way == "behind":
+            x.data.sub_(0.3)
+        else:
+            x = x - 0.3
+        return self.head(torch.relu(self.stem(x)))
+
+
+class Body(nn.Module):
+    def __init__(self, inplace: bool) -> None:
+        super().__init__()
+        self.act = nn.LeakyReLU(0.5, inplace=inplace)  # twice is not once, unlike ReLU
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, *features: Tensor) -> Tensor:
+        # The first feature is worked on, so that a type II body changes what others read too.
+        x = self.act(features[0])
+        return self.head(x if len(features) == 1 else x + features[1])
+
+
+WAYS = ["in place", "behind"]
+
+
+def net_of(way: str = "plain") -> Net:
+    torch.manual_seed(0)
+    return Net(way).double()
+
+
+def modes_of() -> list[Mode]:
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found.append(Mode.from_module(Net().double()))
+    return found
+
+
+def batches(count: int = 3) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(5)
+    return [(torch.rand(6, 4, generator=generator, dtype=torch.float64), torch.arange(6) % 3) for _ in range(count)]
+
+
+def plans_of(net: nn.Module, inplace: bool) -> dict[str, BridgePlan]:
+    a, b = modes_of()
+    curve, plans = start_curve(net, a, b), {}
+    for k, kind in enumerate(("I", "II", "I")):
+        torch.manual_seed(7 + k)
+        plans[f"{kind}-{k}"] = plan_bridge(
+            net, curve, batches(1)[0][0], kind=kind, tap="stem", body=Body(inplace).double()
+        )
+    return plans
+
+
+def everything(way: str, inplace: bool) -> dict[str, Tensor]:
+    """What the library says with such a network and such bodies, from the same numbers."""
+    net, (a, b), data = net_of(way), modes_of(), batches()
+    bridges = fit_bridges(net, plans_of(net, inplace), data, config=quick(2))
+    ensemble = mb.BridgedEnsemble(net, [a, b], list(bridges.values())).calibrate(data)
+    one, images = OneModule(ensemble, folded=False), data[0][0]
+    curve, mode = fit_curve(net, a, b, data, config=quick(2)), fit_mode(net, data, config=quick(2))
+    with torch.no_grad():
+        found = {name: tensor for key, bridge in bridges.items() for name, tensor in _named(key, bridge.state_dict())}
+        found |= dict(_named("mode", mode.params))
+        found |= dict(_named("pin", curve.pins[0]))
+        for turn in range(2):  # the first call sees how the network works, the second trusts it
+            found[f"members {turn}"] = ensemble.members(images)
+            found[f"one {turn}"] = one.members(images)
+            found[f"answer {turn}"] = staged_answer(one, images, threshold=0.4).probabilities
+            found[f"branches {turn}"] = Branches(ensemble, dtype=torch.float64)(images)
+            found[f"predict {turn}"] = predict(ensemble, data)[0]
+        found["stacked"] = Vmapped(mb.BridgedEnsemble(net, [a, b]), dtype=torch.float64)(images)
+        found["profile"] = torch.tensor([point.nll for point in curve_profile(net, curve, data, 3)])
+        found["temperature"] = ensemble.temperature
+    with torch.inference_mode():
+        found["inference"] = ensemble.members(images).clone()
+    fresh = batches()
+    assert all(torch.equal(x, y) for (x, _), (y, _) in zip(data, fresh, strict=True)), "the caller's batches"
+    return found
+
+
+def _named(key: str, tensors: dict[str, Tensor]) -> list[tuple[str, Tensor]]:
+    return [(f"{key}/{name}", tensor) for name, tensor in tensors.items()]
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, Tensor]:
+    return everything("plain", False)
+
+
+@pytest.mark.parametrize(("way", "inplace"), [("in place", False), ("behind", False), ("plain", True)])
+def test_in_place_is_the_same_everywhere(plain, way, inplace):
+    found = everything(way, inplace)
+    for name, tensor in plain.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-12, msg=name)
+
+
+def test_a_network_that_leaves_its_input_alone_is_handed_the_very_tensor():
+    net, seen = net_of(), []
+    net.register_forward_pre_hook(lambda module, args: seen.append(args[0].data_ptr()))
+    images = batches(1)[0][0]
+    for _ in range(3):
+        call(net, images)
+    assert [pointer == images.data_ptr() for pointer in seen] == [False, True, True]
+
+
+def test_one_that_works_in_place_only_now_and_then_is_refused():
+    calls = []
+
+    def sometimes(x: Tensor) -> Tensor:
+        calls.append(x)
+        return x.mul_(2) if len(calls) > 1 else x * 2
+
+    images = torch.ones(2)
+    without_side_effects(sometimes, sometimes, images)
+    with pytest.raises(ModebridgeError, match="Expected sometimes to change its input in place always or never"):
+        without_side_effects(sometimes, sometimes, images)
+
+
+def test_functions_that_cannot_be_remembered_get_copies_every_time():
+    @dataclass
+    class Model:  # equal by its content, so without a hash
+        mean: float = 0.3
+
+        def __call__(self, x: Tensor) -> Tensor:
+            return x.sub_(self.mean).softmax(-1)
+
+    data = batches()
+    first, _ = predict(Model(), data)
+    assert torch.equal(predict(Model(), data)[0], first)
+    assert torch.equal(data[0][0], batches()[0][0])
+
+
+class Changed(nn.Module):
+    """What its stem returned is no longer there when the pass ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.act, self.head = nn.Linear(4, 6), nn.ReLU(inplace=True), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.act(self.stem(x)))
+
+
+def test_a_feature_that_a_later_layer_changes_is_refused_by_all_who_read_taps():
+    net, images = Changed(), torch.rand(3, 4)
+    mode = Mode.from_module(net)
+    tapped = Tapped(net, ["stem"])
+    other = Mode({name: tensor + 0.1 for name, tensor in mode.params.items()}, {})
+    curve = start_curve(net, mode, other)
+    bridge = Bridge(Body(False), [mode], "stem")
+    ensemble = mb.BridgedEnsemble(net, [mode], [bridge])
+    objective = BridgeObjective(net, {"b": bridge}, {"b": curve_target(curve)}, [mode])
+    asked = [
+        lambda: Tapped(net, ["stem"])(images),
+        lambda: tapped.run(tapped.state_of(mode.state), images),
+        lambda: objective.prepare((images, torch.zeros(3, dtype=torch.long)), {}),
+        lambda: ensemble(images),
+        lambda: OneModule(ensemble, folded=False)(images),
+    ]
+    for ask in asked:
+        with pytest.raises(ModebridgeError, match="tap 'stem' to stay unchanged, but a later layer changed it"):
+            ask()
+
+
+@pytest.mark.parametrize("way", WAYS[:1])
+def test_traced_programs_are_pure_too(way):
+    """As compiled (here: with the tracer alone, no C++) and as exported; the feature is what the tap returned."""
+    images = batches(1)[0][0]
+    kept = images.clone()
+    with torch.no_grad():
+        for net, tap in ((net_of(way), "stem"), (Changed().double(), "stem")):
+            tapped = Tapped(net, [tap])
+            state = tapped.state_of(Mode.from_module(net).state)
+            compiled = torch.compile(tapped.run, dynamic=False, backend="aot_eager", fullgraph=True)
+            for _ in range(2):
+                _, features = compiled(state, images)
+                assert torch.equal(images, kept)
+            shift = 0.3 if isinstance(net, Net) else 0.0
+            torch.testing.assert_close(features[tap], net.stem(images - shift), rtol=0, atol=1e-12)
+        body = Body(True).double()
+        program = torch.export.export(Positional(body).eval(), (features["stem"],))
+        before = features["stem"].clone()
+        said = program.module()(features["stem"])
+        assert torch.equal(features["stem"], before)
+        torch.testing.assert_close(said, body(before), rtol=0, atol=1e-12)

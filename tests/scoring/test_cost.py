@@ -1,0 +1,262 @@
+"""Costs: counted by hand, the paper's 66 cells, and never a change to what is counted."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from modebridge.bridges import Bridge, body_for, body_like, last_blocks_tap
+from modebridge.ensembles import BridgedEnsemble
+from modebridge.errors import ModebridgeError
+from modebridge.nets import SPECS, resnet
+from modebridge.scoring import Cost, combination_cost, cost, feature_shapes, module_cost
+from tests.scenarios import TINY, modes, tiny_net
+
+PAPER = json.loads((Path(__file__).parents[1] / "references" / "paper.json").read_text())["tables"]
+NAMES = {"tin200": "Tiny ImageNet", "in1k": "ImageNet", "cifar100": "CIFAR-100"}
+
+# (net, table, row, modes, kind, slim, bridges, projection) of every row with bridges of one kind.
+ROWS = [
+    *[
+        (net, "type1", f"ResNet (DE-1) + {n} Bridge_{size}", 1, "I", slim, n, True)
+        for net in ("tin200", "in1k")
+        for size, slim in (("sm", 2), ("md", 1))
+        for n in (1, 2, 3)
+    ],
+    ("tin200", "swa", "ResNet (SWA) + 4 Bridge_md", 1, "I", 1, 4, True),
+    *[
+        (net, "type2", f"DE-4 + {n} Bridge_{size}", 4, "II", slim, n, True)
+        for net in ("tin200", "in1k")
+        for size, slim in (("sm", 2), ("md", 1))
+        for n in (1, 2, 4, 6)
+    ],
+    # Bridges alone; the narrow ones only add up without the first block's projection.
+    *[("cifar100", "model_size", f"CNN {256 // slim} ch", 0, "II", slim, 1, slim == 1) for slim in (8, 4, 2, 1)],
+]
+
+# net, kind, slim, projection: multiply-adds and parameters relative to one base, and the bridge's parameters.
+TRUE = [
+    ("tin200", "I", 2, True, 0.04975, 0.1712, 3_661_256),
+    ("tin200", "I", 1, True, 0.18090, 0.6181, 13_220_552),
+    ("tin200", "II", 2, True, 0.05880, 0.2018, 4_316_616),
+    ("tin200", "II", 1, True, 0.19899, 0.6794, 14_531_272),
+    ("in1k", "I", 2, True, 0.06229, 0.2124, 5_432_808),
+    ("in1k", "I", 1, True, 0.19840, 0.6655, 17_025_000),
+    ("in1k", "II", 2, True, 0.08742, 0.2636, 6_743_528),
+    ("in1k", "II", 1, True, 0.24866, 0.7679, 19_646_440),
+    ("cifar100", "II", 8, False, 0.01156, 0.0266, 197_604),
+    ("cifar100", "II", 4, False, 0.02861, 0.0656, 487_268),
+    ("cifar100", "II", 2, False, 0.07923, 0.1807, 1_343_076),
+    ("cifar100", "II", 1, True, 0.25432, 0.5775, 4_292_708),
+]
+
+
+@functools.cache
+def base(name):
+    with torch.device("meta"):  # architectures alone: no weights are ever drawn
+        return resnet(name)
+
+
+@functools.cache
+def fed(name, kind, slim, projection=True):
+    """A bridge's body with the shapes of what it reads."""
+    spec = SPECS[name]
+    with torch.device("meta"):
+        body = body_like(spec, kind, slim, projection=projection)
+    tap = last_blocks_tap(spec)
+    shape = feature_shapes(base(name), spec.image, [tap])[tap]
+    return body, (shape,) * len(kind)
+
+
+# Counting is pure, so each architecture is counted once for all the rows below.
+COUNTED = functools.cache(module_cost)
+
+
+def combined(name, modes, kind, slim, count, projection, convention):
+    bridges = [fed(name, kind, slim, projection)] * count
+    with pytest.MonkeyPatch.context() as patch:
+        # By its module: `modebridge.scoring.cost` as an attribute is the function.
+        patch.setattr(importlib.import_module("modebridge.scoring.cost"), "module_cost", COUNTED)
+        return combination_cost(base(name), SPECS[name].image, modes, bridges, convention)
+
+
+def test_there_are_33_rows():
+    assert len(ROWS) == 33
+
+
+@pytest.mark.parametrize(("name", "table", "row", "modes", "kind", "slim", "count", "projection"), ROWS)
+def test_the_paper_s_columns(name, table, row, modes, kind, slim, count, projection):
+    printed = PAPER[table]["datasets"][NAMES[name]][row]
+    found = combined(name, modes, kind, slim, count, projection, "paper")
+    assert f"{found.relative_flops:.3f}" == printed["FLOPs"]["printed"]
+    assert f"{found.relative_params:.3f}" == printed["#Params"]["printed"]
+
+
+@pytest.mark.parametrize(("name", "kind", "slim", "projection", "flops", "params", "count"), TRUE)
+def test_the_true_columns(name, kind, slim, projection, flops, params, count):
+    found = combined(name, 0, kind, slim, 1, projection, "counted")
+    assert round(found.relative_flops, 5) == flops
+    assert round(found.relative_params, 4) == params
+    assert found.params == count
+    # The paper's parameters are a third of the truth, up to its rounding.
+    printed = combined(name, 0, kind, slim, 1, projection, "paper")
+    assert printed.params == count
+    assert printed.relative_params == pytest.approx(found.relative_params / 3, rel=0.02)
+
+
+def test_truth_is_printed_beside_the_paper():
+    assert round(combined("tin200", 1, "I", 1, 2, True, "counted").relative_params, 2) == 2.24
+    assert round(combined("tin200", 4, "II", 1, 6, True, "counted").relative_params, 2) == 8.08
+
+
+@pytest.mark.parametrize("modes", [1, 2, 4])
+@pytest.mark.parametrize("convention", ["counted", "paper"])
+def test_deep_ensembles_cost_their_size(modes, convention):
+    found = combination_cost(base("cifar100"), (3, 32, 32), modes, convention=convention)
+    one = module_cost(base("cifar100"), (3, 32, 32), convention=convention)
+    assert found == Cost(modes * one.flops, modes * one.params, modes, modes)
+
+
+def test_the_paper_s_rule_by_hand():
+    net = base("tin200")
+    elements = {"norm": 0, "act": 0}
+    hooks = []
+    for layer in net.modules():
+        kind = {"FilterResponseNorm": "norm", "SiLU": "act"}.get(type(layer).__name__)
+        if kind:
+
+            def add(layer, args, output, kind=kind):
+                elements[kind] += output.numel()
+
+            hooks.append(layer.register_forward_hook(add))
+    net(torch.empty(1, 3, 64, 64, device="meta"))
+    for hook in hooks:
+        hook.remove()
+    plain = module_cost(net, (3, 64, 64))
+    assert plain.flops == pytest.approx(4637.69e6, rel=1e-5)
+    paper = module_cost(net, (3, 64, 64), convention="paper")
+    assert paper.flops == plain.flops + 6 * elements["norm"] + 5 * elements["act"]
+
+
+def test_max_pool_counts_its_input():
+    net = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12, 2))
+    assert module_cost(net, (3, 4, 4), convention="paper").flops == 24 + 48
+
+
+@pytest.mark.parametrize(
+    ("module", "shapes", "flops", "params"),
+    [
+        (nn.Linear(3, 5), [(3,)], 15, 20),
+        (nn.Conv2d(3, 8, 3, padding=1), [(3, 6, 6)], 8 * 36 * 27, 8 * 27 + 8),
+        (nn.Conv2d(4, 4, 3, groups=4), [(4, 5, 5)], 4 * 9 * 9, 4 * 9 + 4),
+        (nn.Conv2d(3, 8, 3, stride=2, padding=1), [(3, 6, 6)], 8 * 9 * 27, 8 * 27 + 8),
+        (nn.Bilinear(2, 3, 4), [(2,), (3,)], None, 28),
+        (nn.Flatten(), [(3,)], 0, 0),
+        (nn.Linear(3, 5).double(), [(3,)], 15, 20),
+    ],
+)
+def test_counts_by_hand(module, shapes, flops, params):
+    found = module_cost(module, *shapes)
+    assert found.params == params
+    assert flops is None or found.flops == flops
+
+
+class Stubborn(nn.Module):
+    """Cannot run without values: it looks at one, and holds a tensor that is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.offset = torch.ones(8)
+
+    def forward(self, x):
+        y = self.layer(x + self.offset)
+        return y if y.sum().item() > 0 else -y
+
+
+def test_a_module_that_needs_values_is_counted_all_the_same():
+    module = Stubborn()
+    # Four projections, two products of attention, two layers of the perceptron; five tokens.
+    by_hand = 5 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 5 * 5 * 8
+    assert module_cost(module, (5, 8)).flops == by_hand
+    assert module_cost(module.layer, (5, 8)).flops == by_hand
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_counting_changes_nothing():
+    net = tiny_net(norm="bn").train()
+    net.layers[1].eval()
+    flags = [m.training for m in net.modules()]
+    state = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    seed = torch.random.get_rng_state()
+    module_cost(net, (1, 8, 8))
+    feature_shapes(net, (1, 8, 8), ["layers.1"])
+    assert [m.training for m in net.modules()] == flags
+    assert all(torch.equal(state[name], tensor) for name, tensor in net.state_dict().items())
+    assert all(p.device.type == "cpu" and p.requires_grad for p in net.parameters())
+    assert not any(m._forward_hooks for m in net.modules())
+    assert torch.equal(seed, torch.random.get_rng_state())
+
+
+def test_tied_weights_count_once():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    net[1].weight = net[0].weight
+    found = module_cost(net, (4,))
+    assert (found.flops, found.params) == (32, 24)
+
+
+@pytest.mark.parametrize("convention", ["counted", "paper"])
+def test_an_ensemble_is_its_combination(convention):
+    net, members, tap = tiny_net(), modes(3), last_blocks_tap(TINY)
+    bodies = [body_like(TINY, "I", 2), body_like(TINY, "II", 1), body_like(TINY, "II", 4)]
+    bridges = [
+        Bridge(bodies[0], members[:1], tap),
+        Bridge(bodies[1], members[:2], tap),
+        Bridge(bodies[2], members[1:], tap),
+    ]
+    found = cost(BridgedEnsemble(net, members, bridges), (1, 8, 8), convention)
+    shape = (8, 8, 8)
+    fed = [(bodies[0], [shape]), (bodies[1], [shape] * 2), (bodies[2], [shape] * 2)]
+    assert found == combination_cost(net, (1, 8, 8), 3, fed, convention)
+    assert found.params == 3 * sum(p.numel() for p in net.parameters()) + sum(
+        p.numel() for body in bodies for p in body.parameters()
+    )
+    assert found.relative_flops == pytest.approx(found.flops / module_cost(net, (1, 8, 8), convention=convention).flops)
+
+
+def test_batch_norm_in_the_base_or_a_bridge_refuses_the_paper_s_rule():
+    frn, bn = tiny_net(), tiny_net(norm="bn")
+    body = body_for((4, 8, 8), 3, "I", norm="bn")
+    assert combination_cost(bn, (1, 8, 8), 1).flops > 0
+    for net, bridges in [(bn, []), (frn, [(body, [(4, 8, 8)])])]:
+        with pytest.raises(ModebridgeError, match=r"fitted, but got BatchNorm2d in .* use convention='counted'"):
+            combination_cost(net, (1, 8, 8), 1, bridges, "paper")
+    with pytest.raises(ModebridgeError, match="but got none in Linear"):
+        combination_cost(nn.Linear(3, 2), (3,), 1, convention="paper")
+
+
+def test_a_base_without_products_has_no_unit():
+    found = combination_cost(nn.Flatten(), (3,), 2, [(nn.Linear(3, 2), [(3,)])])
+    assert (found.flops, found.params) == (6, 8)
+    assert math.isnan(found.relative_flops)
+    assert combination_cost(nn.Flatten(), (3,), 2).relative_flops == 2
+
+
+def test_refusals():
+    net = tiny_net()
+    with pytest.raises(ModebridgeError, match=r"to run on zeros of shape \(1, 3, 8, 8\)"):
+        module_cost(net, (3, 8, 8))
+    with pytest.raises(ModebridgeError, match="convention to be 'counted' or 'paper'"):
+        module_cost(net, (1, 8, 8), convention="printed")
+    with pytest.raises(ModebridgeError, match="modes to be at least 0"):
+        combination_cost(net, (1, 8, 8), -1)
+    with pytest.raises(ModebridgeError, match=r"did you mean layers\.3"):
+        feature_shapes(net, (1, 8, 8), ["layers.33"])
+    assert feature_shapes(net, (1, 8, 8), []) == {}

@@ -1,0 +1,161 @@
+"""`predict` and `evaluate`: one pass, every score the same as by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from modebridge.bridges import Bridge, body_like, last_blocks_tap
+from modebridge.ensembles import BridgedEnsemble, scale
+from modebridge.errors import ModebridgeError
+from modebridge.scoring import (
+    Cost,
+    Scores,
+    accuracy,
+    bootstrap_mean,
+    brier,
+    cost,
+    ece,
+    evaluate,
+    hits,
+    nll,
+    predict,
+    surprisals,
+)
+from tests.scenarios import EXACT, TINY, modes, tiny_net
+
+
+def batches(count=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [7, 7, 4][:count]
+    images = [torch.rand(n, 1, 8, 8, generator=generator, dtype=EXACT) for n in sizes]
+    return [(part, torch.randint(3, (len(part),), generator=generator)) for part in images]
+
+
+@pytest.fixture
+def ensemble():
+    members, tap = modes(2, dtype=EXACT), last_blocks_tap(TINY)
+    one = Bridge(body_like(TINY, "I", seed=0).double(), members[:1], tap, name="I")
+    two = Bridge(body_like(TINY, "II", seed=1).double(), members, tap, name="II")
+    return BridgedEnsemble(tiny_net(dtype=EXACT), members, [one, two])
+
+
+def test_scores_are_those_by_hand(ensemble):
+    data = batches()
+    found = evaluate(ensemble.calibrate(batches(seed=1)), data)
+    images, labels = (torch.cat(parts) for parts in zip(*data, strict=True))
+    with torch.no_grad():
+        plain = ensemble.members(images).mean(dim=0)
+        tempered = ensemble(images)
+    assert found.n == 18
+    assert found.accuracy == accuracy(plain, labels)
+    for score, raw, calibrated in [
+        (nll, found.raw_nll, found.nll),
+        (ece, found.raw_ece, found.ece),
+        (brier, found.raw_brier, found.brier),
+    ]:
+        assert raw == pytest.approx(score(plain, labels), rel=1e-9)
+        assert calibrated == pytest.approx(score(tempered, labels), rel=1e-9)
+    assert found.temperature == float(ensemble.temperature) != 1.0
+    assert found.nll != found.raw_nll
+    assert (found.cnll, found.cece) == (found.nll, found.ece)
+    assert found.cost == cost(ensemble, (1, 8, 8))
+    assert (found.accuracy_interval, found.nll_interval) == (None, None)
+
+
+def test_never_calibrated(ensemble):
+    found = evaluate(ensemble, batches(), intervals=True)
+    assert (found.cnll, found.cece, found.temperature) == (None, None, None)
+    assert (found.nll, found.ece, found.brier) == (found.raw_nll, found.raw_ece, found.raw_brier)
+    assert found.nll_interval is not None
+
+
+def test_intervals(ensemble):
+    data = batches()
+    found = evaluate(ensemble.calibrate(data), data, intervals=True)
+    plain, labels = predict(lambda images: ensemble.members(images).mean(dim=0), data)
+    assert found.accuracy_interval == pytest.approx(bootstrap_mean(hits(plain, labels)))
+    tempered = scale(plain, ensemble.temperature)
+    assert found.nll_interval == pytest.approx(bootstrap_mean(surprisals(tempered, labels)))
+
+
+def test_every_mode_and_bridge_runs_once_a_batch(ensemble):
+    runs = []
+
+    def note(module, args, output):
+        if output.device.type != "meta":  # counting the cost runs a copy without weights
+            runs.append(len(output))
+
+    for module in [*ensemble.bases, *ensemble.bridges]:
+        module.register_forward_hook(note)
+    evaluate(ensemble, iter(batches()), intervals=True)  # an iterator: a second pass would find nothing
+    assert runs == [7] * 4 + [7] * 4 + [4] * 4
+
+
+def test_one_image_is_enough(ensemble):
+    images, labels = batches()[0]
+    assert evaluate(ensemble, [(images[:1], labels[:1])], intervals=True).n == 1
+
+
+def test_a_class_too_many_is_refused(ensemble):
+    images, labels = batches()[0]
+    with pytest.raises(ModebridgeError, match="data with the same classes"):
+        evaluate(ensemble, [(images, labels + 1)])
+
+
+@pytest.mark.parametrize("empty", [[], iter([])])
+def test_an_empty_loader_is_refused(ensemble, empty):
+    with pytest.raises(ModebridgeError, match="Expected data to have batches"):
+        evaluate(ensemble, empty)
+    with pytest.raises(ModebridgeError, match="Expected data to have batches"):
+        predict(ensemble, [])
+
+
+def test_predict_joins_batches_in_order(ensemble):
+    data = batches()
+    table, labels = predict(ensemble, data)
+    assert torch.equal(labels, torch.cat([y for _, y in data]))
+    with torch.no_grad():
+        torch.testing.assert_close(table, ensemble(torch.cat([x for x, _ in data])), rtol=0, atol=1e-12)
+    assert not table.requires_grad
+
+
+def test_predict_leaves_a_module_as_it_was():
+    net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(0.5), nn.Linear(64, 10), nn.Softmax(dim=1))
+    net.double().train()
+    net[1].eval()  # a frozen part in a network in training
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    first, _ = predict(net, batches())
+    assert torch.equal(first, predict(net, batches())[0])  # no dropout
+    assert [m.training for m in net] == [True, False, True, True, True]
+    assert net.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+    with pytest.raises(ModebridgeError):
+        predict(net, [(torch.rand(2, 1, 8, 8), torch.zeros(3, dtype=torch.long))])
+    assert net.training  # also after an error
+
+
+@pytest.mark.parametrize("answer", [None, torch.zeros(7), torch.zeros(2, 7, 10), torch.zeros(6, 10)])
+def test_predict_refuses_what_is_no_table(answer):
+    with pytest.raises(ModebridgeError, match="Expected the model to return probabilities"):
+        predict(lambda images: answer, batches(1))
+
+
+def test_logits_are_noticed_when_scored():
+    net = tiny_net(dtype=EXACT)
+    with pytest.raises(ModebridgeError, match="not logits"):
+        nll(*predict(net, batches()))
+
+
+def test_scores_print_as_a_table():
+    price = Cost(1e6, 10, 1.05, 1.08)
+    scores = Scores(1900, 0.5, 0.7, 0.1, 0.4, 0.7, 0.1, 0.4, None, price, (0.45, 0.55), (0.68, 0.72))
+    assert str(scores).splitlines() == [
+        "score     uncalibrated      95% interval",
+        "accuracy        50.00%  45.00% to 55.00%",
+        "NLL             0.7000  0.6800 to 0.7200",
+        "ECE             0.1000",
+        "Brier           0.4000",
+        "1,900 images; FLOPs x1.05 and parameters x1.08 of one network",
+    ]

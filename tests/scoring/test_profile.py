@@ -1,0 +1,143 @@
+"""Profiles of curves: closed forms of a one-weight network, batch norm, the verdict."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from modebridge.curves import BezierCurve
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from modebridge.scoring import CurvePoint, barrier, check_curve, curve_profile, is_low_loss
+from tests.scenarios import EXACT, modes, tiny_net
+
+
+def mode(w):
+    return Mode({"weight": torch.tensor([[w], [0.0]], dtype=torch.float64)}, {})
+
+
+NET = nn.Linear(1, 2, bias=False).double()
+
+
+def data(n=20, wrong=0):
+    """Images of 1, labelled 0 but for some: the network's NLL is softplus(-w) on the former."""
+    labels = torch.zeros(n, dtype=torch.long)
+    labels[:wrong] = 1
+    images = torch.ones(n, 1, dtype=torch.float64)
+    return [(images[: n // 2], labels[: n // 2]), (images[n // 2 :], labels[n // 2 :])]
+
+
+def curve(start=1.0, pin=-5.0, end=3.0):
+    return BezierCurve(mode(start), mode(end), (mode(pin).params,))
+
+
+def softplus(x):
+    return math.log1p(math.exp(x))
+
+
+def test_profile_in_closed_form():
+    profile = curve_profile(NET, curve(), data())
+    assert [point.r for point in profile] == [k / 10 for k in range(11)]
+    for point in profile:
+        w = (1 - point.r) ** 2 * 1.0 + 2 * point.r * (1 - point.r) * -5.0 + point.r**2 * 3.0
+        assert point.nll == pytest.approx(softplus(-w), abs=1e-9)
+        assert point.accuracy == float(w > 0)
+
+
+def test_barrier_in_closed_form():
+    profile = curve_profile(NET, curve(), data(), positions=[1.0, 0.5, 0.0])
+    # At the midpoint w = 0.25 - 2.5 + 0.75.
+    known = softplus(1.5) - 0.5 * (softplus(-1.0) + softplus(-3.0))
+    assert barrier(profile) == pytest.approx(known)
+
+
+def test_a_curve_below_the_line_has_no_barrier():
+    assert barrier(curve_profile(NET, curve(1.0, 9.0, 3.0), data())) == 0.0
+
+
+def test_barrier_refuses_less_than_two_ends():
+    point = CurvePoint(0.5, 1.0, 0.9)
+    for profile in ([], [point]):
+        with pytest.raises(ModebridgeError, match="at least the two ends"):
+            barrier(profile)
+    with pytest.raises(ModebridgeError, match="two different r"):
+        barrier([point, point])
+
+
+@pytest.mark.parametrize(("positions", "words"), [(1, "at least 2"), ([], "at least one r"), ([1.5], r"\[0, 1\]")])
+def test_positions_are_checked(positions, words):
+    with pytest.raises(ModebridgeError, match=words):
+        curve_profile(NET, curve(), data(), positions)
+
+
+def test_an_empty_loader_is_refused():
+    with pytest.raises(ModebridgeError, match="Expected data to have batches"):
+        curve_profile(NET, curve(), [])
+
+
+@pytest.mark.parametrize(
+    ("midpoint", "ends", "samples", "tolerance", "verdict"),
+    [
+        (0.9, 0.9, 10, 0.0, True),
+        (0.95, 0.9, 10, 0.0, True),
+        (0.886, 0.9, 10**6, 0.015, True),
+        (0.884, 0.9, 10**6, 0.015, False),
+        (0.85, 0.9, 100, 0.015, True),  # two standard errors are 0.06
+        (0.83, 0.9, 100, 0.015, False),
+        (0.98, 1.0, 50, 0.015, False),  # no spread at 100 %: the tolerance decides
+    ],
+)
+def test_the_rule(midpoint, ends, samples, tolerance, verdict):
+    assert is_low_loss(midpoint, ends, samples, tolerance) is verdict
+
+
+def test_the_rule_refuses_nonsense():
+    with pytest.raises(ModebridgeError, match="samples"):
+        is_low_loss(0.5, 0.5, 0)
+    with pytest.raises(ModebridgeError, match="tolerance"):
+        is_low_loss(0.5, 0.5, 10, -0.1)
+
+
+def test_a_bad_curve_is_noticed_and_said():
+    found = check_curve(NET, curve(), data(20, wrong=2))
+    assert (found.midpoint_accuracy, found.ends_accuracy) == (pytest.approx(0.1), pytest.approx(0.9))
+    assert not found.low_loss
+    assert found.sentence == (
+        "The curve is not low-loss: at r = 0.5 its validation accuracy is 10.0%, 80.0 points below the mean of its "
+        "ends, 90.0% (up to 13.4 points below are allowed with 20 images); train it longer, since a bridge "
+        "is no better than its target."
+    )
+
+
+def test_a_good_curve_is_said_too():
+    found = check_curve(NET, curve(1.0, 2.0, 3.0), data(20, wrong=2))
+    assert found.low_loss
+    assert found.sentence.startswith("The curve is low-loss: at r = 0.5 its validation accuracy is 90.0%")
+
+
+def test_another_r():
+    # w(0.9) = 0.01 - 0.9 + 2.43: good there, bad in the middle.
+    assert check_curve(NET, curve(), data(), r=0.9).low_loss
+    with pytest.raises(ModebridgeError, match=r"r to be in \[0, 1\]"):
+        check_curve(NET, curve(), data(), r=1.1)
+
+
+def test_batch_norm_gets_statistics_of_each_point():
+    net = tiny_net(norm="bn", dtype=EXACT)
+    path = BezierCurve.line(*modes(2, "bn", EXACT))
+    generator = torch.Generator().manual_seed(0)
+    batches = [(torch.rand(16, 1, 8, 8, generator=generator, dtype=EXACT), torch.arange(16) % 3) for _ in range(2)]
+    for ask in (lambda: curve_profile(net, path, batches, 3), lambda: check_curve(net, path, batches)):
+        with pytest.raises(ModebridgeError, match="Expected train for a network with batch norm"):
+            ask()
+    profile = curve_profile(net, path, batches, 3, train=batches)
+    known = path.with_statistics(net, 0.5, batches)
+    assert curve_profile(net, known, batches, [0.5]) == [profile[1]]
+    logits = known.at(0.5).load(net)(torch.cat([images for images, _ in batches]))
+    labels = torch.cat([labels for _, labels in batches])
+    assert profile[1].nll == pytest.approx(float(nn.functional.cross_entropy(logits, labels)), abs=1e-9)
+    assert curve_profile(net, path, batches, 2)[0].r == 0.0  # the ends have their own
+    assert check_curve(net, path, batches, train=batches).midpoint_accuracy == profile[1].accuracy
