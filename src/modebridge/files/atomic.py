@@ -1,0 +1,250 @@
+"""Files and folders that appear whole or not at all, and one hash over tensors and metadata, checked on read.
+
+Everything that modebridge stores is written here: saved objects, artefacts of a run, checkpoints, exported files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from modebridge import trees
+from modebridge.errors import ModebridgeError, first_line
+from modebridge.types import Params
+
+__all__ = [
+    "FILES",
+    "Damage",
+    "read_sealed",
+    "read_stored",
+    "read_tensor_file",
+    "remove_leftovers",
+    "sealed",
+    "stored_files",
+    "tensor_file",
+    "write_file",
+    "write_folder",
+]
+
+Content: TypeAlias = bytes | str | Callable[[Path], object]
+"""Content of a file, or a function that writes it to the path it gets (which has the suffix of the final one)."""
+
+FILES = ("weights.safetensors", "meta.json")
+"""The files of a stored folder: its tensors, and its metadata with the hash over both."""
+
+HASH, TENSORS = "hash", "tensors"
+RECORD = "modebridge"
+
+
+class Damage(ModebridgeError):  # noqa: N818 - a finding about a file
+    """What is stored is missing, incomplete, or not as it was written.
+
+    Args:
+        path: the file.
+        reason: what is wrong with it, as the end of a sentence that starts with the name of the file.
+        way_out: what the user can do.
+    """
+
+    def __init__(self, path: Path, reason: str, way_out: str = "download, copy or write it again") -> None:
+        super().__init__(f"Expected '{path}' to be as it was written, but it {reason}; {way_out}.")
+        self.reason = f"{path.name} {reason}"
+
+
+def write_file(path: Path | str, content: Content) -> None:
+    """Write a file, which replaces an earlier one only when it is complete and on disk; creates its folder."""
+    path = Path(path).resolve()
+    with _scratch(path) as scratch:
+        _write(scratch, content)
+        scratch.replace(path)
+
+
+def write_folder(path: Path | str, files: Mapping[str, Content]) -> None:
+    """Write a folder with these files, which replaces whatever has its name only when it is complete and on disk."""
+    path = Path(path).resolve()
+    old = path.with_name(f".old-{path.name}")
+    with _scratch(path) as scratch:
+        scratch.mkdir()
+        for name, content in files.items():
+            _write(scratch / name, content)
+        if os.path.lexists(path):
+            _remove(old)
+            path.replace(old)
+        scratch.replace(path)
+        _remove(old)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what killed writers left in a folder; no writer may be active."""
+    for left in [*folder.rglob(".new-*"), *folder.rglob(".old-*")]:
+        _remove(left)
+
+
+def sealed(metadata: Mapping[str, Any], tensors: Params | None = None) -> str:
+    """Metadata as JSON, with the hash over it and the tensors it belongs to.
+
+    >>> sorted(json.loads(sealed({"seconds": 1.5})))
+    ['hash', 'seconds']
+    """
+    listed = {TENSORS: [[name, _strides(tensor)] for name, tensor in tensors.items()]} if tensors else {}
+    try:
+        record = json.loads(json.dumps({**metadata, **listed}))  # tuples as lists, keys as text
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModebridgeError(
+            f"Expected plain numbers and text beside the tensors, but got '{first_line(error)}'; convert them with "
+            "float(), int() or str()."
+        ) from error
+    return json.dumps({**record, HASH: _hash(record, tensors or {})}, indent=1) + "\n"
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Metadata that was written by `sealed` without tensors."""
+    return _unsealed(path, _bytes(path), {})[1]
+
+
+def stored_files(tensors: Params, metadata: Mapping[str, Any], names: tuple[str, str] = FILES) -> dict[str, Content]:
+    """The two files of a stored folder, for `write_folder`."""
+    plain = _plain(tensors)
+    return {names[0]: safetensors.torch.save(plain, {"format": "pt"}), names[1]: sealed(metadata, tensors)}
+
+
+def read_stored(folder: Path, names: tuple[str, str] = FILES) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors (on the CPU, in their order, with their strides) and metadata of a stored folder."""
+    before = folder.with_name(f".old-{folder.name}")
+    if not os.path.lexists(folder) and before.is_dir():
+        folder = before  # the writer was killed between its two renames
+    text = _bytes(folder / names[1])
+    return _unsealed(folder, text, _tensors(folder / names[0]))
+
+
+def tensor_file(tensors: Params, metadata: Mapping[str, Any]) -> bytes:
+    """Tensors and metadata in one file, for `write_file`."""
+    plain = _plain(tensors)
+    return safetensors.torch.save(plain, {RECORD: sealed(metadata, tensors)})
+
+
+def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and metadata of a file made by `tensor_file`."""
+    tensors = _tensors(path)
+    with safetensors.safe_open(path, "pt") as file:
+        text = (file.metadata() or {}).get(RECORD, "")
+    return _unsealed(path, text, tensors)
+
+
+@contextmanager
+def _scratch(path: Path) -> Iterator[Path]:
+    """A temporary name beside a path. Writers have their own, so that two do not disturb each other."""
+    scratch = path.with_name(f".new-{os.getpid()}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove(scratch)
+        yield scratch
+    except OSError as error:
+        raise ModebridgeError(
+            f"Expected to write '{path}', but got '{first_line(error)}'; check space and permissions, or choose "
+            "another place."
+        ) from error
+    finally:
+        _remove(scratch)
+
+
+def _write(path: Path, content: Content) -> None:
+    if callable(content):
+        content(path)
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise Damage(path, "is missing", "check the path") from None
+    except OSError as error:
+        raise Damage(path, f"cannot be read: {error.strerror or error}", "check its permissions") from error
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(_bytes(path))
+    except Damage:
+        raise
+    except Exception as error:  # a damaged file can raise anything
+        raise Damage(path, f"cannot be read: {first_line(error)}") from error
+
+
+def _unsealed(path: Path, text: str | bytes, tensors: Params) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        record = json.loads(text)
+        expected = record.pop(HASH)
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+        raise Damage(path, "has no readable hash") from None
+    if expected != _hash(record, tensors):
+        raise Damage(path, "does not match its hash")
+    try:  # a file made by hand with a valid hash can still be wrong in any way
+        return {name: _in_memory(tensors[name], strides) for name, strides in record.pop(TENSORS, [])}, record
+    except Exception as error:
+        raise Damage(path, f"does not hold the tensors that it names: {first_line(error)}") from error
+
+
+def _hash(record: Mapping[str, Any], tensors: Params) -> str:
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(f"{text}{trees.fingerprint(tensors)}".encode()).hexdigest()
+
+
+def _plain(tensors: Params) -> dict[str, Tensor]:
+    """Separate copies on the CPU: tensors that share memory are stored one by one."""
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            got = type(tensor).__name__
+            raise ModebridgeError(
+                f"Expected '{name}' to be a tensor, but got {got}; remove the extra state of that module."
+            )
+        odd = tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta"
+        if odd or not re.fullmatch(r"torch\.(bool|u?int(8|16|32|64)|b?float(16|32|64)|float8\w+)", str(tensor.dtype)):
+            raise ModebridgeError(
+                f"Expected '{name}' to be a dense tensor of real numbers, but got {tensor.dtype} of layout "
+                f"{tensor.layout} on {tensor.device.type}; convert it before saving."
+            )
+    return {
+        name: tensor.detach().to("cpu").resolve_neg().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+
+
+def _strides(tensor: Tensor) -> list[int] | None:
+    """The strides of a dense tensor unless they are the default: rounding of convolutions depends on them."""
+    dense = torch.empty_like(tensor, device="meta").stride()
+    return list(dense) if dense != torch.empty(tensor.shape, device="meta").stride() else None
+
+
+def _in_memory(tensor: Tensor, strides: list[int] | None) -> Tensor:
+    if strides is None:
+        return tensor
+    dense = 1
+    for stride, size in sorted(zip(strides, tensor.shape, strict=True)):
+        if size > 1:
+            if stride != dense:
+                raise ValueError("strides of a tensor that is not dense")
+            dense *= size
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)

@@ -1,0 +1,154 @@
+"""Whole or not at all: what a failing, killed or concurrent writer leaves, and what a reader refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from modebridge.errors import ModebridgeError
+from modebridge.files import atomic
+from modebridge.files.atomic import (
+    Damage,
+    read_sealed,
+    read_stored,
+    read_tensor_file,
+    remove_leftovers,
+    sealed,
+    stored_files,
+    tensor_file,
+    write_file,
+    write_folder,
+)
+
+TENSORS = {
+    "b": torch.arange(6.0).view(1, 2, 3, 1).to(memory_format=torch.channels_last),
+    "a": torch.tensor([], dtype=torch.bfloat16),
+    "c": torch.tensor(3, dtype=torch.int64),
+}
+META = {"seconds": 1.5, "parents": ["x"], "nested": {"é": None}}
+
+
+def the_same(tensors: dict[str, Tensor], meta: dict[str, object]) -> bool:
+    """Order, strides, types and bits."""
+    bits = all(torch.equal(tensors[name], tensor) for name, tensor in TENSORS.items())
+    kinds = [(name, t.dtype, t.stride()) for name, t in tensors.items()]
+    return bits and kinds == [(name, t.dtype, t.stride()) for name, t in TENSORS.items()] and meta == META
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(place.name for place in folder.iterdir())
+
+
+def test_what_is_written_comes_back_and_replaces_what_was_there(tmp_path: Path) -> None:
+    for _ in range(2):
+        write_folder(tmp_path / "new" / "folder", stored_files(TENSORS, META))
+        assert the_same(*read_stored(tmp_path / "new" / "folder"))
+        write_file(tmp_path / "file", tensor_file(TENSORS, META))
+        assert the_same(*read_tensor_file(tmp_path / "file"))
+        write_file(tmp_path / "record.json", sealed(META))
+        assert read_sealed(tmp_path / "record.json") == META
+        assert names(tmp_path) == ["file", "new", "record.json"]
+        (tmp_path / "new" / "folder" / "other").touch()
+    write_folder(tmp_path / "record.json", {})  # also a folder in the place of a file
+    assert names(tmp_path / "record.json") == []
+    assert read_tensor_file(tmp_path / "file")[0].keys() == TENSORS.keys()
+
+
+def test_nothing_at_all(tmp_path: Path) -> None:
+    write_folder(tmp_path / "empty", stored_files({}, {}))
+    assert read_stored(tmp_path / "empty") == ({}, {})
+    write_file(tmp_path / "file", "")
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt, ModebridgeError])
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path: Path, kind: type[BaseException]) -> None:
+    def fail(path: Path) -> None:
+        path.write_text("half")
+        raise kind("disk full")
+
+    expected = ModebridgeError if kind is OSError else kind
+    write_file(tmp_path / "file", "old")
+    write_folder(tmp_path / "folder", {"file": "old"})
+    with pytest.raises(expected, match="disk full"):
+        write_file(tmp_path / "file", fail)
+    with pytest.raises(expected, match="disk full"):
+        write_folder(tmp_path / "folder", {"file": "new", "last": fail})
+    assert names(tmp_path) == ["file", "folder"]
+    assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "file").read_text() == "old"
+
+
+def test_a_writer_killed_at_any_rename_leaves_one_of_the_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        """No clean-up runs after SIGKILL."""
+
+    folder, replace = tmp_path / "folder", Path.replace
+    write_folder(folder, stored_files(TENSORS, META))
+    for renames in range(3):
+        left = [renames]
+
+        def counted(path: Path, target: Path, left: list[int] = left) -> Path:
+            if not left[0]:
+                raise Killed
+            left[0] -= 1
+            return replace(path, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", counted)
+            patch.setattr(atomic, "_remove", lambda path: None)
+            try:
+                write_folder(folder, stored_files(TENSORS, {**META, "seconds": 2.0}))
+            except Killed:
+                assert read_stored(folder)[1]["seconds"] == 1.5
+        assert folder.exists() == (renames != 1)
+        if not folder.exists():
+            (tmp_path / ".old-folder").rename(folder)
+        remove_leftovers(tmp_path)
+        assert names(tmp_path) == ["folder"]
+    assert read_stored(folder)[1]["seconds"] == 2.0
+
+
+def test_what_cannot_be_stored(tmp_path: Path) -> None:
+    for tensor in (torch.ones(1, dtype=torch.complex64), torch.eye(2).to_sparse(), torch.ones(1, device="meta")):
+        with pytest.raises(ModebridgeError, match="Expected 'w' to be a dense tensor of real numbers, but got"):
+            tensor_file({"w": tensor}, {})
+    with pytest.raises(ModebridgeError, match="Expected plain numbers and text"):
+        sealed({"score": torch.ones(1)})
+    (tmp_path / "file").touch()
+    with pytest.raises(ModebridgeError, match=r"Expected to write '.*below', but got .*; check space"):
+        write_file(tmp_path / "file" / "below", "")
+
+
+def test_a_reader_says_what_is_wrong(tmp_path: Path) -> None:
+    write_folder(tmp_path / "folder", stored_files(TENSORS, META))
+    meta, weights = tmp_path / "folder" / "meta.json", tmp_path / "folder" / "weights.safetensors"
+    record, tensors = meta.read_text(), weights.read_bytes()
+    for broken, reason in (
+        ("", "folder has no readable hash"),
+        ("[]", "folder has no readable hash"),
+        (record.replace("1.5", "1.6"), "folder does not match its hash"),
+    ):
+        meta.write_text(broken)
+        with pytest.raises(Damage, match="to be as it was written, but it") as damage:
+            read_stored(tmp_path / "folder")
+        assert damage.value.reason == reason
+    meta.write_text(record)
+    weights.write_bytes(tensors[:-1])
+    with pytest.raises(Damage, match="cannot be read"):
+        read_stored(tmp_path / "folder")
+    weights.unlink()
+    with pytest.raises(Damage, match=r"weights.safetensors.*is missing"):
+        read_stored(tmp_path / "folder")
+
+
+def test_a_valid_hash_over_wrong_strides_is_refused(tmp_path: Path) -> None:
+    tensors = {"w": torch.ones(2, 2)}
+    record = {"tensors": [["w", [0, 0]]]}
+    record["hash"] = atomic._hash(record, tensors)
+    write_folder(tmp_path / "folder", {**stored_files(tensors, {}), "meta.json": json.dumps(record)})
+    with pytest.raises(Damage, match="not dense"):
+        read_stored(tmp_path / "folder")
