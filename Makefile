@@ -13,7 +13,7 @@ PACKAGING := .venv-package
 # Where nothing compiled may be kept, each process compiles this project anew: 8 s for every process of tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test tests test-slow examples docs notebooks package lint types layers setup setup-dev setup-docs clean
+.PHONY: demo test tests test-slow examples house docs notebooks package lint types layers setup setup-dev setup-docs clean
 
 demo: $(VENV)/.core ## the main job on the embedded data, a minute or two
 	$(BIN)/modebridge run
@@ -34,6 +34,9 @@ examples: $(VENV)/.dev ## the three scripts of examples/; the wrapper lets torch
 
 package: $(PACKAGING)/.tools ## wheel and sdist in dist/, checked; the wheel in a bare environment, the demo from outside
 	$(PACKAGING)/bin/python tests/check_package.py
+
+house: $(VENV)/.dev ## the size of the project beside its limits
+	$(BIN)/python tools/house.py
 
 docs: $(VENV)/.docs ## the site in build/site: tutorials executed, built strictly, links checked; no network once installed
 	$(BIN)/python tools/docs/build.py

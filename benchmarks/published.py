@@ -1,0 +1,196 @@
+"""Recompute what `results/` publishes from numbers per test image, and print it as Markdown.
+
+    python benchmarks/published.py                       # check every folder: exit status 1 if a figure differs
+    python benchmarks/published.py results/cifar10-frn   # its tables
+    python benchmarks/published.py results/digits/default.json
+
+`results.json` has the figures. `rows.safetensors` has what they rest on: for every row the calibrated NLL of each test
+image in half precision, and one bit for right or wrong. Intervals are 95 % percentile bootstrap intervals over test
+images; all rows share the draws, so shares and differences are paired. Files of `results/digits` have a score per seed,
+and their intervals are t intervals of paired differences over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from scipy.special import stdtrit
+from torch import Tensor
+
+from modebridge.scoring import interval_of, resampled_means
+
+RESULTS = Path(__file__).parents[1] / "results"
+BASELINE = "paper small"
+TOLERANCE = 2e-4
+"""Of NLL, accuracy and shares: results.json is rounded."""
+
+Record = dict[str, Any]
+
+
+def read_rows(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
+    """NLL and right or wrong (N,) of every row, in float64."""
+    with safe_open(folder / "rows.safetensors", "pt") as file:
+        nll, packed = file.get_tensor("nll").double(), file.get_tensor("right")
+        names = json.loads(file.metadata()["rows"])
+    right = torch.from_numpy(np.unpackbits(packed.numpy(), axis=1)[:, : nll.shape[1]]).double()
+    return {name: (nll[k], right[k]) for k, name in enumerate(names)}
+
+
+def write_rows(folder: Path, rows: dict[str, tuple[Tensor, Tensor]]) -> None:
+    """The inverse of `read_rows`; NLL is rounded to half precision."""
+    nll = torch.stack([loss for loss, _ in rows.values()]).half()
+    right = torch.stack([hits for _, hits in rows.values()]).to(torch.uint8)
+    tensors = {"nll": nll, "right": torch.from_numpy(np.packbits(right.numpy(), axis=1))}
+    save_file(tensors, folder / "rows.safetensors", {"rows": json.dumps(list(rows))})
+
+
+def compute(
+    rows: dict[str, tuple[Tensor, Tensor]], between: tuple[str, str], pairs: list[Record]
+) -> tuple[list[Record], list[Record]]:
+    """Scores with their share of the way between two rows, and differences between (means over) rows.
+
+    Args:
+        rows: NLL and right or wrong of every row.
+        between: the rows where the way begins and ends, one network and two.
+        pairs: records with the names of rows under "a" and "b".
+    """
+    names = list(rows)
+    # First all losses, then all hits, so that one set of draws serves both.
+    values = torch.stack([column for part in zip(*rows.values(), strict=True) for column in part], dim=1)
+    drawn, means = resampled_means(values), values.mean(dim=0)
+    first, last = (names.index(name) for name in between)
+    scores, differences = [], []
+    for k, name in enumerate(names):
+        score: Record = {"name": name}
+        for key, shift in (("nll", 0), ("accuracy", len(names))):
+            score[key] = float(means[k + shift])
+            if name not in between:
+                start, gap = means[first + shift], means[last + shift] - means[first + shift]
+                way = (drawn[:, k + shift] - drawn[:, first + shift]) / (
+                    drawn[:, last + shift] - drawn[:, first + shift]
+                )
+                score[f"way_{key}"] = [float((means[k + shift] - start) / gap), *interval_of(way)]
+        scores.append(score)
+    for pair in pairs:
+        difference: Record = {key: pair[key] for key in ("title", "a", "b")}
+        for key, shift in (("nll", 0), ("accuracy", len(names))):
+            a, b = ([names.index(name) + shift for name in pair[side]] for side in ("a", "b"))
+            interval = interval_of(drawn[:, a].mean(dim=1) - drawn[:, b].mean(dim=1))
+            difference[key] = [float(means[a].mean() - means[b].mean()), *interval]
+        differences.append(difference)
+    return scores, differences
+
+
+def wrong_figures(folder: Path) -> list[str]:
+    """The figures of results.json that numbers per image do not give."""
+    published = json.loads((folder / "results.json").read_text())
+    scores, differences = compute(read_rows(folder), tuple(published["ways_between"]), published["differences"])
+    wrong = []
+    for kind, computed in (("rows", scores), ("differences", differences)):
+        if len(published[kind]) != len(computed):
+            wrong.append(f"{folder.name}: {len(published[kind])} {kind}, but {len(computed)} in rows.safetensors")
+        for said, found in zip(published[kind], computed, strict=False):
+            for key, value in found.items():
+                if key not in ("name", "title", "a", "b"):
+                    # Shares are ratios of small differences.
+                    close = np.allclose(said[key], value, rtol=0, atol=TOLERANCE * (10 if "way" in key else 1))
+                    wrong += [] if close else [f"{folder.name}: {found.get('name') or found['title']}: {key}"]
+    return wrong
+
+
+def tables(folder: Path) -> list[str]:
+    """Rows, correspondence and differences of a folder as Markdown."""
+    published = json.loads((folder / "results.json").read_text())
+    lines = [
+        "| members | FLOPs | params | ACC % | NLL | ECE | Brier | T | way: NLL | ACC |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in published["rows"]:
+        ways = [_share(row[key]) if key in row else "" for key in ("way_nll", "way_accuracy")]
+        scores = [f"{100 * row['accuracy']:.2f}", *(f"{row[key]:.4f}" for key in ("nll", "ece", "brier"))]
+        cost, temperature = [f"x{row['flops']:.2f}", f"x{row['params']:.2f}"], f"{row['temperature']:.3f}"
+        lines.append(f"| {' | '.join([row['name'], *cost, *scores, temperature, *ways])} |")
+    if published.get("correspondence"):
+        lines += ["", "| bridge | imitates | R2 | KL |", "|---|---|---:|---:|"]
+        lines += [
+            f"| {one['bridge']} | {one['imitates']} | {one['r2']:.3f} | {one['kl']:.3f} |"
+            for one in published["correspondence"]
+        ]
+    if published["differences"]:
+        lines += ["", "| difference | NLL | ACC, points |", "|---|---:|---:|"]
+        for one in published["differences"]:
+            lines.append(
+                f"| {one['title']} | {_signed(one['nll'], 4)} | {_signed([100 * x for x in one['accuracy']], 2)} |"
+            )
+    return lines
+
+
+def seed_tables(file: Path) -> list[str]:
+    """Means over seeds, and differences to the paper's bridge and to two networks, as Markdown."""
+    lines: list[str] = []
+    for table in json.loads(file.read_text())["tables"]:
+        rows = table["rows"]
+        beside = [name for name in (BASELINE, "DE-2") if name in rows]
+        fit = table.get("training_accuracy")
+        lines += [f"### {table['title']}, seeds {table['seeds'][0]} to {table['seeds'][-1]}", ""]
+        lines += [f"Mode 0 is right on {100 * np.mean(fit):.1f} % of its training images.", ""] if fit else []
+        lines += ["| beside mode 0 | FLOPs | ACC % | NLL |" + "".join(f" NLL minus {name} |" for name in beside)]
+        lines += ["|---|---:|---:|---:|" + "---:|" * len(beside)]
+        for name, row in rows.items():
+            apart = ["" if name == other else _signed(difference(table, name, other), 4) for other in beside]
+            cells = [
+                name,
+                f"x{row['flops']:.2f}",
+                f"{100 * np.mean(row['accuracy']):.2f}",
+                f"{np.mean(row['nll']):.4f}",
+            ]
+            lines.append(f"| {' | '.join([*cells, *apart])} |")
+        lines.append("")
+    return lines
+
+
+def difference(table: Record, name: str, other: str, key: str = "nll") -> list[float]:
+    """The mean difference over the seeds that both rows have, and its 95 % t interval (NaN for one seed)."""
+    one, two = (
+        dict(zip(table["rows"][row].get("seeds", table["seeds"]), table["rows"][row][key], strict=True))
+        for row in (name, other)
+    )
+    values = np.array([one[seed] - two[seed] for seed in one if seed in two])
+    mean, n = float(values.mean()), len(values)
+    half = float(stdtrit(n - 1, 0.975) * values.std(ddof=1) / n**0.5) if n > 1 else float("nan")
+    return [mean, mean - half, mean + half]
+
+
+def _share(way: list[float]) -> str:
+    value, low, high = (f"{100 * share:.0f}" for share in way)
+    return f"{value} % [{low} to {high}]"
+
+
+def _signed(numbers: list[float], digits: int) -> str:
+    value, low, high = (f"{number:+.{digits}f}" for number in numbers)
+    return f"{value} [{low} to {high}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?")
+    folder = parser.parse_args().folder
+    if folder is not None:
+        print("\n".join(seed_tables(folder) if folder.suffix == ".json" else tables(folder)))
+        return
+    folders = sorted(file.parent for file in RESULTS.glob("*/rows.safetensors"))
+    wrong = [figure for folder in folders for figure in wrong_figures(folder)]
+    print("\n".join(wrong) or f"{len(folders)} folders: every figure of results.json is what its rows give")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
