@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,12 +16,7 @@ from modebridge.curves import start_curve
 from modebridge.cutmix import draw_shares, label_shares, pixel_shares
 from modebridge.distillation import StudentObjective
 from modebridge.errors import ModebridgeError
-from modebridge.members import parse_member
-from modebridge.members.small_network import BridgeWeights
-from modebridge.members.student_member import StudentWeights
 from modebridge.nets import Tapped, last_blocks_tap
-from modebridge.recipes import find_recipe, from_toml, to_toml
-from modebridge.runs import Run
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 
@@ -214,19 +208,3 @@ def test_what_cannot_be_cut_is_said():
     two = {"a": torch.rand(2, 1, 4, 4), "b": torch.rand(2, 1, 5, 5)}
     with pytest.raises(ModebridgeError, match="of one size"):
         pixel_shares(of_boxes(BOXES[:2]), two)
-
-
-def test_a_recipe_has_it_and_earlier_keys_stay():
-    recipe = find_recipe("digits")
-    assert (recipe.cutmix, recipe.student_cutmix) == (0.0, 0.0)
-    text = "\n".join(line for line in to_toml(recipe, 3).splitlines() if "cutmix" not in line)
-    assert from_toml(text, "an earlier recipe.toml") == (recipe, 3)
-    cut = replace(recipe, cutmix=1.0, student_cutmix=0.5)
-    assert from_toml(to_toml(cut, 3), "one of now") == (cut, 3)
-    with pytest.raises(ModebridgeError, match="cutmix to be between 0 and 1,000, but got -1"):
-        replace(recipe, cutmix=-1.0)
-    before, now = (Run(choice).context for choice in (recipe, cut))
-    for artefact, value in ((BridgeWeights(parse_member("I-0-1-small")), 1.0), (StudentWeights(0), 0.5)):
-        old, new = artefact.ingredients(before), artefact.ingredients(now)
-        assert "cutmix" not in old
-        assert {**old, "cutmix": value} == new

@@ -14,11 +14,9 @@ from typer.testing import CliRunner
 
 import modebridge as mb
 from modebridge.cli.app import app
-from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.runs import ensemble_of, read_answers, share_run
+from modebridge.runs import ensemble_of, read_answers
 from tests.files.objects import ensemble
-from tests.members import methods_run
 from tests.networks import Plain
 from tests.runs.small import finished
 from tests.scenarios import blobs, loader, tiny_net
@@ -123,13 +121,3 @@ def test_the_code_of_the_page(tmp_path, monkeypatch, hub):
         exec(block, space)
     assert torch.equal(space["again"](space["images"]), space["fast"](space["images"]))
     assert '"my photos"' in hub.files("me/fast")["README.md"].decode()
-
-
-@pytest.mark.slow
-def test_what_is_not_shared(tmp_path):
-    """A member that is not one plain pass of the recipe's network has no name that others could build it by."""
-    run, _ = methods_run.finished()
-    with pytest.raises(ModebridgeError, match="but got 'tta-2', whose network is built inside the run"):
-        share_run(run.folder, tmp_path / "x", ["tta-2"])
-    assert share_run(run.folder, tmp_path / "soup", ["soup-2"]).names == ("soup-2",)
-    assert len(mb.load(tmp_path / "soup")) == 1

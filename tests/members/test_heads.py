@@ -115,20 +115,6 @@ def test_sizes_that_nobody_knows_are_no_names(name: str) -> None:
         parse_member(name)
 
 
-def test_their_mixing_is_theirs(run: Run) -> None:
-    """A change of it makes new heads and leaves other bridges; inputs that are no images are mixed as for bridges."""
-    bridge, heads = (parse_member(name).weights() for name in ("I-0-1-small", NAMES[0]))
-
-    def keyed(artefact: BridgeWeights, **changes: object) -> dict[str, object]:
-        return artefact.ingredients(Run(replace(run.recipe, **changes), seed=3).context)  # type: ignore[arg-type]
-
-    for changes, which in (({"heads_cutmix": 0.5}, heads), ({"heads_mixup": 0.5}, heads), ({"mixup": 0.1}, bridge)):
-        for artefact in (bridge, heads):
-            assert (keyed(artefact, **changes) != keyed(artefact)) == (artefact is which)
-    vectors = SimpleNamespace(recipe=replace(run.recipe, mixup=0.3, cutmix=0.2), example=torch.zeros(2, 5))
-    assert type(heads).mixing(vectors) == (0.3, 0.2)
-
-
 @pytest.mark.parametrize("classes", range(3, 9))
 def test_features_without_places_have_the_body_of_a_bridge(classes: int) -> None:
     """Where no design can change anything, heads are as wide as `slim` says, whatever the rounding of shares."""
@@ -140,9 +126,7 @@ def test_features_without_places_have_the_body_of_a_bridge(classes: int) -> None
         assert (auto.flops, auto.params) == (plain.flops, plain.params)
 
 
-def test_their_design_can_be_the_bridges_and_midpoints_are_not_said_to_need_no_curve(run: Run) -> None:
-    plain = replace(run.recipe, heads_design="plain")
-    assert HeadsMember(0).chosen(Run(plain).context).flops > HeadsMember(0).chosen(run.context).flops
+def test_midpoints_are_not_said_to_need_no_curve(run: Run) -> None:
     roles = {row.name: row.role for row in row_plans(run.recipe)}
     assert roles["DE-1 + 2 heads (others)"] == "heads"
     (alone,) = [row for row in row_plans(recipe(methods=("heads-0-midpoints-small",))) if "midpoints" in row.name]

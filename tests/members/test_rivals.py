@@ -1,4 +1,4 @@
-"""BatchEnsemble, MIMO, packed ensembles and Monte-Carlo dropout as members of a run: trained, scored, exported."""
+"""BatchEnsemble, MIMO and packed ensembles as members of a run: trained, scored, exported."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from modebridge.runs import (
 )
 from tests.runs.damaging import tiny
 
-NAMES = ["batch-ensemble-2", "mimo-2", "packed-4-x2", "mc-dropout-4", "mc-dropout-2"]
-MEMBERS = dict(zip(NAMES, (2, 2, 4, 4, 2), strict=True))
+NAMES = ["batch-ensemble-2", "mimo-2", "packed-4-x2"]
+MEMBERS = dict(zip(NAMES, (2, 2, 4), strict=True))
 
 
 def recipe():
-    return replace(tiny(), methods=("batch-ensemble-2", "mimo", "packed", "mc-dropout", "mc-dropout-2"))
+    return replace(tiny(), methods=("batch-ensemble-2", "mimo", "packed"))
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +51,17 @@ def test_they_are_in_the_table(run):
         assert parse_member(name).name == name
     costs = {name: rows[name].relative_flops for name in NAMES}
     assert costs["batch-ensemble-2"] == pytest.approx(2)
-    assert costs["mc-dropout-4"] == pytest.approx(4)
     assert costs["mimo-2"] == pytest.approx(1, abs=0.02)
     assert costs["packed-4-x2"] == pytest.approx(1, abs=0.02)
     assert rows["batch-ensemble-2"].relative_params == pytest.approx(1, abs=0.03)
-    assert rows["mc-dropout-4"].relative_params == 1
-    # However often a network with dropout is asked, it is trained once.
-    assert folder.places("rivals") == [f"rivals/{name}" for name in sorted(NAMES[:4])]
+    assert folder.places("rivals") == [f"rivals/{name}" for name in sorted(NAMES)]
 
 
 def test_training_costs_are_counted_on_all_rows():
     blueprint = Blueprint(recipe(), Network("digits", "bn", 10, (1, 8, 8)))
     epochs = recipe().mode.epochs
     costs = [base_epochs([parse_member(name)], blueprint) / epochs for name in NAMES]
-    assert costs == pytest.approx([2, 4, 1, 1, 1], rel=0.02)
+    assert costs == pytest.approx([2, 4, 1], rel=0.02)
 
 
 @torch.no_grad()
@@ -94,17 +91,6 @@ def test_each_exports_alone(run):
         ensemble_of(folder.path, ["mode-0", "mimo-2"])
 
 
-@torch.no_grad()
-def test_the_logarithmic_mean_is_of_its_members(run):
-    folder, result = run
-    answers = read_answers(folder)
-    name = next(name for name in NAMES if len(answers.heads(name)) > 1)
-    ensemble, _ = ensemble_of(folder.path, [name], mean="logarithmic")
-    wanted = answers.calibrated([name], mean="logarithmic")
-    torch.testing.assert_close(ensemble(result.splits.test.images).double(), wanted, rtol=0, atol=1e-5)
-    assert not torch.allclose(wanted, answers.calibrated([name]), atol=1e-4)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_file_of_one(run, tmp_path, name):
@@ -115,9 +101,9 @@ def test_a_file_of_one(run, tmp_path, name):
     assert done.meta["cost"]["relative_flops"] == pytest.approx(done.meta["scores"]["relative_flops"])
 
 
-@pytest.mark.parametrize("name", ["mimo-2", "mc-dropout-4"])
+@pytest.mark.parametrize("name", ["mimo-2", "packed-4-x2"])
 def test_again_it_is_the_same(run, name):
-    """Dropout and MIMO's permutations are drawn from the run's seed, wherever it is trained."""
+    """MIMO's permutations are drawn from the run's seed, wherever it is trained."""
     folder, _ = run
     (artefact,) = parse_member(name).artefacts(recipe())
     again = make_job_of(RunSpec(recipe(), 0), Job((Stage(artefact, "key", ()),)), {})[name].tensors
@@ -127,7 +113,7 @@ def test_again_it_is_the_same(run, name):
 
 
 def test_names():
-    for name in ("mimo-3-x2", "packed-2", "mc-dropout-4-p20", "batch-ensemble-8"):
+    for name in ("mimo-3-x2", "packed-2", "batch-ensemble-8"):
         assert parse_member(name).name == name
     usual = members_of(replace(tiny(), methods=("mimo", "packed"), net="timm:resnet18"))
     assert [member.name for member in usual[-2:]] == ["mimo-2", "packed-4"], "widths of others cannot be changed"

@@ -18,10 +18,8 @@ from modebridge.members import (
     parse_member,
     row_plans,
 )
-from modebridge.members.mode_member import ModeWeights
-from modebridge.members.student_member import StudentWeights
 from modebridge.recipes import Recipe
-from modebridge.runs import Run, RunFolder, begin, effort_of, read_answers
+from modebridge.runs import Run, RunFolder, begin, read_answers
 from tests.runs.damaging import tiny
 
 
@@ -83,29 +81,6 @@ def test_training_is_counted(run: Run) -> None:
     assert both == pytest.approx(3 * epochs + 2 * (2 + 3 / 3)), "teachers that they share run once"
 
 
-@pytest.mark.slow
-def test_students_can_be_the_modes_that_curves_and_bridges_stand_on() -> None:
-    distilled = Run(recipe(base="distilled"), seed=3)
-    plain = Run(recipe(methods=("distilled",)), seed=3)
-    assert StudentWeights(0).parents(distilled.recipe) == (ModeWeights(0), ModeWeights(1))
-    answers = distilled.answers([ModeMember(0), BridgeMember("I", 0, 1)])
-    assert distilled.mode(0).id == plain.load(DistilledMember(0)).id
-    assert distilled.mode(0).id != distilled.mode(1).id
-    on_both = plain.answers([DistilledMember(0), BridgeMember("I", 0, 1, base="distilled")])
-    for name in ("valid", "test"):
-        logits = getattr(on_both, name)["distilled-I-0-1-small"]
-        assert torch.equal(getattr(answers, name)["I-0-1-small"], logits)
-
-
-def test_where_modes_are_students_there_is_no_student_of_them() -> None:
-    distilled = replace(recipe(), base="distilled", methods=("distilled", "students"))
-    names = [plan.name for plan in row_plans(distilled)]
-    assert not any("student of DE-2" in name or "student, then" in name for name in names)
-    assert StudentMember("modes", 2).artefacts(recipe()) == (StudentWeights(0),)
-    assert DistilledMember(0).made_from(recipe()) == (ModeMember(0), ModeMember(1))
-    assert DistilledMember(0).made_from(distilled) == ()
-
-
 def test_a_student_of_modes_that_were_replaced_is_left_out(tmp_path) -> None:
     folder = RunFolder(tmp_path / "run")
     settings = recipe(methods=("distilled",))
@@ -117,11 +92,3 @@ def test_a_student_of_modes_that_were_replaced_is_left_out(tmp_path) -> None:
     again = Run(settings, seed=3, folder=folder, given={0: others.mode(0), 1: others.mode(1)})
     again.answers([ModeMember(0), ModeMember(1)])
     assert "distilled-0" not in read_answers(folder).test
-
-
-def test_given_modes_are_the_teachers_and_students_are_not_there() -> None:
-    settings = recipe(base="distilled")
-    context = Run(settings, seed=3).context
-    effort = effort_of(context, ["mode-0", "mode-1"], have=2)
-    assert effort.of(["mode-0"]) == pytest.approx(2 * (1 + 2 / 3))
-    assert effort_of(context, ["mode-0"]).of(["mode-0"]) == pytest.approx(2 * settings.mode.epochs + 2 * (1 + 2 / 3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,9 +10,7 @@ import torch.nn.functional as F
 from torch.optim.swa_utils import AveragedModel, update_bn
 
 from modebridge import Mode, fit_mode, seeds
-from modebridge.errors import ModebridgeError
 from modebridge.members import (
-    BASES,
     BridgeMember,
     ModeMember,
     ModeWeights,
@@ -22,11 +19,10 @@ from modebridge.members import (
     artefacts_behind,
     parse_member,
 )
-from modebridge.members.mode_member import AlignedMode, mode_on, weights_of
+from modebridge.members.mode_member import AlignedMode, weights_of
 from modebridge.members.swa_member import SwaWeights
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import find_recipe
-from modebridge.runs import Run
 from modebridge.training import TrainConfig, side_by_side
 from tests.members.methods_run import SEED, batches, finished, recipe
 from tests.runs.damaging import tiny
@@ -113,17 +109,3 @@ def test_bridges_on_another_base_lie_beside_those_of_the_run() -> None:
     assert weights_of(1, own) == AlignedMode(1, "weights")
     assert weights_of(1, own).parents(own) == (SwaWeights(0), SwaWeights(1))
     assert weights_of(1, aligned).parents(aligned) == (ModeWeights(0), ModeWeights(1))
-
-
-def test_a_base_that_nothing_trains_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(BASES, "distilled", raising=False)
-    recipe = replace(tiny(), base="distilled")
-    with pytest.raises(ModebridgeError, match="Expected base to be one of sgd, swa, but got 'distilled'"):
-        Run(recipe).mode(0)
-    monkeypatch.setitem(BASES, "distilled", ModeWeights)  # one line, and it is there
-    assert ModeMember(1).artefacts(recipe) == (ModeWeights(1),)
-    with pytest.raises(ModebridgeError, match=r"base of a member to be one of .*, but got 'other'"):
-        mode_on("other", 0)
-    mode = Mode.from_module(ResNet(spec_of("digits", "bn", 10)))
-    with pytest.raises(ModebridgeError, match="SWA networks are trained from the start"):
-        Run(replace(tiny(), base="swa"), given={0: mode})

@@ -1,14 +1,12 @@
 """Methods to compare bridges with: ensembles inside one network, each a module that returns logits (M * B, K)."""
 
 from modebridge.baselines.batch_ensemble import BatchEnsemble, RankOne
-from modebridge.baselines.mc_dropout import McDropout, with_dropout
 from modebridge.baselines.mimo import Mimo, MimoObjective
 from modebridge.baselines.packed import Packed
 from modebridge.baselines.rival import MeanOfMembers, Rival, RivalObjective
 
 __all__ = [
     "BatchEnsemble",
-    "McDropout",
     "MeanOfMembers",
     "Mimo",
     "MimoObjective",
@@ -16,5 +14,4 @@ __all__ = [
     "RankOne",
     "Rival",
     "RivalObjective",
-    "with_dropout",
 ]

@@ -9,10 +9,8 @@ from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
 from modebridge.members.control_member import ControlMember
 from modebridge.members.curve_member import PointMember, load_curve
-from modebridge.members.curve_weights import CurveWeights, TaughtCurveWeights, curve_and_ends
-from modebridge.members.fge_member import FgeMember
+from modebridge.members.curve_weights import CurveWeights, curve_and_ends
 from modebridge.members.heads_member import HeadsMember
-from modebridge.members.mc_dropout_member import McDropoutMember
 from modebridge.members.member import (
     KINDS,
     METHODS,
@@ -30,12 +28,9 @@ from modebridge.members.mimo_member import MimoMember
 from modebridge.members.mode_member import BASES, ModeMember, ModeWeights, mode_on
 from modebridge.members.packed_member import PackedMember
 from modebridge.members.predictor import BridgePredictor, NetworkPredictor, Outputs, Predictor
-from modebridge.members.snapshot_member import SnapshotMember
-from modebridge.members.soup_member import SoupMember
-from modebridge.members.student_member import DistilledMember, StudentMember, StudentWeights
+from modebridge.members.student_member import DistilledMember, StudentMember
 from modebridge.members.swa_member import SwaMember, SwaWeights
 from modebridge.members.training_cost import artefacts_behind, base_epochs, trained_alike
-from modebridge.members.tta_member import TtaMember
 
 register(ModeMember)
 register(PointMember)
@@ -45,17 +40,11 @@ register(HeadsMember)
 register(DistilledMember)
 register(StudentMember)
 register(SwaMember)
-register(SnapshotMember)
-register(FgeMember)
-register(SoupMember)
-register(TtaMember)
 register(BatchEnsembleMember)
 register(MimoMember)
 register(PackedMember)
-register(McDropoutMember)
 
 BASES["swa"] = SwaWeights
-BASES["distilled"] = StudentWeights
 
 __all__ = [
     "BASES",
@@ -72,10 +61,8 @@ __all__ = [
     "ControlMember",
     "CurveWeights",
     "DistilledMember",
-    "FgeMember",
     "HeadsMember",
     "Making",
-    "McDropoutMember",
     "Member",
     "Method",
     "MimoMember",
@@ -87,13 +74,9 @@ __all__ = [
     "PointMember",
     "Predictor",
     "RowPlan",
-    "SnapshotMember",
-    "SoupMember",
     "StudentMember",
     "SwaMember",
-    "TaughtCurveWeights",
     "Tensors",
-    "TtaMember",
     "artefacts_behind",
     "base_epochs",
     "curve_and_ends",

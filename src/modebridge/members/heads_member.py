@@ -17,7 +17,7 @@ from modebridge.members.member import Member, Method, RowPlan
 from modebridge.members.mode_member import ModeMember
 from modebridge.members.small_network import SIZE, BridgeWeights, SmallNetwork
 from modebridge.recipes import Recipe
-from modebridge.training import BridgePlan, plan_bridge
+from modebridge.training import BEST_CUTMIX, BridgePlan, plan_bridge
 
 __all__ = ["HeadsMember"]
 
@@ -40,14 +40,7 @@ class HeadsWeights(BridgeWeights):
     @classmethod
     def mixing(cls, context: Context) -> tuple[float, float]:
         """Of heads for images, otherwise of bridges."""
-        recipe = context.recipe
-        if not suits_cutmix(context.example):
-            return super().mixing(context)
-        return recipe.heads_mixup, recipe.heads_cutmix
-
-    def ingredients(self, context: Context) -> dict[str, object]:
-        """Those of a bridge, and its design."""
-        return {**super().ingredients(context), "design": context.recipe.heads_design}
+        return (0.0, BEST_CUTMIX) if suits_cutmix(context.example) else super().mixing(context)
 
 
 @dataclass(frozen=True)
@@ -93,9 +86,8 @@ class HeadsMember(Method, SmallNetwork):
         return HeadsWeights(self)
 
     def chosen(self, blueprint: Blueprint) -> ChosenBody:
-        """A body of the recipe's design within the FLOPs of a bridge of its size."""
-        recipe = blueprint.recipe
-        return blueprint.body(self.body_kind, self.size, self.heads(recipe), recipe.heads_design)
+        """A body of the best design within the FLOPs of a bridge of its size."""
+        return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe), "auto")
 
     def heads(self, recipe: Recipe) -> int:
         """One per network, and one for labels."""
@@ -134,7 +126,7 @@ class HeadsMember(Method, SmallNetwork):
             target=[ensemble_target(modes) if modes else label_target() for modes in loaded],
             name=self.name,
             seed=context.seed_of(f"heads-{self.i}-{'+'.join(self.parts)}"),
-            **context.sizing(self.body_kind, self.size, self.heads(recipe), recipe.heads_design),
+            **context.sizing(self.body_kind, self.size, self.heads(recipe), "auto"),
         )
 
     @classmethod

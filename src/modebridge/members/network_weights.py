@@ -1,10 +1,9 @@
-"""Shared code of artefacts that are the weights of one trained network: from a random start, or from another one."""
+"""Shared code of artefacts that are the weights of one trained network."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Self
 
 from torch import nn
@@ -13,9 +12,9 @@ from modebridge import seeds
 from modebridge.members.artefact import ArtefactData, Making, TrainedWeights
 from modebridge.members.context import Context
 from modebridge.recipes import Recipe
-from modebridge.training import TrainConfig, fit_mode, fit_modes
+from modebridge.training import TrainConfig, fit_modes
 
-__all__ = ["CycleWeights", "NetworkWeights"]
+__all__ = ["NetworkWeights"]
 
 
 class NetworkWeights(TrainedWeights):
@@ -58,38 +57,3 @@ class NetworkWeights(TrainedWeights):
             report=making.report,
         )
         return {artefact.name: ArtefactData(mode.state) for artefact, mode in zip(group, trained, strict=True)}
-
-
-class CycleWeights(NetworkWeights):
-    """The weights after one training cycle that starts at the weights of its only parent.
-
-    Without a parent it starts where mode 0 does. Every cycle starts with zero momentum and has its own image order.
-    """
-
-    @property
-    def purpose(self) -> tuple[str | int, ...]:
-        """The cycle of a chain."""
-        return self.folder, self.name
-
-    def together(self, context: Context) -> int:
-        """One at a time, since each waits for the previous one."""
-        return 1
-
-    @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
-        """Train it."""
-        (artefact,) = group
-        context = making.context
-        net = context.network.build(seeds.generator(context.seed, "mode", 0))
-        for parent in artefact.parents(context.recipe):
-            # Not strict: a mode does not store the second name of a tied tensor.
-            net.load_state_dict(context.load_mode(making.parents[parent.place]).state, strict=False)
-        mode = fit_mode(
-            net,
-            context.data.train(*artefact.purpose),
-            config=replace(artefact.training(context.recipe), seed=context.seed_of(*artefact.purpose)),
-            engine=context.engine,
-            checkpoints=making.checkpoints,
-            report=making.report,
-        )
-        return {artefact.name: ArtefactData(mode.state)}

@@ -21,6 +21,9 @@ from modebridge.training import TrainConfig, fit_students, plan_student
 
 __all__ = ["DistilledMember", "StudentMember", "StudentWeights"]
 
+MIXUP = 1.0
+"""Alpha of the students' mixup."""
+
 CASCADE = 1.2
 """The average cost of a student backed by its teachers, in the results table."""
 
@@ -53,24 +56,21 @@ class StudentWeights(TrainedWeights):
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         """Its teachers."""
         if self.source == "modes":
-            # No students of students: if modes are distilled, their teachers learned labels.
-            base = "sgd" if recipe.base == "distilled" else recipe.base
-            return tuple(BASES[base](k) for k in range(self.count or recipe.modes))
+            return tuple(BASES[recipe.base](k) for k in range(self.count or recipe.modes))
         if self.source == "bridged":
             artefacts = [artefact for bridge in _bridges(recipe) for artefact in bridge.artefacts(recipe)]
             return tuple(dict.fromkeys(artefacts))
         return ()
 
     def ingredients(self, context: Context) -> dict[str, object]:
-        """Data, network, seeds, training and mixup; CutMix only if enabled: earlier versions did not have it."""
+        """Data, network, seeds, training and mixup."""
         return {
             "data": context.data.fed_as,
             "net": context.network.key,
             "seed": (context.seed_of("student", self.number), context.seed_of("students")),
             "training": str(context.recipe.mode),
             "epochs": self.epochs(context.recipe),
-            "mixup": context.recipe.student_mixup,
-            **({"cutmix": context.recipe.student_cutmix} if context.recipe.student_cutmix else {}),
+            "mixup": MIXUP,
         }
 
     def training(self, recipe: Recipe) -> TrainConfig:
@@ -96,8 +96,7 @@ class StudentWeights(TrainedWeights):
             context.net,
             plans,
             context.data.train("students"),
-            mixup=recipe.student_mixup,
-            cutmix=recipe.student_cutmix,
+            mixup=MIXUP,
             config=replace(group[0].training(recipe), seed=context.seed_of("students")),
             valid=context.data.valid(),
             engine=context.engine,
@@ -130,25 +129,40 @@ def _bridges(recipe: Recipe) -> list[BridgeMember]:
 
 
 @dataclass(frozen=True)
-class DistilledMember(Method, ModeMember):
-    """A student of all modes: a member, and also the mode that curves and bridges on "distilled" use.
+class DistilledMember(Method, OneNetwork):
+    """A student of all modes.
 
     >>> DistilledMember(0).name
     'distilled-0'
     """
 
+    number: int
     method = "distilled"
-    base = "distilled"
     family = "distilled"
+
+    @property
+    def name(self) -> str:
+        """With the number of its start."""
+        return f"distilled-{self.number}"
+
+    def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        """Its weights."""
+        return (StudentWeights(self.number),)
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "distilled-2"."""
+        match = re.fullmatch(r"distilled-(\d+)", name)
+        return cls(int(match[1])) if match else None
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
-        """The first; none if the modes of the run are such students themselves."""
-        return [] if recipe.base == cls.base else [cls(0)]
+        """The first."""
+        return [cls(0)]
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """All modes, if they are its teachers."""
-        return () if recipe.base == self.base else tuple(ModeMember(k) for k in range(recipe.modes))
+        """All modes."""
+        return tuple(ModeMember(k) for k in range(recipe.modes))
 
     @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
@@ -172,7 +186,7 @@ class DistilledMember(Method, ModeMember):
             "the student, plus two of its teachers for its least confident images; average FLOPs",
             average_cost=CASCADE,
         )
-        return [*rows, cascade] if cls(0) in students and recipe.base != cls.base else rows
+        return [*rows, cascade] if cls(0) in students else rows
 
 
 @dataclass(frozen=True)
@@ -207,13 +221,13 @@ class StudentMember(Method, OneNetwork):
         return f"student of {teachers}" + (f", start {self.number}" if self.number else "")
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """Its teachers, if they are members of the run."""
+        """Its teachers."""
         if self.source == "bridged":
             return ModeMember(0), *_bridges(recipe)
-        return () if recipe.base == DistilledMember.base else tuple(ModeMember(k) for k in range(self.count))
+        return tuple(ModeMember(k) for k in range(self.count))
 
     def belongs(self, recipe: Recipe) -> bool:
-        """Whether the recipe has that many modes; if modes are distilled, the teachers are not modes of the run."""
+        """Whether the recipe has that many modes."""
         return self.count <= recipe.modes
 
     def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:

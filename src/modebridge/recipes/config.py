@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from modebridge.bridges import Design
 from modebridge.curves import PinStart
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Norm
 from modebridge.recipes.user_code import absolute, reference_to, split_reference
-from modebridge.training import BEST_CUTMIX, PAPER_MIXUP, TrainConfig
+from modebridge.training import PAPER_MIXUP, TrainConfig
 
 __all__ = ["FOLDER", "DataConfig", "Recipe", "located"]
 
@@ -103,19 +102,11 @@ class Recipe:
         methods: what to train and score besides bridges: methods such as "distilled" or "mimo" (the keys of
             `modebridge.members.METHODS`), or single members by name.
         base: the modes that curves and bridges are built on: "sgd", trained on labels with the settings of `mode`;
-            "swa", averages of the weights over the last quarter of such training; "distilled", students of "sgd" modes.
-        curve_loss: what curves learn: "ends" for what their ends learned, that is labels or, between distilled modes,
-            their teachers' predictions (on images mixed up by `student_mixup`); "labels" for labels always, which
-            between distilled modes is for comparison only.
+            "swa", averages of the weights over the last quarter of such training.
         control: whether to also train a bridge on labels only, without a curve.
         mixup: alpha of the bridges' mixup; 0 for none.
         cutmix: alpha of the bridges' CutMix; 0 for none. With mixup as well, each batch gets one of the two.
-        heads_mixup: alpha of the mixup of bridges with several heads (`methods=heads`); 0 for none.
-        heads_cutmix: alpha of their CutMix, for images; other inputs are mixed as for bridges.
-        heads_design: the blocks of their trunk, see `modebridge.bridges.Design`; "plain" for those of bridges.
         student_epochs: epochs of students, which are otherwise trained like modes; 0 for the same as modes.
-        student_mixup: alpha of the students' mixup; 0 for none.
-        student_cutmix: alpha of the students' CutMix; 0 for none.
         align: whether to permute the units of every other mode to match mode 0: "none", by "activations" (the paper, on
             ImageNet) or by "weights".
         pin_start: initial pin of a curve: the "midpoint" of the segment, or "random" as in the authors' code.
@@ -140,17 +131,11 @@ class Recipe:
     budget: float = 0.0
     members_file: str = ""
     methods: tuple[str, ...] = ()
-    base: Literal["sgd", "swa", "distilled"] = "sgd"
-    curve_loss: Literal["ends", "labels"] = "ends"
+    base: Literal["sgd", "swa"] = "sgd"
     control: bool = True
     mixup: float = PAPER_MIXUP
     cutmix: float = 0.0
-    heads_mixup: float = 0.0
-    heads_cutmix: float = BEST_CUTMIX
-    heads_design: Design = "auto"
     student_epochs: int = 0
-    student_mixup: float = 1.0
-    student_cutmix: float = 0.0
     align: Literal["none", "activations", "weights"] = "none"
     pin_start: PinStart = "midpoint"
     together: int = 4
@@ -195,7 +180,7 @@ class Recipe:
                 f"Expected methods to name each method once, but got {', '.join(self.methods)[:50]!r}; shorten it."
             )
         _within("together", self.together, 1, MODES)
-        for name in ("mixup", "cutmix", "heads_mixup", "heads_cutmix", "student_mixup", "student_cutmix"):
+        for name in ("mixup", "cutmix"):
             _within(name, getattr(self, name), 0, 1000)
         _within("student_epochs", self.student_epochs, 0, 10**6)
         _within("budget", self.budget, 0, 1)

@@ -42,7 +42,7 @@ def contenders_for(blueprint: Blueprint) -> tuple[list[Candidate], tuple[int, ..
             # `--only` separates names by commas.
             row.name.replace(",", ""): {
                 "heads": heads,
-                **blueprint.sizing("I", member.size, heads, recipe.heads_design),
+                **blueprint.sizing("I", member.size, heads, "auto"),
             }
             for row in HeadsMember.rows(recipe)
             for member in row.members

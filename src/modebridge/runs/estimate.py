@@ -96,8 +96,7 @@ def effort_of(blueprint: Blueprint, names: Iterable[str], have: int = 0, most: f
         raise ModebridgeError(
             f"Expected to have between 0 and {recipe.modes} of the run's modes, but got {have}; change it."
         )
-    # If modes are distilled, the existing ones are their teachers.
-    existing = {BASES["sgd" if recipe.base == "distilled" else recipe.base](k) for k in range(have)}
+    existing = {BASES[recipe.base](k) for k in range(have)}
     needed = {
         name: [one for one in artefacts_behind([parse_member(name)], recipe) if one not in existing] for name in names
     }

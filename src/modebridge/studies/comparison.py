@@ -13,8 +13,6 @@ from modebridge.errors import ModebridgeError, plural
 from modebridge.members import (
     METHODS,
     Blueprint,
-    BridgeMember,
-    DistilledMember,
     Member,
     RowPlan,
     base_epochs,
@@ -22,7 +20,6 @@ from modebridge.members import (
     parse_member,
     row_plans,
 )
-from modebridge.recipes import Recipe
 from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, cost_figure, row_of
 from modebridge.runs import Run, assembled, score_row
 from modebridge.scoring import Combined, dee
@@ -113,7 +110,6 @@ def _plans(context: Blueprint, *, beside_paper: bool) -> tuple[list[RowPlan], li
     recipe = replace(context.recipe, methods=tuple(METHODS))
     usable = {member for member in members_of(recipe) if member.usable}
     plans = [plan for plan in row_plans(recipe) if usable.issuperset(plan.members)]
-    plans += _on_students(recipe)
     if beside_paper:
         known = {tuple(member.name for member in plan.members) for plan in plans}
         plans += [
@@ -137,23 +133,6 @@ def _plans(context: Blueprint, *, beside_paper: bool) -> tuple[list[RowPlan], li
         else:
             possible.append(plan)
     return possible, list(notes)
-
-
-def _on_students(recipe: Recipe) -> list[RowPlan]:
-    """A bridge on the first student, toward a second one."""
-    if recipe.base == "distilled":
-        return []
-    base, partners = DistilledMember.base, [j for i, j in recipe.curves() if i == 0]
-    bridge = BridgeMember("I", 0, partners[0], recipe.sizes[0], base=base)
-    return [
-        RowPlan(
-            f"student of DE-{recipe.modes} + 1 bridge I",
-            (DistilledMember(0), bridge),
-            "distilled with bridges",
-            (0,),
-            "the curve leads to a second student",
-        )
-    ]
 
 
 def _times(run: Run, scored: Mapping[RowPlan, Combined]) -> dict[RowPlan, float]:
