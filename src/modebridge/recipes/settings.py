@@ -31,6 +31,8 @@ def keys_of(record: object, prefix: str = "") -> dict[str, Any]:
     """
     values_by_key: dict[str, Any] = {}
     for field in fields(record):  # type: ignore[arg-type]
+        if not field.metadata.get("recipe", True):
+            continue
         value = getattr(record, field.name)
         values_by_key |= (
             keys_of(value, f"{prefix}{field.name}.") if is_dataclass(value) else {prefix + field.name: value}
@@ -171,7 +173,8 @@ def _short(value: object) -> str:
 
 
 def _build(kind: type[T], document: Mapping[str, Any], parent: str, where: str) -> T:
-    hints = get_type_hints(kind)
+    types = get_type_hints(kind)
+    hints = {each.name: types[each.name] for each in fields(kind) if each.metadata.get("recipe", True)}  # type: ignore[arg-type]
     for name in document:
         if name not in hints:
             raise ModebridgeError(

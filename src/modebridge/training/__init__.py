@@ -2,6 +2,7 @@
 
 from modebridge.training.bridge_plan import BridgePlan, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
+from modebridge.training.config import TrainConfig, TriangleConfig
 from modebridge.training.distill import distill, fit_students, plan_student
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Epoch, Report, TensorBoard, append_metrics, parse_metrics
@@ -10,7 +11,6 @@ from modebridge.training.fit_bridges import BEST_CUTMIX, PAPER_MIXUP, fit_bridge
 from modebridge.training.loop import Task, train
 from modebridge.training.parallel import side_by_side
 from modebridge.training.teach import fit_taught_curves
-from modebridge.training.train_config import TrainConfig, TriangleConfig
 
 __all__ = [
     "BEST_CUTMIX",

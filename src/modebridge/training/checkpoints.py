@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import safetensors.torch
 import torch
@@ -17,9 +17,11 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.training.task import TaskRun
-from modebridge.training.train_config import TrainConfig
 from modebridge.types import State
+
+if TYPE_CHECKING:
+    from modebridge.training.config import TrainConfig
+    from modebridge.training.task import TaskRun
 
 __all__ = ["Checkpoints", "Position", "fingerprint"]
 
@@ -172,7 +174,7 @@ def fingerprint(config: TrainConfig, runs: Sequence[TaskRun], way: str) -> str:
     How it runs is `Engine.way`: the precision, and whether tasks run together step by step or one after another, which
     a position depends on.
     """
-    digest = hashlib.sha256(f"{config} {way} {[run.task.seed for run in runs]}".encode())
+    digest = hashlib.sha256(f"{config.key} {way} {[run.task.seed for run in runs]}".encode())
     for run in runs:
         for member, step in run.steps.items():
             start = trees.fingerprint({"flat": step.flat.detach()}, step.buffers, step.frozen)

@@ -17,8 +17,8 @@ from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection.flops import FAILED, feature_shapes, invoke, on_copy, zeros
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import frozen_copy, logits_of, run
+from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
-from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batches, Inputs
 
 __all__ = [

@@ -12,11 +12,11 @@ from modebridge.modes import Mode, check_modes, fresh_weights
 from modebridge.nets import frozen_copy
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_mixing, check_train, stale_statistics, trainable
+from modebridge.training.config import DEFAULT, TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
 from modebridge.training.outcome import How, counted, refreshed, run_training
 from modebridge.training.teach import check_teachers, listed_teachers
-from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
 __all__ = ["distill", "fit_students", "plan_student"]
@@ -30,8 +30,8 @@ def distill(
     student: nn.Module | None = None,
     start: Mode | None = None,
     loss: DistillationLoss | None = None,
-    mixup: float = 1.0,
-    cutmix: float = 0.0,
+    mixup: float | None = None,
+    cutmix: float | None = None,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -51,7 +51,7 @@ def distill(
         student: another architecture for the student; None uses `net`.
         start: the student's initial weights, for example a mode; None initialises new ones.
         loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
-        mixup: alpha of the per-sample mixup; 0 turns it off.
+        mixup: alpha of the per-sample mixup; 0 turns it off. If neither it nor cutmix is given, it is 1.
         cutmix: alpha of CutMix, for images only; 0 turns it off. With mixup as well, each batch gets one of the two.
         config: epochs, optimiser, and the seed of new weights; "best" keeps the lowest validation loss.
         valid: held-out data for `config.keep == "best"`.
@@ -101,8 +101,8 @@ def fit_students(
     plans: Mapping[str, StudentPlan],
     train_data: Batches,
     *,
-    mixup: float = 1.0,
-    cutmix: float = 0.0,
+    mixup: float | None = None,
+    cutmix: float | None = None,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -117,11 +117,14 @@ def fit_students(
     """
     if not plans:
         raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
-    engine = engine or Engine()
+    engine = engine or Engine.of(config, net)
     stale = stale_statistics([plan.net for plan in plans.values()], config)
     # Checked with every architecture among the students.
     for plan in {repr(plan.net): plan for plan in plans.values()}.values():
         data = check_train(plan.net, plan.start, train_data, engine)
+    if mixup is None and cutmix is None:
+        mixup, cutmix = config.mixup, config.cutmix
+    mixup, cutmix = (1.0, 0.0) if mixup is None and cutmix is None else (mixup or 0.0, cutmix or 0.0)
     check_mixing(mixup, cutmix, data)
     for plan in plans.values():
         check_teachers(net, plan.teachers, data, "student")

@@ -19,6 +19,7 @@ from modebridge.batches import go_to_epoch, map_inputs
 from modebridge.caches import cache_folder
 from modebridge.errors import ModebridgeError
 from modebridge.guards import same_architecture
+from modebridge.training.config import TrainConfig
 from modebridge.training.processes import Processes, launched
 from modebridge.types import Batch, Batches, Draw
 
@@ -69,11 +70,27 @@ class Engine:
     @classmethod
     def best(cls) -> Engine:
         """The fastest settings for this machine: a compiled bf16 graph on a GPU, plain fp32 on a CPU."""
-        if not torch.cuda.is_available():
-            return cls()
-        group = launched(cpu=False)
+        return cls.of(TrainConfig(epochs=0))
+
+    @classmethod
+    def of(cls, config: TrainConfig, net: nn.Module | None = None) -> Engine:
+        """The engine that a config asks for; on a GPU compiled bf16 graphs, on a CPU plain fp32, unless it is chosen.
+
+        Args:
+            config: device, precision and compile.
+            net: the network whose device "auto" prefers, if that is a GPU.
+        """
+        device = config.device
+        if device == "auto":
+            here = next((tensor.device for tensor in net.state_dict().values()), None) if net is not None else None
+            gpu = torch.cuda.is_available()
+            device = here if here and here.type == "cuda" else (launched(cpu=False).device or "cuda") if gpu else "cpu"
+        device = _device(device)
+        gpu = device.type == "cuda"
+        bf16, compiled = config.precision == "bf16" or (config.precision == "auto" and gpu), config.compile
+        compiled = gpu if compiled is None else compiled
         # Processes sum their gradients before the update, so a step is no longer one graph.
-        return cls(group.device or torch.device("cuda"), bf16=True, compile=True, graphs=group.size == 1)
+        return cls(device, bf16, compiled, graphs=gpu and compiled and launched(cpu=False).size == 1)
 
     @property
     def way(self) -> str:

@@ -15,11 +15,11 @@ from modebridge.modes import Mode, ModeObjective
 from modebridge.nets import frozen_copy
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_pairing, check_train, stale_statistics, trainable
+from modebridge.training.config import DEFAULT, TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
 from modebridge.training.outcome import How, counted, refreshed, run_training
 from modebridge.training.teach import fit_taught_curves
-from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
 __all__ = ["fit_curve", "fit_curves", "fit_mode", "fit_modes"]
@@ -72,7 +72,7 @@ def fit_modes(
     """
     check_pairing(nets, train_data, "networks")
     seeds = _seeds(seeds, config, len(nets))
-    engine = engine or Engine()
+    engine = engine or Engine.of(config, nets[0])
     starts = [Mode.from_module(net) for net in nets]
     trains = [check_train(net, start, data, engine) for net, start, data in zip(nets, starts, train_data, strict=True)]
     objectives: list[ModeObjective] = []
@@ -172,7 +172,7 @@ def fit_curves(
     """
     check_r(r)
     check_pairing(pairs, train_data, "pairs")
-    engine = engine or Engine()
+    engine = engine or Engine.of(config, net)
     seeds = _seeds(seeds, config, len(pairs))
     learns = trainable(net)
     curves = [

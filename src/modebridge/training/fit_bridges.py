@@ -26,11 +26,11 @@ from modebridge.nets import frozen_copy
 from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, listed, other_targets, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, check_train, least_for_bridges, trainable
+from modebridge.training.config import DEFAULT, TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
 from modebridge.training.fitted import training_accuracy
 from modebridge.training.outcome import How, counted, run_training
-from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
 __all__ = ["BEST_CUTMIX", "PAPER_MIXUP", "fit_bridge", "fit_bridges"]
@@ -83,10 +83,12 @@ def fit_bridges(
         )
     for plan in plans.values():
         trainable(plan.bridge.body)
-    engine = engine or Engine()
+    engine = engine or Engine.of(config, net)
     modes: Sequence[Mode] = list({m.id: m for plan in plans.values() for m in plan.reads}.values())
     least = partial(least_for_bridges, net, [plan.bridge for plan in plans.values()], engine)
     train_data = check_batches(net, modes[0], train_data, "train", least=least)
+    if mixup is None and cutmix is None:
+        mixup, cutmix = config.mixup, config.cutmix
     if mixup is None and cutmix is None:
         best = all(plan.of_modes for plan in plans.values()) and suits_cutmix(train_data.first())
         best = best and training_accuracy(net, modes, train_data, train_data.classes, engine).suits_cutmix
@@ -145,7 +147,7 @@ def fit_bridge(
     """
     check_choices(net, curve, kind, source, r)
     listed_taps(net, tap)  # a wrong tap has its own error
-    engine = engine or Engine()
+    engine = engine or Engine.of(config, net)
     start = curve.start if isinstance(curve, Curve) else listed(curve)[0]
     checked = check_train(net, start, train_data, engine, norms_only=True)
     images = checked.first()
@@ -161,7 +163,7 @@ def fit_bridge(
                 stacklevel=2,
             )
             target, design = [*others, label_target()], design or "auto"
-        if mixup is None and cutmix is None and fit.suits_cutmix and suits_cutmix(images):
+        if {mixup, cutmix, config.mixup, config.cutmix} == {None} and fit.suits_cutmix and suits_cutmix(images):
             cutmix = BEST_CUTMIX
     plan = plan_bridge(
         net,

@@ -14,11 +14,11 @@ from torch import Tensor
 from modebridge.batches import go_to_epoch
 from modebridge.errors import ModebridgeError
 from modebridge.training.checkpoints import Checkpoints, Position, fingerprint
+from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Epoch, Report, Tick
 from modebridge.training.graphed import Graphed
 from modebridge.training.task import Fed, Forwards, Task, TaskRun
-from modebridge.training.train_config import TrainConfig
 from modebridge.types import States
 
 __all__ = ["Task", "train"]
@@ -56,7 +56,7 @@ def train(
         raise ModebridgeError(
             "Expected validation data to choose the best epoch, but got none; pass valid or set keep='last'."
         )
-    loop = _Loop(tasks, config, engine or Engine(), checkpoints, tick)
+    loop = _Loop(tasks, config, engine or Engine.of(config), checkpoints, tick)
     for epoch in range(max(loop.position.epoch, 0), config.epochs):
         start = time.perf_counter()
         lr = config.lr * config.factor(epoch)

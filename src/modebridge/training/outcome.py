@@ -19,10 +19,10 @@ from modebridge.nets import frozen_copy
 from modebridge.progress import Bar, progress_bar
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import held_out
+from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Epoch, Report
 from modebridge.training.loop import Task, train
-from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batch, Batches, Objective, State, States
 
 __all__ = ["EpochBar", "How", "counted", "refreshed", "run_training"]
@@ -72,7 +72,9 @@ def run_training(
     There is one task for each objective, with its data and its seed. `title` is the text in front of the bar, `net` and
     `mode` are used to check the validation data; for the other arguments see `How`.
     """
-    engine = engine or Engine()
+    engine = engine or Engine.of(config, net)
+    checkpoints = checkpoints or config.checkpoints
+    reports = [*([] if report is None else [report]), *config.callbacks]
     kept_out = held_out(net, mode, valid, config, engine)
     tasks = [
         Task(objective, batches, kept_out, seed)
@@ -86,10 +88,11 @@ def run_training(
         last.update(epoch.losses)
         images += epoch.images
         epoch_bar.epoch(epoch)
-        if report is not None:
-            report(epoch)
+        for each in reports:
+            each(epoch)
 
-    show = progress if report is None else bool(progress)
+    progress = config.progress if progress is None else progress
+    show = bool(progress) if reports else progress
     with progress_bar(show, title, "epochs") as bar:
         epoch_bar = EpochBar(bar, config.epochs)
         tick = None if bar.silent else epoch_bar.tick

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from modebridge import trees
+from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.noise import Noise
-from modebridge.training.train_config import TrainConfig
 from modebridge.types import Params, Prepared, Program, State
 
 __all__ = ["FlatLayout", "Forward", "Step", "make_forward", "sgd_"]

@@ -10,11 +10,11 @@ from typing import Any, TypeAlias
 
 from modebridge import seeds, trees
 from modebridge.errors import ModebridgeError
+from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.noise import Noise
 from modebridge.training.processes import Turns
 from modebridge.training.step import FlatLayout, Forward, Step, make_forward
-from modebridge.training.train_config import TrainConfig
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
 
 __all__ = ["Fed", "Forwards", "Task", "TaskRun"]

@@ -18,10 +18,10 @@ from modebridge.modes import Mode, check_modes
 from modebridge.nets import frozen_copy
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_mixing, check_train, classes_of, trainable
+from modebridge.training.config import DEFAULT, TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
 from modebridge.training.outcome import How, counted, run_training
-from modebridge.training.train_config import DEFAULT, TrainConfig
 from modebridge.types import Batches
 
 __all__ = ["check_teachers", "fit_taught_curves", "listed_teachers"]
@@ -84,7 +84,7 @@ def fit_taught_curves(
         raise ModebridgeError(
             "Expected teachers for curves to learn from, but got none; pass at least one mode, or None for labels."
         )
-    engine = engine or Engine()
+    engine = engine or Engine.of(config, net)
     learns = trainable(net)
     curves = {
         name: start_curve(

@@ -1,12 +1,17 @@
-"""How long and how fast to train: one record for modes, curves and bridges."""
+"""All options of training in one record, for modes, curves, bridges and students."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
+import torch
+
 from modebridge.errors import ModebridgeError
+from modebridge.training.checkpoints import Checkpoints
+from modebridge.training.epochs import Epoch
 
 __all__ = ["DEFAULT", "TrainConfig", "TriangleConfig"]
 
@@ -14,6 +19,16 @@ MOST = 10**6
 """Upper limit for epochs and for every rate."""
 SEEDS = 2**62
 """Upper limit for seeds. Torch's generators take 64 bits, and a run also uses seeds slightly above its own."""
+CHOICES = {
+    "nesterov": ("no", "standard", "authors"),
+    "keep": ("best", "last"),
+    "precision": ("auto", "fp32", "bf16"),
+}
+HOW = ("device", "compile", "checkpoints", "callbacks", "progress")
+"""Fields that do not determine the numbers, up to rounding."""
+
+NO_KEY = {"recipe": False}
+"""Marks fields that are no keys of a recipe."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,17 @@ class TrainConfig:
             last weights (SWA); the learning rate is constant from there on. 0 turns it off.
         keep: "best" on validation, or the "last" epoch.
         seed: seed for what the objective (the r of a curve, mixup) and the networks (dropout, stochastic depth) draw.
+        mixup: alpha of the per-sample mixup of bridges and students; 0 turns it off, None is the method's default.
+        cutmix: alpha of CutMix, for images only; 0 turns it off, None is the method's default. With mixup as well, each
+            batch gets one of the two; if only one of the two is set, the other is off.
+        device: "cpu", "cuda", "cuda:1", or "auto": the network's device, else a GPU if there is one.
+        precision: "fp32"; "bf16" for convolutions and products (weights, gradient sums and updates stay fp32); "auto"
+            is bf16 on a GPU.
+        compile: whether to compile the losses with torch.compile, which takes most of a minute once per architecture,
+            and to replay steps as CUDA graphs; None compiles on a GPU.
+        checkpoints: where to save progress and resume from.
+        callbacks: called after every epoch.
+        progress: show a progress bar; None shows it in terminals and notebooks unless there are callbacks.
     """
 
     epochs: int
@@ -43,6 +69,14 @@ class TrainConfig:
     average_from: int = 0
     keep: Literal["best", "last"] = "last"
     seed: int = 0
+    mixup: float | None = field(default=None, metadata=NO_KEY)
+    cutmix: float | None = field(default=None, metadata=NO_KEY)
+    device: torch.device | str = field(default="auto", metadata=NO_KEY)
+    precision: Literal["auto", "fp32", "bf16"] = field(default="auto", metadata=NO_KEY)
+    compile: bool | None = field(default=None, metadata=NO_KEY)
+    checkpoints: Checkpoints | None = field(default=None, metadata=NO_KEY)
+    callbacks: tuple[Callable[[Epoch], None], ...] = field(default=(), metadata=NO_KEY)
+    progress: bool | None = field(default=None, metadata=NO_KEY)
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -69,12 +103,21 @@ class TrainConfig:
             raise ModebridgeError(
                 f"Expected average_from to be at most the {self.epochs} epochs, but got {self.average_from}; lower it."
             )
-        if self.nesterov not in ("no", "standard", "authors"):
-            raise ModebridgeError(
-                f"Expected nesterov to be 'no', 'standard' or 'authors', but got '{self.nesterov}'; choose one."
-            )
-        if self.keep not in ("best", "last"):
-            raise ModebridgeError(f"Expected keep to be 'best' or 'last', but got '{self.keep}'; choose one.")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                *others, last = map(repr, choices)
+                raise ModebridgeError(
+                    f"Expected {name} to be {', '.join(others)} or {last}, but got '{getattr(self, name)}'; choose one."
+                )
+        for name in ("mixup", "cutmix"):
+            alpha = getattr(self, name)
+            if alpha is not None and not 0 <= alpha <= MOST:
+                raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
+
+    @property
+    def key(self) -> str:
+        """The fields that determine the numbers, as text for the keys of artefacts and checkpoints."""
+        return " ".join(f"{each.name}={getattr(self, each.name)}" for each in fields(self) if each.name not in HOW)
 
     def factor(self, epoch: int) -> float:
         """The fraction of the peak learning rate in an epoch, counted from 0.
