@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         fit_mode,
         fit_modes,
         fit_students,
-        fit_taught_curves,
         plan_bridge,
         plan_student,
     )
@@ -69,7 +68,6 @@ __all__ = [
     "fit_mode",
     "fit_modes",
     "fit_students",
-    "fit_taught_curves",
     "inspect",
     "load",
     "load_mode",
@@ -91,7 +89,7 @@ _NAMES = {
     "modes": ("Mode",),
     "training": (
         *("Engine", "TrainConfig", "distill", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
-        *("fit_mode", "fit_modes", "fit_students", "fit_taught_curves", "plan_bridge", "plan_student"),
+        *("fit_mode", "fit_modes", "fit_students", "plan_bridge", "plan_student"),
     ),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

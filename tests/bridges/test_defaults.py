@@ -38,8 +38,8 @@ def learnt(net, mode: Mode, wrong: int = 0) -> Loader:
 
 def by_hand(net, curve, data=None, target="curve", **choices) -> Bridge:
     """In two steps, with the mixing given or chosen by the second one."""
-    design = choices.pop("design", None)
-    plan = plan_bridge(net, curve, blobs(6).images, budget=0.3, target=target, design=design, seed=ONE_EPOCH.seed)
+    wide = choices.pop("wide", None)
+    plan = plan_bridge(net, curve, blobs(6).images, budget=0.3, target=target, wide=wide, seed=ONE_EPOCH.seed)
     return fit_bridges(net, {"bridge": plan}, data or loader(), config=ONE_EPOCH, **choices)["bridge"]
 
 
@@ -67,11 +67,8 @@ def test_modes_that_do_not_fit_get_a_head_on_labels_and_mixup(wrong, mixing):
         bridge = fit_bridge(net, ends, data, budget=0.3, config=ONE_EPOCH)
     assert bridge.heads == 3
     assert len(blocks_of(bridge)) == 1
-    assert same(bridge, by_hand(net, ends, data, targets, design="auto", **mixing))
+    assert same(bridge, by_hand(net, ends, data, targets, wide=True, **mixing))
     assert same(by_hand(net, ends, data), by_hand(net, ends, data, **mixing)), "a plan has its heads already"
-    with pytest.warns(UserWarning, match="Pass target= to choose"):
-        chosen = fit_bridge(net, ends, data, budget=0.3, design="plain", cutmix=1.0, config=ONE_EPOCH)
-    assert same(chosen, by_hand(net, ends, data, targets, design="plain", cutmix=1.0))
     own = fit_bridge(net, ends, data, target=mode_target(ends[1]), budget=0.3, config=ONE_EPOCH)
     assert own.heads == 1
 
@@ -134,11 +131,10 @@ def test_a_curve_keeps_the_papers_blocks_and_mixup():
 
 def test_what_inspect_shows_is_what_is_built():
     net, ends, images = tiny_net(0), modes(3), blobs(6).images
-    for design, curve in (("auto", ends), ("plain", start_curve(net, *ends[:2]))):
-        bridge = plan_bridge(net, curve, images, budget=0.3).bridge
-        inspected = inspect(net, images, budget=0.3, heads=bridge.heads, design=design)
-        (shown,) = [tap for tap in inspected.taps if tap.name == bridge.tap]
-        assert inspected.price(shown) == (pytest.approx(bridge.share), pytest.approx(bridge.parameter_share))
+    bridge = plan_bridge(net, ends, images, budget=0.3).bridge
+    inspected = inspect(net, images, budget=0.3, heads=bridge.heads)
+    (shown,) = [tap for tap in inspected.taps if tap.name == bridge.tap]
+    assert inspected.price(shown) == (pytest.approx(bridge.share), pytest.approx(bridge.parameter_share))
 
 
 def test_bridges_of_other_kinds_in_one_pass_are_mixed_up():
@@ -163,20 +159,19 @@ def test_one_block_halves_the_map_rather_than_be_narrow():
     """At full size 16 channels, half of the feature's, take 32*16*9*64 + 16*16*9*64 + 32*16*64 + 160 multiply-adds."""
     half = 32 * 16 * 9 * 64 + 16 * 16 * 9 * 64 + 32 * 16 * 64 + 160
     for flops, stride in ((half, 1), (half - 1, 2)):
-        for design in ("shallow", "auto"):
-            body, counted = body_within((32, 8, 8), "map", 10, "I", flops, design=design)
-            (block,) = body.layers
-            assert counted <= flops
-            assert block.conv1.stride == (stride, stride)
-            assert block.conv1.out_channels >= 16
-    tiny, _ = body_within((32, 2, 2), "map", 10, "I", 20_000, design="auto")
+        body, counted = body_within((32, 8, 8), "map", 10, "I", flops, wide=True)
+        (block,) = body.layers
+        assert counted <= flops
+        assert block.conv1.stride == (stride, stride)
+        assert block.conv1.out_channels >= 16
+    tiny, _ = body_within((32, 2, 2), "map", 10, "I", 20_000, wide=True)
     assert tiny.layers[0].conv1.stride == (1, 1)
 
 
 @pytest.mark.parametrize(("shape", "layout", "flops"), [((32,), "vector", 900), ((32, 8, 8), "map", 900)])
 def test_a_perceptron_where_no_block_fits(shape, layout, flops):
-    chosen, counted = body_within(shape, layout, 10, "I", flops, design="auto", seed=0)
-    plain, _ = body_within(shape, layout, 10, "I", flops, design="plain", seed=0)
+    chosen, counted = body_within(shape, layout, 10, "I", flops, wide=True, seed=0)
+    plain, _ = body_within(shape, layout, 10, "I", flops, seed=0)
     assert counted <= flops
     assert type(chosen) is type(plain)
     assert all(torch.equal(a, b) for a, b in zip(chosen.parameters(), plain.parameters(), strict=True))

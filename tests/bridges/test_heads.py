@@ -12,10 +12,7 @@ from modebridge.bridges import (
     BridgeObjective,
     Heads,
     bridge_loss,
-    complement_loss,
-    complement_target,
     curve_target,
-    ensemble_target,
     heads_target,
     label_target,
     mode_target,
@@ -45,29 +42,15 @@ def test_the_loss_of_heads_is_the_sum_of_theirs():
     torch.testing.assert_close(bridge_loss(target, logits), each, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("heads", [1, 3])
-def test_the_complement_is_what_the_mean_lacks(heads):
-    """By F.kl_div of the mean, and zero where modes and bridge together say what the target says."""
-    torch.manual_seed(0)
-    target, beside = torch.rand(5, 4, dtype=EXACT).softmax(-1), torch.rand(2, 5, 4, dtype=EXACT).softmax(-1)
-    logits = torch.randn(5, heads, 4, dtype=EXACT)
-    mean = (beside.sum(0) + logits.softmax(-1).sum(1)) / (2 + heads)
-    given = logits[:, 0] if heads == 1 else logits
-    expected = F.kl_div(mean.log(), target, reduction="batchmean")
-    torch.testing.assert_close(complement_loss(target, beside, given), expected, rtol=0, atol=1e-12)
-    assert float(complement_loss(mean, beside, given)) == pytest.approx(0, abs=1e-12)
-
-
 def test_gradients_against_autograd():
-    """One mixed batch: heads on two modes and labels, a complement, and labels beside a mode, each written out."""
+    """One mixed batch: heads on two modes and labels, and labels beside a mode, each written out."""
     net, ends, images = scene(dtype=EXACT)
     targets = {
         "heads": heads_target([mode_target(ends[1]), mode_target(ends[2]), label_target()]),
-        "complement": complement_target(ensemble_target(ends), heads=2),
         "share": with_labels(mode_target(ends[1]), 0.25),
     }
     plans = {name: plan_bridge(net, ends[0], images, target=target) for name, target in targets.items()}
-    assert [plan.bridge.heads for plan in plans.values()] == [3, 2, 1]
+    assert [plan.bridge.heads for plan in plans.values()] == [3, 1]
     objective = BridgeObjective(net, {n: p.bridge for n, p in plans.items()}, targets, ends[:1])
     batch = images, torch.arange(6) % 3
     draw = objective.draw(6, torch.Generator().manual_seed(1))
@@ -89,8 +72,6 @@ def test_gradients_against_autograd():
         if name == "heads":
             wanted = (answers[1], answers[2], labels)
             return sum(kl(target, logits[:, k].softmax(-1)) for k, target in enumerate(wanted))
-        if name == "complement":
-            return kl(sum(answers) / 3, (answers[0] + logits.softmax(-1).sum(1)) / 3)
         return 0.75 * kl(answers[1], logits.softmax(-1)) + 0.25 * F.cross_entropy(logits, labels)
 
     for name, plan in plans.items():
@@ -118,7 +99,6 @@ def test_together_as_alone(norm):
         "plain": plan_bridge(net, curve, images),
         "heads": plan_bridge(net, curve, images, target=["curve", mode_target(ends[2]), "labels"], name="heads"),
         "taps": plan_bridge(net, ends[0], images, target=mode_target(ends[1]), tap=["layers.0", "layers.2"]),
-        "complement": plan_bridge(net, ends[0], images, target=complement_target(ensemble_target(ends))),
         "share": plan_bridge(net, curve, images, target=with_labels(curve_target(curve), 0.5)),
     }
     together = fit_bridges(net, plans, loader(), config=quick(2))
@@ -210,12 +190,10 @@ def test_refusals():
     curve = start_curve(net, ends[0], ends[1])
     with pytest.raises(ModebridgeError, match="at least one head"):
         plan_bridge(net, curve, images, target=[])
-    with pytest.raises(ModebridgeError, match="at least one head, but got 0"):
-        complement_target(mode_target(ends[0]), heads=0)
     with pytest.raises(ModebridgeError, match=r"share to be in \[0, 1\], but got 1.5"):
         with_labels(mode_target(ends[0]), 1.5)
     with pytest.raises(ModebridgeError, match="heads to consist of plain targets"):
-        heads_target([complement_target(mode_target(ends[0]))])
+        heads_target([heads_target([mode_target(mode) for mode in ends[:2]])])
     with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
         plan_bridge(net, ends[0], images, kind="II", target="labels")
     with pytest.raises(ModebridgeError, match="have a target, or more modes than the 2 that it reads"):

@@ -111,7 +111,7 @@ def test_it_is_one_graph_to_a_compiler_and_to_an_exporter():
     assert torch.equal(torch.export.export(own, (batch,)).module()(batch), said)
 
 
-@pytest.mark.parametrize("make", [lambda own: own, OneModule, lambda own: own.stacked()])
+@pytest.mark.parametrize("make", [lambda own: own, OneModule])
 @torch.no_grad()
 def test_training_mode_changes_no_buffer_and_no_answer(make):
     own, batch = make(_dropping()), images(4)

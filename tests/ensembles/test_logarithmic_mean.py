@@ -9,7 +9,7 @@ from modebridge.ensembles import BridgedEnsemble, average, fit_temperature, loga
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.scoring import predict
-from tests.scenarios import blobs, loader, modes, tiny_net
+from tests.scenarios import blobs, modes, tiny_net
 
 
 def logits(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -68,15 +68,6 @@ def test_an_ensemble_by_it():
     assert abs(float(found.temperature / plain.calibrate([(images, labels)]).temperature) - 1) > 1e-3
     torch.testing.assert_close(found(images), scale(by_hand, found.temperature), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(predict(found, [(images, labels)])[0], found(images))
-
-
-def test_rows_that_others_would_average_in_another_way_are_refused():
-    found = BridgedEnsemble(tiny_net(), modes(2), mean="logarithmic")
-    with pytest.raises(ModebridgeError, match="but its mean is logarithmic; use calibrated=True"):
-        found.stacked()
-    found.calibrate(loader(60, seed=5))
-    images = blobs(4).images
-    torch.testing.assert_close(found.stacked(calibrated=True)(images), found(images).log())
 
 
 def test_logits_may_be_any_that_a_network_gives():

@@ -39,10 +39,7 @@ def bridge(norm: str = "frn", kind: str = "I", **options: Any) -> Bridge:
 
 BODIES: dict[str, Callable[[], nn.Module]] = {
     "residual": lambda: body_like(TINY, "I", seed=0),
-    "bottleneck": lambda: body_like(TINY, "I", 1, design="bottleneck", seed=0),
-    "depthwise": lambda: body_like(TINY, "I", design="depthwise", seed=0),
-    "low-rank": lambda: body_like(TINY, "I", design="low-rank", seed=0),
-    "shallow": lambda: body_like(TINY, "I", design="shallow", projection=False, seed=0),
+    "bottleneck": lambda: body_for((512, 8, 8), 3, "I", seed=0),
     "sequence": lambda: body_for((8, 64), 3, "I", layout="sequence", seed=0),
     "channels last": lambda: body_for((8, 8, 8), 3, "I", layout="map, channels last", norm="frn", seed=0),
     "tokens": lambda: TokenBody(8, 4, 3, blocks=1, generator=torch.Generator().manual_seed(0)),
@@ -50,7 +47,7 @@ BODIES: dict[str, Callable[[], nn.Module]] = {
     "heads": lambda: Heads(ResidualBody(8, [(4, 2), (4, 1)], 6, norm="frn"), 2),
 }
 
-FEATURES = {"sequence": (2, 8, 64), "channels last": (2, 8, 8, 8), "tokens": (2, 5, 8)}
+FEATURES = {"bottleneck": (2, 512, 8, 8), "sequence": (2, 8, 64), "channels last": (2, 8, 8, 8), "tokens": (2, 5, 8)}
 
 
 def ensemble(norm: str = "frn", mean: str = "probability") -> mb.BridgedEnsemble:

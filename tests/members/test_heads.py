@@ -64,7 +64,7 @@ def test_each_has_the_weights_that_the_library_gives(run: Run, answers) -> None:
         seed = seeds.seed_for(3, name.removesuffix("-small"))
         slim, first = run.recipe.slim("small"), modes[0]
         small = plan_bridge(context.net, first, context.example, target=targets, slim=slim).bridge.share
-        wide = {"budget": small, "design": "auto"}
+        wide = {"budget": small, "wide": True}
         plan = plan_bridge(context.net, first, context.example, target=targets, name=name, seed=seed, **wide)
         settings = replace(run.recipe.bridge, seed=context.seed_of("bridges"))
         data = context.data.train("bridges", bridges=True)
@@ -122,7 +122,7 @@ def test_features_without_places_have_the_body_of_a_bridge(classes: int) -> None
     blueprint = Blueprint(recipe(small=2.0), SimpleNamespace(spec=None, build=lambda generator: net))  # type: ignore[arg-type]
     blueprint.example = torch.rand(2, 5)
     for heads in (1, 2, 3):
-        plain, auto = (blueprint.body("I", "small", heads, design) for design in ("plain", "auto"))
+        plain, auto = (blueprint.body("I", "small", heads, wide) for wide in (False, True))
         assert (auto.flops, auto.params) == (plain.flops, plain.params)
 
 

@@ -37,10 +37,6 @@ def fit_curves(**options):
     return [pins(curve) for curve in mb.fit_curves(NET, [(A, B), (B, A)], [DATA, DATA], config=CONFIG, **options)]
 
 
-def fit_taught_curves(**options):
-    return pins(mb.fit_taught_curves(NET, {"a": (A, B)}, [A, B], DATA, config=CONFIG, **options)["a"])
-
-
 def fit_bridge(**options):
     return weights(mb.fit_bridge(NET, LINE, DATA, tap="1", config=CONFIG, **options))
 
@@ -78,7 +74,6 @@ def weights(bridge):
         (fit_modes, "2 modes ", " 2/2 epochs "),
         (fit_curve, "curve ", " 2/2 epochs "),
         (fit_curves, "2 curves ", " 2/2 epochs "),
-        (fit_taught_curves, "curve ", " 2/2 epochs "),
         (fit_bridge, "bridge ", " 2/2 epochs "),
         (fit_bridges, "2 bridges ", " 2/2 epochs "),
         (fit_students, "2 students ", " 2/2 epochs "),

@@ -5,13 +5,11 @@ from modebridge.bridges.bridge import Bridge
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import READS, Kind, body_for, body_like
 from modebridge.bridges.choose import ChosenBody, choose_body
-from modebridge.bridges.designs import DepthwiseBlock, Design, LowRankBlock
-from modebridge.bridges.loss import bridge_loss, complement_loss, kl_divergence, mix
+from modebridge.bridges.loss import bridge_loss, kl_divergence, mix
 from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, MatchingObjective, in_turn
 from modebridge.bridges.objective import BridgeObjective
 from modebridge.bridges.targets import (
     Target,
-    complement_target,
     curve_target,
     ensemble_target,
     heads_target,
@@ -27,13 +25,10 @@ __all__ = [
     "BridgeObjective",
     "ChosenBody",
     "Compile",
-    "DepthwiseBlock",
-    "Design",
     "FanOut",
     "FrozenNetworks",
     "Heads",
     "Kind",
-    "LowRankBlock",
     "MatchingObjective",
     "ResidualBody",
     "Target",
@@ -44,8 +39,6 @@ __all__ = [
     "body_within",
     "bridge_loss",
     "choose_body",
-    "complement_loss",
-    "complement_target",
     "curve_target",
     "ensemble_target",
     "heads_target",

@@ -97,10 +97,6 @@ class ResidualBody(nn.Module):
         self.pool = nn.AdaptiveAvgPool1d(1) if layout == "sequence" else nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(channels, classes)
         initialise(self, generator)
-        for part in self.layers.modules():
-            if isinstance(part, nn.Conv1d | nn.Conv2d) and part.groups > 1:
-                # torch computes the fan-out of all groups together.
-                part.weight.data.mul_(part.groups**0.5)
 
     def forward(self, *features: Tensor) -> Tensor:
         """Logits (B, K) from features, concatenated along channels in the given order."""

@@ -12,7 +12,6 @@ from torch import nn
 
 from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.build import READS, WIDE, Kind, channels_of, layout_for
-from modebridge.bridges.designs import BLOCKS, Design, check_design
 from modebridge.errors import ModebridgeError
 from modebridge.inspection.flops import counting, zeros
 from modebridge.nets import BasicBlock, BottleneckBlock, Norm
@@ -44,7 +43,7 @@ def body_within(
     flops: float,
     *,
     norm: Norm = "bn",
-    design: Design = "plain",
+    wide: bool = False,
     seed: int | None = None,
     base: float | None = None,
 ) -> tuple[nn.Module, float]:
@@ -53,7 +52,8 @@ def body_within(
     Maps and sequences get three residual blocks (bottlenecks for 512 channels or more). If three blocks of width 8
     exceed the budget, the first one halves the map; if that is not enough, there are fewer blocks. Tokens get two
     token-wise layers, or one. Vectors, and features for which no block fits, get a perceptron on the mean over places.
-    The design "shallow" is one block; it halves the map if it would otherwise have less than half of its channels.
+    With `wide` there is one block, as wide as fits; it halves the map if it would otherwise have less than half of its
+    channels. This did best for heads on other modes (docs/frontier.md).
 
     Args:
         shape: shape of one feature, without the batch axis.
@@ -62,7 +62,7 @@ def body_within(
         kind: "I" or "II".
         flops: the budget in multiply-adds.
         norm: norm of residual blocks.
-        design: design of the blocks, see `bridges.designs`; only "plain" and "auto" may give a perceptron.
+        wide: one wide block on maps and sequences instead of three.
         seed: seed of the weights.
         base: FLOPs of the base network; if given, errors express the budget as a share of it.
 
@@ -81,47 +81,43 @@ def body_within(
         return counted()
 
     least = 0.0
-    for family, narrowest in _families(shape, layout, classes, len(reads), norm, design):
+    for family, narrowest in _families(shape, layout, classes, len(reads), norm, wide):
         least = cost(family, narrowest)
         if least <= flops:
             width, counted = _widest(partial(cost, family), narrowest, least, flops)
             return family(width, generator=None if seed is None else torch.Generator().manual_seed(seed)), counted
     got = f"{flops:,.0f} multiply-adds" if not base else f"{flops / base:.2g} of the base's FLOPs"
     smallest = f"{least:,.0f}" if not base else _rounded_up(least / base)
-    bridge = "bridge" if design in ("plain", "auto") else f"{design} bridge"
     raise ModebridgeError(
-        f"Expected the budget to suffice for some {bridge} on a feature of {tuple(shape)}, but got {got}; "
-        f"the smallest {bridge} there takes {smallest}."
+        f"Expected the budget to suffice for some bridge on a feature of {tuple(shape)}, but got {got}; "
+        f"the smallest bridge there takes {smallest}."
     )
 
 
 def _families(
-    shape: Sequence[int], layout: Layout, classes: int, reads: int, norm: Norm, design: Design
+    shape: Sequence[int], layout: Layout, classes: int, reads: int, norm: Norm, alone: bool
 ) -> Iterator[tuple[Family, int]]:
     """Families of bodies from the best to the cheapest, each with its smallest width."""
     channels = channels_of(shape, layout)
     inputs = channels * reads
     sides = () if layout in ("tokens", "vector") else shape[:2] if layout == "map, channels last" else shape[1:]
     places = max(sides, default=1) > 1
-    check_design(design, shape, places)
     if layout == "tokens" and shape[0] > 1:
         for blocks in (2, 1):
             yield partial(TokenBody, inputs, classes=classes, blocks=blocks), STEP
     elif places:
         # On wide maps plain blocks spend the whole budget on their first layer: squeeze first, as ResNet-50 does.
-        block = BLOCKS.get(design, BottleneckBlock if channels >= 2 * WIDE else BasicBlock)
+        block = BottleneckBlock if channels >= 2 * WIDE else BasicBlock
         residual = partial(_residual, inputs, classes=classes, block=block, norm=norm, layout=layout)
         # On small maps, wide blocks at half the size beat fewer and narrower ones (digits, docs/frontier.md).
         strides = (2,) if min(sides) >= LARGE else (1, 2) if min(sides) >= SMALL else (1,)
-        alone = design in ("shallow", "auto")
         for blocks in (1,) if alone else (3, 2, 1):
             for stride in strides:
                 # One block at full size only if it can be wide; the last stride takes what fits.
                 wide = alone and stride < strides[-1]
                 least = STEP * math.ceil(NARROW * channels / STEP) if wide else STEP
                 yield partial(residual, [stride, 1, 1][:blocks]), least
-    if design in ("plain", "auto"):
-        yield partial(VectorBody, inputs, classes=classes, layout=layout), 1
+    yield partial(VectorBody, inputs, classes=classes, layout=layout), 1
 
 
 def _residual(inputs: int, strides: Sequence[int], width: int, **options: Any) -> nn.Module:

@@ -8,7 +8,6 @@ from typing import Literal, TypeAlias
 import torch
 
 from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
-from modebridge.bridges.designs import Design, check_design, redesigned
 from modebridge.errors import ModebridgeError
 from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, last_blocks_tap
 from modebridge.nets.resnet import LAST_BLOCKS
@@ -31,7 +30,6 @@ def body_like(
     slim: float = 2,
     *,
     projection: bool = True,
-    design: Design = "plain",
     seed: int | None = None,
 ) -> ResidualBody:
     """The paper's bridge: a copy of the base's last three blocks, with every width divided by the slim factor.
@@ -42,7 +40,6 @@ def body_like(
         slim: 1 gives the paper's medium bridge, 2 its small one.
         projection: False omits the first shortcut if shapes differ (only this matches the parameter counts of the
             paper's CIFAR-100 rows with 32 to 128 channels).
-        design: design of the blocks, see `bridges.designs`.
         seed: seed of the weights.
     """
     last_blocks_tap(spec)
@@ -51,12 +48,11 @@ def body_like(
     before, last = spec.blocks()[:-LAST_BLOCKS], spec.blocks()[-LAST_BLOCKS:]
     if not slim > 0 or any(int(planes / slim) < 1 for planes, _ in last):
         raise ModebridgeError(f"Expected slim to leave at least one channel, but got {slim}; 1 is medium, 2 small.")
-    base = spec.block_type()
-    inputs = before[-1][0] * base.expansion if before else spec.stem[0]
-    block, last = redesigned(design, base, [(int(planes / slim), stride) for planes, stride in last])
+    block = spec.block_type()
+    inputs = before[-1][0] * block.expansion if before else spec.stem[0]
     return ResidualBody(
         inputs * READS[kind],
-        last,
+        [(int(planes / slim), stride) for planes, stride in last],
         spec.classes,
         block=block,
         norm=spec.norm,
@@ -75,7 +71,6 @@ def body_for(
     *,
     layout: Layout | None = None,
     norm: Norm = "bn",
-    design: Design = "plain",
     seed: int | None = None,
 ) -> ResidualBody | TokenBody | VectorBody:
     """A bridge for a feature of any network: residual blocks for a map or a sequence, layers on tokens, a perceptron.
@@ -90,11 +85,9 @@ def body_for(
         slim: divides the width of the feature.
         layout: meaning of the axes; None assumes (C, H, W), (T, C) or (C,).
         norm: norm of the residual blocks.
-        design: design of the blocks, see `bridges.designs`; "plain" if there are none.
         seed: seed of the weights.
     """
     layout = layout_for(shape, layout)
-    check_design(design, shape, layout not in ("tokens", "vector"))
     channels = channels_of(shape, layout)
     if not slim > 0 or channels / slim < 1:
         raise ModebridgeError(
@@ -109,7 +102,7 @@ def body_for(
     # On wide maps plain 3x3 blocks would cost more than the network they replace: squeeze first, as ResNet-50 does.
     wide = width >= WIDE
     blocks = [(width // 4, 1)] * 3 if wide else [(width, 1)] * 3
-    block, blocks = redesigned(design, BottleneckBlock if wide else BasicBlock, blocks)
+    block = BottleneckBlock if wide else BasicBlock
     return ResidualBody(inputs, blocks, classes, block=block, norm=norm, layout=layout, generator=generator)
 
 

@@ -12,7 +12,6 @@ from modebridge.batches import map_inputs
 from modebridge.bridges.bodies import Heads
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import READS, Kind, body_for, body_like, joined_shape
-from modebridge.bridges.designs import Design, check_design
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection import taps_to_read
 from modebridge.inspection.flops import counting
@@ -58,7 +57,7 @@ def choose_body(
     heads: int = 1,
     slim: float = 2,
     budget: float | None = None,
-    design: Design = "plain",
+    wide: bool = False,
     body: nn.Module | None = None,
     state: Mapping[str, Tensor] | None = None,
     name: str = "bridge",
@@ -75,7 +74,7 @@ def choose_body(
         heads: number of heads on the trunk; with several, the output is (B, heads, K).
         slim: divides the widths.
         budget: maximum share of the base's FLOPs, used instead of `slim`.
-        design: design of the blocks, see `bridges.designs`.
+        wide: one wide block within the budget instead of three, see `body_within`.
         body: an existing body, which is only checked and counted.
         state: weights to run the network with; None for its own.
         name: name of the bridge in errors.
@@ -85,7 +84,6 @@ def choose_body(
         raise ModebridgeError(
             f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget}; 0.05 is 5 %."
         )
-    check_design(design)
     first = map_inputs(lambda tensor: tensor[:1], images)
     taps, layout = taps_to_read(net, tap, first)
     tapped = Tapped(net, taps)
@@ -96,7 +94,7 @@ def choose_body(
     if body is None:
         shape, outputs = joined_shape([feature.shape[1:] for feature in read], layout), classes * heads
         body = build_body(
-            net, taps, shape, layout, outputs, kind, slim=slim, budget=budget, base=base_flops, design=design, seed=seed
+            net, taps, shape, layout, outputs, kind, slim=slim, budget=budget, base=base_flops, wide=wide, seed=seed
         )
         body = (body if heads == 1 else Heads(body, heads)).to(torch.cat([feature.flatten() for feature in read]).dtype)
     flops = _check_body(body, read * READS[kind], (classes,) if heads == 1 else (heads, classes), name)
@@ -119,17 +117,17 @@ def build_body(
     slim: float,
     budget: float | None,
     base: float,
-    design: Design,
+    wide: bool,
     seed: int | None = None,
 ) -> nn.Module:
     """A new body for features of `shape`: within the budget of `base` FLOPs, else the paper's at its tap, else any."""
     norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
     if budget is not None:
         flops = budget * base
-        return body_within(shape, layout, outputs, kind, flops, norm=norm, design=design, seed=seed, base=base)[0]
+        return body_within(shape, layout, outputs, kind, flops, norm=norm, wide=wide, seed=seed, base=base)[0]
     if isinstance(net, ResNet) and list(taps) == [net.paper_tap]:
-        return body_like(replace(net.spec, classes=outputs), kind, slim, design=design, seed=seed)
-    return body_for(shape, outputs, kind, slim, layout=layout, norm=norm, design=design, seed=seed)
+        return body_like(replace(net.spec, classes=outputs), kind, slim, seed=seed)
+    return body_for(shape, outputs, kind, slim, layout=layout, norm=norm, seed=seed)
 
 
 @torch.no_grad()

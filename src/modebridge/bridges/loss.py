@@ -8,7 +8,7 @@ from torch import Tensor
 
 from modebridge.trees import wide
 
-__all__ = ["bridge_loss", "complement_loss", "kl_divergence", "mix"]
+__all__ = ["bridge_loss", "kl_divergence", "mix"]
 
 
 def bridge_loss(target: Tensor, logits: Tensor) -> Tensor:
@@ -28,19 +28,6 @@ def bridge_loss(target: Tensor, logits: Tensor) -> Tensor:
     tensor(0.)
     """
     return kl_divergence(target, wide(logits)).mean(dim=0).sum()
-
-
-def complement_loss(target: Tensor, beside: Tensor, logits: Tensor) -> Tensor:
-    """The loss of a bridge that complements the modes it reads (see `complement_target`).
-
-    Args:
-        target: probabilities (B, K).
-        beside: probabilities (n, B, K) of the modes it reads.
-        logits: logits of the bridge, (B, K), or (B, h, K) for h heads.
-    """
-    heads = wide(logits if logits.dim() == 3 else logits.unsqueeze(1)).softmax(dim=-1)
-    mean = torch.cat([beside.transpose(0, 1), heads], dim=1).mean(dim=1)
-    return kl_divergence(target, mean.clamp(min=torch.finfo(mean.dtype).tiny).log()).mean()
 
 
 def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:

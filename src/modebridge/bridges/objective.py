@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges.bridge import Bridge
-from modebridge.bridges.loss import bridge_loss, complement_loss
+from modebridge.bridges.loss import bridge_loss
 from modebridge.bridges.matching import Compile, FanOut, FrozenNetworks, MatchingObjective, Outputs, in_turn
 from modebridge.bridges.targets import Target
 from modebridge.errors import ModebridgeError, near
@@ -78,9 +78,8 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
                         f"Expected bridge '{name}' to read one of the {len(modes)} modes given, but it reads a mode "
                         f"{source[:8]} that is not among them; {near(source[:8], [m.id[:8] for m in modes])}"
                     )
-            # For the same program, only the number of features, the loss and the body must match.
-            kind = len(bridge.places), targets[name].beside
-            twins = (key for key in self._programs if (len(bridges[key].places), targets[key].beside) == kind)
+            # For the same program, only the number of features and the body must match.
+            twins = (key for key in self._programs if len(bridges[key].places) == len(bridge.places))
             twin = next((key for key in twins if shares(bridges[key].body, bridge.body)), None)
             self._programs[name] = (
                 self._programs[twin] if twin else _program(synced(frozen_copy(bridge, training=True)))
@@ -113,8 +112,6 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
             target = self._targets[name]
             parts = [self._target_of(part, outputs, batch, draw) for part in target.parts or (target,)]
             inputs["target"] = torch.stack(parts, dim=1) if target.parts else parts[0]
-            if target.beside:
-                inputs["beside"] = torch.stack([probabilities_of(outputs[source][0]) for source in bridge.reads])
             prepared[name] = inputs
         return prepared
 
@@ -147,8 +144,6 @@ def _program(body: nn.Module) -> Program:
     def loss(state: State, prepared: Prepared) -> Tensor:
         features = [tensor for name, tensor in prepared.items() if name.startswith("feature")]
         logits = run(body, state.all_params, state.buffers, *features)
-        if "beside" in prepared:
-            return complement_loss(prepared["target"], prepared["beside"], logits)
         return bridge_loss(prepared["target"], logits)
 
     return loss

@@ -11,7 +11,6 @@ from modebridge.modes import Mode
 
 __all__ = [
     "Target",
-    "complement_target",
     "curve_target",
     "ensemble_target",
     "heads_target",
@@ -30,18 +29,19 @@ class Target:
         r: position on a curve, if the target is one.
         what: description for tables.
         label_share: weight of the labels in the target.
-        heads: number of heads of the bridge.
-        parts: the target of each head, if they differ.
-        beside: whether the mean of the bridge and the modes it reads must match the target, instead of the bridge.
+        parts: the target of each head, if there are several.
     """
 
     modes: tuple[Mode, ...]
     r: float | None
     what: str
     label_share: float = 0.0
-    heads: int = 1
     parts: tuple[Target, ...] = ()
-    beside: bool = False
+
+    @property
+    def heads(self) -> int:
+        """Number of heads of the bridge."""
+        return len(self.parts) or 1
 
 
 def curve_target(curve: Curve, r: float = 0.5) -> Target:
@@ -81,29 +81,12 @@ def heads_target(targets: Sequence[Target]) -> Target:
     _check_plain(targets, "heads")
     modes = tuple({mode.id: mode for target in targets for mode in target.modes}.values())
     what = "; ".join(target.what for target in targets)
-    return targets[0] if len(targets) == 1 else Target(modes, None, what, heads=len(targets), parts=tuple(targets))
-
-
-def complement_target(target: Target, heads: int = 1) -> Target:
-    r"""What the modes that a bridge reads lack: their mean with the bridge must match the target.
-
-    .. math:: \ell = D_\mathrm{KL}\Big(v \,\Big\|\, \frac{1}{n + h}\big(\textstyle\sum_i p_i + \sum_j q_j\big)\Big)
-
-    with the probabilities :math:`p_i` of the n modes it reads and :math:`q_j` of its h heads.
-
-    Args:
-        target: the target v, for example `ensemble_target` of all modes.
-        heads: number of heads h.
-    """
-    if heads < 1:
-        raise ModebridgeError(f"Expected a bridge to have at least one head, but got {heads}; use 1 or more.")
-    _check_plain([target], "a complement")
-    return replace(target, heads=heads, beside=True, what=f"what is missing to {target.what}")
+    return targets[0] if len(targets) == 1 else Target(modes, None, what, parts=tuple(targets))
 
 
 def _check_plain(targets: Sequence[Target], what: str) -> None:
     for target in targets:
-        if target.parts or target.beside:
+        if target.parts:
             raise ModebridgeError(
                 f"Expected {what} to consist of plain targets, but got '{target.what}'; use curve_target, "
                 "mode_target, ensemble_target or label_target."

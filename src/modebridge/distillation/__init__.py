@@ -1,8 +1,7 @@
-"""Students, single networks trained to match the mean prediction of several, and curves between students."""
+"""Students, single networks trained to match the mean prediction of several."""
 
 from modebridge.distillation.loss import PAPER_LOSS, DistillationLoss
 from modebridge.distillation.objective import MixedBatches, StudentObjective, StudentPlan
-from modebridge.distillation.taught_curves import TaughtCurves
 from modebridge.distillation.teachers import Teacher, Teachers
 
 __all__ = [
@@ -11,7 +10,6 @@ __all__ = [
     "MixedBatches",
     "StudentObjective",
     "StudentPlan",
-    "TaughtCurves",
     "Teacher",
     "Teachers",
 ]

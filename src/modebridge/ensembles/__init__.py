@@ -1,14 +1,12 @@
 """Step 4: average the members' probabilities and calibrate the mean."""
 
 from modebridge.ensembles.ensemble import BridgedEnsemble
-from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.nets import Mean, average, logarithmic_mean, mean_probability, probabilities_of
 
 __all__ = [
     "BridgedEnsemble",
     "Mean",
-    "Stacked",
     "average",
     "fit_temperature",
     "logarithmic_mean",

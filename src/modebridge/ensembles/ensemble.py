@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from modebridge.batches import check_batch, check_labels
 from modebridge.bridges import Bridge
-from modebridge.ensembles.stacked import Stacked
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.files import Given, Parts, Storable, describe_net, prefixed, restore_net
@@ -97,10 +96,6 @@ class BridgedEnsemble(Storable, EvaluationOnly):
 
     def __len__(self) -> int:
         return len(self.bases) + sum(bridge.heads for bridge in self.bridges if isinstance(bridge, Bridge))
-
-    def stacked(self, *, calibrated: bool = False) -> Stacked:
-        """The ensemble as a module that returns logits (M * B, K), as torch-uncertainty expects; see `Stacked`."""
-        return Stacked(self, calibrated=calibrated)
 
     def to_parts(self, net: str | None = None) -> Parts:
         """All members, the temperature, and how the network is built if that is known."""

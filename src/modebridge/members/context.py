@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from modebridge import seeds
 from modebridge.batches import map_inputs
-from modebridge.bridges import ChosenBody, Design, Kind, ResidualBody, choose_body
+from modebridge.bridges import ChosenBody, Kind, ResidualBody, choose_body
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, frozen_copy
@@ -31,7 +31,7 @@ class Sizing(TypedDict):
 
     slim: float
     budget: float | None
-    design: Design
+    wide: bool
 
 
 class Blueprint:
@@ -47,7 +47,7 @@ class Blueprint:
         self.recipe = recipe
         self.network = network
         self.seed = seed
-        self._bodies: dict[tuple[Kind, str, int, Design], ChosenBody] = {}
+        self._bodies: dict[tuple[Kind, str, int, bool], ChosenBody] = {}
         self._costs: dict[str, Cost] = {}
 
     @cached_property
@@ -89,25 +89,25 @@ class Blueprint:
             self._costs[name] = module_cost(build(), self.example)
         return self._costs[name]
 
-    def body(self, kind: Kind, size: str, heads: int = 1, design: Design = "plain") -> ChosenBody:
+    def body(self, kind: Kind, size: str, heads: int = 1, wide: bool = False) -> ChosenBody:
         """The body of a bridge with its cost; it may have no weights."""
-        if (kind, size, heads, design) not in self._bodies:
-            options = self.sizing(kind, size, heads, design)
+        if (kind, size, heads, wide) not in self._bodies:
+            options = self.sizing(kind, size, heads, wide)
             device = next(self.bare.parameters()).device
             example = map_inputs(lambda tensor: tensor.to(device), self.example)
             with torch.device(device):  # where the body is built
-                self._bodies[kind, size, heads, design] = choose_body(self.bare, example, kind, heads=heads, **options)
-        return self._bodies[kind, size, heads, design]
+                self._bodies[kind, size, heads, wide] = choose_body(self.bare, example, kind, heads=heads, **options)
+        return self._bodies[kind, size, heads, wide]
 
-    def sizing(self, kind: Kind, size: str, heads: int, design: Design) -> Sizing:
-        """What sets the width of a body: another design gets the FLOPs of the plain one, so that costs are equal."""
-        plain: Sizing = {"slim": self.recipe.slim(size), "budget": self.budget(size), "design": "plain"}
-        if design == "plain":
+    def sizing(self, kind: Kind, size: str, heads: int, wide: bool) -> Sizing:
+        """What sets the width of a body: a wide body gets the FLOPs of the plain one, so that costs are equal."""
+        plain: Sizing = {"slim": self.recipe.slim(size), "budget": self.budget(size), "wide": False}
+        if not wide:
             return plain
         chosen = self.body(kind, size, heads)
         if not chosen.share or not any(isinstance(module, ResidualBody) for module in chosen.body.modules()):
-            return plain  # no blocks that a design could change
-        return {**plain, "budget": plain["budget"] or chosen.share * ROUNDING, "design": design}
+            return plain  # no blocks
+        return {**plain, "budget": plain["budget"] or chosen.share * ROUNDING, "wide": True}
 
     def budget(self, size: str) -> float | None:
         """The maximum share of the network's FLOPs for bridges of a size; None if `recipe.slim` sets the width."""

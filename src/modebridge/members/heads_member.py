@@ -86,8 +86,8 @@ class HeadsMember(Method, SmallNetwork):
         return HeadsWeights(self)
 
     def chosen(self, blueprint: Blueprint) -> ChosenBody:
-        """A body of the best design within the FLOPs of a bridge of its size."""
-        return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe), "auto")
+        """One wide block within the FLOPs of a bridge of its size."""
+        return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe), wide=True)
 
     def heads(self, recipe: Recipe) -> int:
         """One per network, and one for labels."""
@@ -126,7 +126,7 @@ class HeadsMember(Method, SmallNetwork):
             target=[ensemble_target(modes) if modes else label_target() for modes in loaded],
             name=self.name,
             seed=context.seed_of(f"heads-{self.i}-{'+'.join(self.parts)}"),
-            **context.sizing(self.body_kind, self.size, self.heads(recipe), "auto"),
+            **context.sizing(self.body_kind, self.size, self.heads(recipe), wide=True),
         )
 
     @classmethod

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +23,8 @@ class SameConv2d(nn.Conv2d):
         top, bottom = _same(x.shape[-2], self.kernel_size[0], self.stride[0])
         left, right = _same(x.shape[-1], self.kernel_size[1], self.stride[1])
         if top == bottom and left == right:
-            return F.conv2d(x, self.weight, self.bias, self.stride, (top, left), groups=self.groups)
-        return F.conv2d(F.pad(x, (left, right, top, bottom)), self.weight, self.bias, self.stride, groups=self.groups)
+            return F.conv2d(x, self.weight, self.bias, self.stride, (top, left))
+        return F.conv2d(F.pad(x, (left, right, top, bottom)), self.weight, self.bias, self.stride)
 
 
 def _same(length: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -34,17 +33,17 @@ def _same(length: int, kernel: int, stride: int) -> tuple[int, int]:
 
 
 def conv(
-    inputs: int, outputs: int, kernel: int, stride: int, *, bias: bool, padding: Padding, axes: int = 2, groups: int = 1
+    inputs: int, outputs: int, kernel: int, stride: int, *, bias: bool, padding: Padding, axes: int = 2
 ) -> nn.Conv1d | nn.Conv2d:
     """A convolution with the padding rule of the data set's network (CIFAR differs from the rest).
 
     For sequences (`axes=1`) the padding is always "half".
     """
     if axes == 1:
-        return nn.Conv1d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=bias)
+        return nn.Conv1d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
     if padding == "same":
-        return SameConv2d(inputs, outputs, kernel, stride, groups=groups, bias=bias)
-    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, groups=groups, bias=bias)
+        return SameConv2d(inputs, outputs, kernel, stride, bias=bias)
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
 
 
 class BasicBlock(nn.Module):
@@ -63,7 +62,6 @@ class BasicBlock(nn.Module):
     """
 
     expansion = 1
-    convolution: ClassVar[Callable[..., nn.Module]] = staticmethod(conv)
 
     def __init__(
         self,
@@ -78,10 +76,10 @@ class BasicBlock(nn.Module):
         axes: int = 2,
     ) -> None:
         super().__init__()
-        self.conv1 = self.convolution(inputs, planes, 3, stride, bias=bias, padding=padding, axes=axes)
+        self.conv1 = conv(inputs, planes, 3, stride, bias=bias, padding=padding, axes=axes)
         self.norm1 = make_norm(norm, planes, axes)
         self.act1 = nn.SiLU()
-        self.conv2 = self.convolution(planes, planes, 3, 1, bias=bias, padding=padding, axes=axes)
+        self.conv2 = conv(planes, planes, 3, 1, bias=bias, padding=padding, axes=axes)
         self.norm2 = make_norm(norm, planes, axes)
         self.shortcut = _shortcut(
             inputs, planes, stride, norm, bias=bias, padding=padding, projection=projection, axes=axes

@@ -42,7 +42,7 @@ def contenders_for(blueprint: Blueprint) -> tuple[list[Candidate], tuple[int, ..
             # `--only` separates names by commas.
             row.name.replace(",", ""): {
                 "heads": heads,
-                **blueprint.sizing("I", member.size, heads, "auto"),
+                **blueprint.sizing("I", member.size, heads, wide=True),
             }
             for row in HeadsMember.rows(recipe)
             for member in row.members

@@ -9,9 +9,7 @@ import torch
 from torch import nn
 
 from modebridge import inspection
-from modebridge.bridges import Design
 from modebridge.bridges.choose import build_body
-from modebridge.bridges.designs import check_design
 from modebridge.errors import ModebridgeError
 from modebridge.inspection import Inspection, Tap
 from modebridge.inspection.flops import counting, zeros
@@ -28,7 +26,6 @@ def inspect(
     slim: float = 2,
     budget: float | None = None,
     heads: int = 1,
-    design: Design = "auto",
 ) -> Inspection:
     """List every tap of `net` that a bridge could read, the default choice, and the cost of a bridge at each.
 
@@ -41,7 +38,6 @@ def inspect(
         slim: divides the widths of the type I bridges whose costs are shown.
         budget: maximum share of the network's FLOPs, used instead of `slim`.
         heads: number of heads of those bridges.
-        design: design of their blocks within a budget: "auto" as for heads on other modes, "plain" as for a curve.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> print(inspect(net, torch.rand(1, 4)))
@@ -56,7 +52,6 @@ def inspect(
             f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
             f"{heads=}; change the value that is out of range."
         )
-    check_design(design)
     inspected = inspection.inspect(net, example)
     size = sum(parameter.numel() for parameter in net.parameters())
 
@@ -65,7 +60,6 @@ def inspect(
         outputs = inspected.classes * heads
         try:
             with torch.device("meta"):  # nothing is drawn, computed or stored
-                blocks: Design = "plain" if budget is None else design
                 body = build_body(
                     net,
                     taps,
@@ -76,7 +70,7 @@ def inspect(
                     slim=slim,
                     budget=budget,
                     base=inspected.flops,
-                    design=blocks,
+                    wide=True,
                 )
         except ModebridgeError:  # no bridge is small enough
             return None

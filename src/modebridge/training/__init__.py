@@ -10,7 +10,6 @@ from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
 from modebridge.training.fit_bridges import BEST_CUTMIX, PAPER_MIXUP, fit_bridge, fit_bridges
 from modebridge.training.loop import Task, train
 from modebridge.training.parallel import side_by_side
-from modebridge.training.teach import fit_taught_curves
 
 __all__ = [
     "BEST_CUTMIX",
@@ -33,7 +32,6 @@ __all__ = [
     "fit_mode",
     "fit_modes",
     "fit_students",
-    "fit_taught_curves",
     "parse_metrics",
     "plan_bridge",
     "plan_student",

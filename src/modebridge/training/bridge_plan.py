@@ -11,7 +11,6 @@ from torch import nn
 from modebridge.bridges import (
     READS,
     Bridge,
-    Design,
     Kind,
     Target,
     choose_body,
@@ -61,7 +60,7 @@ def plan_bridge(
     tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
-    design: Design | None = None,
+    wide: bool | None = None,
     r: float = 0.5,
     target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
@@ -83,10 +82,7 @@ def plan_bridge(
         slim: divisor of the widths; 2 is the paper's small bridge, 1 its medium one.
         budget: maximum share of the base's FLOPs (0.05 for 5 %), used instead of `slim`: the widest body that fits is
             built. Its share of the parameters may be much larger (`bridge.parameter_share`).
-        design: the kind of blocks in a body built for a map or a sequence: "plain", like the base's; "bottleneck",
-            "depthwise" or "low-rank", with cheaper convolutions and so wider within a budget; "shallow", one block.
-            "auto" is what did best (docs/frontier.md): "shallow" on maps within a budget, else "plain". None is "auto"
-            for heads on other modes, and "plain" for other targets.
+        wide: one wide block within the budget instead of three; None for heads on other modes (docs/frontier.md).
         r: the position on the curve to predict.
         target: "curve", "labels" (a control), or any `Target`; a list gives the bridge one head per target on a shared
             trunk.
@@ -121,7 +117,7 @@ def plan_bridge(
         heads=aim.heads,
         slim=slim,
         budget=budget,
-        design=design or ("auto" if of_modes else "plain"),
+        wide=of_modes if wide is None else wide,
         body=body,
         state=reads[0].state,
         name=name,

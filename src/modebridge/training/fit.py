@@ -9,7 +9,6 @@ from torch import nn
 
 from modebridge.baselines import Rival
 from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
-from modebridge.distillation import Teacher
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, ModeObjective
 from modebridge.nets import frozen_copy
@@ -19,7 +18,6 @@ from modebridge.training.config import DEFAULT, TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Report
 from modebridge.training.outcome import How, counted, refreshed, run_training
-from modebridge.training.teach import fit_taught_curves
 from modebridge.types import Batches
 
 __all__ = ["fit_curve", "fit_curves", "fit_mode", "fit_modes"]
@@ -105,8 +103,6 @@ def fit_curve(
     pins: int = 1,
     pin_start: PinStart = "midpoint",
     r: float = 0.5,
-    teachers: Sequence[Teacher] | Teacher | None = None,
-    mixup: float = 1.0,
     config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
     engine: Engine | None = None,
@@ -116,7 +112,6 @@ def fit_curve(
 ) -> BezierCurve | Polychain:
     """Train a low-loss curve between two modes; the modes are frozen, only the pins are trained.
 
-    A curve should learn what its ends learned: labels or, between students (`distill`), their teachers' predictions.
     Check its middle before bridging it: if it is much worse than the ends, it is not worth a bridge.
 
     Args:
@@ -129,8 +124,6 @@ def fit_curve(
         pins: number of control points to learn.
         pin_start: "midpoint", or "random" as in the authors' code.
         r: the position where batch norm statistics are kept and validation runs.
-        teachers: the teachers whose mean probability the curve learns on mixed-up images; None learns the labels.
-        mixup: alpha of that mixup; 0 turns it off.
         config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
         engine: device and precision; None means the CPU in fp32.
@@ -139,12 +132,7 @@ def fit_curve(
         progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
     """
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
-    if teachers is None:
-        return fit_curves(net, [(start, end)], [train_data], kind=kind, pins=pins, pin_start=pin_start, r=r, **how)[0]
-    pairs = {"curve": (start, end)}
-    return fit_taught_curves(
-        net, pairs, teachers, train_data, mixup=mixup, kind=kind, pins=pins, pin_start=pin_start, r=r, **how
-    )["curve"]
+    return fit_curves(net, [(start, end)], [train_data], kind=kind, pins=pins, pin_start=pin_start, r=r, **how)[0]
 
 
 def fit_curves(

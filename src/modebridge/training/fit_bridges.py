@@ -13,7 +13,6 @@ from modebridge.bridges import (
     READS,
     Bridge,
     BridgeObjective,
-    Design,
     Kind,
     label_target,
 )
@@ -123,7 +122,6 @@ def fit_bridge(
     tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
-    design: Design | None = None,
     r: float = 0.5,
     target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
@@ -150,7 +148,7 @@ def fit_bridge(
     engine = engine or Engine.of(config, net)
     start = curve.start if isinstance(curve, Curve) else listed(curve)[0]
     checked = check_train(net, start, train_data, engine, norms_only=True)
-    images = checked.first()
+    images, wide = checked.first(), None
     if isinstance(curve, Curve):
         curve = curve.with_statistics(net, r, checked)
     elif target == "curve" and body is None:
@@ -162,7 +160,7 @@ def fit_bridge(
                 f"{fit.accuracy:.0%} of its training data. Pass target= to choose what it learns.",
                 stacklevel=2,
             )
-            target, design = [*others, label_target()], design or "auto"
+            target, wide = [*others, label_target()], True
         if {mixup, cutmix, config.mixup, config.cutmix} == {None} and fit.suits_cutmix and suits_cutmix(images):
             cutmix = BEST_CUTMIX
     plan = plan_bridge(
@@ -174,7 +172,7 @@ def fit_bridge(
         tap=tap,
         slim=slim,
         budget=budget,
-        design=design,
+        wide=wide,
         r=r,
         target=target,
         body=body,
