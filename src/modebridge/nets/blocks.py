@@ -23,8 +23,8 @@ class SameConv2d(nn.Conv2d):
         top, bottom = _same(x.shape[-2], self.kernel_size[0], self.stride[0])
         left, right = _same(x.shape[-1], self.kernel_size[1], self.stride[1])
         if top == bottom and left == right:
-            return F.conv2d(x, self.weight, self.bias, self.stride, (top, left))
-        return F.conv2d(F.pad(x, (left, right, top, bottom)), self.weight, self.bias, self.stride)
+            return F.conv2d(x, self.weight, self.bias, self.stride, (top, left), groups=self.groups)
+        return F.conv2d(F.pad(x, (left, right, top, bottom)), self.weight, self.bias, self.stride, groups=self.groups)
 
 
 def _same(length: int, kernel: int, stride: int) -> tuple[int, int]:
