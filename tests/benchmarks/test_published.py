@@ -1,0 +1,74 @@
+"""What the pages say of committed results is what their numbers per image, or per seed, give."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = runpy.run_path(str(ROOT / "benchmarks" / "published.py"), run_name="published")
+FOLDERS = sorted(file.parent for file in (ROOT / "results").glob("*/rows.safetensors"))
+PAGES = ("README.md", "docs/results.md", "docs/frontier.md", "docs/which.md", "docs/comparison.md", "docs/faq.md")
+
+NUMBER = r"([+-]?\d*\.?\d+)"
+INTERVAL = re.compile(rf"{NUMBER}(?: %)?\s+\[{NUMBER}\s+to\s+{NUMBER}\]")
+
+
+def test_there_are_results():
+    assert len(FOLDERS) >= 4
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_figures_of_a_folder(folder):
+    assert PUBLISHED["wrong_figures"](folder) == []
+
+
+def test_a_wrong_figure_is_found(tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(FOLDERS[-1], folder)
+    published = json.loads((folder / "results.json").read_text())
+    published["rows"][2]["nll"] += 0.001
+    (folder / "results.json").write_text(json.dumps(published))
+    assert PUBLISHED["wrong_figures"](folder) == [f"copy: {published['rows'][2]['name']}: nll"]
+
+
+Figure = tuple[float, float, float]
+
+
+def with_intervals(text: str) -> list[tuple[Figure, float]]:
+    """Every number with an interval, and the unit of its last printed digit."""
+    found = INTERVAL.findall(text)
+    return [(tuple(map(float, parts)), 10.0 ** -len(parts[0].partition(".")[2])) for parts in found]
+
+
+def known_figures() -> list[Figure]:
+    lines = [line for folder in FOLDERS for line in PUBLISHED["tables"](folder)]
+    known = [figure for figure, _ in with_intervals("\n".join(lines))]
+    for file in (ROOT / "results" / "digits").glob("*.json"):
+        for table in json.loads(file.read_text())["tables"]:
+            for one, other in itertools.permutations(table["rows"], 2):
+                known.append(tuple(PUBLISHED["difference"](table, one, other)))
+                known.append(tuple(100 * part for part in PUBLISHED["difference"](table, one, other, "accuracy")))
+    # A difference may be said as a gain or as a loss.
+    return known + [(-value, -high, -low) for value, low, high in known]
+
+
+def test_pages_have_only_figures_of_results():
+    known = known_figures()
+    unknown = {}
+    for page in PAGES:
+        for figure, unit in with_intervals((ROOT / page).read_text()):
+            # One unit of the last digit apart: stored numbers are rounded.
+            if not any(all(abs(a - b) < 1.01 * unit for a, b in zip(figure, one, strict=True)) for one in known):
+                unknown.setdefault(page, []).append(figure)
+    assert unknown == {}
+
+
+def test_the_tree_is_small():
+    assert sum(file.stat().st_size for file in (ROOT / "results").rglob("*") if file.is_file()) <= 10_000_000
