@@ -1,16 +1,22 @@
 """Step 4: average the members' probabilities and calibrate the mean."""
 
 from modebridge.ensembles.ensemble import BridgedEnsemble
+from modebridge.ensembles.forward import Bases, Output, cascaded, features_of, member_logits
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.nets import Mean, average, logarithmic_mean, mean_probability, probabilities_of
 
 __all__ = [
+    "Bases",
     "BridgedEnsemble",
     "Mean",
+    "Output",
     "average",
+    "cascaded",
+    "features_of",
     "fit_temperature",
     "logarithmic_mean",
     "mean_probability",
+    "member_logits",
     "probabilities_of",
     "scale",
 ]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from modebridge.batches import check_batch, check_labels
 from modebridge.bridges import Bridge
+from modebridge.ensembles.forward import Output, member_logits
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.files import Given, Parts, Storable, describe_net, prefixed, restore_net
@@ -166,16 +167,17 @@ class BridgedEnsemble(Storable, EvaluationOnly):
             raise refused from error
 
     def _run(self, images: Inputs) -> Tensor:
-        logits: list[Tensor] = []
-        features: dict[tuple[int, str], Tensor] = {}
+        outputs: dict[int, Output] = {}
         for k, (base, reader) in enumerate(zip(self.bases, self._readers, strict=True)):
-            base_logits, base_features = reader.read(partial(call, base, images))
-            logits.append(check_logits(base_logits, images))
-            features.update({(k, tap): feature for tap, feature in base_features.items()})
-        for bridge, reads in zip(self.bridges, self._reads, strict=True):
-            assert isinstance(bridge, Bridge)
-            logits += bridge.head_logits(*[features[reads[k], tap] for k, tap in bridge.places])
-        return probabilities_of(torch.stack(logits))
+            outputs[k] = reader.read(partial(call, base, images))
+            check_logits(outputs[k][0], images)
+        return probabilities_of(torch.stack(member_logits(outputs, self.reads)))
+
+    @property
+    def reads(self) -> list[tuple[Bridge, tuple[int, ...]]]:
+        """Each bridge, with the numbers of the modes that it reads."""
+        bridges = [bridge for bridge in self.bridges if isinstance(bridge, Bridge)]
+        return list(zip(bridges, self._reads, strict=True))
 
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:
         """The calibrated mean of the members' probabilities (B, K); pass several inputs as a dict or by name."""

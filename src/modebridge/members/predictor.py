@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges import Bridge
+from modebridge.ensembles import features_of
 from modebridge.members.artefact import key_of
 from modebridge.modes import Mode
 from modebridge.nets import Mean
@@ -89,8 +90,7 @@ class BridgePredictor(Predictor):
 
     def heads(self, inputs: Inputs, outputs: Outputs) -> list[Tensor]:
         """The logits of each of the bridge's heads."""
-        names = list(self.networks)
-        return self.bridge.head_logits(*(outputs[names[k]][1][tap] for k, tap in self.bridge.places))
+        return self.bridge.head_logits(*features_of(self.bridge, list(self.networks), outputs))
 
     def to(self, device: torch.device | str) -> BridgePredictor:
         """The same on another device."""

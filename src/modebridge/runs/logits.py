@@ -12,9 +12,8 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.batches import size_of
-from modebridge.ensembles import mean_probability
+from modebridge.ensembles import Bases, mean_probability
 from modebridge.members import Artefact, ArtefactData, Context, Making, Member, Predictor
-from modebridge.nets import Tapped
 from modebridge.recipes import Recipe
 from modebridge.scoring import accuracy, nll
 from modebridge.types import Inputs
@@ -140,15 +139,14 @@ def predict(
     """
     device = context.engine.device
     placed = {name: predictor.to(device) for name, predictor in predictors.items()}
-    taps = sorted({tap for predictor in placed.values() for tap in predictor.taps})
-    tapped = Tapped(context.placed(), taps)
+    taps = [tap for predictor in placed.values() for tap in predictor.taps]
     networks = {name: mode for predictor in placed.values() for name, mode in predictor.networks.items()}
-    states = {name: tapped.state_of(mode.to(device).state) for name, mode in networks.items()}
+    bases = Bases(context.placed(), networks, taps)
     images = 0
     start = time.perf_counter()
     parts: dict[str, dict[str, list[list[Tensor]]]] = {name: {} for name in placed}
     for done, (table, inputs) in enumerate(batches, start=1):
-        outputs = {name: tapped.run(state, inputs) for name, state in states.items()}
+        outputs = bases(inputs)
         for name, predictor in placed.items():
             heads = [trees.wide(head).cpu() for head in predictor.heads(inputs, outputs)]
             parts[name].setdefault(table, []).append(heads)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from modebridge.ensembles import cascaded
 from modebridge.errors import ModebridgeError
 
 __all__ = ["ALL", "cascaded", "choose_threshold"]
@@ -44,19 +44,3 @@ def choose_threshold(confidences: Tensor, base_cost: float, extra_cost: float, a
     most = int((average_cost - base_cost) / extra_cost * len(ordered) + 1e-9)
     # If only rounding separates the cost from that of all images, all images use all members.
     return float(ordered[most]) if most < len(ordered) else ALL
-
-
-def cascaded(short: Tensor, long: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """The probabilities (N, K) of a cascade, and which images (N,) used all members.
-
-    Args:
-        short: calibrated probabilities (N, K) of the first member alone.
-        long: calibrated probabilities (N, K) of all members.
-        threshold: images for which the first member is at least this confident use it alone.
-
-    >>> cascaded(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.8, 0.2], [0.3, 0.7]]), 0.7)
-    (tensor([[0.9000, 0.1000],
-            [0.3000, 0.7000]]), tensor([False,  True]))
-    """
-    unsure = short.amax(dim=-1) < threshold
-    return torch.where(unsure[:, None], long, short), unsure

@@ -1,0 +1,102 @@
+"""The forward pass of everything that has bridges: each base runs once, bridges read its features, cascades stop early.
+
+Ensembles, the logits of a run, exported files and the training of bridges all use these functions:
+
+    outputs = bases(inputs)                                # {key: (logits, features by tap)}, each base once
+    logits = member_logits(outputs, [(bridge, keys), ...])   # the bases', then those of the heads of every bridge
+    probabilities = average(probabilities_of(torch.stack(logits)), mean)
+    probabilities, deferred = cascaded(first, probabilities, threshold)
+
+Keys are whatever names the bases: their numbers in an ensemble, ids of modes in training, names of members in a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from modebridge.bridges.bridge import Bridge
+from modebridge.modes import Mode
+from modebridge.nets import Tapped
+from modebridge.types import Inputs
+
+__all__ = ["Bases", "Output", "cascaded", "features_of", "member_logits"]
+
+K = TypeVar("K")
+
+Output: TypeAlias = tuple[Tensor, Mapping[str, Tensor]]
+"""What a base returns: its logits (B, K), and its features by tap."""
+
+
+class Bases(Generic[K]):
+    """One network with the weights of several modes; each runs once per batch.
+
+    Only the weights are kept per mode: the network exists once, and a compiled forward pass serves all of them.
+
+    Args:
+        net: the architecture, on the device to run on.
+        modes: the weights by key.
+        taps: submodules whose features are read.
+    """
+
+    def __init__(self, net: nn.Module, modes: Mapping[K, Mode], taps: Iterable[str] = ()) -> None:
+        tapped = Tapped(net, sorted(set(taps)))
+        device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
+        self._states = {key: tapped.state_of(mode.to(device).state) for key, mode in modes.items()}
+        self.run: Callable[..., Output] = tapped.run
+        """Runs the network with given weights; training may replace it by a compiled version."""
+        self.fan_out: Callable[[Sequence[Callable[[], Output]]], list[Output]] = _in_turn
+        """Runs several passes; training may replace it to run them in parallel."""
+
+    def __call__(self, inputs: Inputs) -> dict[K, Output]:
+        """Logits and features of every base, by key."""
+        passes = [partial(self.run, state, inputs) for state in self._states.values()]
+        return dict(zip(self._states, self.fan_out(passes), strict=True))
+
+
+def _in_turn(passes: Sequence[Callable[[], Output]]) -> list[Output]:
+    return [run() for run in passes]
+
+
+def features_of(bridge: Bridge, reads: Sequence[K], outputs: Mapping[K, Output]) -> list[Tensor]:
+    """The features that a bridge reads, in its order.
+
+    Args:
+        bridge: the bridge.
+        reads: keys of the one or two bases it reads.
+        outputs: outputs of the bases by key.
+    """
+    return [outputs[reads[k]][1][tap] for k, tap in bridge.places]
+
+
+def member_logits(outputs: Mapping[K, Output], bridges: Iterable[tuple[Bridge, Sequence[K]]]) -> list[Tensor]:
+    """The logits (B, K) of all members: the bases in the order of `outputs`, then every head of every bridge.
+
+    Args:
+        outputs: outputs of the bases by key.
+        bridges: each bridge with the keys of the bases it reads.
+    """
+    logits = [base for base, _ in outputs.values()]
+    for bridge, reads in bridges:
+        logits += bridge.head_logits(*features_of(bridge, reads, outputs))
+    return logits
+
+
+def cascaded(first: Tensor, full: Tensor, threshold: Tensor | float) -> tuple[Tensor, Tensor]:
+    """The probabilities (B, K) of a cascade, and which images (B,) used all members.
+
+    Args:
+        first: calibrated probabilities (B, K) of the first member alone.
+        full: calibrated probabilities (B, K) of all members.
+        threshold: images whose top probability in `first` is at least this use the first member alone.
+
+    >>> cascaded(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.8, 0.2], [0.3, 0.7]]), 0.7)
+    (tensor([[0.9000, 0.1000],
+            [0.3000, 0.7000]]), tensor([False,  True]))
+    """
+    deferred = first.amax(dim=-1) < threshold
+    return torch.where(deferred[:, None], full, first), deferred
