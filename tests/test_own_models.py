@@ -48,7 +48,7 @@ def test_from_two_checkpoints_to_scores(name, kind):
     bridge = mb.fit_bridge(net, curve, train, kind=kind, budget=0.1, config=QUICK)
     assert 0 < bridge.share <= 0.1
     members = modes[:1] if kind == "I" else modes
-    fast = mb.BridgedEnsemble(net, members, [bridge]).calibrate(train)
+    fast = mb.Ensemble(net, members, [bridge]).calibrate(train)
     images = train[0][0]
     with torch.no_grad():
         said = fast(images)
@@ -71,7 +71,7 @@ def test_dict_batches_all_the_way():
     curve = mb.fit_curve(net, modes[0], modes[1], train, config=QUICK)
     bridge = mb.fit_bridge(net, curve, train, budget=0.2, mixup=0, config=QUICK)
     assert bridge.tap.startswith("layers.")
-    fast = mb.BridgedEnsemble(net, modes[:1], [bridge]).calibrate(train)
+    fast = mb.Ensemble(net, modes[:1], [bridge]).calibrate(train)
     scores = mb.evaluate(fast, train)
     assert scores.cost.relative_flops == pytest.approx(1 + bridge.share)
     inputs, _ = check_batch(train[0], "train")

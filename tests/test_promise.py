@@ -50,7 +50,7 @@ def figures(seed: int) -> tuple[dict[str, float], float]:
     members = {"DE-1": modes[:1], "DE-1 + bridge": modes[:1], "DE-2": modes[:2], "DE-3": modes}
     nll: dict[str, float] = {}
     for name, some in members.items():
-        ensemble = mb.BridgedEnsemble(net, some, [bridge] if "bridge" in name else [])
+        ensemble = mb.Ensemble(net, some, [bridge] if "bridge" in name else [])
         scores = mb.evaluate(ensemble.calibrate(Loader(valid, 400)), Loader(test, 900))
         assert scores.cnll is not None
         nll[name] = scores.cnll

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from modebridge.deploy import Deployed
     from modebridge.deploy.export import export
     from modebridge.distillation import PAPER_LOSS, DistillationLoss
-    from modebridge.ensembles import BridgedEnsemble
+    from modebridge.ensembles import Ensemble
     from modebridge.errors import ModebridgeError
     from modebridge.loading import load
     from modebridge.modes import Mode
@@ -47,10 +47,10 @@ __all__ = [
     "PAPER_LOSS",
     "BezierCurve",
     "Bridge",
-    "BridgedEnsemble",
     "Deployed",
     "DistillationLoss",
     "Engine",
+    "Ensemble",
     "Mode",
     "ModebridgeError",
     "Polychain",
@@ -82,7 +82,7 @@ _NAMES = {
     "data": ("load_mode", "load_modes"),
     "deploy": ("Deployed", "export"),
     "distillation": ("PAPER_LOSS", "DistillationLoss"),
-    "ensembles": ("BridgedEnsemble",),
+    "ensembles": ("BridgedEnsemble", "Ensemble"),
     "errors": ("ModebridgeError",),
     "scoring": ("align", "cost", "evaluate", "inspect"),
     "loading": ("load",),

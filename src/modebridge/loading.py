@@ -9,7 +9,7 @@ from torch import nn
 
 from modebridge.bridges import Bridge
 from modebridge.curves import BezierCurve, Polychain
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.files import Given, Storable, find_folder, read_folder
 from modebridge.files.stored_folder import Place
@@ -17,9 +17,7 @@ from modebridge.modes import Mode
 
 __all__ = ["KINDS", "load"]
 
-KINDS: dict[str, type[Storable]] = {
-    cls.stored_as: cls for cls in (Mode, BezierCurve, Polychain, Bridge, BridgedEnsemble)
-}
+KINDS: dict[str, type[Storable]] = {cls.stored_as: cls for cls in (Mode, BezierCurve, Polychain, Bridge, Ensemble)}
 """Classes that files may name."""
 
 

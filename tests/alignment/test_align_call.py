@@ -146,12 +146,12 @@ def test_evaluate_of_a_half_precision_network():
     half = Small().eval().bfloat16()
     halves = [Mode.from_state_dict(half, mode.state) for mode in (a, b)]
     images = [(x.bfloat16(), labels) for x, labels in data(200)]
-    scores = mb.evaluate(mb.BridgedEnsemble(half, halves).calibrate(images), images)
-    exact = mb.evaluate(mb.BridgedEnsemble(net, [a, b]).calibrate(data(200)), data(200))
+    scores = mb.evaluate(mb.Ensemble(half, halves).calibrate(images), images)
+    exact = mb.evaluate(mb.Ensemble(net, [a, b]).calibrate(data(200)), data(200))
     assert scores.raw_nll == pytest.approx(exact.raw_nll, abs=0.01)
     assert scores.nll == pytest.approx(exact.nll, abs=0.01)
     with pytest.raises(ModebridgeError, match=r"to be torch\.bfloat16, .* but got torch\.float32"):
-        mb.evaluate(mb.BridgedEnsemble(half, halves), data(20))
+        mb.evaluate(mb.Ensemble(half, halves), data(20))
     # A table that came in bfloat16 is judged by that precision; logits are still refused.
     rows = torch.randn(50, 40, generator=torch.Generator().manual_seed(0)).bfloat16()
     labels = torch.arange(50) % 40

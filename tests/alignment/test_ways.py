@@ -166,8 +166,8 @@ def test_a_network_that_returns_an_object_in_training_alone():
     result = mb.align(net, a, b, data)
     assert result.barrier_after is not None
     assert net.training
-    ensemble = mb.BridgedEnsemble(net, [a, result.mode])
-    assert mb.evaluate(ensemble, data).nll == pytest.approx(mb.evaluate(mb.BridgedEnsemble(net, [a, b]), data).nll)
+    ensemble = mb.Ensemble(net, [a, result.mode])
+    assert mb.evaluate(ensemble, data).nll == pytest.approx(mb.evaluate(mb.Ensemble(net, [a, b]), data).nll)
 
 
 def test_a_head_that_needs_larger_images_keeps_what_it_reads_in_place():

@@ -12,7 +12,7 @@ from torch import nn
 
 from modebridge.bridges import ResidualBody, TokenBody, VectorBody, body_for, body_within
 from modebridge.curves import start_curve
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.inspection import inspect
 from modebridge.modes import Mode
@@ -190,7 +190,7 @@ def test_bridges_of_real_networks_to_a_budget(name):
     bridge = plan_bridge(net, curve, images, budget=0.05, kind="II", target="labels").bridge
     assert bridge.tap == inspect(net, images).chosen.name
     assert 0.02 < bridge.share <= 0.05
-    ensemble = BridgedEnsemble(net, ends, [bridge])
+    ensemble = Ensemble(net, ends, [bridge])
     assert cost(ensemble, IMAGES[name]).relative_flops == pytest.approx(2 + bridge.share, abs=1e-12)
     with torch.no_grad():
         torch.testing.assert_close(ensemble(images).sum(dim=1), torch.ones(2))
@@ -204,7 +204,7 @@ def test_a_bridge_says_what_it_reached():
     assert 0 < bridge.share <= 0.1
     assert f"share={bridge.share:.2%}" in repr(bridge)
     assert copy.deepcopy(bridge).share == bridge.share
-    scores = evaluate(BridgedEnsemble(net, [a], [bridge]), loader())
+    scores = evaluate(Ensemble(net, [a], [bridge]), loader())
     assert scores.cost.relative_flops == pytest.approx(1 + bridge.share, abs=1e-12)
     # Without a budget it is counted too, and is the paper's body as before.
     paper = plan_bridge(net, curve, blobs(2).images).bridge
@@ -268,7 +268,7 @@ def test_inputs_by_name():
     assert bridge.tap == "layers.3"
     assert 0.02 < bridge.share <= 0.1
     with torch.no_grad():
-        assert BridgedEnsemble(nets[0], ends, [bridge])(example).shape == (4, 3)
+        assert Ensemble(nets[0], ends, [bridge])(example).shape == (4, 3)
 
 
 @pytest.mark.parametrize("options", [{"budget": 0.9}, {"budget": 0.05}, {"kind": "II", "slim": 1}])
@@ -277,7 +277,7 @@ def test_bridges_of_sequences_take_any_length(options):
     curve = start_curve(net, *ends).with_statistics(net, 0.5, train)
     bridge = fit_bridge(net, curve, train, config=quick(1), **options)
     assert isinstance(bridge.body, VectorBody if options.get("budget") == 0.05 else ResidualBody)
-    fast = BridgedEnsemble(net, ends if bridge.kind == "II" else ends[:1], [bridge])
+    fast = Ensemble(net, ends if bridge.kind == "II" else ends[:1], [bridge])
     for length in (24, 31, 200):
         assert fast(sounds(2, length)[0]).shape == (2, 3)
     # Channels are (B, C, L)'s second axis: what is constant in time stays what it is at any length.

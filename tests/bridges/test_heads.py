@@ -20,7 +20,7 @@ from modebridge.bridges import (
 )
 from modebridge.bridges.bodies import Join
 from modebridge.curves import start_curve
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped
@@ -122,10 +122,10 @@ def test_heads_are_members_of_the_mean_and_cost_their_last_layer():
     one = plan_bridge(net, curve, images).bridge
     three = plan_bridge(net, curve, images, target=["curve", mode_target(ends[1]), mode_target(ends[2])]).bridge
     width = three.body.body.head.in_features
-    costs = [cost(BridgedEnsemble(net, ends[:1], [bridge]), IMAGE) for bridge in (one, three)]
+    costs = [cost(Ensemble(net, ends[:1], [bridge]), IMAGE) for bridge in (one, three)]
     assert costs[1].flops - costs[0].flops == 2 * 3 * width  # two more heads of three classes
     assert costs[1].params - costs[0].params == 2 * 3 * (width + 1)
-    ensemble = BridgedEnsemble(net, ends[:2], [one, three])
+    ensemble = Ensemble(net, ends[:2], [one, three])
     assert len(ensemble) == len(ensemble.members(images)) == 6
     tap = one.tap
     logits, features = Tapped(ends[0].load(net), [tap])(images)
@@ -153,13 +153,13 @@ def test_several_taps_are_pooled_to_the_smallest_and_joined():
     torch.testing.assert_close(joined, torch.cat([large, features["layers.4"]], 1), rtol=0, atol=1e-12)
     last = Join("map, channels last")(*(features[tap].permute(0, 2, 3, 1) for tap in taps))
     torch.testing.assert_close(last, joined, rtol=0, atol=1e-12)
-    ensemble = BridgedEnsemble(net, ends[:1], [bridge])
+    ensemble = Ensemble(net, ends[:1], [bridge])
     with torch.no_grad():
         expected = bridge.eval()(*(features[tap] for tap in taps)).softmax(-1)
         torch.testing.assert_close(ensemble.members(images)[1], expected, rtol=0, atol=1e-12)
     two = plan_bridge(net, start_curve(net, ends[0], ends[1]), images, kind="II", tap=taps).bridge
     assert [source for source, _ in two.places] == [0, 0, 1, 1]
-    assert BridgedEnsemble(net, ends[:2], [two])(images).shape == (6, 3)
+    assert Ensemble(net, ends[:2], [two])(images).shape == (6, 3)
 
 
 def test_modes_instead_of_a_curve_give_a_head_for_each_other_one():

@@ -9,7 +9,7 @@ from modebridge.bridges import Bridge, body_like, last_blocks_tap
 from modebridge.bridges.bodies import VectorBody
 from modebridge.deploy.elastic_answer import Answer, staged
 from modebridge.deploy.one_module import OneModule
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.guards import without_side_effects
 from modebridge.modes import Mode
 from tests.scenarios import tiny_net
@@ -34,7 +34,7 @@ def stirred(net: nn.Module, seed: int) -> nn.Module:
     return net.eval()
 
 
-def ensemble(norm: str = "bn", bases: int = 2, ones: int = 2, twos: int = 1) -> BridgedEnsemble:
+def ensemble(norm: str = "bn", bases: int = 2, ones: int = 2, twos: int = 1) -> Ensemble:
     """Some modes, type I bridges on the first, and type II bridges on the first two."""
     net = tiny_net(0, norm)
     modes = [Mode.from_module(stirred(tiny_net(seed, norm), seed)) for seed in range(bases)]
@@ -44,12 +44,12 @@ def ensemble(norm: str = "bn", bases: int = 2, ones: int = 2, twos: int = 1) -> 
         Bridge(stirred(body_like(net.spec, kind, 2, seed=seed), seed), reads, tap, name=f"{kind}-{seed}")
         for kind, reads, seed in made
     ]
-    found = BridgedEnsemble(net, modes, bridges)
+    found = Ensemble(net, modes, bridges)
     found.temperature.fill_(1.3)
     return found
 
 
-def tied() -> BridgedEnsemble:
+def tied() -> Ensemble:
     """An untrained network: the first mode's answers differ by rounding alone, the bridge's do not."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -60,7 +60,7 @@ def tied() -> BridgedEnsemble:
     for layer in body.modules():
         if isinstance(layer, nn.Linear):
             layer.weight.data.mul_(6)
-    return BridgedEnsemble(net, [mode], [Bridge(body, [mode], "2")])
+    return Ensemble(net, [mode], [Bridge(body, [mode], "2")])
 
 
 def staged_answer(
@@ -87,7 +87,7 @@ def images(count: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
 
 
-def middle(found: BridgedEnsemble, batch: torch.Tensor, temperature: float) -> float:
+def middle(found: Ensemble, batch: torch.Tensor, temperature: float) -> float:
     """A threshold that splits a batch, far from every image's confidence."""
     with torch.no_grad():
         logs = found.members(batch)[0].log() / temperature

@@ -16,7 +16,7 @@ from torch import nn
 
 from modebridge.deploy import ALL, Deployed, OneModule, export
 from modebridge.deploy.parity import largest_difference, probe
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.scoring.scores import accuracy, nll
@@ -133,7 +133,7 @@ def test_bad_files_are_said(tmp_path, elastic):
         Deployed.load(tmp_path / "new.onnx")
 
 
-def small() -> BridgedEnsemble:
+def small() -> Ensemble:
     return ensemble(bases=1, ones=2, twos=0)
 
 
@@ -252,7 +252,7 @@ def test_a_threshold_of_its_own(tmp_path):
 def test_any_module(tmp_path):
     """Vectors instead of images, tied weights, no bridges."""
     nets = [Vectors().eval(), Vectors().eval()]
-    own = BridgedEnsemble(nets[0], [Mode.from_module(net) for net in nets])
+    own = Ensemble(nets[0], [Mode.from_module(net) for net in nets])
     done = export(own, tmp_path / "a.onnx", torch.rand(3, 4))
     told = Deployed.load(done.path)(torch.rand(5, 4))
     assert told.used.tolist() == [2] * 5
@@ -297,7 +297,7 @@ def test_compiled_ahead_of_time(tmp_path, own):
 @pytest.mark.slow
 def test_a_network_that_returns_an_object(tmp_path):
     net = HuggingFaceStyle().eval()
-    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    own = Ensemble(net, [Mode.from_module(net)])
     x = torch.rand(3, 3, 32, 32)
     done = export(own, tmp_path / "h.onnx", example=x[:1].half())
     assert done.parity < 1e-5
@@ -307,13 +307,13 @@ def test_a_network_that_returns_an_object(tmp_path):
 
 def test_batch_norm_over_tokens_is_not_folded(tmp_path):
     net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(7), nn.Flatten(), nn.Linear(56, 3)).eval()
-    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    own = Ensemble(net, [Mode.from_module(net)])
     assert export(own, tmp_path / "t.onnx", example=torch.rand(2, 7, 6)).parity < 1e-5
 
 
 def test_neighbours_stay_and_bad_wishes_are_sentences(tmp_path):
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3)).eval()
-    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    own = Ensemble(net, [Mode.from_module(net)])
     x = torch.rand(2, 1, 2, 2)
     (tmp_path / "f.new.onnx").write_text("mine")
     export(own, tmp_path / "f.onnx", example=x)

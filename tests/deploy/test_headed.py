@@ -27,7 +27,7 @@ from modebridge.deploy.benchmark import race_file
 from modebridge.deploy.grouped_bridges import units
 from modebridge.deploy.metadata import read_metadata
 from modebridge.deploy.torch_runners import Branches
-from modebridge.ensembles import BridgedEnsemble, fit_temperature, scale
+from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.members import BridgePredictor, NetworkPredictor, row_plans
 from modebridge.modes import Mode
@@ -48,7 +48,7 @@ def network() -> nn.Sequential:
     return nn.Sequential(early, nn.ReLU(), late, nn.Flatten(), nn.Linear(16, 4))
 
 
-def headed(mean="probability") -> BridgedEnsemble:
+def headed(mean="probability") -> Ensemble:
     """Two modes; type II with three heads at two taps, and type I with one: little to export."""
     generator = torch.Generator().manual_seed(0)
     nets = [network().eval() for _ in range(2)]
@@ -63,7 +63,7 @@ def headed(mean="probability") -> BridgedEnsemble:
         Bridge(bodies[0], modes, ["0", "2"], name="three", heads=3),
         Bridge(bodies[1], modes[1:], "2", name="one"),
     ]
-    found = BridgedEnsemble(nets[0], modes, bridges, mean=mean)
+    found = Ensemble(nets[0], modes, bridges, mean=mean)
     found.temperature.fill_(1.3)
     return found
 
@@ -162,14 +162,14 @@ def test_what_metadata_says_twice(tmp_path):
             said_of(change)
 
 
-def grouped(norm="bn") -> BridgedEnsemble:
+def grouped(norm="bn") -> Ensemble:
     """One mode; three bridges of one architecture and a plain one at one tap, two of them with batch norm inside."""
     torch.manual_seed(0)
     mode = Mode.from_module(stirred(network(), 0))
     bodies = [stirred(Heads(body_for((4, 2, 2), 8, "I", 2, norm=norm, seed=k), 2), k) for k in range(3)]
     bridges = [Bridge(body, [mode], "2", heads=2) for body in bodies]
     bridges.insert(1, Bridge(stirred(body_for((4, 2, 2), 4, "I", 2, norm=norm, seed=9), 9), [mode], "2"))
-    return BridgedEnsemble(network(), [mode], bridges)
+    return Ensemble(network(), [mode], bridges)
 
 
 @pytest.mark.parametrize("norm", ["frn", "bn"])

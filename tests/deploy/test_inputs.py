@@ -17,7 +17,7 @@ from modebridge.cli.app import app
 from modebridge.deploy import ALL, Deployed, OneModule, Temperatures, export
 from modebridge.deploy.benchmark import race_file
 from modebridge.deploy.parity import probe
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from tests.deploy.scenes import middle, staged_answer
@@ -83,7 +83,7 @@ def own():
         Bridge(Pooled(8), modes[:1], "mixed", name="I"),
         Bridge(Pooled(16), modes, "mixed", name="II"),
     ]
-    return BridgedEnsemble(nets[0], modes, bridges)
+    return Ensemble(nets[0], modes, bridges)
 
 
 @pytest.fixture(
@@ -171,7 +171,7 @@ class Masked(nn.Module):
 def test_images_by_name_are_images(tmp_path):
     """One input of floats is an image, whatever it is called; with a mask of booleans beside it, it is not."""
     net = Masked().eval()
-    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    own = Ensemble(net, [Mode.from_module(net)])
     x = torch.rand(2, 1, 4, 4)
     file = Deployed.load(export(own, tmp_path / "a.pt2", {"pixel_values": x}).path)
     assert file.image_shape() == (1, 4, 4)
@@ -198,7 +198,7 @@ class Counter(nn.Module):
 
 def test_one_tensor_of_tokens(tmp_path):
     net = Counter().eval()
-    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    own = Ensemble(net, [Mode.from_module(net)])
     tokens = torch.tensor([[1, 2, 4], [0, 0, 3]])
     file = Deployed.load(export(own, tmp_path / "a.pt2", tokens).path)
     with torch.no_grad():
@@ -213,12 +213,10 @@ def test_made_up_tokens_are_the_examples(own):
     for k in range(7):
         for name in example:
             assert torch.equal(random[name][k].roll(-k), example[name][k % 3])
-    assert (
-        len(probe(torch.rand(2, 4), None, BridgedEnsemble(nn.Linear(4, 2), [Mode.from_module(nn.Linear(4, 2))]))) == 4
-    )
+    assert len(probe(torch.rand(2, 4), None, Ensemble(nn.Linear(4, 2), [Mode.from_module(nn.Linear(4, 2))]))) == 4
     broken = nn.Linear(4, 2)
     broken.register_forward_hook(lambda m, a, out: out / (len(out) == 2))
-    ensemble = BridgedEnsemble(broken, [Mode.from_module(broken)])
+    ensemble = Ensemble(broken, [Mode.from_module(broken)])
     assert [len(batch) for batch in probe(torch.rand(2, 4), None, ensemble)] == [2, 1]
 
 
@@ -243,7 +241,7 @@ def test_examples_that_are_none(own, tmp_path, example, words):
 @pytest.mark.slow
 def test_eight_bits_of_tokens(tmp_path):
     net = Reader().eval()
-    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    own = Ensemble(net, [Mode.from_module(net)])
     done = export(own, tmp_path / "a.onnx", texts(2), int8=texts(40, seed=2), check=texts(30, seed=3))
     assert done.int8 is not None
     assert done.int8.images == 30

@@ -11,7 +11,7 @@ from modebridge.bridges import Bridge
 from modebridge.bridges.bodies import VectorBody
 from modebridge.deploy import ALL, Deployed, OneModule, Temperatures, export, fit_temperatures, gated
 from modebridge.deploy.torch_runners import Branches, Vmapped
-from modebridge.ensembles import BridgedEnsemble, fit_temperature
+from modebridge.ensembles import Ensemble, fit_temperature
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from tests.deploy.scenes import images, middle
@@ -28,7 +28,7 @@ def logarithmic(ones=1, twos=1):
     modes = [Mode.from_module(net.eval()) for net in nets]
     bridges = [Bridge(VectorBody(6, 5, 4, generator), modes[:1], "2", name=f"I-{k}") for k in range(ones)]
     bridges += [Bridge(VectorBody(12, 5, 4, generator), modes, "2", name=f"II-{k}") for k in range(twos)]
-    found = BridgedEnsemble(nets[0], modes, bridges, mean="logarithmic")
+    found = Ensemble(nets[0], modes, bridges, mean="logarithmic")
     found.temperature.fill_(1.3)
     return found
 

@@ -13,7 +13,7 @@ from modebridge.bridges import Bridge, VectorBody, body_for
 from modebridge.deploy import OneModule, Temperatures
 from modebridge.deploy.elastic_answer import uncertainty
 from modebridge.deploy.grouped_bridges import Grouped, units
-from modebridge.ensembles import BridgedEnsemble, scale
+from modebridge.ensembles import Ensemble, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from tests.deploy.scenes import ensemble, images, middle, staged_answer, stirred
@@ -152,7 +152,7 @@ def test_a_tap_before_a_batch_norm_reads_what_it_read():
     net = stirred(tiny_net(0, "bn"), 0)
     mode = Mode.from_module(net)
     body = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(TINY.widths[1], 3))
-    own = BridgedEnsemble(net, [mode], [Bridge(body, [mode], "layers.4.conv1", name="x")]).double()
+    own = Ensemble(net, [mode], [Bridge(body, [mode], "layers.4.conv1", name="x")]).double()
     one, batch = OneModule(own), images(3).double()
     torch.testing.assert_close(one(batch), own(batch), rtol=0, atol=1e-10)
     assert sum(isinstance(layer, nn.BatchNorm2d) for layer in one.modules()) == 1

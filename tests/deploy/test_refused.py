@@ -11,7 +11,7 @@ from torch import nn
 
 from modebridge.deploy import OneModule, Temperatures, export
 from modebridge.deploy.parity import largest_difference, probe
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from tests.deploy.scenes import images, staged_answer, tied
@@ -84,7 +84,7 @@ class Outer(nn.Module):
 )
 def test_the_users_module_is_named(tmp_path, capfd, inner, suffix, elastic, words):
     net = Outer(inner()).eval()
-    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    own = Ensemble(net, [Mode.from_module(net)])
     with pytest.raises(ModebridgeError) as caught:
         export(own, tmp_path / f"a.{suffix}", torch.rand(2, 4), elastic=elastic)
     message = str(caught.value)
@@ -108,7 +108,7 @@ def test_a_bridge_is_named_too(tmp_path):
 
 def test_batches_of_one_size_only(tmp_path):
     net = nn.Sequential(nn.Unflatten(0, (2, -1)), nn.Flatten(0, 1), nn.Linear(4, 3)).eval()
-    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    own = Ensemble(net, [Mode.from_module(net)])
     with pytest.raises(ModebridgeError, match=r"Sequential to run on one row of the example, .*accepts any batch size"):
         export(own, tmp_path / "a.pt2", torch.rand(2, 4))
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 from PIL import Image
 
-from modebridge import BridgedEnsemble, Mode
+from modebridge import Ensemble, Mode
 from modebridge.deploy.export import export
 from tests.deploy.servers import Nursery, Server, ask, counts, eventually, most_memory
 
@@ -46,7 +46,7 @@ def exported(tmp_path_factory):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))  # fast to export
     path = tmp_path_factory.mktemp("limits") / "one.onnx"
-    whole = BridgedEnsemble(net, [Mode.from_module(net)])
+    whole = Ensemble(net, [Mode.from_module(net)])
     export(whole, path, torch.zeros(1, 1, 8, 8), uncertainty=False, elastic=False)
     return path
 

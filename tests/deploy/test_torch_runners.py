@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge import Bridge, BridgedEnsemble, Mode, ModebridgeError
+from modebridge import Bridge, Ensemble, Mode, ModebridgeError
 from modebridge.bridges import body_like, last_blocks_tap
 from modebridge.deploy.torch_runners import Branches, Vmapped, compile_regions
 from modebridge.nets import resnet, spec_of
@@ -18,7 +18,7 @@ def ensemble(norm="frn", modes=2, ones=2, twos=1):
     tap = last_blocks_tap(spec)
     bridges = [Bridge(body_like(spec, "I", 2, seed=k), nets[:1], tap) for k in range(ones)]
     bridges += [Bridge(body_like(spec, "II", 2, seed=9 + k), nets[:2], tap) for k in range(twos)]
-    found = BridgedEnsemble(resnet("digits", norm, seed=0), nets, bridges)
+    found = Ensemble(resnet("digits", norm, seed=0), nets, bridges)
     # Untrained networks are sure of nonsense; tempered, a difference in a logit is one in a probability.
     found.temperature.fill_(3.0)
     return found

@@ -101,7 +101,7 @@ def test_an_ensemble_teaches_with_one_voice_per_member():
     data = loader(dtype=EXACT)
     curve = mb.fit_curve(net, *teachers[:2], data, config=quick(1))
     bridge = mb.fit_bridge(net, curve, data, config=quick(1))
-    plain, ensemble = mb.BridgedEnsemble(net, teachers), mb.BridgedEnsemble(net, teachers[:1], [bridge])
+    plain, ensemble = mb.Ensemble(net, teachers), mb.Ensemble(net, teachers[:1], [bridge])
     wanted = mb.distill(net, teachers, data, config=quick())
     got = mb.distill(net, plain, data, config=quick())
     for name, tensor in wanted.params.items():

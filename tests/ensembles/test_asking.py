@@ -14,7 +14,7 @@ from torch import nn
 from modebridge.bridges import Bridge
 from modebridge.deploy import OneModule
 from modebridge.deploy.torch_runners import Vmapped
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, run
@@ -78,7 +78,7 @@ def test_copies_and_networks_taken_out_read_for_themselves():
         Tapped(nn.Sequential(base), [f"0.{tap}"])(batch)[1][f"0.{tap}"],
         Tapped(base, [tap])(batch)[1][tap],
     )
-    assert not any(module._forward_hooks for module in BridgedEnsemble(base, [Mode.from_module(base)]).modules())
+    assert not any(module._forward_hooks for module in Ensemble(base, [Mode.from_module(base)]).modules())
 
 
 class Dropping(nn.Module):
@@ -100,7 +100,7 @@ def _dropping():
     net = Dropping().eval()
     mode = Mode.from_module(net)
     body = nn.Sequential(nn.BatchNorm2d(1), nn.Dropout(0.5), nn.Flatten(), nn.Linear(64, 3))
-    return BridgedEnsemble(net, [mode], [Bridge(body, [mode], "norm")])
+    return Ensemble(net, [mode], [Bridge(body, [mode], "norm")])
 
 
 @torch.no_grad()
@@ -176,7 +176,7 @@ def test_what_it_cannot_take_is_a_sentence(whole, given, words):
 @torch.no_grad()
 def test_a_row_of_logits_alone_is_refused():
     net = nn.Linear(4, 3)  # takes a vector without a batch axis, and gives one of probabilities
-    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    own = Ensemble(net, [Mode.from_module(net)])
     with pytest.raises(ModebridgeError, match=r"logits to be \(batch, classes\), but got \(3,\) for \(4,\)"):
         own(torch.rand(4))
 
@@ -222,7 +222,7 @@ class Texts(nn.Module):
 @torch.no_grad()
 def test_tokens_are_whole_numbers():
     net = Texts()
-    own = BridgedEnsemble(net, [Mode.from_module(net)])
+    own = Ensemble(net, [Mode.from_module(net)])
     ids = torch.arange(10).view(2, 5)
     expected = net(ids).softmax(-1)
     for told in (own(ids), own(ids.int()), own({"input_ids": ids}), own(input_ids=ids, attention_mask=ids >= 0)):

@@ -7,7 +7,7 @@ import torch
 
 from modebridge.bridges import last_blocks_tap
 from modebridge.curves import start_curve
-from modebridge.ensembles import BridgedEnsemble, fit_temperature, scale
+from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Tapped
 from modebridge.scoring import evaluate
@@ -32,7 +32,7 @@ def parts(request):
 def test_mean_of_members_by_hand(parts):
     net, ends, curve, bridges = parts
     images = blobs(6, seed=3, dtype=EXACT).images
-    ensemble = BridgedEnsemble(net, [ends[0], ends[1], curve.at(0.5)], list(bridges.values()))
+    ensemble = Ensemble(net, [ends[0], ends[1], curve.at(0.5)], list(bridges.values()))
     assert len(ensemble) == 7
     tap = last_blocks_tap(net.spec)
     (l0, f0), (l1, f1) = (Tapped(ends[k].load(net), [tap, "layers.2"])(images) for k in (0, 1))
@@ -53,14 +53,14 @@ def test_mean_of_members_by_hand(parts):
 def test_order_of_modes_does_not_matter_to_bridges(parts):
     net, ends, _, bridges = parts
     images = blobs(6, dtype=EXACT).images
-    one = BridgedEnsemble(net, [ends[0], ends[1]], [bridges["II"]])
-    two = BridgedEnsemble(net, [ends[1], ends[0]], [bridges["II"]])
+    one = Ensemble(net, [ends[0], ends[1]], [bridges["II"]])
+    two = Ensemble(net, [ends[1], ends[0]], [bridges["II"]])
     torch.testing.assert_close(one(images), two(images), rtol=0, atol=1e-12)
 
 
 def test_each_mode_runs_once(parts):
     net, ends, _, bridges = parts
-    ensemble = BridgedEnsemble(net, ends[:2], list(bridges.values()))
+    ensemble = Ensemble(net, ends[:2], list(bridges.values()))
     calls = []
     for base in ensemble.bases:
         base.register_forward_hook(lambda *_: calls.append(1))
@@ -70,7 +70,7 @@ def test_each_mode_runs_once(parts):
 
 def test_temperature_only_changes_confidence(parts):
     net, ends, _, bridges = parts
-    ensemble = BridgedEnsemble(net, [ends[0]], [bridges["I"]])
+    ensemble = Ensemble(net, [ends[0]], [bridges["I"]])
     images = blobs(12, dtype=EXACT).images
     before = ensemble(images)
     assert not ensemble.calibrated
@@ -82,8 +82,8 @@ def test_temperature_only_changes_confidence(parts):
 
 def test_state_dict_round_trip_and_batches_of_one(parts):
     net, ends, _, bridges = parts
-    one = BridgedEnsemble(net, [ends[0]], [bridges["I"]]).calibrate(loader(12, dtype=EXACT))
-    two = BridgedEnsemble(net, [ends[0]], [bridges["I"]])
+    one = Ensemble(net, [ends[0]], [bridges["I"]]).calibrate(loader(12, dtype=EXACT))
+    two = Ensemble(net, [ends[0]], [bridges["I"]])
     two.load_state_dict(one.state_dict())
     assert two.calibrated
     images = blobs(12, dtype=EXACT).images
@@ -93,7 +93,7 @@ def test_state_dict_round_trip_and_batches_of_one(parts):
 
 def test_calibration_changes_nothing_but_the_temperature(parts):
     net, ends, _, bridges = parts
-    ensemble = BridgedEnsemble(net, [ends[0]], [bridges["I"]]).train()
+    ensemble = Ensemble(net, [ends[0]], [bridges["I"]]).train()
     before = {k: v.clone() for k, v in ensemble.state_dict().items()}
     ensemble.calibrate(loader(12, dtype=EXACT))
     assert ensemble.training
@@ -119,18 +119,18 @@ def test_temperature_at_its_bounds():
 def test_bad_ensembles(parts):
     net, ends, _, bridges = parts
     with pytest.raises(ModebridgeError, match="at least 1 mode, but got 0"):
-        BridgedEnsemble(net, [])
+        Ensemble(net, [])
     with pytest.raises(ModebridgeError, match="same weights twice"):
-        BridgedEnsemble(net, [ends[0], ends[0]])
+        Ensemble(net, [ends[0], ends[0]])
     with pytest.raises(ModebridgeError, match="is not a member"):
-        BridgedEnsemble(net, [ends[0]], [bridges["II"]])
+        Ensemble(net, [ends[0]], [bridges["II"]])
     with pytest.raises(ModebridgeError, match="a list of modes, but got one Mode"):
-        BridgedEnsemble(net, ends[0])
+        Ensemble(net, ends[0])
     with pytest.raises(ModebridgeError, match="a list of bridges"):
-        BridgedEnsemble(net, [ends[0]], bridges["I"])
+        Ensemble(net, [ends[0]], bridges["I"])
     with pytest.raises(ModebridgeError, match="of type Bridge, but got Linear"):
-        BridgedEnsemble(net, [ends[0]], [torch.nn.Linear(1, 1)])
-    with pytest.raises(ModebridgeError, match="evaluate to get a BridgedEnsemble, but got ResNet"):
+        Ensemble(net, [ends[0]], [torch.nn.Linear(1, 1)])
+    with pytest.raises(ModebridgeError, match="evaluate to get a Ensemble, but got ResNet"):
         evaluate(net, loader(dtype=EXACT))
     images, labels = next(iter(loader(dtype=EXACT)))
     for item, message in [
@@ -142,16 +142,16 @@ def test_bad_ensembles(parts):
         ((images.expand(-1, 3, -1, -1), labels), "to run on the images of valid"),
     ]:
         with pytest.raises(ModebridgeError, match=message):
-            BridgedEnsemble(net, [ends[0]]).calibrate([item])
+            Ensemble(net, [ends[0]]).calibrate([item])
     with pytest.raises(ModebridgeError, match="valid to have batches"):
-        BridgedEnsemble(net, [ends[0]]).calibrate([])
+        Ensemble(net, [ends[0]]).calibrate([])
     with pytest.raises(ModebridgeError, match="but got no sample"):
         fit_temperature(torch.empty(0, 3), torch.empty(0, dtype=torch.int64))
 
 
 def test_sixteen_bits_are_widened_before_probabilities_are_made(parts):
     net, ends, _, bridges = parts
-    half = BridgedEnsemble(net, ends[:2], list(bridges.values())).bfloat16()
+    half = Ensemble(net, ends[:2], list(bridges.values())).bfloat16()
     members = half.members(blobs(6).images.bfloat16())
     assert members.dtype == torch.float32
     torch.testing.assert_close(members.sum(-1), torch.ones(6, 6), rtol=0, atol=1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modebridge.ensembles import BridgedEnsemble, average, fit_temperature, logarithmic_mean, mean_probability, scale
+from modebridge.ensembles import Ensemble, average, fit_temperature, logarithmic_mean, mean_probability, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.scoring import predict
@@ -48,17 +48,17 @@ def test_other_names_are_refused():
     with pytest.raises(ModebridgeError, match="mean to be probability or logarithmic, but got 'geometric'; choose one"):
         average(logits(2, 3, 4).softmax(-1), "geometric")
     with pytest.raises(ModebridgeError, match="but got None"):
-        BridgedEnsemble(tiny_net(), modes(2), mean=None)
+        Ensemble(tiny_net(), modes(2), mean=None)
 
 
 @torch.no_grad()
 def test_an_ensemble_by_it():
     net, pair, images = tiny_net(), modes(2), blobs(40).images
-    found = BridgedEnsemble(net, pair, mean="logarithmic")
+    found = Ensemble(net, pair, mean="logarithmic")
     by_hand = torch.stack([mode.load(net).eval()(images) for mode in pair]).mean(0).softmax(-1)
     torch.testing.assert_close(found(images), by_hand, rtol=1e-5, atol=1e-6)
     assert "mean='logarithmic'" in repr(found)
-    plain = BridgedEnsemble(net, pair)
+    plain = Ensemble(net, pair)
     assert "mean" not in repr(plain)
     assert float((found(images) - plain(images)).abs().max()) > 1e-4
     # Its temperature is that of its own mean, on labels that it mostly gets right.
@@ -83,6 +83,6 @@ def test_logits_may_be_any_that_a_network_gives():
             return x @ self.weight + self.shift
 
     images = torch.linspace(-2, 2, 5)[:, None]
-    both = BridgedEnsemble(Shifted(0.0), [Mode.from_module(Shifted(s)) for s in (0.0, 40.0)], mean="logarithmic")
+    both = Ensemble(Shifted(0.0), [Mode.from_module(Shifted(s)) for s in (0.0, 40.0)], mean="logarithmic")
     with torch.no_grad():
         torch.testing.assert_close(both(images), Shifted(0.0)(images).softmax(-1), rtol=1e-5, atol=1e-6)

@@ -50,12 +50,12 @@ BODIES: dict[str, Callable[[], nn.Module]] = {
 FEATURES = {"bottleneck": (2, 512, 8, 8), "sequence": (2, 8, 64), "channels last": (2, 8, 8, 8), "tokens": (2, 5, 8)}
 
 
-def ensemble(norm: str = "frn", mean: str = "probability") -> mb.BridgedEnsemble:
+def ensemble(norm: str = "frn", mean: str = "probability") -> mb.Ensemble:
     """Two modes, a type I bridge with two heads on two taps, and a type II bridge; calibrated."""
     net, ends = tiny_net(norm=norm), modes(2, norm)
     body = Heads(ResidualBody(16, [(4, 1)], 6, norm="bn", generator=torch.Generator().manual_seed(1)), 2)
     two_taps = Bridge(body, ends[1:], ["layers.0", "layers.1"], None, "two", heads=2)
-    whole = mb.BridgedEnsemble(net, ends, [two_taps, bridge(norm, "II")], mean=mean)
+    whole = mb.Ensemble(net, ends, [two_taps, bridge(norm, "II")], mean=mean)
     whole.temperature.fill_(1.37)
     whole._fitted.fill_(True)
     return whole

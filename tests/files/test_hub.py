@@ -47,8 +47,8 @@ def test_a_name_in_the_local_cache(tmp_path, cache, monkeypatch):
         mb.load("owner/name"),
         mb.load("owner/name", revision="main"),
         mb.load("owner/name", revision=SHA),
-        mb.BridgedEnsemble.from_pretrained("owner/name"),
-        mb.BridgedEnsemble.from_pretrained("made"),
+        mb.Ensemble.from_pretrained("owner/name"),
+        mb.Ensemble.from_pretrained("made"),
     ):
         assert torch.equal(again(batch()), whole(batch()))
     with pytest.raises(ModebridgeError, match="'owner/name' to hold a Mode, but it holds a stored ensemble"):
@@ -66,7 +66,7 @@ def test_a_student_and_a_network_of_ones_own(tmp_path, cache):
     placed(cache, student.save_pretrained(tmp_path / "student"), "me/student")
     assert Mode.from_pretrained("me/student").id == student.id
     net = Plain().eval()
-    folder = mb.BridgedEnsemble(net, [Mode.from_module(net)]).save_pretrained(tmp_path / "own", place="me/own")
+    folder = mb.Ensemble(net, [Mode.from_module(net)]).save_pretrained(tmp_path / "own", place="me/own")
     placed(cache, folder, "me/own")
     with pytest.raises(ModebridgeError, match="pass net="):
         mb.load("me/own")

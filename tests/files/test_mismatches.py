@@ -38,11 +38,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[type, Path]:
     root = tmp_path_factory.mktemp("custom")
     one = Bridge(Own(), modes(1), "layers.2", None, "mine")
     one.save(root / "bridge")
-    mb.BridgedEnsemble(tiny_net(), modes(1), [one]).save(root / "fast")
-    return {Bridge: root / "bridge", mb.BridgedEnsemble: root / "fast"}
+    mb.Ensemble(tiny_net(), modes(1), [one]).save(root / "fast")
+    return {Bridge: root / "bridge", mb.Ensemble: root / "fast"}
 
 
-@pytest.mark.parametrize("cls", [Bridge, mb.BridgedEnsemble])
+@pytest.mark.parametrize("cls", [Bridge, mb.Ensemble])
 @pytest.mark.parametrize(
     ("bodies", "message"),
     [
@@ -71,9 +71,9 @@ def test_bodies_that_fit(folders: dict[type, Path]) -> None:
 
 
 def test_a_net_that_is_no_module(folders: dict[type, Path]) -> None:
-    for load in (mb.BridgedEnsemble.from_pretrained, mb.load):
+    for load in (mb.Ensemble.from_pretrained, mb.load):
         with pytest.raises(ModebridgeError, match="Expected net to be a module, but got the class Linear"):
-            load(folders[mb.BridgedEnsemble], net=nn.Linear, bodies=[Own()])
+            load(folders[mb.Ensemble], net=nn.Linear, bodies=[Own()])
 
 
 def _bridge(**changes: object) -> Callable[[dict[str, Any]], None]:
@@ -99,8 +99,8 @@ def test_a_file_that_claims_what_it_does_not_hold(tmp_path: Path, change: Any, m
     stored = json.loads((tmp_path / CONFIG).read_text())["object"]
     change(stored)
     rewritten(tmp_path, object=stored)
-    for load in (mb.BridgedEnsemble.from_pretrained, mb.load):
-        with pytest.raises(ModebridgeError, match=r"Expected '.*' to describe a BridgedEnsemble") as caught:
+    for load in (mb.Ensemble.from_pretrained, mb.load):
+        with pytest.raises(ModebridgeError, match=r"Expected '.*' to describe a Ensemble") as caught:
             load(tmp_path)
         assert message in str(caught.value)
 
@@ -110,4 +110,4 @@ def test_an_unchanged_description_loads(tmp_path: Path) -> None:
     whole = ensemble()
     whole.save(tmp_path)
     rewritten(tmp_path, object=json.loads((tmp_path / CONFIG).read_text())["object"])
-    assert torch.equal(mb.BridgedEnsemble.from_pretrained(tmp_path)(batch()), whole(batch()))
+    assert torch.equal(mb.Ensemble.from_pretrained(tmp_path)(batch()), whole(batch()))

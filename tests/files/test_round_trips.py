@@ -155,7 +155,7 @@ def test_an_ensemble(tmp_path, norm, mean, dtype):
     before = torch.get_rng_state()
     again = mb.load(tmp_path / "fast")
     assert torch.equal(before, torch.get_rng_state()), "no random number of the caller's is drawn"
-    assert type(again) is mb.BridgedEnsemble
+    assert type(again) is mb.Ensemble
     images = batch(dtype)
     assert torch.equal(again.members(images), whole.members(images))
     assert torch.equal(again(images), whole(images))
@@ -169,7 +169,7 @@ def test_an_ensemble(tmp_path, norm, mean, dtype):
 
 @torch.no_grad()
 def test_an_uncalibrated_deep_ensemble(tmp_path):
-    whole = mb.BridgedEnsemble(tiny_net(), modes(1))
+    whole = mb.Ensemble(tiny_net(), modes(1))
     whole.save(tmp_path / "one")
     again = mb.load(tmp_path / "one")
     assert not again.calibrated
@@ -181,7 +181,7 @@ def test_an_uncalibrated_deep_ensemble(tmp_path):
 def test_networks_of_timm_are_found_out(tmp_path, known):
     torch.manual_seed(0)
     net = timm.create_model("test_resnet", num_classes=3, in_chans=1, **({} if known else {"drop_rate": 0.25})).eval()
-    whole = mb.BridgedEnsemble(net.to(memory_format=torch.channels_last), [Mode.from_module(net)])
+    whole = mb.Ensemble(net.to(memory_format=torch.channels_last), [Mode.from_module(net)])
     whole.save(tmp_path / "fast")
     stored = json.loads((tmp_path / "fast" / "config.json").read_text())["object"]["net"]
     images = torch.rand(2, 1, 32, 32)
@@ -202,7 +202,7 @@ def test_networks_of_recipes(tmp_path):
     network = Network("timm:test_resnet(drop_rate=0.5, pretrained=False)", "bn", 3, (1, 32, 32))
     assert network.shared_name == "timm:test_resnet(num_classes=3, in_chans=1, drop_rate=0.5)"
     net = network.build(torch.Generator().manual_seed(0)).eval()
-    whole = mb.BridgedEnsemble(net, [Mode.from_module(net)])
+    whole = mb.Ensemble(net, [Mode.from_module(net)])
     whole.save(tmp_path / "fast", net=network.shared_name)
     images = torch.rand(2, 1, 32, 32)
     assert torch.equal(mb.load(tmp_path / "fast")(images), whole(images))
@@ -214,7 +214,7 @@ def test_networks_of_recipes(tmp_path):
 def test_networks_of_torchvision_by_name(tmp_path):
     torch.manual_seed(0)
     net = torchvision.models.shufflenet_v2_x0_5(num_classes=3).eval()
-    whole = mb.BridgedEnsemble(net, [Mode.from_module(net)])
+    whole = mb.Ensemble(net, [Mode.from_module(net)])
     whole.save(tmp_path / "fast", net="torchvision:shufflenet_v2_x0_5(num_classes=3, weights=None)")
     images = torch.rand(2, 3, 32, 32)
     assert torch.equal(mb.load(tmp_path / "fast")(images), whole(images))
@@ -229,7 +229,7 @@ def test_networks_of_torchvision_by_name(tmp_path):
 @pytest.mark.parametrize("net", [Plain(), Vectors()], ids=["plain", "tied"])
 def test_a_network_of_the_users_own_is_given_again(tmp_path, net):
     net = net.eval()
-    whole = mb.BridgedEnsemble(net, [Mode.from_module(net)])
+    whole = mb.Ensemble(net, [Mode.from_module(net)])
     whole.save(tmp_path / "fast")
     with pytest.raises(ModebridgeError, match=rf"because {type(net).__name__} is a custom module.*pass net="):
         mb.load(tmp_path / "fast")
@@ -267,7 +267,7 @@ def test_a_body_of_the_users_own_is_given_again(tmp_path):
         mb.load(tmp_path / "bridge", bodies=[Own(), Own()])
     with pytest.raises(ModebridgeError, match="put it in a list"):
         mb.load(tmp_path / "bridge", bodies=Own())
-    whole = mb.BridgedEnsemble(tiny_net(), modes(1), [bridge(), one])
+    whole = mb.Ensemble(tiny_net(), modes(1), [bridge(), one])
     whole.save(tmp_path / "fast")
     assert torch.equal(mb.load(tmp_path / "fast", bodies=[Own()])(batch()), whole(batch()))
 

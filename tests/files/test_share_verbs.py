@@ -110,8 +110,8 @@ def test_the_code_of_the_page(tmp_path, monkeypatch, hub):
         "fast": ensemble(),
         "images": blobs(4).images,
         "test": loader(12),
-        "other": mb.BridgedEnsemble(shuffle, [Mode.from_module(shuffle)]),
-        "mine": mb.BridgedEnsemble(own, [Mode.from_module(own)]),
+        "other": mb.Ensemble(shuffle, [Mode.from_module(shuffle)]),
+        "mine": mb.Ensemble(own, [Mode.from_module(own)]),
         "MyNet": MyNet,
         "net": tiny_net(),
     }

@@ -90,7 +90,7 @@ def everything(way: str, inplace: bool) -> dict[str, Tensor]:
     """What the library says with such a network and such bodies, from the same numbers."""
     net, (a, b), data = net_of(way), modes_of(), batches()
     bridges = fit_bridges(net, plans_of(net, inplace), data, config=quick(2))
-    ensemble = mb.BridgedEnsemble(net, [a, b], list(bridges.values())).calibrate(data)
+    ensemble = mb.Ensemble(net, [a, b], list(bridges.values())).calibrate(data)
     one, images = OneModule(ensemble, folded=False), data[0][0]
     curve, mode = fit_curve(net, a, b, data, config=quick(2)), fit_mode(net, data, config=quick(2))
     with torch.no_grad():
@@ -103,7 +103,7 @@ def everything(way: str, inplace: bool) -> dict[str, Tensor]:
             found[f"answer {turn}"] = staged_answer(one, images, threshold=0.4).probabilities
             found[f"branches {turn}"] = Branches(ensemble, dtype=torch.float64)(images)
             found[f"predict {turn}"] = predict(ensemble, data)[0]
-        found["stacked"] = Vmapped(mb.BridgedEnsemble(net, [a, b]), dtype=torch.float64)(images)
+        found["stacked"] = Vmapped(mb.Ensemble(net, [a, b]), dtype=torch.float64)(images)
         found["profile"] = torch.tensor([point.nll for point in curve_profile(net, curve, data, 3)])
         found["temperature"] = ensemble.temperature
     with torch.inference_mode():
@@ -183,7 +183,7 @@ def test_a_feature_that_a_later_layer_changes_is_refused_by_all_who_read_taps():
     other = Mode({name: tensor + 0.1 for name, tensor in mode.params.items()}, {})
     curve = start_curve(net, mode, other)
     bridge = Bridge(Body(False), [mode], "stem")
-    ensemble = mb.BridgedEnsemble(net, [mode], [bridge])
+    ensemble = mb.Ensemble(net, [mode], [bridge])
     objective = BridgeObjective(net, {"b": bridge}, {"b": curve_target(curve)}, [mode])
     asked = [
         lambda: Tapped(net, ["stem"])(images),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from modebridge import BridgedEnsemble, Mode, fit_students, plan_student, seeds
+from modebridge import Ensemble, Mode, fit_students, plan_student, seeds
 from modebridge.members import (
     BridgeMember,
     DistilledMember,
@@ -58,7 +58,7 @@ def test_each_has_the_weights_that_the_library_gives(run: Run, answers) -> None:
         "distilled-0": modes,
         "student-2": modes[:2],
         "student-labels": [],
-        "student-bridged": [BridgedEnsemble(context.net, modes[:1], bridges)],
+        "student-bridged": [Ensemble(context.net, modes[:1], bridges)],
     }
     start = Mode.from_module(context.network.build(seeds.generator(3, "student", 0)))
     config = replace(settings.mode, epochs=2, seed=seeds.seed_for(3, "students"))

@@ -96,7 +96,7 @@ def test_every_call_shows_one_bar_and_gives_the_same_bits(call, title, count):
 
 @pytest.mark.slow
 def test_export_shows_its_steps(tmp_path):
-    ensemble = mb.BridgedEnsemble(NET, [A], [mb.fit_bridge(NET, LINE, DATA, tap="1", config=CONFIG)])
+    ensemble = mb.Ensemble(NET, [A], [mb.fit_bridge(NET, LINE, DATA, tap="1", config=CONFIG)])
     with terminal() as screen:
         mb.export(ensemble, tmp_path / "fast.pt2", DATA[0][0][:2])
     assert screen.bars == 1

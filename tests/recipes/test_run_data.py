@@ -196,7 +196,7 @@ def test_a_run_on_inputs_by_name_and_a_users_network(mine: Path) -> None:
     modes = [mb.fit_mode(drawn, data.train("mode", k), config=once) for k, drawn in enumerate(fresh)]
     curve = mb.fit_curve(net, modes[0], modes[1], data.train("curve", 0, 1), config=once)
     bridge = mb.fit_bridge(net, curve, data.train("bridges", bridges=True), config=once)
-    ensemble = mb.BridgedEnsemble(net, modes[:1], [bridge]).calibrate(data.valid())
+    ensemble = mb.Ensemble(net, modes[:1], [bridge]).calibrate(data.valid())
     assert 0 <= mb.evaluate(ensemble, data.test()).accuracy <= 1
     with torch.no_grad():
         assert torch.cat([ensemble(inputs) for inputs, _ in data.test()]).shape == (10, 4)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from modebridge import trees
 from modebridge.data import Loader
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.members import Context, CurveWeights
 from modebridge.recipes import find_recipe
@@ -59,7 +59,7 @@ def test_splits_do_not_overlap_and_temperatures_are_from_validation(result):
     assert not keys[0] & keys[1]
     assert not keys[0] & keys[2]
     assert not keys[1] & keys[2]
-    ensemble = BridgedEnsemble(result.net, result.modes[:2]).calibrate(Loader(splits.valid, 256))
+    ensemble = Ensemble(result.net, result.modes[:2]).calibrate(Loader(splits.valid, 256))
     row = next(row for row in result.rows if row.name == "DE-2")
     assert row.temperature == pytest.approx(float(ensemble.temperature))
     assert row.nll == pytest.approx(evaluate(ensemble, Loader(splits.test, 256)).cnll)

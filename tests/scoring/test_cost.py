@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from modebridge.bridges import Bridge, body_for, body_like, last_blocks_tap
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, resnet
 from modebridge.scoring import Cost, combination_cost, cost, feature_shapes, module_cost
@@ -221,7 +221,7 @@ def test_an_ensemble_is_its_combination(convention):
         Bridge(bodies[1], members[:2], tap),
         Bridge(bodies[2], members[1:], tap),
     ]
-    found = cost(BridgedEnsemble(net, members, bridges), (1, 8, 8), convention)
+    found = cost(Ensemble(net, members, bridges), (1, 8, 8), convention)
     shape = (8, 8, 8)
     fed = [(bodies[0], [shape]), (bodies[1], [shape] * 2), (bodies[2], [shape] * 2)]
     assert found == combination_cost(net, (1, 8, 8), 3, fed, convention)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from modebridge.bridges import Bridge, body_like, last_blocks_tap
-from modebridge.ensembles import BridgedEnsemble, scale
+from modebridge.ensembles import Ensemble, scale
 from modebridge.errors import ModebridgeError
 from modebridge.scoring import (
     Cost,
@@ -38,7 +38,7 @@ def ensemble():
     members, tap = modes(2, dtype=EXACT), last_blocks_tap(TINY)
     one = Bridge(body_like(TINY, "I", seed=0).double(), members[:1], tap, name="I")
     two = Bridge(body_like(TINY, "II", seed=1).double(), members, tap, name="II")
-    return BridgedEnsemble(tiny_net(dtype=EXACT), members, [one, two])
+    return Ensemble(tiny_net(dtype=EXACT), members, [one, two])
 
 
 def test_scores_are_those_by_hand(ensemble):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.optimize import brentq, minimize
 
-from modebridge.ensembles import BridgedEnsemble, fit_temperature, scale
+from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.ensembles.temperature import BOUNDS, FLOOR
 from modebridge.modes import Mode
 from modebridge.scoring import nll
@@ -101,7 +101,7 @@ def test_a_near_tie_is_no_evidence_either():
 
 def test_an_ensemble_warns_where_it_is_called_from():
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
-    ensemble = BridgedEnsemble(net, [Mode.from_module(net)])
+    ensemble = Ensemble(net, [Mode.from_module(net)])
     images = torch.rand(20, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     with torch.no_grad(), pytest.warns(UserWarning, match="in all 20 rows the true class is"):
         ensemble.calibrate([(images, ensemble(images).argmax(dim=1))])

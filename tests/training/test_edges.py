@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from modebridge.curves import start_curve
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.scoring import cost
@@ -236,7 +236,7 @@ def test_reprs_are_short_and_say_what_matters():
     costs = f"share={36 / 42:.2%} of the FLOPs and {own / size:.2%} of the parameters"
     assert repr(plan) == f"BridgePlan(type I, tap=hidden, r=0.5, name=small, {costs}, target=the curve at r = 0.5)"
     assert costs in repr(plan.bridge)
-    fast = BridgedEnsemble(Normed(), [a], [plan.bridge])
+    fast = Ensemble(Normed(), [a], [plan.bridge])
     told = f"bridge(type I, tap=hidden, r=0.5, name=small, {costs})"
-    assert repr(fast) == f"BridgedEnsemble(1 mode of Normed, {told}, temperature=1)"
+    assert repr(fast) == f"Ensemble(1 mode of Normed, {told}, temperature=1)"
     assert cost(fast, (4,)).relative_params == pytest.approx(1 + plan.bridge.parameter_share)

@@ -47,7 +47,7 @@ class RivalObjective(ModeObjective):
 class Rival(nn.Module):
     """A network whose M members share weights or layers; it returns logits (M * B, K), ordered by member.
 
-    This is torch-uncertainty's convention, as in `BridgedEnsemble.stacked`. `fit_mode` trains one with its
+    This is torch-uncertainty's convention, as in `Ensemble.stacked`. `fit_mode` trains one with its
     `objective`.
 
     Args:

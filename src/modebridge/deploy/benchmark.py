@@ -18,7 +18,7 @@ from modebridge.deploy.deployed import Deployed
 from modebridge.deploy.export import export
 from modebridge.deploy.timing import Spread, Timing, measure, ratio
 from modebridge.deploy.torch_runners import Branches, Vmapped, capture
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.modes import Mode
 from modebridge.scoring import cost
@@ -43,7 +43,7 @@ class Candidate:
     """
 
     name: str
-    make: Callable[[], BridgedEnsemble]
+    make: Callable[[], Ensemble]
     stacked: bool = False
     taps: tuple[str, ...] = ()
 
@@ -105,7 +105,7 @@ def contenders(
     taps = tuple(sorted({tap for bridge in (*type1, *type2, *headed.values()) for tap in bridge.taps}))
 
     def contender(name: str, modes: Sequence[Mode], bridges: Sequence[Bridge] = (), stacked: bool = False) -> Candidate:
-        return Candidate(name, partial(BridgedEnsemble, net, list(modes), list(bridges)), stacked, taps)
+        return Candidate(name, partial(Ensemble, net, list(modes), list(bridges)), stacked, taps)
 
     entered = [contender("DE-1", modes[:1])]
     entered += [contender(_named(1, k, " I"), modes[:1], type1[:k]) for k in range(1, len(type1) + 1)]
@@ -233,7 +233,7 @@ def _call(run: Callable[[Tensor], object], images: Tensor, way: Way) -> Callable
 
 
 def _exported(
-    ensemble: BridgedEnsemble, name: str, image_shape: Sequence[int], folder: Path | None
+    ensemble: Ensemble, name: str, image_shape: Sequence[int], folder: Path | None
 ) -> Callable[[Tensor], object]:
     """The file as a user would deploy it, without outputs that cost extra."""
     if folder is None:

@@ -18,7 +18,7 @@ from modebridge.bridges import Bridge
 from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.file_seal import SEAL
 from modebridge.deploy.inputs import Spec, specs_of
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode
@@ -30,7 +30,7 @@ __all__ = ["describe"]
 
 
 def describe(
-    ensemble: BridgedEnsemble,
+    ensemble: Ensemble,
     temperatures: Temperatures,
     example: Inputs,
     *,
@@ -113,7 +113,7 @@ def describe(
     }
 
 
-def _format(ensemble: BridgedEnsemble, images: bool) -> int:
+def _format(ensemble: Ensemble, images: bool) -> int:
     """The oldest format version that covers the file, so that older readers can load it; see `metadata.FORMAT`.
 
     Readers of 0.1 know only one input, `images`.
@@ -125,7 +125,7 @@ def _format(ensemble: BridgedEnsemble, images: bool) -> int:
     return 1 if images else 2
 
 
-def _classes(ensemble: BridgedEnsemble, example: Inputs) -> int:
+def _classes(ensemble: Ensemble, example: Inputs) -> int:
     base = ensemble.bases[0]
     try:
         with torch.no_grad():
@@ -137,7 +137,7 @@ def _classes(ensemble: BridgedEnsemble, example: Inputs) -> int:
         ) from error
 
 
-def _normalisation(ensemble: BridgedEnsemble, image: Spec | None) -> dict[str, Any]:
+def _normalisation(ensemble: Ensemble, image: Spec | None) -> dict[str, Any]:
     """Mean and std, if the network has attributes of these names, as ours do; otherwise they are unknown."""
     if image is None:
         return {"input": "by name, as the network takes them"}

@@ -25,7 +25,7 @@ from modebridge.deploy.parity import MARGIN, largest_difference, probe
 from modebridge.deploy.quantise import Int8Cost, compare
 from modebridge.deploy.runtimes import needs_onnx
 from modebridge.deploy.writers import write_onnx, write_package
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.nets import FilterResponseNorm
 from modebridge.progress import shows_progress
@@ -61,7 +61,7 @@ class Exported:
 
 @shows_progress("export", "steps")
 def export(
-    ensemble: BridgedEnsemble,
+    ensemble: Ensemble,
     path: Path | str,
     example: Inputs | Batch,
     *,
@@ -215,7 +215,7 @@ def _images(check: Inputs | Batch | None) -> tuple[Inputs | None, Batch | None]:
 
 
 @torch.no_grad()
-def _temperatures(ensemble: BridgedEnsemble, valid: Batches | None, given: Temperatures | None) -> Temperatures:
+def _temperatures(ensemble: Ensemble, valid: Batches | None, given: Temperatures | None) -> Temperatures:
     heads = tuple(bridge.heads for bridge in ensemble.bridges if isinstance(bridge, Bridge))
     if given is not None:
         fitted = replace(given, heads=heads)

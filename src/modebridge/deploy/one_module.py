@@ -14,7 +14,7 @@ from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.elastic_answer import Place, heads_of
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
-from modebridge.ensembles import BridgedEnsemble, Mean, average, probabilities_of, scale
+from modebridge.ensembles import Ensemble, Mean, average, probabilities_of, scale
 from modebridge.guards import EvaluationOnly, without_side_effects
 from modebridge.nets import Taps, call, frozen_copy
 from modebridge.types import Inputs
@@ -36,7 +36,7 @@ class OneModule(EvaluationOnly):
 
     def __init__(
         self,
-        ensemble: BridgedEnsemble,
+        ensemble: Ensemble,
         temperatures: Temperatures | None = None,
         *,
         folded: bool = True,

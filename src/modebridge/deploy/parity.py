@@ -13,7 +13,7 @@ from modebridge.deploy.bridge_temperatures import Temperatures
 from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import Array
 from modebridge.deploy.thresholds import gated
-from modebridge.ensembles import BridgedEnsemble, Mean, scale
+from modebridge.ensembles import Ensemble, Mean, scale
 from modebridge.inspection.flops import FAILED
 from modebridge.types import Inputs
 
@@ -26,7 +26,7 @@ MARGIN = 1e-4
 """A confidence this close to a threshold may be on either side of it, due to rounding."""
 
 
-def probe(example: Inputs, more: Inputs | None = None, ensemble: BridgedEnsemble | None = None) -> list[Inputs]:
+def probe(example: Inputs, more: Inputs | None = None, ensemble: Ensemble | None = None) -> list[Inputs]:
     """Batches to compare on: the example, the given images and random ones, in several sizes including one.
 
     Args:
@@ -58,7 +58,7 @@ def _random(example: Inputs, count: int = 7) -> Inputs:
 
 
 @torch.no_grad()
-def _runs(ensemble: BridgedEnsemble, batch: Inputs) -> bool:
+def _runs(ensemble: Ensemble, batch: Inputs) -> bool:
     try:
         return bool(ensemble.members(batch).isfinite().all())
     except FAILED:
@@ -76,7 +76,7 @@ def expected(
     """The prediction of the library: every member has run, and those that an elastic file would skip are dropped.
 
     Args:
-        members: (M, B, K) probabilities of `BridgedEnsemble.members`.
+        members: (M, B, K) probabilities of `Ensemble.members`.
         bases: number of bases among them.
         temperatures: temperature per number of bridges.
         bridges: number of bridges to use; None for all.
@@ -90,7 +90,7 @@ def expected(
 @torch.no_grad()
 def largest_difference(
     ask: Ask,
-    ensemble: BridgedEnsemble,
+    ensemble: Ensemble,
     temperatures: Temperatures,
     batches: Sequence[Inputs],
     *,

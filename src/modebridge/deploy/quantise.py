@@ -17,7 +17,7 @@ from modebridge.deploy.one_module import OneModule
 from modebridge.deploy.onnx_builder import Model
 from modebridge.deploy.parity import expected
 from modebridge.deploy.torch_exporters import in_order, quiet
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import plural
 from modebridge.scoring.scores import accuracy, nll
 from modebridge.types import Batch, Inputs
@@ -108,7 +108,7 @@ def _quantise(model: Model, inputs: Sequence[Tensor], batch: int = 32) -> Model:
 
 
 @torch.no_grad()
-def compare(ensemble: BridgedEnsemble, temperatures: Temperatures, file: Deployed, pair: Batch) -> Int8Cost:
+def compare(ensemble: Ensemble, temperatures: Temperatures, file: Deployed, pair: Batch) -> Int8Cost:
     """Scores of a file and of the library on labelled images, in batches of 64."""
     images, labels = pair
     parts = [take_rows(images, slice(k, k + 64)) for k in range(0, size_of(images), 64)]

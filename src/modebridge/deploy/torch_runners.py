@@ -15,7 +15,7 @@ from modebridge.bridges import Heads
 from modebridge.deploy.elastic_answer import Place, heads_of
 from modebridge.deploy.fold import fold
 from modebridge.deploy.one_module import BasePart, OneModule
-from modebridge.ensembles import BridgedEnsemble, average, probabilities_of, scale
+from modebridge.ensembles import Ensemble, average, probabilities_of, scale
 from modebridge.errors import ModebridgeError, plural
 from modebridge.guards import without_side_effects
 from modebridge.guards.cuda_graph import CudaGraph
@@ -43,7 +43,7 @@ class Branches:
 
     def __init__(
         self,
-        ensemble: BridgedEnsemble,
+        ensemble: Ensemble,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         *,
@@ -129,7 +129,7 @@ class Vmapped:
 
     def __init__(
         self,
-        ensemble: BridgedEnsemble,
+        ensemble: Ensemble,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         *,

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges import Compile, FanOut, FrozenNetworks, in_turn
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.modes import Mode
 from modebridge.nets import probabilities_of
 from modebridge.types import Inputs
 
 __all__ = ["Teacher", "Teachers"]
 
-Teacher: TypeAlias = Mode | BridgedEnsemble
+Teacher: TypeAlias = Mode | Ensemble
 """A network, or an ensemble, each of whose members counts as one teacher."""
 
 
@@ -46,7 +46,7 @@ class Teachers:
         self._ensembles = {
             id(teacher): compiled(copy.deepcopy(teacher).to(device).members)
             for teacher in teachers
-            if isinstance(teacher, BridgedEnsemble)
+            if isinstance(teacher, Ensemble)
         }
 
     def ask(self, images: Inputs) -> Mapping[str | int, Tensor]:

@@ -23,10 +23,10 @@ from modebridge.modes import Mode, check_modes
 from modebridge.nets import Mean, Taps, average, call, check_mean, check_tap, frozen_copy, probabilities_of
 from modebridge.types import Batches, Inputs
 
-__all__ = ["BridgedEnsemble"]
+__all__ = ["Ensemble"]
 
 
-class BridgedEnsemble(Storable, EvaluationOnly):
+class Ensemble(Storable, EvaluationOnly):
     """Modes and bridges as one module: probabilities out, each mode run once.
 
     Without bridges it is a deep ensemble. A point of a curve is a mode like any other (`curve.at(0.5)`).
@@ -93,7 +93,7 @@ class BridgedEnsemble(Storable, EvaluationOnly):
         modes = f"{len(self.bases)} mode{'' if len(self.bases) == 1 else 's'} of {type(self.bases[0]).__name__}"
         bridges = "".join(f", bridge({bridge.extra_repr()})" for bridge in self.bridges)
         mean = "" if self.mean == "probability" else f", mean={self.mean!r}"
-        return f"BridgedEnsemble({modes}{bridges}{mean}, temperature={float(self.temperature):.4g})"
+        return f"Ensemble({modes}{bridges}{mean}, temperature={float(self.temperature):.4g})"
 
     def __len__(self) -> int:
         return len(self.bases) + sum(bridge.heads for bridge in self.bridges if isinstance(bridge, Bridge))
@@ -122,7 +122,7 @@ class BridgedEnsemble(Storable, EvaluationOnly):
         return Parts(self.stored_as, config, {**tensors, **prefixed("constants", constants)})
 
     @classmethod
-    def from_parts(cls, parts: Parts, given: Given) -> BridgedEnsemble:
+    def from_parts(cls, parts: Parts, given: Given) -> Ensemble:
         """Rebuild the ensemble on the CPU; a custom network is passed by the user."""
         config, alone = parts.config, Given()
         modes = [Mode.from_parts(parts.part("mode", f"modes.{k}", {}), alone) for k in range(parts.count("modes"))]

@@ -44,7 +44,7 @@ class Storable:
 
         Args:
             path: folder to write.
-            how: for a `BridgedEnsemble` only: `net="timm:MODEL(option=value, ...)"` or `"torchvision:MODEL(...)"`
+            how: for a `Ensemble` only: `net="timm:MODEL(option=value, ...)"` or `"torchvision:MODEL(...)"`
                 tells how its network is built. It is detected for the paper's networks and those of timm with the
                 usual options. For any other network, pass the module when loading.
         """

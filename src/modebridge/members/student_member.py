@@ -9,7 +9,7 @@ from typing import Literal, Self, TypeAlias
 
 from modebridge import seeds
 from modebridge.distillation import Teacher
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors, TrainedWeights
 from modebridge.members.bridge_member import BridgeMember
 from modebridge.members.context import Blueprint, Context
@@ -109,7 +109,7 @@ class StudentWeights(TrainedWeights):
         if self.source == "bridged":
             predictors = [bridge.load(context, tensors) for bridge in _bridges(context.recipe)]
             modes = list(predictors[0].networks.values())
-            return [BridgedEnsemble(context.net, modes, [predictor.bridge for predictor in predictors])]
+            return [Ensemble(context.net, modes, [predictor.bridge for predictor in predictors])]
         return [context.load_mode(tensors[parent.place]) for parent in self.parents(context.recipe)]
 
     @classmethod

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import check_images
-from modebridge.ensembles import BridgedEnsemble, Mean
+from modebridge.ensembles import Ensemble, Mean
 from modebridge.errors import ModebridgeError, near
 from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, parse_member
 from modebridge.modes import Mode
@@ -39,7 +39,7 @@ def ensemble_of(
     threshold: float | None = None,
     mean: Mean = "probability",
     cascades: bool = True,
-) -> tuple[BridgedEnsemble, dict[str, Any]]:
+) -> tuple[Ensemble, dict[str, Any]]:
     """Build an ensemble from a run folder, calibrated on the stored validation logits; needs no data set.
 
     Args:
@@ -143,7 +143,7 @@ def _ordered(answers: LogitTable, members: Sequence[str]) -> list[str]:
     return [*networks, *others]
 
 
-def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: Mean = "probability") -> BridgedEnsemble:
+def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: Mean = "probability") -> Ensemble:
     """Modes and bridges as one ensemble; a member with a different network alone, as its only mode."""
     for name, predictor in predictors.items():
         if isinstance(predictor, NetworkPredictor | BridgePredictor):
@@ -156,10 +156,10 @@ def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: M
                 f"Expected '{name}' to be exported alone, because it is not one plain pass of the recipe's network, "
                 f"but got {', '.join(predictors)}; export it alone."
             )
-        return BridgedEnsemble(module, [Mode.from_module(module)])
+        return Ensemble(module, [Mode.from_module(module)])
     modes = [predictor.mode for predictor in predictors.values() if isinstance(predictor, NetworkPredictor)]
     bridges = [predictor.bridge for predictor in predictors.values() if isinstance(predictor, BridgePredictor)]
-    return BridgedEnsemble(blueprint.net, modes, bridges, mean=mean)
+    return Ensemble(blueprint.net, modes, bridges, mean=mean)
 
 
 def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> Predictor:

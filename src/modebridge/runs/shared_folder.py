@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from modebridge.ensembles import BridgedEnsemble, Mean
+from modebridge.ensembles import Ensemble, Mean
 from modebridge.errors import ModebridgeError, plural
 from modebridge.files import Card, Metric, describe_net, read_folder
 from modebridge.members import Blueprint, row_plans
@@ -105,7 +105,7 @@ def share_run(
     return SharedFolder(written, tuple(notes["names"]), combined, needs_net)
 
 
-def _stored_name(ensemble: BridgedEnsemble, blueprint: Blueprint) -> str | None:
+def _stored_name(ensemble: Ensemble, blueprint: Blueprint) -> str | None:
     """The name that builds the network, if there is one; None lets `save` detect it."""
     name = blueprint.network.shared_name
     try:
@@ -114,7 +114,7 @@ def _stored_name(ensemble: BridgedEnsemble, blueprint: Blueprint) -> str | None:
         return None
 
 
-def _about(ensemble: BridgedEnsemble, combined: Combined, title: str) -> str:
+def _about(ensemble: Ensemble, combined: Combined, title: str) -> str:
     networks, bridges = len(ensemble.bases), len(ensemble.bridges)
     parts = plural(networks, "network")
     if bridges:
@@ -125,7 +125,7 @@ def _about(ensemble: BridgedEnsemble, combined: Combined, title: str) -> str:
     )
 
 
-def _members_section(ensemble: BridgedEnsemble, names: Sequence[str]) -> str:
+def _members_section(ensemble: Ensemble, names: Sequence[str]) -> str:
     lines = [f"- `{name}`: a network" for name in names[: len(ensemble.bases)]]
     for name, bridge in zip(names[len(ensemble.bases) :], ensemble.bridges, strict=True):
         lines.append(f"- `{name}`: a bridge ({bridge.extra_repr()})")

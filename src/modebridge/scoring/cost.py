@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from modebridge.bridges import Bridge
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.inspection.flops import counting, examples, feature_shapes, invoke, on_copy
 from modebridge.nets import FilterResponseNorm
@@ -42,7 +42,7 @@ class Cost:
     relative_params: float
 
 
-def cost(ensemble: BridgedEnsemble, image: Sequence[int] | Inputs, convention: CostConvention = "counted") -> Cost:
+def cost(ensemble: Ensemble, image: Sequence[int] | Inputs, convention: CostConvention = "counted") -> Cost:
     """The cost of a whole bridged ensemble: every mode runs once, every bridge once.
 
     Args:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.batches import check_batch
-from modebridge.ensembles import BridgedEnsemble, average, scale
+from modebridge.ensembles import Ensemble, average, scale
 from modebridge.errors import ModebridgeError
 from modebridge.guards import without_side_effects
 from modebridge.scoring.bootstrap import Interval, bootstrap_mean
@@ -154,7 +154,7 @@ def _texts(accuracy: float, *others: float) -> list[str]:
 
 
 @torch.no_grad()
-def evaluate(ensemble: BridgedEnsemble, data: Batches, *, intervals: bool = False) -> Scores:
+def evaluate(ensemble: Ensemble, data: Batches, *, intervals: bool = False) -> Scores:
     """Every score of an ensemble from one pass over the data.
 
     Args:
@@ -162,10 +162,10 @@ def evaluate(ensemble: BridgedEnsemble, data: Batches, *, intervals: bool = Fals
         data: the test split, anything that yields (images, labels).
         intervals: whether to add bootstrap intervals over images.
     """
-    if not isinstance(ensemble, BridgedEnsemble):
+    if not isinstance(ensemble, Ensemble):
         raise ModebridgeError(
-            f"Expected evaluate to get a BridgedEnsemble, but got {type(ensemble).__name__}; "
-            "for a single network create BridgedEnsemble(net, [Mode.from_module(net)])."
+            f"Expected evaluate to get a Ensemble, but got {type(ensemble).__name__}; "
+            "for a single network create Ensemble(net, [Mode.from_module(net)])."
         )
     first: list[Inputs] = []
 

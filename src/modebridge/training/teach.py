@@ -10,7 +10,7 @@ from torch import nn
 
 from modebridge.batches import Checked, flatten, take_rows
 from modebridge.distillation import Teacher
-from modebridge.ensembles import BridgedEnsemble
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.training.checks import classes_of
@@ -20,9 +20,9 @@ __all__ = ["check_teachers", "listed_teachers"]
 
 def listed_teachers(given: Sequence[Teacher] | Teacher) -> tuple[Teacher, ...]:
     """Teachers as a tuple, even if only one is given; raises an error if one is neither a mode nor an ensemble."""
-    teachers = (given,) if isinstance(given, Mode | BridgedEnsemble) else tuple(given)
+    teachers = (given,) if isinstance(given, Mode | Ensemble) else tuple(given)
     for teacher in teachers:
-        if not isinstance(teacher, Mode | BridgedEnsemble):
+        if not isinstance(teacher, Mode | Ensemble):
             raise ModebridgeError(
                 f"Expected teachers to be modes or bridged ensembles, but got {type(teacher).__name__}; create a mode "
                 "with Mode.from_module."
