@@ -1,24 +1,26 @@
-"""Several processes as one: what `torchrun` started, and the few operations that they share.
+"""Several processes that train together (`torchrun`), and several jobs on the cores of one machine.
 
-Every process runs the same program, takes its own rows of every batch, and adds its gradient to the others'. Nothing
-else is shared, so a program for one process also works for many.
+Every process runs the same program, draws the same numbers, learns from its own rows of every batch, and averages its
+gradient with the others'. So a program for one process also works for many.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+import torch.distributed as dist
+from torch import Tensor
 
-from modebridge.errors import ModebridgeError
-from modebridge.modes import refresh_statistics
-from modebridge.types import Batch, Batches, Params
+from modebridge.batches import rows_of
+from modebridge.types import Batch
 
-__all__ = ["Processes", "Turns", "launched", "leave"]
+__all__ = ["Processes", "launched", "leave", "side_by_side"]
+
+T = TypeVar("T")
 
 
 class Processes:
@@ -34,8 +36,8 @@ class Processes:
     size = 1
     device: torch.device | None = None
 
-    def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of every process's tensor, the same on all."""
+    def mean(self, tensor: Tensor) -> Tensor:
+        """The mean of every process's tensor, the same on all."""
         return tensor
 
     def from_first(self, tensor: Tensor) -> None:
@@ -44,113 +46,36 @@ class Processes:
     def wait(self) -> None:
         """Wait until all processes get here."""
 
-    def leave(self) -> None:
-        """Leave the group; must be the last call of a program."""
-
-    def rows(self, count: int) -> tuple[slice, float]:
-        """This process's rows of a batch of `count`, and their weight in its mean.
-
-        A process without rows (the last batch can be smaller than the group) takes the first row with weight 0: it must
-        still take part in the sum.
-        """
-        rows = slice(self.rank, count, self.size)
-        number = len(range(count)[rows])
-        return (rows, number / count) if number else (slice(0, 1), 0.0)
-
-    def mean_score(self, scores: Mapping[str, float], seen: int) -> dict[str, float]:
-        """The mean over all images of scores that each process computed on `seen` images of its own."""
+    def part(self, batch: Batch) -> Batch:
+        """This process's rows of a batch, as many as every other process has: the first rows fill up the last ones."""
         if self.size == 1:
-            return dict(scores)
-        sums = [seen * score if seen else 0.0 for score in scores.values()]
-        *totals, count = self.sum(torch.tensor([*sums, float(seen)], dtype=torch.float64, device=self.device)).tolist()
-        return {name: total / count if count else float("nan") for name, total in zip(scores, totals, strict=True)}
-
-    def mean_(self, tensors: Params) -> None:
-        """Replace every float tensor with its mean over the processes."""
-        if self.size > 1:
-            for tensor in tensors.values():
-                if tensor.is_floating_point():
-                    tensor.copy_(self.sum(tensor) / self.size)
-
-    def refresh(self, net: nn.Module, params: Params, buffers: Params, batches: Batches) -> dict[str, Tensor]:
-        """`refresh_statistics` over all processes, each taking every size-th batch: the same mean over all images."""
-        turns = Turns(batches, self)
-        if self.size == 1:
-            return refresh_statistics(net, params, buffers, turns)
-        drawn = iter(turns)
-        first = next(drawn, None)
-        fresh = dict(buffers) if first is None else refresh_statistics(net, params, buffers, chain([first], drawn))
-        seen = float(self.sum(torch.tensor(float(turns.seen), device=self.device)))
-        share = turns.seen / max(seen, 1.0)
-        return {
-            # Batch counts add up; means and variances are averaged over all images.
-            name: self.sum(tensor * share) if tensor.is_floating_point() else before + self.sum(tensor - before)
-            for (name, tensor), before in zip(fresh.items(), buffers.values(), strict=True)
-        }
-
-    def check_same(self, batch: Batch) -> None:
-        """Raise an error if a loader draws different batches in different processes: rows would not form one batch."""
-        if self.size > 1:
-            labels = batch[1].double().cpu()
-            mark = torch.stack([(labels * torch.arange(1, len(labels) + 1)).sum(), torch.tensor(float(len(labels)))])
-            mark = mark.to(self.device)
-            if not torch.equal(self.sum(mark) / self.size, mark):
-                raise ModebridgeError(
-                    "Expected every process to draw the same batches, but they differ; seed the loader the same way in "
-                    "all (a shuffling DataLoader needs a seeded generator), and let modebridge split the batches."
-                )
-
-
-class Turns:
-    """Every size-th batch, starting with the rank-th; counts the images it has yielded."""
-
-    def __init__(self, batches: Batches, processes: Processes) -> None:
-        self._batches = batches
-        self._processes = processes
-        self.seen = 0
-
-    def __iter__(self) -> Iterator[Batch]:
-        self.seen = 0
-        for number, batch in enumerate(self._batches):
-            if number % self._processes.size == self._processes.rank:
-                self.seen += len(batch[1])
-                yield batch
+            return batch
+        count = len(batch[1])
+        padded = -(-count // self.size) * self.size
+        return rows_of(batch, torch.arange(self.rank, padded, self.size) % count)
 
 
 class _Group(Processes):
-    """The processes of a launcher, through Accelerate."""
+    """The processes of a launcher."""
 
     def __init__(self, *, cpu: bool) -> None:
-        try:
-            import accelerate
-            from accelerate.utils import broadcast, reduce
-        except ImportError as error:
-            raise ModebridgeError(
-                "Expected Accelerate to be installed for several processes, but it is not; "
-                "pip install 'modebridge[distributed]'."
-            ) from error
-        self._state = accelerate.PartialState(cpu=cpu)
-        self._reduce, self._broadcast = reduce, broadcast
-        self.rank, self.size = self._state.process_index, self._state.num_processes
-        self.device = self._state.device
+        if not cpu:
+            self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            torch.cuda.set_device(self.device)
+        if not dist.is_initialized():
+            dist.init_process_group("gloo" if cpu else "nccl")
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
-    def sum(self, tensor: Tensor) -> Tensor:
-        total: Tensor = self._reduce(tensor.detach(), reduction="sum")
-        return total
+    def mean(self, tensor: Tensor) -> Tensor:
+        total = tensor.detach().clone()
+        dist.all_reduce(total)
+        return total / self.size
 
     def from_first(self, tensor: Tensor) -> None:
-        self._broadcast(tensor, from_process=0)
+        dist.broadcast(tensor, 0)
 
     def wait(self) -> None:
-        self._state.wait_for_everyone()
-
-    def leave(self) -> None:
-        self.wait()
-        self._state.destroy_process_group()
-        # Gloo's threads can abort the interpreter at shutdown after all work is done.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        dist.barrier()
 
 
 _ALONE = Processes()
@@ -173,4 +98,32 @@ def launched(*, cpu: bool) -> Processes:
 def leave() -> None:
     """Leave the group, if there is one; must be the last call of a program."""
     if _group:
-        _group[0].leave()
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def side_by_side(jobs: Sequence[Callable[[], T]], workers: int | None = None) -> list[T]:
+    """Run jobs on threads, one core each, and return their results in order.
+
+    Small networks gain little from several cores per operation, and much from one network per core: torch releases the
+    GIL inside its operations. Every job runs on one core whatever `workers` is, so results do not depend on how many
+    run at a time.
+
+    Args:
+        jobs: functions without arguments; they must not share anything that they change.
+        workers: how many jobs run at a time. None uses the number of cores, or all jobs at once if there are fewer
+            than twice as many: three jobs sharing two cores finish sooner than two and then one.
+    """
+    cores = os.cpu_count() or 1
+    count = workers if workers is not None else (len(jobs) if cores < len(jobs) < 2 * cores else cores)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        pool = ThreadPoolExecutor(max(1, min(count, len(jobs))))
+        try:
+            return [future.result() for future in [pool.submit(job) for job in jobs]]
+        finally:
+            # After an error (or Ctrl-C) start no more jobs, and do not wait for the running ones.
+            pool.shutdown(wait=False, cancel_futures=True)
+    finally:
+        torch.set_num_threads(before)
