@@ -60,26 +60,16 @@ class Checked:
             inputs, labels = check_batch(item, self._what)
             if labels.device.type == "cpu":
                 check_labels(labels, self.classes, self._what)
-            if self._is_enough(len(labels)):
+            if len(labels) >= self._least:
                 yield inputs, labels
-
-    def shared(self, rank: int, size: int) -> Iterator[tuple[Batch, int]] | None:
-        """One process's rows of every batch, if the loader can read them separately (as `Stream` can)."""
-        shared = getattr(self._batches, "shared", None)
-        if not callable(shared):
-            return None
-        parts: Iterator[tuple[Batch, int]] | None = shared(rank, size)
-        return None if parts is None else ((batch, count) for batch, count in parts if self._is_enough(count))
-
-    def _is_enough(self, count: int) -> bool:
-        if count < self._least and not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"A batch of {count} image{'s' if count > 1 else ''} in {self._what} is skipped: batch norm needs at "
-                f"least {self._least} images per batch. Change the batch size or set drop_last=True to avoid this.",
-                stacklevel=2,
-            )
-        return count >= self._least
+            elif not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"A batch of {len(labels)} image{'s' if len(labels) > 1 else ''} in {self._what} is skipped: batch "
+                    f"norm needs at least {self._least} images per batch. Change the batch size or set drop_last=True "
+                    "to avoid this.",
+                    stacklevel=2,
+                )
 
     def first(self) -> Inputs:
         """The inputs of the first batch."""
@@ -127,9 +117,9 @@ def unflatten(prepared: Params) -> Inputs:
     return {name.removeprefix(start): tensor for name, tensor in prepared.items() if name.startswith(start)}
 
 
-def rows_of(batch: Batch, rows: slice) -> Batch:
+def rows_of(batch: Batch, rows: slice | Tensor) -> Batch:
     """Some rows of a batch: images and labels."""
-    return map_inputs(lambda tensor: tensor[rows], batch[0]), batch[1][rows]
+    return take_rows(batch[0], rows), batch[1][rows]
 
 
 def take_rows(inputs: Inputs, rows: slice | Tensor) -> Inputs:

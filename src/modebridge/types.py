@@ -137,22 +137,3 @@ class Objective(ABC, Generic[T]):
     def pace(self, member: str) -> Mapping[str, tuple[float, float]]:
         """Factors on the learning rate and weight decay of some parameters; all others have factors of 1."""
         return {}
-
-    # How steps are run; the defaults suit an objective whose `prepare` is cheap and treats each image separately.
-
-    @property
-    def whole(self) -> bool:
-        """Whether each process needs the whole batch to prepare its part: mixup's partners can be anywhere in it."""
-        return False
-
-    @property
-    def ahead(self) -> bool:
-        """Whether to prepare the next batch during the current training step."""
-        return False
-
-    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
-        """The part of a batch and its draws that one process needs to train on some of the rows."""
-        inputs, labels = batch
-        if isinstance(inputs, Tensor):
-            return (inputs[rows], labels[rows]), draw
-        return ({name: tensor[rows] for name, tensor in inputs.items()}, labels[rows]), draw

@@ -185,17 +185,6 @@ def test_a_stream_repeats_by_seed_and_epoch_whatever_the_workers(tmp_path: Path,
     assert sorted(labels.tolist()) == files.labels.tolist()
 
 
-def test_processes_read_their_rows_of_a_stream(tmp_path: Path) -> None:
-    files = find_images(folder_of_classes(tmp_path, classes=3, each=3))
-    streams = [Stream(files, 4, train=True, shuffle=True, size=8, resize=8, workers=0) for _ in range(3)]
-    whole = list(streams[0])
-    for rank in range(2):
-        for (batch, _), (part, count) in zip(whole, streams[rank + 1].shared(rank, 2), strict=True):
-            assert count == len(batch)
-            expected = batch[rank::2] if len(batch[rank::2]) else batch[:1]
-            assert torch.equal(part[0], expected)
-
-
 @pytest.mark.slow
 def test_a_network_learns_from_a_stream(tmp_path: Path) -> None:
     files = find_images(folder_of_classes(tmp_path))

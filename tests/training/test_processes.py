@@ -1,4 +1,4 @@
-"""Two processes end where one ends: judged by what they write, since gloo can abort at exit after all is done."""
+"""Processes average their gradients: two end where one ends, whenever their rows make up its batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from modebridge.errors import ModebridgeError
+from modebridge.training import fit_mode, side_by_side
 from modebridge.training.processes import Processes
+from tests.scenarios import loader, quick, tiny_net
 from tests.training import job_of_processes
 
 ROOT = Path(__file__).parents[2]
@@ -39,41 +42,36 @@ def started(out: Path, size: int) -> dict[str, Tensor]:
     return safetensors.torch.load_file(out / "found.safetensors")
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Tensor], dict[str, Tensor], Path]:
-    folder = tmp_path_factory.mktemp("processes")
-    return alone(folder / "one"), started(folder / "two", 2), folder / "two"
-
-
-@pytest.mark.parametrize("what", ["mode", "curve", "bridge-I", "bridge-II", "bridge-labels", "statistics"])
-def test_two_processes_end_where_one_does(runs: tuple[dict[str, Tensor], dict[str, Tensor], Path], what: str) -> None:
-    one, two, _ = runs
-    assert (float(one["size"]), float(two["size"])) == (1, 2)
-    keys = [key for key in one if key.startswith(f"{what}/")]
-    assert keys
-    for key in keys:
-        torch.testing.assert_close(two[key], one[key], rtol=0, atol=1e-12, msg=key)
-
-
-def test_only_the_first_process_saves_and_loaders_must_agree(
-    runs: tuple[dict[str, Tensor], dict[str, Tensor], Path],
-) -> None:
-    _, _, out = runs
-    assert (out / "curve").exists()
-    for rank in range(2):
-        assert "every process to draw the same batches" in (out / f"said-{rank}").read_text()
+def test_two_processes_end_where_one_does_and_only_the_first_writes(tmp_path: Path) -> None:
+    one, two = alone(tmp_path / "one"), started(tmp_path / "two", 2)
+    assert (float(one.pop("size")), float(two.pop("size"))) == (1, 2)
+    for key, tensor in one.items():
+        torch.testing.assert_close(two[key], tensor, rtol=0, atol=1e-12, msg=key)
+    assert {file.name for file in (tmp_path / "two").iterdir()} >= {"curve", "found.safetensors"}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 9])
-def test_rows_of_all_processes_make_up_the_batch(count: int) -> None:
-    seen: list[int] = []
-    total = 0.0
+def test_parts_are_equally_large_and_make_up_the_batch(count: int) -> None:
+    parts = []
     for rank in range(3):
         group = Processes()
         group.rank, group.size = rank, 3
-        rows, weight = group.rows(count)
-        assert weight == 0 or weight == len(range(count)[rows]) / count
-        seen += list(range(count)[rows]) if weight else []
-        total += weight
-    assert sorted(seen) == list(range(count))
-    assert total == pytest.approx(1)
+        images, labels = group.part((torch.arange(count).float(), torch.arange(count)))
+        assert torch.equal(images, labels.float())
+        parts.append(labels)
+    assert len({len(part) for part in parts}) == 1
+    assert set(torch.cat(parts).tolist()) == set(range(count))
+
+
+def test_side_by_side_is_one_after_another():
+    jobs = [lambda s=s: fit_mode(tiny_net(s, "bn"), loader(seed=s), config=quick(2)).id for s in range(4)]
+    assert side_by_side(jobs, 2) == side_by_side(jobs, 1)
+    assert side_by_side([], 2) == []
+
+
+def test_side_by_side_passes_errors_on():
+    def fail():
+        raise ModebridgeError("said")
+
+    with pytest.raises(ModebridgeError, match="said"):
+        side_by_side([fail, lambda: 1])

@@ -84,7 +84,7 @@ def test_stopped_again_and_again(tmp_path):
     whole = fit_all_modes(-1, None)
     for _ in range(60):
         try:
-            assert fit_all_modes(5, Checkpoints(tmp_path / "c", every=0.0)) == whole
+            assert fit_all_modes(6, Checkpoints(tmp_path / "c", every=0.0)) == whole
             return
         except StopError:
             continue

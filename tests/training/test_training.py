@@ -22,7 +22,6 @@ from modebridge.training import (
     fit_curves,
     fit_mode,
     fit_modes,
-    side_by_side,
     train,
 )
 from modebridge.training.step import FlatLayout, Step, make_forward, sgd_
@@ -66,20 +65,6 @@ def test_training_learns():
     mode = fit_mode(tiny_net(), loader(48), config=quick(30))
     data = blobs(48, seed=9)
     assert float((mode.load(tiny_net())(data.images).argmax(-1) == data.labels).float().mean()) > 0.9
-
-
-def test_side_by_side_is_one_after_another():
-    jobs = [lambda s=s: fit_mode(tiny_net(s, "bn"), loader(seed=s), config=quick(2)).id for s in range(4)]
-    assert side_by_side(jobs, 2) == side_by_side(jobs, 1)
-    assert side_by_side([], 2) == []
-
-
-def test_side_by_side_passes_errors_on():
-    def fail():
-        raise ModebridgeError("said")
-
-    with pytest.raises(ModebridgeError, match="said"):
-        side_by_side([fail, lambda: 1])
 
 
 def test_progress_is_reported():

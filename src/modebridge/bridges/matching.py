@@ -17,7 +17,7 @@ from modebridge.cutmix import draw_shares, label_shares, pixel_shares
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped
-from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Program, States
+from modebridge.types import Batches, Draw, Inputs, Objective, Program, States
 
 __all__ = ["Compile", "FanOut", "FrozenNetworks", "MatchingObjective", "Outputs", "in_turn"]
 
@@ -57,32 +57,11 @@ class MatchingObjective(Objective[T]):
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """A share (or box) per sample from Beta(alpha, alpha), not folded to >= 0.5, and one permutation per batch."""
-        if not self.whole:
+        if not (self._mixup or self._cutmix):
             return {}
         seed = int(torch.randint(2**62, (), generator=generator))
         shares = draw_shares(size, self._mixup, self._cutmix, seed)
         return {**shares, "partner": torch.randperm(size, generator=generator)}
-
-    @property
-    def whole(self) -> bool:
-        """True with mixing: partners may be anywhere in a batch."""
-        return self._mixup > 0 or self._cutmix > 0
-
-    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
-        """The rows, followed by their partners from anywhere in the batch."""
-        if "share" not in draw:
-            return super().part(batch, draw, rows)
-        partner = draw["partner"][rows]
-        count = len(partner)
-
-        def with_partners(tensor: Tensor) -> Tensor:
-            return torch.cat([tensor[rows], tensor[partner.to(tensor.device)]])
-
-        pairs = map_inputs(with_partners, batch[0]), with_partners(batch[1])
-        by_row = {name: tensor[rows] for name, tensor in draw.items() if tensor.dim()}  # scalars apply to all rows
-        return pairs, {**draw, **by_row, "partner": torch.arange(count, 2 * count)}
-
-    ahead = True  # the frozen networks take about half of a step and do not depend on the other half
 
     def mixed(self, inputs: Inputs, draw: Draw) -> Inputs:
         """The images, mixed according to a draw."""

@@ -117,22 +117,16 @@ class Stream:
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        return (batch for batch, _ in self.shared(0, 1))
-
-    def shared(self, rank: int, size: int) -> Iterator[tuple[tuple[Tensor, Tensor], int]]:
-        """One process's rows of every batch, each with the total number of rows in the batch."""
         epoch, self._epoch = self._epoch, self._epoch + 1
         generator = seeds.generator(self.seed, "epoch", epoch)
         count = len(self.files)
         order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
         chances = torch.randint(2**62, (count,), generator=generator)
         tickets = list(zip(order.tolist(), chances.tolist(), strict=True))
-        whole = [tickets[start : start + self.batch_size] for start in range(0, count, self.batch_size)]
-        # A process without rows takes the first one, which gets weight 0.
-        self._tickets = [batch[rank::size] or batch[:1] for batch in whole]
-        for (images, labels), batch in zip(self._loader, whole, strict=True):
+        self._tickets = [tickets[start : start + self.batch_size] for start in range(0, count, self.batch_size)]
+        for images, labels in self._loader:
             images, labels = (tensor.to(self._device, non_blocking=True) for tensor in (images, labels))
-            yield (images.float() / 255, labels), len(batch)
+            yield images.float() / 255, labels
 
 
 class _Batches:

@@ -9,7 +9,7 @@ from modebridge.training.epochs import Epoch, Report, TensorBoard, append_metric
 from modebridge.training.fit import fit_curve, fit_curves, fit_mode, fit_modes
 from modebridge.training.fit_bridges import BEST_CUTMIX, PAPER_MIXUP, fit_bridge, fit_bridges
 from modebridge.training.loop import Task, train
-from modebridge.training.parallel import side_by_side
+from modebridge.training.processes import side_by_side
 
 __all__ = [
     "BEST_CUTMIX",

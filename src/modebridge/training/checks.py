@@ -77,8 +77,7 @@ def check_train(net: nn.Module, mode: Mode, batches: Batches, engine: Engine, *,
 def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False, heads: int = 1) -> int:
     """The minimum number of images per training batch; raises an error if the network cannot run in training mode.
 
-    One is enough, unless batch norm would see a single value per channel: then two for every process with its own
-    batch norm.
+    One is enough, unless batch norm would see a single value per channel: then two for every process.
 
     Args:
         module: a network that maps its inputs to logits, or a bridge's body.
@@ -92,7 +91,7 @@ def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only:
     output = on_copy(module, single, run_once, weightless=False)
     least = 1
     if isinstance(output, ValueError) and ONE_VALUE in str(output):
-        least = 2 * (engine.processes.size if engine.device.type == "cpu" else 1)
+        least = 2 * engine.processes.size
         double = [map_inputs(lambda tensor: torch.cat([tensor] * 2), batch) for batch in single]
         output = on_copy(module, double, run_once, weightless=False)
     if isinstance(output, Exception):

@@ -136,7 +136,6 @@ def fit_students(
         cutmix=cutmix,
         compiled=engine.compiled,
         fan_out=engine.fan_out,
-        synced=engine.synced,
         shares=engine.shares,
     )
     first = next(iter(plans.values()))

@@ -106,13 +106,6 @@ class Engine:
         """Autocast to bfloat16 if enabled."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.bf16 else nullcontext()
 
-    def synced(self, net: nn.Module) -> nn.Module:
-        """The network with batch norm synchronised over all processes; on CPUs torch has none, so each uses its own."""
-        if self.processes.size == 1 or self.device.type != "cuda":
-            return net
-        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(net)  # type: ignore[no-untyped-call]
-        return converted
-
     def shares(self, a: nn.Module, b: nn.Module) -> bool:
         """Whether two modules should share one program: only when compiling, and only if they are the same."""
         return self.compile and same_architecture(a, b)

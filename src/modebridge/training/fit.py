@@ -77,7 +77,7 @@ def fit_modes(
     for k, (net, start) in enumerate(zip(nets, starts, strict=True)):
         twin = next((j for j in range(k) if engine.shares(nets[j], net)), None)
         objectives.append(
-            _objective(net)(frozen_copy(net).to(engine.device), start, trainable(net), synced=engine.synced)
+            _objective(net)(frozen_copy(net).to(engine.device), start, trainable(net))
             if twin is None
             else objectives[twin].on(start, trainable(net))
         )
@@ -174,8 +174,6 @@ def fit_curves(
         trains[0],
         r,
         trainable=learns,
-        synced=engine.synced,
-        refresh=engine.processes.refresh,
     )
     # Each has its own statistics, as if trained alone; they share only the compiled program.
     objectives = [

@@ -103,7 +103,6 @@ def fit_bridges(
         cutmix=cutmix,
         compiled=engine.compiled,
         fan_out=engine.fan_out,
-        synced=engine.synced,
         shares=engine.shares,
     )
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)

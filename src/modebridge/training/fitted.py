@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from modebridge import seeds
-from modebridge.batches import go_to_epoch, rows_of
+from modebridge.batches import go_to_epoch
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy, run
 from modebridge.training.engine import Engine
@@ -72,23 +72,18 @@ def training_accuracy(net: nn.Module, modes: Sequence[Mode], train_data: Batches
         modes: the modes that a bridge reads.
         train_data: yields (images, labels).
         classes: K.
-        engine: device, precision, and processes, each of which takes its rows of every batch.
+        engine: device and precision.
     """
     base, states = frozen_copy(net).to(engine.device), [mode.to(engine.device) for mode in modes]
-    right, seen, drawn = [0.0] * len(modes), 0, 0
+    right, seen = [0] * len(modes), 0
     go_to_epoch(train_data, 0)
     # Networks that draw random numbers in evaluation mode must not disturb the caller's generator.
     with seeds.borrowed(0, engine.device), engine.precision():
         for batch in train_data:
-            drawn += len(batch[1])
-            rows, weight = engine.processes.rows(len(batch[1]))
-            if weight:
-                (inputs, labels), _ = engine.moved(rows_of(batch, rows), {})
-                seen += len(labels)
-                for k, state in enumerate(states):
-                    logits = run(base, state.params, state.buffers, inputs)
-                    right[k] += float((logits.argmax(dim=1) == labels).sum())
-            if drawn >= IMAGES:
+            (inputs, labels), _ = engine.moved(batch, {})
+            seen += len(labels)
+            for k, state in enumerate(states):
+                right[k] += int((run(base, state.params, state.buffers, inputs).argmax(dim=1) == labels).sum())
+            if seen >= IMAGES:
                 break
-    shares = {str(k): count / max(seen, 1) for k, count in enumerate(right)}
-    return Fit(min(engine.processes.mean_score(shares, seen).values()), drawn, classes)
+    return Fit(min(right) / max(seen, 1), seen, classes)

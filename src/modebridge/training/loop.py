@@ -151,10 +151,10 @@ class _Loop:
         for run in self.runs[len(totals) :]:
             device = self._engine.device
             total, count = start.running.to(device) if done else torch.zeros(len(run.steps), device=device), done
-            for prepared, weight in run.prepared(start.epoch, skip=done):
+            for prepared in run.prepared(start.epoch, skip=done):
                 for step in run.steps.values():
                     step.noise.at(start.epoch, count)
-                total = total + torch.stack([step(prepared[member], lr, weight) for member, step in run.steps.items()])
+                total = total + torch.stack([step(prepared[member], lr) for member, step in run.steps.items()])
                 count += 1
                 self._after_step(Position(start.epoch, start.draws, tuple(totals), count, total))
             totals.append((total, count))
@@ -168,7 +168,7 @@ class _Loop:
         for fed in zip(*(run.fed(skip=count) for run in self.runs), strict=True):
             for noise in self._noises:
                 noise.at(start.epoch, count)
-            total = total + torch.cat(graphed([shared for shared, _ in fed], lr))
+            total = total + torch.cat(graphed(fed, lr))
             count += 1
             self._after_step(Position(start.epoch, start.draws, (), count, total))
         return [(part, count) for part in torch.split(total, sizes)]

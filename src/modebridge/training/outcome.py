@@ -14,7 +14,7 @@ from torch import nn
 
 from modebridge import seeds, trees
 from modebridge.batches import Checked, go_to_epoch
-from modebridge.modes import Mode
+from modebridge.modes import Mode, refresh_statistics
 from modebridge.nets import frozen_copy
 from modebridge.progress import Bar, progress_bar
 from modebridge.training.checkpoints import Checkpoints
@@ -118,7 +118,7 @@ def counted(count: int, noun: str) -> str:
 def refreshed(net: nn.Module, mode: Mode, batches: Batches, engine: Engine) -> Mode:
     """A mode with statistics estimated on these batches."""
     placed = frozen_copy(net).to(engine.device)
-    return Mode(mode.params, engine.processes.refresh(placed, mode.params, mode.buffers, batches))
+    return Mode(mode.params, refresh_statistics(placed, mode.params, mode.buffers, batches))
 
 
 class EpochBar:

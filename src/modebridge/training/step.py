@@ -64,14 +64,8 @@ class Step:
             for tensor in self.tensors().values():
                 self._processes.from_first(tensor)
 
-    def __call__(self, prepared: Prepared, lr: Tensor | float, weight: float = 1.0) -> Tensor:
-        """Learn from one prepared batch; returns the loss, detached.
-
-        Args:
-            prepared: the batch, prepared by the objective.
-            lr: the learning rate.
-            weight: this process's share of the whole batch.
-        """
+    def __call__(self, prepared: Prepared, lr: Tensor | float) -> Tensor:
+        """Learn from one prepared batch; returns the loss, detached."""
         # The gradient too: a network that recomputes parts of its forward pass must draw the same numbers.
         with self.noise():
             with self._engine.precision():
@@ -79,16 +73,19 @@ class Step:
             (gradient,) = torch.autograd.grad(loss, self.flat)
         loss = loss.detach()
         if self._processes.size > 1:
-            # Gradient and loss of the whole batch, in one message.
-            total = self._processes.sum(torch.cat([gradient, loss.view(1)]) * weight)
-            gradient, loss = total[:-1], total[-1]
+            # In one message.
+            mean = self._processes.mean(torch.cat([gradient, loss.view(1)]))
+            gradient, loss = mean[:-1], mean[-1]
         with torch.no_grad():
             sgd_(self.flat, self.momentum, gradient, lr, self._config, self._shares)
         return loss
 
     def settle(self) -> None:
         """Average the running statistics over processes, since each one collected them on its own images."""
-        self._processes.mean_(self.buffers)
+        if self._processes.size > 1:
+            for tensor in self.buffers.values():
+                if tensor.is_floating_point():
+                    tensor.copy_(self._processes.mean(tensor))
 
     def average(self, count: int) -> None:
         """Add the current weights to the running mean, as the `count`-th."""

@@ -8,12 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import torch
+
 from modebridge import seeds, trees
 from modebridge.errors import ModebridgeError
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.training.noise import Noise
-from modebridge.training.processes import Turns
 from modebridge.training.step import FlatLayout, Forward, Step, make_forward
 from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
 
@@ -88,11 +89,13 @@ class TaskRun:
     def keep_best(self, epoch: int, states: States) -> dict[str, float]:
         """Validate after an epoch, and keep the states of members that improved; returns the scores."""
         assert self.task.valid is not None
-        turns = Turns(self.task.valid, self._processes)
         self._valid_noise.at(epoch, 0)
         with self._valid_noise():
-            scores = self.task.objective.validate(states, turns)
-        scores = self._processes.mean_score(scores, turns.seen)
+            scores = dict(self.task.objective.validate(states, self.task.valid))
+        if self._processes.size > 1:
+            # The same in all, so that all keep the same epoch even where a GPU rounds differently.
+            means = self._processes.mean(torch.tensor([*scores.values()], device=self._engine.device))
+            scores = dict(zip(scores, means.tolist(), strict=True))
         for member, score in scores.items():
             if not math.isfinite(score):
                 raise ModebridgeError(
@@ -109,63 +112,43 @@ class TaskRun:
             member: self.best[member][1] if member in self.best else _copy(state) for member, state in states.items()
         }
 
-    def fed(self, skip: int = 0) -> Iterator[tuple[Fed, float]]:
-        """Batches and draws of an epoch on our device, each with this process's share of the batch.
-
-        Args:
-            skip: number of batches done before a stop: only their draws are repeated.
-        """
-        objective = self.task.objective
-        for number, (batch, count, ours) in enumerate(self._drawn()):
-            draw = objective.draw(count, self.draws)
-            if number < skip:
-                continue
-            self.images += count
-            rows, weight = self._processes.rows(count)
-            if not ours:
-                batch, draw = objective.part(batch, draw, rows)
-            yield self._engine.moved(batch, draw), weight
-
-    def _drawn(self) -> Iterator[tuple[Batch, int, bool]]:
-        """Batches of an epoch, their sizes over all processes, and whether they hold only this process's rows."""
-        batches, processes = self.task.batches, self._processes
-        if processes.size > 1 and not self.task.objective.whole:
-            shared = getattr(batches, "shared", None)
-            parts = shared(processes.rank, processes.size) if callable(shared) else None
-            if parts is not None:
-                yield from ((batch, count, True) for batch, count in parts)
-                return
-        for number, batch in enumerate(batches):
-            if number == 0:
-                processes.check_same(batch)
-            yield batch, len(batch[1]), processes.size == 1
+    def fed(self, skip: int = 0) -> Iterator[Fed]:
+        """This process's rows of the batches of an epoch with their draws, on the device, without the first `skip`."""
+        for number, batch in enumerate(self.task.batches):
+            count = len(batch[1])
+            part = self._processes.part(batch)
+            # Drawn for skipped batches too: the generator goes on from where it would be.
+            draw = self.task.objective.draw(len(part[1]), self.draws)
+            if number >= skip:
+                self.images += count
+                yield self._engine.moved(part, draw)
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """What the objective prepares from a batch, by member."""
         with self.prepare_noise(), self._engine.precision():
             return self.task.objective.prepare(batch, draw)
 
-    def prepared(self, epoch: int, skip: int) -> Iterator[tuple[Mapping[str, Prepared], float]]:
-        """The prepared batches of an epoch; if it helps, the next one is prepared on another core during a step."""
+    def prepared(self, epoch: int, skip: int) -> Iterator[Mapping[str, Prepared]]:
+        """The prepared batches of an epoch; on a CPU the next one is prepared on another core during a step."""
 
-        def prepare(number: int, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        def prepare(number: int, fed: Fed) -> Mapping[str, Prepared]:
             self.prepare_noise.at(epoch, number)
-            return self.prepare(batch, draw)
+            return self.prepare(*fed)
 
-        if not self.task.objective.ahead or self._engine.device.type != "cpu":
-            for number, ((batch, draw), weight) in enumerate(self.fed(skip), skip):
-                yield prepare(number, batch, draw), weight
+        # Drawn here, in order, so that the numbers do not depend on thread timing.
+        numbered = enumerate(self.fed(skip), skip)
+        if self._engine.device.type != "cpu":
+            yield from (prepare(number, fed) for number, fed in numbered)
             return
         with ThreadPoolExecutor(1) as other:
-            waiting: tuple[Future[Mapping[str, Prepared]], float] | None = None
-            # Drawn here, in order, so that the numbers do not depend on thread timing.
-            for number, ((batch, draw), weight) in enumerate(self.fed(skip), skip):
-                coming = other.submit(prepare, number, batch, draw), weight
+            waiting: Future[Mapping[str, Prepared]] | None = None
+            for number, fed in numbered:
+                coming = other.submit(prepare, number, fed)
                 if waiting is not None:
-                    yield waiting[0].result(), waiting[1]
+                    yield waiting.result()
                 waiting = coming
             if waiting is not None:
-                yield waiting[0].result(), waiting[1]
+                yield waiting.result()
 
 
 def _copy(state: State) -> State:
