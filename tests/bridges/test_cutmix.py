@@ -14,7 +14,6 @@ from modebridge import trees
 from modebridge.bridges import BridgeObjective, label_target
 from modebridge.curves import start_curve
 from modebridge.cutmix import draw_shares, label_shares, pixel_shares
-from modebridge.distillation import StudentObjective
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Tapped, last_blocks_tap
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
@@ -88,7 +87,6 @@ def test_mixup_alone_draws_and_mixes_what_it_did():
     shares = share.view(-1, 1, 1, 1)
     assert torch.equal(objective.mixed(images, draw), shares * images + (1 - shares) * images[partner])
     assert label_objective().draw(9, generator) == {}
-    assert not label_objective().whole
 
 
 def test_draws_are_either_of_the_two():
@@ -155,29 +153,6 @@ def test_together_is_alone_to_the_last_bit():
     taught = mb.fit_students(net, students, data, **options)
     assert mb.distill(net, ends, data, start=students["all"].start, **options).id == taught["all"].id
     assert mb.fit_students(net, {"none": students["none"]}, data, **options)["none"].id == taught["none"].id
-
-
-@pytest.mark.parametrize("mixup", [0.0, 0.4])
-def test_a_split_batch_is_the_whole_one(mixup):
-    """As several processes see it: the gradient of the whole is the mean over parts, weighted by their rows."""
-    net, ends = tiny_net(0, dtype=EXACT), modes(2, dtype=EXACT)
-    curve = start_curve(net, *ends)
-    images, labels = blobs(8, dtype=EXACT).images, blobs(8).labels
-    for target in ("curve", "labels"):
-        plan = mb.plan_bridge(net, curve, images, target=target)
-        bridges = BridgeObjective(net, {"b": plan.bridge}, {"b": plan.target}, ends, mixup, cutmix=1.0)
-        student = mb.plan_student(net, ends if target == "curve" else (), seed=3)
-        for objective in (bridges, StudentObjective(net, {"b": student}, 3, mixup, cutmix=1.0)):
-            assert objective.whole
-            draw = objective.draw(8, torch.Generator().manual_seed(0))
-
-            def loss(batch, draw, objective=objective):
-                prepared = objective.prepare(batch, draw)["b"]
-                return objective.program("b")(objective.start()["b"], prepared)
-
-            parts = [objective.part((images, labels), draw, rows) for rows in (slice(0, 3), slice(3, 8))]
-            split = sum(loss(*part) * count for part, count in zip(parts, (3, 5), strict=True)) / 8
-            torch.testing.assert_close(split, loss((images, labels), draw), rtol=0, atol=1e-12)
 
 
 def test_halves_and_channels_last():

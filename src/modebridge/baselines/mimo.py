@@ -32,8 +32,6 @@ class MimoObjective(RivalObjective):
     anew, the inputs of the other members are permuted among those rows.
     """
 
-    whole = True  # the other images of a row may be anywhere in the batch
-
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """The index of each member's image in each row: (M, REPEATS * size)."""
         rival = self._eval
@@ -44,10 +42,6 @@ class MimoObjective(RivalObjective):
         for others in rows[1:]:
             others[mixed] = images[mixed[torch.randperm(len(mixed), generator=generator)]]
         return {"rows": rows}
-
-    def part(self, batch: Batch, draw: Draw, rows: slice) -> tuple[Batch, Draw]:
-        """The whole batch, and a process's share of the rows to build from it."""
-        return batch, {"rows": torch.unflatten(draw["rows"], 1, (REPEATS, -1))[:, :, rows].flatten(1)}
 
     def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
         """Images (M, B', ...) and labels (M * B',)."""
