@@ -14,9 +14,8 @@ from modebridge.bridges import ResidualBody, TokenBody, VectorBody, body_for, bo
 from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
-from modebridge.inspection import inspect
 from modebridge.modes import Mode
-from modebridge.nets import BasicBlock, BottleneckBlock, FilterResponseNorm
+from modebridge.nets import BasicBlock, BottleneckBlock, FilterResponseNorm, inspect
 from modebridge.scoring import cost, evaluate, module_cost
 from modebridge.training import fit_bridge, plan_bridge
 from tests.real_nets import IMAGES, Texts, real_net

@@ -10,8 +10,8 @@ from modebridge.bridges.bodies import VectorBody
 from modebridge.deploy.elastic_answer import Answer, staged
 from modebridge.deploy.one_module import OneModule
 from modebridge.ensembles import Ensemble
-from modebridge.guards import without_side_effects
 from modebridge.modes import Mode
+from modebridge.nets import without_side_effects
 from tests.scenarios import tiny_net
 
 

@@ -10,8 +10,8 @@ from modebridge.bridges import BridgeObjective, curve_target
 from modebridge.curves import start_curve
 from modebridge.deploy.grouped_bridges import units
 from modebridge.errors import ModebridgeError
-from modebridge.guards import same_architecture
 from modebridge.modes import Mode
+from modebridge.nets import same_architecture
 from modebridge.training import Engine, fit_bridges, fit_curve, fit_mode, fit_modes, plan_bridge
 from tests.scenarios import quick
 

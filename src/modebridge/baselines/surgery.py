@@ -13,7 +13,7 @@ from modebridge import seeds
 from modebridge.baselines.rival import Rival
 from modebridge.batches import map_inputs
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.inspection.flops import FAILED, examples, invoke, on_copy
+from modebridge.nets.flops import FAILED, examples, invoke, on_copy
 from modebridge.types import Inputs
 
 __all__ = ["LAYERS", "called", "channels_of", "drawn_like", "replaced", "tried"]

@@ -11,8 +11,8 @@ from modebridge.bridges.bodies import Heads
 from modebridge.bridges.build import Kind
 from modebridge.errors import ModebridgeError
 from modebridge.files import Given, Parts, Storable, describe, restore_body
-from modebridge.guards import without_side_effects
 from modebridge.modes import Mode
+from modebridge.nets import without_side_effects
 
 __all__ = ["Bridge"]
 

@@ -13,8 +13,8 @@ from torch import nn
 from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
 from modebridge.bridges.build import READS, WIDE, Kind, channels_of, layout_for
 from modebridge.errors import ModebridgeError
-from modebridge.inspection.flops import counting, zeros
 from modebridge.nets import BasicBlock, BottleneckBlock, Norm
+from modebridge.nets.flops import counting, zeros
 from modebridge.types import Layout
 
 __all__ = ["body_within"]

@@ -13,9 +13,8 @@ from modebridge.bridges.bodies import Heads
 from modebridge.bridges.budget import body_within
 from modebridge.bridges.build import READS, Kind, body_for, body_like, joined_shape
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.inspection import taps_to_read
-from modebridge.inspection.flops import counting
-from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, frozen_copy
+from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, frozen_copy, taps_to_read
+from modebridge.nets.flops import counting
 from modebridge.types import Inputs, Layout
 
 __all__ = ["ChosenBody", "build_body", "choose_body"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from modebridge.errors import near, some
-from modebridge.guards.unusual_tensors import unusual
+from modebridge.nets.quirks import unusual
 from modebridge.types import Params
 
 __all__ = ["Place", "difference", "join"]

@@ -20,9 +20,9 @@ from modebridge.deploy.file_seal import SEAL
 from modebridge.deploy.inputs import Spec, specs_of
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode
 from modebridge.nets import call
+from modebridge.nets.flops import FAILED
 from modebridge.scoring.cost import Cost, combination_cost, feature_shapes
 from modebridge.types import Inputs
 

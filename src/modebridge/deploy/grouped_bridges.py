@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from modebridge.bridges import Heads
 from modebridge.bridges.bodies import Join
 from modebridge.deploy.elastic_answer import Place
-from modebridge.guards import same_architecture
-from modebridge.nets import FilterResponseNorm, frozen_copy
+from modebridge.nets import FilterResponseNorm, frozen_copy, same_architecture
 
 __all__ = ["Grouped", "units"]
 

@@ -15,8 +15,8 @@ from modebridge.deploy.elastic_answer import Place, heads_of
 from modebridge.deploy.fold import fold
 from modebridge.deploy.grouped_bridges import Grouped, units
 from modebridge.ensembles import Ensemble, Mean, average, probabilities_of, scale
-from modebridge.guards import EvaluationOnly, without_side_effects
-from modebridge.nets import Taps, call, frozen_copy
+from modebridge.ensembles.forward import EvaluationOnly
+from modebridge.nets import Taps, call, frozen_copy, without_side_effects
 from modebridge.types import Inputs
 
 __all__ = ["BasePart", "OneModule", "Positional"]

@@ -14,7 +14,7 @@ from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import Array
 from modebridge.deploy.thresholds import gated
 from modebridge.ensembles import Ensemble, Mean, scale
-from modebridge.inspection.flops import FAILED
+from modebridge.nets.flops import FAILED
 from modebridge.types import Inputs
 
 __all__ = ["Ask", "expected", "largest_difference", "probe"]

@@ -17,9 +17,8 @@ from modebridge.deploy.fold import fold
 from modebridge.deploy.one_module import BasePart, OneModule
 from modebridge.ensembles import Ensemble, average, probabilities_of, scale
 from modebridge.errors import ModebridgeError, plural
-from modebridge.guards import without_side_effects
-from modebridge.guards.cuda_graph import CudaGraph
-from modebridge.nets import check_tap, frozen_copy
+from modebridge.nets import check_tap, frozen_copy, without_side_effects
+from modebridge.nets.cuda_graph import CudaGraph
 
 __all__ = ["Branches", "Vmapped", "capture", "compile_regions"]
 

@@ -11,16 +11,15 @@ from torch import Tensor, nn
 
 from modebridge.batches import check_batch, check_labels
 from modebridge.bridges import Bridge
-from modebridge.ensembles.forward import Output, member_logits
+from modebridge.ensembles.forward import EvaluationOnly, Output, member_logits
+from modebridge.ensembles.inputs_check import check_inputs, check_logits, refusal, takes_tokens
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.files import Given, Parts, Storable, describe_net, prefixed, restore_net
-from modebridge.guards.evaluation_only import EvaluationOnly
-from modebridge.guards.inputs_check import check_inputs, check_logits, refusal, takes_tokens
-from modebridge.guards.without_side_effects import tracing
-from modebridge.inspection.flops import FAILED
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import Mean, Taps, average, call, check_mean, check_tap, frozen_copy, probabilities_of
+from modebridge.nets.flops import FAILED
+from modebridge.nets.quirks import tracing
 from modebridge.types import Batches, Inputs
 
 __all__ = ["Ensemble"]

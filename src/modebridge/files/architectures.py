@@ -16,8 +16,8 @@ from modebridge import seeds
 from modebridge.errors import ModebridgeError, first_line, near
 from modebridge.files.parts import Given
 from modebridge.files.rebuilding import fill
-from modebridge.guards.same_architecture import same_architecture
 from modebridge.nets import SPECS, ResNet, ResNetSpec, frozen_copy
+from modebridge.nets.architecture import same_architecture
 from modebridge.types import Params
 
 __all__ = ["build_net", "describe_net", "full_name", "library_factory", "restore_net"]

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from modebridge import seeds
 from modebridge.errors import ModebridgeError
 from modebridge.files.parts import Given
-from modebridge.guards.same_architecture import same_architecture
 from modebridge.nets import BasicBlock, BottleneckBlock, frozen_copy
+from modebridge.nets.architecture import same_architecture
 from modebridge.types import Params
 
 __all__ = ["describe", "fill", "named", "rebuild", "rebuildable", "restore_body"]

@@ -13,8 +13,8 @@ from torch.nn.parameter import is_lazy
 from modebridge import trees
 from modebridge.errors import ModebridgeError
 from modebridge.files import Given, Parts, Storable, prefixed
-from modebridge.guards.unusual_tensors import check_weights
 from modebridge.nets import frozen_copy
+from modebridge.nets.quirks import check_weights
 from modebridge.types import Params
 
 __all__ = ["Mode", "check_modes", "tensors_of"]

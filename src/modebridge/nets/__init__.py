@@ -1,9 +1,17 @@
-"""The paper's networks, and functions to run any network with given parameters. Independent of curves."""
+"""The paper's networks, and how to run, inspect and count any network. Independent of the method."""
 
-from modebridge.guards.outputs import logits_of
-from modebridge.nets.blocks import BasicBlock, BottleneckBlock, SameConv2d, initialise
-from modebridge.nets.functional import Tapped, call, frozen_copy, run
-from modebridge.nets.norms import FilterResponseNorm, Norm, make_norm
+from modebridge.nets.architecture import same_architecture
+from modebridge.nets.blocks import (
+    BasicBlock,
+    BottleneckBlock,
+    FilterResponseNorm,
+    Norm,
+    SameConv2d,
+    initialise,
+    make_norm,
+)
+from modebridge.nets.cuda_graph import CudaGraph
+from modebridge.nets.inspect import Inspection, Tap, inspect, listed_taps, taps_to_read
 from modebridge.nets.probabilities import (
     MEANS,
     Mean,
@@ -13,29 +21,57 @@ from modebridge.nets.probabilities import (
     mean_probability,
     probabilities_of,
 )
+from modebridge.nets.quirks import (
+    check_weights,
+    correct_conv_gradients,
+    is_narrow,
+    tracing,
+    unusual,
+    version,
+    without_side_effects,
+)
 from modebridge.nets.resnet import SPECS, ResNet, ResNetSpec, last_blocks_tap, resnet, spec_of
-from modebridge.nets.taps import Taps, check_tap, tap_names
+from modebridge.nets.running import (
+    Tapped,
+    Taps,
+    call,
+    check_tap,
+    feature_of,
+    frozen_copy,
+    logits_of,
+    run,
+    tap_names,
+)
 
 __all__ = [
     "MEANS",
     "SPECS",
     "BasicBlock",
     "BottleneckBlock",
+    "CudaGraph",
     "FilterResponseNorm",
+    "Inspection",
     "Mean",
     "Norm",
     "ResNet",
     "ResNetSpec",
     "SameConv2d",
+    "Tap",
     "Tapped",
     "Taps",
     "average",
     "call",
     "check_mean",
     "check_tap",
+    "check_weights",
+    "correct_conv_gradients",
+    "feature_of",
     "frozen_copy",
     "initialise",
+    "inspect",
+    "is_narrow",
     "last_blocks_tap",
+    "listed_taps",
     "logarithmic_mean",
     "logits_of",
     "make_norm",
@@ -43,6 +79,12 @@ __all__ = [
     "probabilities_of",
     "resnet",
     "run",
+    "same_architecture",
     "spec_of",
     "tap_names",
+    "taps_to_read",
+    "tracing",
+    "unusual",
+    "version",
+    "without_side_effects",
 ]

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.nets.blocks import BasicBlock, Block, BottleneckBlock, Padding, conv, initialise
-from modebridge.nets.norms import Norm, make_norm
+from modebridge.nets.blocks import BasicBlock, Block, BottleneckBlock, Norm, Padding, conv, initialise, make_norm
 
 __all__ = ["LAST_BLOCKS", "SPECS", "ResNet", "ResNetSpec", "last_blocks_tap", "resnet", "spec_of"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from modebridge.batches import check_batch
 from modebridge.ensembles import Ensemble, average, scale
 from modebridge.errors import ModebridgeError
-from modebridge.guards import without_side_effects
+from modebridge.nets import without_side_effects
 from modebridge.scoring.bootstrap import Interval, bootstrap_mean
 from modebridge.scoring.cost import Cost, cost
 from modebridge.scoring.scores import accuracy, brier, ece, hits, nll, surprisals

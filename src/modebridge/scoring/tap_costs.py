@@ -8,12 +8,11 @@ from functools import cache
 import torch
 from torch import nn
 
-from modebridge import inspection
 from modebridge.bridges.choose import build_body
 from modebridge.errors import ModebridgeError
-from modebridge.inspection import Inspection, Tap
-from modebridge.inspection.flops import counting, zeros
-from modebridge.nets import ResNet
+from modebridge.nets import Inspection, ResNet, Tap
+from modebridge.nets import inspect as inspect_taps
+from modebridge.nets.flops import counting, zeros
 from modebridge.types import Batch, Inputs, Layout
 
 __all__ = ["inspect"]
@@ -52,7 +51,7 @@ def inspect(
             f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
             f"{heads=}; change the value that is out of range."
         )
-    inspected = inspection.inspect(net, example)
+    inspected = inspect_taps(net, example)
     size = sum(parameter.numel() for parameter in net.parameters())
 
     @cache  # many taps have features of the same shape, and fitting a width to a budget is a search

@@ -14,9 +14,9 @@ from modebridge.batches import Checked, check_batch, check_labels, first_batch, 
 from modebridge.bridges import Bridge
 from modebridge.cutmix import image_size
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.inspection.flops import FAILED, feature_shapes, invoke, on_copy, zeros
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import frozen_copy, logits_of, run
+from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
 from modebridge.types import Batches, Inputs

@@ -18,7 +18,7 @@ from torch import nn
 from modebridge.batches import go_to_epoch, map_inputs
 from modebridge.caches import cache_folder
 from modebridge.errors import ModebridgeError
-from modebridge.guards import same_architecture
+from modebridge.nets import same_architecture
 from modebridge.training.config import TrainConfig
 from modebridge.training.processes import Processes, launched
 from modebridge.types import Batch, Batches, Draw

@@ -19,9 +19,8 @@ from modebridge.bridges import (
 from modebridge.curves import Curve
 from modebridge.cutmix import suits_cutmix
 from modebridge.errors import ModebridgeError
-from modebridge.inspection import listed_taps
 from modebridge.modes import Mode, has_statistics
-from modebridge.nets import frozen_copy
+from modebridge.nets import frozen_copy, listed_taps
 from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, listed, other_targets, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, check_train, least_for_bridges, trainable

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import flatten, map_inputs
-from modebridge.guards.cuda_graph import CudaGraph
+from modebridge.nets.cuda_graph import CudaGraph
 from modebridge.training.noise import Noise
 from modebridge.training.step import Step
 from modebridge.training.task import Fed

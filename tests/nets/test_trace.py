@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge.inspection import inspect
+from modebridge.nets import inspect
 
 
 class Branches(nn.Module):

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.guards import same_architecture
+from modebridge.nets import same_architecture
 from tests.networks import HuggingFaceStyle, Plain
 from tests.scenarios import Vectors, tiny_net
 

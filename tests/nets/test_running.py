@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.inspection.flops import plain_attention
 from modebridge.nets import Tapped, frozen_copy, run, tap_names
+from modebridge.nets.flops import plain_attention
 from tests.scenarios import EXACT, Vectors, tiny_net
 
 

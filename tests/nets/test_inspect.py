@@ -12,8 +12,7 @@ from torch import nn
 
 import modebridge
 from modebridge.errors import ModebridgeError
-from modebridge.inspection import inspect
-from modebridge.nets import SPECS, ResNet, Tapped, last_blocks_tap, resnet
+from modebridge.nets import SPECS, ResNet, Tapped, inspect, last_blocks_tap, resnet
 from modebridge.scoring import tap_costs
 from tests.real_nets import IMAGES, Texts, real_net
 from tests.scenarios import TINY, Vectors, tiny_net
@@ -318,13 +317,13 @@ def test_what_a_bridge_at_each_tap_would_cost():
     """As bridges that are planned there: counted, in shares of the network."""
     net, images = tiny_net(), torch.rand(1, 1, 8, 8)
     mode = modebridge.Mode.from_module(net)
-    for options in ({"heads": 3}, {"budget": 0.2}, {"budget": 0.2, "heads": 2, "design": "plain"}):
+    for options in ({"heads": 3}, {"budget": 0.2}, {"budget": 0.2, "heads": 2}):
         seen = modebridge.inspect(net, images, **options)
         blocks = [tap for tap in seen.taps if tap.block][1::3]
         for tap in blocks:
             heads = ["labels"] * options.get("heads", 1)
-            same = {"budget": options.get("budget"), "design": options.get("design", "auto")}
-            bridge = modebridge.plan_bridge(net, mode, images, tap=tap.name, target=heads, **same).bridge
+            same = {"budget": options.get("budget"), "wide": True, "target": heads}
+            bridge = modebridge.plan_bridge(net, mode, images, tap=tap.name, **same).bridge
             assert seen.price(tap) == pytest.approx((bridge.share, bridge.parameter_share))
         assert f"{seen.price(blocks[0])[0]:+.1%}" in str(seen)
     none = modebridge.inspect(net, images, budget=1e-9)

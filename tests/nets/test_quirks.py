@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from modebridge.guards.narrow_convolutions import is_narrow
 from modebridge.nets import SPECS, ResNet, frozen_copy, run
+from modebridge.nets.quirks import is_narrow
 from tests.networks import NETWORKS, OTHERS
 
 TRAINING = """

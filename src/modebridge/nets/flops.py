@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from modebridge.batches import flatten, map_inputs
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets.functional import Tapped
+from modebridge.nets.running import Tapped
 from modebridge.types import Inputs
 
 __all__ = ["Shape", "counting", "examples", "feature_shapes", "invoke", "on_copy", "plain_attention", "zeros"]

@@ -14,9 +14,8 @@ from modebridge.curves import start_curve
 from modebridge.deploy.one_module import OneModule, Positional
 from modebridge.deploy.torch_runners import Branches, Vmapped
 from modebridge.errors import ModebridgeError
-from modebridge.guards import without_side_effects
 from modebridge.modes import Mode
-from modebridge.nets import Tapped, call
+from modebridge.nets import Tapped, call, without_side_effects
 from modebridge.scoring import curve_profile, predict
 from modebridge.training import BridgePlan, fit_bridges, fit_curve, fit_mode, plan_bridge
 from tests.deploy.scenes import staged_answer

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from modebridge.batches import inputs_of, map_inputs, take_rows
 from modebridge.errors import ModebridgeError, near
-from modebridge.inspection.flops import Shape, on_copy
-from modebridge.inspection.watch_forward import ForwardTrace, find_blocks, watch
+from modebridge.nets.flops import Shape, on_copy
 from modebridge.nets.resnet import ResNet
-from modebridge.nets.taps import check_tap
+from modebridge.nets.running import check_tap
+from modebridge.nets.trace import ForwardTrace, find_blocks, watch
 from modebridge.types import Batch, Inputs, Layout
 
 __all__ = ["Inspection", "Tap", "inspect", "listed_taps", "taps_to_read"]

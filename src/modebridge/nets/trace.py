@@ -12,9 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.guards.outputs import feature_of
-from modebridge.inspection.flops import Shape, counting
-from modebridge.nets.functional import call
+from modebridge.nets.flops import Shape, counting
+from modebridge.nets.running import call, feature_of
 from modebridge.types import Inputs
 
 __all__ = ["CallRecord", "ForwardTrace", "find_blocks", "watch"]

@@ -1,0 +1,204 @@
+"""Third-party surprises: networks that work in place, checkpoints of unusual tensors, a bug of oneDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from modebridge.batches import map_inputs
+from modebridge.errors import ModebridgeError
+from modebridge.types import Inputs, Params
+
+__all__ = [
+    "WIDTH",
+    "check_weights",
+    "correct_conv_gradients",
+    "is_narrow",
+    "tracing",
+    "unusual",
+    "version",
+    "without_side_effects",
+]
+
+T = TypeVar("T")
+
+_CHANGES: MutableMapping[object, dict[bool, bool]] = WeakKeyDictionary()
+"""Whether a network changes its inputs, by training mode, for the modes in which it has run."""
+
+
+def without_side_effects(net: Callable[..., Any], function: Callable[..., T], *inputs: Inputs) -> T:
+    """`function(*inputs)` with the inputs unchanged, even if `net` starts with `x.sub_(mean)`.
+
+    The first call gets copies and checks whether they were changed. If so, all further calls get copies too; otherwise
+    none does. A compiler or an exporter always gets copies while tracing, and removes those that nothing writes to.
+
+    Args:
+        net: the module or function that runs; the result of the check is stored for it.
+        function: runs `net`.
+        inputs: tensors, or dicts of tensors.
+
+    >>> images = torch.ones(2)
+    >>> without_side_effects(torch.nn.ReLU(inplace=True), lambda x: x.sub_(1), images), images
+    (tensor([0., 0.]), tensor([1., 1.]))
+    """
+    if tracing():
+        return function(*[map_inputs(Tensor.clone, given) for given in inputs])
+    try:
+        known = _CHANGES.setdefault(net, {})
+    except TypeError:  # a function without weak references or a hash always gets copies
+        known = {}
+    mode = bool(getattr(net, "training", False))
+    copied = known.get(mode, True)
+    used = [map_inputs(_copy, given) for given in inputs] if copied else inputs
+    given = _tensors(used)
+    before = [version(tensor) for tensor in given]
+    result = function(*used)
+    changed = [version(tensor) for tensor in given] != before
+    if mode not in known:
+        known[mode] = changed or any(map(_differ, given, _tensors(inputs)))
+    elif changed and not copied:
+        raise ModebridgeError(
+            f"Expected {getattr(net, '__name__', type(net).__name__)} to change its input in place always or never, "
+            "but got a call that did after one that did not; start its forward pass with a copy, x = x.clone()."
+        )
+    return result
+
+
+def tracing() -> bool:
+    """Whether a compiler or an exporter is tracing, so that tensors have no version counter."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+
+
+def _tensors(inputs: Any) -> list[Tensor]:
+    return [tensor for given in inputs for tensor in ([given] if isinstance(given, Tensor) else given.values())]
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    if not torch.is_inference_mode_enabled():
+        return tensor.clone()
+    # Inference tensors do not track versions; ordinary tensors do, even in inference mode.
+    with torch.inference_mode(False), torch.no_grad():
+        return tensor.clone()
+
+
+def version(tensor: Tensor) -> int:
+    """Number of in-place changes of a tensor; -1 for inference tensors, which do not track them."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _differ(copy: Tensor, original: Tensor) -> bool:
+    """Whether values have changed without a version change (`x.data`), if that can be checked."""
+    if original.device.type == "meta" or (original.device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+        return False
+    return not torch.equal(copy, original)
+
+
+def check_weights(name: str, saved: Tensor, expected: Tensor | None) -> None:
+    """Raise an error for a tensor that `copy_` cannot read, or would turn into wrong weights.
+
+    Args:
+        name: name of the tensor in the error.
+        saved: the tensor of a checkpoint.
+        expected: the tensor of the network, if it has one of this name.
+    """
+    got, fix = unusual(saved), "save plain dense tensors, with tensor.to_dense() or tensor.dequantize()"
+    if got is None and expected is not None and expected.shape == saved.shape:
+        if expected.is_floating_point() and not saved.is_floating_point():
+            got, fix = f"{saved.dtype}", f"use the weights as they were trained, such as {expected.dtype}"
+        elif saved.is_complex() and not expected.is_complex():
+            got, fix = f"{saved.dtype}", f"save it as {expected.dtype}"
+        elif _is_expanded(saved) and not _is_expanded(expected):
+            got = f"{tuple(saved.shape)} stored in {saved.untyped_storage().nbytes()} bytes"
+            fix = "save a tensor that stores all its values, with tensor.contiguous()"
+    if got is not None:
+        raise ModebridgeError(f"Expected '{name}' to be a tensor of weights, but got {got}; {fix}.")
+
+
+def unusual(tensor: Tensor) -> str | None:
+    """Describe a tensor that is not a plain dense one; None for a plain one.
+
+    >>> unusual(torch.eye(2).to_sparse()), unusual(torch.eye(2))
+    ('a sparse tensor', None)
+    """
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.is_quantized:
+        return "a quantized tensor"
+    if tensor.layout != torch.strided:
+        return "a sparse tensor" if "sparse" in str(tensor.layout) else f"a tensor of layout {tensor.layout}"
+    if tensor.device.type == "meta":
+        return "a tensor without values (on the meta device)"
+    return None
+
+
+def _is_expanded(tensor: Tensor) -> bool:
+    """Whether a tensor repeats some of its stored values, as `expand` does."""
+    return tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
+
+
+WIDTH = 16
+"""Number of input channels from which gradients are correct on every CPU: the floats in an AVX-512 register."""
+
+_NARROW: MutableMapping[nn.Module, bool] = WeakKeyDictionary()
+
+
+def is_narrow(net: nn.Module) -> bool:
+    """Whether a network has a layer that is affected by the bug.
+
+    >>> is_narrow(nn.Conv2d(3, 16, 1, stride=2)), is_narrow(nn.Conv2d(16, 16, 1, stride=2))
+    (True, False)
+    """
+    return any(
+        isinstance(layer, nn.Conv2d) and _affected(layer.weight, layer.stride, layer.padding, layer.groups)
+        for layer in net.modules()
+    )
+
+
+def correct_conv_gradients(net: nn.Module, state: Params) -> AbstractContextManager[object]:
+    """A context in which the network's gradients at these parameters are correct; for most networks it does nothing."""
+    device = next((tensor.device.type for tensor in state.values()), "cpu")
+    if device != "cpu" or not torch.is_grad_enabled():
+        return nullcontext()
+    # A compiler traces once, and would recompile whenever the table of networks grows.
+    narrow = is_narrow(net) if tracing() else _NARROW.get(net)
+    if narrow is None:
+        narrow = _NARROW[net] = is_narrow(net)
+    return _Subsampling() if narrow else nullcontext()
+
+
+class _Subsampling(TorchFunctionMode):
+    """Subsamples the input of a narrow 1x1 convolution and runs it without a stride."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return (_conv2d if func is torch.conv2d else func)(*args, **(kwargs or {}))
+
+
+def _conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    if input.dtype == torch.float32 and _affected(weight, stride, padding, groups):
+        rows, columns = stride if isinstance(stride, Sequence) else (stride, stride)
+        input, stride = input[..., ::rows, ::columns], 1
+    return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+
+
+def _affected(weight: Tensor, stride: int | Sequence[int], padding: int | str | Sequence[int], groups: int) -> bool:
+    strides = stride if isinstance(stride, Sequence) else (stride,)
+    if groups != 1 or max(strides) == 1 or weight.shape[1] >= WIDTH or tuple(weight.shape[2:]) != (1, 1):
+        return False
+    pads = () if padding == "valid" else padding if isinstance(padding, Sequence) else (padding,)
+    return not any(pads)

@@ -1,0 +1,270 @@
+"""Run any network: with other parameters, with features read at taps, as a frozen copy."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from modebridge.errors import ModebridgeError, near
+from modebridge.nets.quirks import correct_conv_gradients, tracing, version, without_side_effects
+from modebridge.types import Inputs, Params
+
+__all__ = [
+    "Tapped",
+    "Taps",
+    "call",
+    "check_tap",
+    "feature_of",
+    "frozen_copy",
+    "logits_of",
+    "run",
+    "tap_names",
+    "without_taps",
+]
+
+
+def logits_of(output: object, *, training: bool = False) -> Tensor:
+    """The logits from a network's output: a tensor, or an object or dict that holds `logits`.
+
+    Hugging Face models return objects. In training mode, torchvision's Inception returns one too, and other networks
+    a tuple: the logits, then those of auxiliary heads, which are ignored.
+
+    Args:
+        output: the network's output.
+        training: whether the network is in training mode; tuples are accepted only then.
+
+    >>> import torch
+    >>> logits_of({"logits": torch.ones(1, 2), "hidden_states": None})
+    tensor([[1., 1.]])
+    """
+    logits = output
+    if isinstance(output, Mapping):
+        logits = output.get("logits")
+    elif not isinstance(output, Tensor):
+        logits = getattr(output, "logits", None)
+        if logits is None and training and isinstance(output, tuple | list) and output:
+            logits = output[0]
+    if not isinstance(logits, Tensor):
+        raise ModebridgeError(
+            f"Expected the network's output to be a tensor or to hold one as 'logits', but got "
+            f"{type(output).__name__}; wrap the network in a module that returns its logits."
+        )
+    return logits
+
+
+def feature_of(output: object, tap: str) -> Tensor:
+    """The feature in a tapped submodule's output: a tensor, or the first one of a tuple, list or dict."""
+    feature = output
+    if isinstance(output, Mapping):
+        feature = next(iter(output.values()), None)
+    elif isinstance(output, tuple | list):
+        feature = output[0] if output else None
+    if not isinstance(feature, Tensor):
+        raise ModebridgeError(
+            f"Expected the output of tap '{tap}' to be a tensor or to start with one, but got "
+            f"{type(output).__name__}; tap a submodule that returns a tensor."
+        )
+    return feature
+
+
+class Taps:
+    """Reads the features at some taps of a network with hooks that are registered once, on the network itself.
+
+    Features are stored per thread, so several threads may run one network at the same time. Passes outside `read` are
+    not affected. A copy of the network together with its `Taps` (deepcopy, pickle) works in the same way.
+
+    Args:
+        net: any module that maps images to logits.
+        taps: names of submodules as in `net.named_modules()`; the feature is the submodule's output.
+    """
+
+    def __init__(self, net: nn.Module, taps: Sequence[str]) -> None:
+        self._names = list(dict.fromkeys(taps))
+        self._by_thread = _ByThread()
+        places = [(check_tap(net, tap), tap) for tap in self._names]  # check all before registering any hook
+        for module, tap in places:
+            module.register_forward_hook(_Reader(self._by_thread, tap))
+
+    def read(self, forward: Callable[[], Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The logits of a forward pass, and the features by tap.
+
+        Args:
+            forward: runs the network once, on the calling thread.
+        """
+        outer = self._by_thread.readings
+        readings: dict[str, tuple[Tensor, int]] = {}
+        self._by_thread.readings = readings
+        try:
+            logits = forward()
+        finally:
+            self._by_thread.readings = outer
+        for tap in self._names:
+            if tap not in readings:
+                raise ModebridgeError(
+                    f"Expected tap '{tap}' to run in the forward pass, but it was never called; "
+                    "choose a submodule between the images and the logits."
+                )
+            feature, before = readings[tap]
+            if not tracing() and version(feature) != before:
+                raise ModebridgeError(
+                    f"Expected the output of tap '{tap}' to stay unchanged, but a later layer changed it in place; "
+                    "tap that layer instead."
+                )
+        return logits, {tap: readings[tap][0] for tap in self._names}
+
+
+class _ByThread(threading.local):
+    """The features of each thread's pass with their versions; None outside `Taps.read`. A copy starts empty."""
+
+    def __init__(self) -> None:  # runs in every new thread; dynamo needs an instance attribute
+        self.readings: dict[str, tuple[Tensor, int]] | None = None
+
+    def __reduce__(self) -> tuple[type[_ByThread], tuple[()]]:
+        return _ByThread, ()
+
+
+class _Reader:
+    """The hook of one tap; a class rather than a closure, so that a copied network gets its own hook."""
+
+    def __init__(self, by_thread: _ByThread, tap: str) -> None:
+        self._by_thread = by_thread
+        self._tap = tap
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
+        readings = self._by_thread.readings
+        if readings is None:
+            return
+        if self._tap in readings:
+            raise ModebridgeError(
+                f"Expected tap '{self._tap}' to run once in a forward pass, but it ran again; "
+                "tap a submodule that is used only once."
+            )
+        feature = feature_of(output, self._tap)
+        # Tracing cannot check versions afterwards, so it copies; a compiler removes the copy if nothing writes.
+        readings[self._tap] = (feature.clone(), 0) if tracing() else (feature, version(feature))
+
+
+def without_taps(net: nn.Module) -> nn.Module:
+    """Remove the hooks of all `Taps` from a network, usually a copy that will be changed or exported."""
+    for module in net.modules():
+        for key in [key for key, hook in module._forward_hooks.items() if isinstance(hook, _Reader)]:
+            del module._forward_hooks[key]
+    return net
+
+
+def tap_names(net: nn.Module) -> list[str]:
+    """All names that can be used as taps."""
+    return [name for name, _ in net.named_modules() if name]
+
+
+def check_tap(net: nn.Module, tap: str) -> nn.Module:
+    """The submodule at a tap; an unknown name raises an error that suggests similar ones."""
+    modules: Mapping[str, nn.Module] = dict(net.named_modules())
+    if not tap or tap not in modules:
+        raise ModebridgeError(
+            f"Expected tap to be a submodule of {type(net).__name__}, but got '{tap}'; {near(tap, tap_names(net))}"
+        )
+    return modules[tap]
+
+
+_LOCKS: MutableMapping[nn.Module, AbstractContextManager[Any]] = WeakKeyDictionary()
+"""One lock per module, held while it runs with other parameters."""
+
+
+def frozen_copy(net: nn.Module, *, training: bool = False) -> nn.Module:
+    """A copy of `net` to run with other parameters; the caller's module is never changed.
+
+    Its own parameters are placeholders and need no gradient. Hooks of taps are not copied.
+    """
+    # A module has about ten containers for hooks, nearly all empty, and deepcopy spends most of its time on them.
+    empty = {
+        id(value): type(value)()
+        for module in net.modules()
+        for value in vars(module).values()
+        if type(value) in (OrderedDict, dict, set) and not value
+    }
+    bare = without_taps(copy.deepcopy(net, empty)).train(training)
+    for parameter in bare.parameters():
+        parameter.requires_grad_(False)
+    return bare
+
+
+def call(net: nn.Module, inputs: Inputs) -> Tensor:
+    """The logits of `net` with its own parameters; several inputs are passed by name, and none is changed."""
+    return logits_of(
+        without_side_effects(net, lambda safe: net(safe) if isinstance(safe, Tensor) else net(**safe), inputs)
+    )
+
+
+def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Tensor:
+    """The logits of `net` with the given parameters and buffers.
+
+    In training mode batch norm updates the running statistics in `buffers` in place. The inputs are not changed.
+
+    Args:
+        net: the architecture.
+        params: parameters by name.
+        buffers: buffers by name.
+        inputs: tensors in order, or one dict of tensors by argument name.
+    """
+
+    def at(*safe: Inputs) -> object:
+        plain = [tensors for tensors in safe if isinstance(tensors, Tensor)]
+        dicts = [tensors for tensors in safe if not isinstance(tensors, Tensor)]
+        by_name = {name: tensor for tensors in dicts for name, tensor in tensors.items()}
+        return _at(net, {**params, **buffers}, tuple(plain), by_name)
+
+    return logits_of(without_side_effects(net, at, *inputs), training=net.training)
+
+
+class Tapped(nn.Module):
+    """A network that returns its logits and the features at fixed taps, with any weights; it can be compiled.
+
+    Several threads may run it: concurrently with its own weights, one after another with other weights.
+
+    Args:
+        net: any module that maps images to logits; it is copied and runs in evaluation mode.
+        taps: names of submodules as in `net.named_modules()`; the feature is the submodule's output.
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    >>> logits, features = Tapped(net, ["1"])(torch.rand(5, 3))
+    >>> logits.shape, features["1"].shape
+    (torch.Size([5, 2]), torch.Size([5, 4]))
+    """
+
+    def __init__(self, net: nn.Module, taps: Sequence[str]) -> None:
+        super().__init__()
+        self.net = frozen_copy(net)
+        self._taps = Taps(self.net, taps)
+
+    def forward(self, images: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits (B, K) and the features by tap."""
+        return self._taps.read(lambda: call(self.net, images))
+
+    def run(self, state: Params, images: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits and features with a state from `state_of`."""
+        outputs: tuple[Tensor, dict[str, Tensor]] = _at(self, state, (images,))
+        return outputs
+
+    def state_of(self, state: Params) -> dict[str, Tensor]:
+        """Rename the parameters and buffers of the network as `run` expects them."""
+        placeholders = self.net.state_dict()
+        # In the memory format of the placeholders: the compiler specialises on the memory format.
+        return {f"net.{name}": torch.empty_like(placeholders[name]).copy_(tensor) for name, tensor in state.items()}
+
+
+def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping[str, Any] | None = None) -> Any:
+    """The output of a module with other parameters and buffers, which torch swaps into the module during the call."""
+    # Other threads wait, except in a compiled function: its parameters are arguments.
+    lock = nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())
+    with lock, correct_conv_gradients(net, state):
+        return functional_call(net, (dict(state),), inputs, dict(by_name or {}), strict=False)
