@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from modebridge.distillation import PAPER_LOSS, DistillationLoss
     from modebridge.ensembles import Ensemble
     from modebridge.errors import ModebridgeError
-    from modebridge.loading import load
+    from modebridge.files import load
     from modebridge.modes import Mode
     from modebridge.scoring import align
     from modebridge.scoring.cost import cost
@@ -85,7 +85,7 @@ _NAMES = {
     "ensembles": ("BridgedEnsemble", "Ensemble"),
     "errors": ("ModebridgeError",),
     "scoring": ("align", "cost", "evaluate", "inspect"),
-    "loading": ("load",),
+    "files": ("load",),
     "modes": ("Mode",),
     "training": (
         *("Engine", "TrainConfig", "distill", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),

@@ -120,4 +120,4 @@ def test_the_code_of_the_page(tmp_path, monkeypatch, hub):
     for block in blocks:
         exec(block, space)
     assert torch.equal(space["again"](space["images"]), space["fast"](space["images"]))
-    assert '"my photos"' in hub.files("me/fast")["README.md"].decode()
+    assert "my photos" in hub.files("me/fast")["README.md"].decode()

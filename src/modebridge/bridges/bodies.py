@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from modebridge.files import rebuildable
 from modebridge.nets import BasicBlock, Norm, initialise
 from modebridge.nets.blocks import Padding
 from modebridge.types import Layout
@@ -50,7 +49,6 @@ class Join(nn.Module):
         return self.layout
 
 
-@rebuildable
 class ResidualBody(nn.Module):
     """Residual blocks on a feature map or a sequence, then average pooling and a linear head.
 
@@ -82,6 +80,18 @@ class ResidualBody(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        self.arguments: dict[str, Any] = {
+            "inputs": inputs,
+            "blocks": [list(each) for each in blocks],
+            "classes": classes,
+            "block": block,
+            "norm": norm,
+            "bias": bias,
+            "padding": padding,
+            "projection": projection,
+            "layout": layout,
+        }
+        """What it was built with: a file describes it so."""
         self.join = Join(layout)
         layers: list[nn.Module] = []
         channels = inputs
@@ -103,7 +113,6 @@ class ResidualBody(nn.Module):
         return self.head(self.pool(self.layers(self.join(*features))).flatten(1))  # type: ignore[no-any-return]
 
 
-@rebuildable
 class TokenBody(nn.Module):
     r"""Token-wise residual layers, then attention pooling with one learned query and a linear head.
 
@@ -123,6 +132,7 @@ class TokenBody(nn.Module):
         self, inputs: int, width: int, classes: int, *, blocks: int = 2, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
+        self.arguments = {"inputs": inputs, "width": width, "classes": classes, "blocks": blocks}
         self.join = Join("tokens")
         self.norm = nn.LayerNorm(inputs)
         self.entry = nn.Linear(inputs, width)
@@ -145,7 +155,6 @@ class TokenBody(nn.Module):
         return self.head((attention.transpose(1, 2) @ x).squeeze(1))  # type: ignore[no-any-return]
 
 
-@rebuildable
 class VectorBody(nn.Module):
     """A two-layer perceptron on feature vectors (B, C), or on the mean of other features over their positions.
 
@@ -167,6 +176,7 @@ class VectorBody(nn.Module):
         layout: Layout = "vector",
     ) -> None:
         super().__init__()
+        self.arguments = {"inputs": inputs, "width": width, "classes": classes, "layout": layout}
         self.join = Join(layout)
         self.hidden = nn.Linear(inputs, width)
         self.act = nn.SiLU()
@@ -181,7 +191,6 @@ class VectorBody(nn.Module):
         return self.head(self.act(self.hidden(x)))  # type: ignore[no-any-return]
 
 
-@rebuildable
 class Heads(nn.Module):
     """A body whose last layer has h * K outputs, used as h heads on one trunk.
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 
 from torch import Tensor, nn
 
 from modebridge import trees
-from modebridge.bridges.bodies import Heads
 from modebridge.bridges.build import Kind
 from modebridge.errors import ModebridgeError
-from modebridge.files import Given, Parts, Storable, describe, restore_body
 from modebridge.modes import Mode
 from modebridge.nets import without_side_effects
 
 __all__ = ["Bridge"]
 
 
-class Bridge(Storable, nn.Module):
+class Bridge(nn.Module):
     """A body and what it reads: the taps of one mode (type I) or of two (type II, in order).
 
     Args:
@@ -29,8 +28,6 @@ class Bridge(Storable, nn.Module):
         share: counted FLOPs relative to one base network; None if not counted.
         heads: number of heads h; each is a member of ensembles.
     """
-
-    stored_as = "bridge"
 
     def __init__(
         self,
@@ -55,35 +52,6 @@ class Bridge(Storable, nn.Module):
         self.share = share
         self.heads = heads
         self._base = trees.size(reads[0].params)
-
-    def to_parts(self) -> Parts:
-        """Weights, what the bridge reads, and how its body is built unless it is a custom module."""
-        config = {
-            "body": describe(self.body),
-            "class": type(self.body).__name__,
-            "reads": list(self.reads),
-            "taps": list(self.taps),
-            **{name: getattr(self, name) for name in ("r", "name", "share", "heads")},
-            "base": self._base,
-            "frozen": [name for name, parameter in self.body.named_parameters() if not parameter.requires_grad],
-        }
-        return Parts(self.stored_as, config, self.body.state_dict())
-
-    @classmethod
-    def from_parts(cls, parts: Parts, given: Given) -> Bridge:
-        """Rebuild the bridge in evaluation mode; a custom body is passed by the user."""
-        config = parts.config
-        body = restore_body(config, parts.tensors, given)
-        heads = config["heads"]
-        known = None if config["body"] is None else body.heads if isinstance(body, Heads) else 1
-        if not isinstance(heads, int) or heads < 1 or known not in (None, heads):
-            raise ValueError(f"{str(heads)[:80]} heads of a body with {known or 'one or more'}")
-        for name, parameter in body.named_parameters():
-            parameter.requires_grad_(name not in config["frozen"])
-        nobody = [Mode({}, {})] * len(config["reads"])
-        bridge = cls(body, nobody, config["taps"], *(config[name] for name in ("r", "name", "share", "heads")))
-        bridge.reads, bridge._base = tuple(config["reads"]), config["base"]
-        return bridge.eval()
 
     @property
     def kind(self) -> Kind:
@@ -131,3 +99,9 @@ class Bridge(Storable, nn.Module):
         """The logits (B, K) of each head."""
         logits = self(*features)
         return [logits] if self.heads == 1 else list(logits.unbind(dim=1))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the bridge as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
+        from modebridge.files import save
+
+        save(self, path)

@@ -11,7 +11,7 @@ from typing import Any
 from modebridge.cli.show_commands import existing, naming_damage
 from modebridge.cli.terminal import Screen, say
 from modebridge.errors import ModebridgeError
-from modebridge.files import CARD, check_repo, download, read_folder, upload, write_folder
+from modebridge.files import check_repo, copy_folder, download, upload
 from modebridge.nets import check_mean
 from modebridge.runs import SharedFolder, share_run
 
@@ -81,9 +81,7 @@ def pull_repo(repo: str, folder: Path | None, *, revision: str | None, as_json: 
     """Download a repository of the hub into a folder."""
     check_repo(repo)
     target = Path(repo.split("/")[1]) if folder is None else folder
-    source = download(repo, revision)
-    parts, card = read_folder(source), source / CARD
-    write_folder(target, parts, card.read_text(encoding="utf-8") if card.is_file() else None)
+    parts = copy_folder(download(repo, revision), target)
     if as_json:
         Screen().print_data({"place": str(target), "kind": parts.kind, "tensors": len(parts.tensors)})
         return

@@ -34,8 +34,6 @@ class BezierCurve(Curve):
     {'w': tensor([4.])}
     """
 
-    stored_as = "bezier"
-
     def weights(self, r: Position) -> list[Position]:
         """The Bernstein polynomials at r."""
         return bernstein(len(self.pins) + 1, r)

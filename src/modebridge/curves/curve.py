@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from typing import Self
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.files import Given, Parts, Storable, prefixed
 from modebridge.modes import Mode, Refresh, check_statistics, has_statistics, refresh_statistics
 from modebridge.types import Batches, Params
 
@@ -31,7 +31,7 @@ def check_r(r: Position) -> None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Curve(Storable, ABC):
+class Curve(ABC):
     """A path between two modes, shaped by pins; the ends are never changed.
 
     Args:
@@ -57,23 +57,6 @@ class Curve(Storable, ABC):
     def __post_init__(self) -> None:
         trees.check_same([self.start.params, self.end.params], "the two modes of a curve")
         trees.check_same([self.start.params, *self.pins], "the pins of a curve")
-
-    def to_parts(self) -> Parts:
-        """Both ends, pins and statistics."""
-        tensors = {**prefixed("start", self.start.to_parts().tensors), **prefixed("end", self.end.to_parts().tensors)}
-        for k, pin in enumerate(self.pins):
-            tensors |= prefixed(f"pins.{k}", pin)
-        for k, buffers in enumerate(self.statistics.values()):
-            tensors |= prefixed(f"statistics.{k}", buffers)
-        return Parts(self.stored_as, {"pins": len(self.pins), "statistics": list(self.statistics)}, tensors)
-
-    @classmethod
-    def from_parts(cls, parts: Parts, given: Given) -> Self:
-        """Rebuild the curve."""
-        start, end = (Mode.from_parts(parts.part("mode", name, {}), given) for name in ("start", "end"))
-        pins = tuple(parts.below(f"pins.{k}") for k in range(parts.count("pins")))
-        known = {float(r): parts.below(f"statistics.{k}") for k, r in enumerate(parts.config["statistics"])}
-        return cls(start, end, pins, known)
 
     @abstractmethod
     def weights(self, r: Position) -> list[Position]:
@@ -147,3 +130,9 @@ class Curve(Storable, ABC):
                 "call curve = curve.with_statistics(net, r, train) first."
             )
         return Mode(self.settled(r), self.start.buffers)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the curve as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
+        from modebridge.files import save
+
+        save(self, path)

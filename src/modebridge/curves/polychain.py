@@ -16,8 +16,6 @@ __all__ = ["Polychain"]
 class Polychain(Curve):
     """Straight segments from the start through each pin to the end; each takes the same share of r."""
 
-    stored_as = "polychain"
-
     def weights(self, r: Position) -> list[Position]:
         """Two neighbours have weights 1 - s and s, where s is the position within the segment."""
         segments = len(self.pins) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from os import PathLike
 from typing import Self
 
 import torch
@@ -15,7 +16,6 @@ from modebridge.ensembles.forward import EvaluationOnly, Output, member_logits
 from modebridge.ensembles.inputs_check import check_inputs, check_logits, refusal, takes_tokens
 from modebridge.ensembles.temperature import fit_temperature, scale
 from modebridge.errors import ModebridgeError
-from modebridge.files import Given, Parts, Storable, describe_net, prefixed, restore_net
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import Mean, Taps, average, call, check_mean, check_tap, frozen_copy, probabilities_of
 from modebridge.nets.flops import FAILED
@@ -25,7 +25,7 @@ from modebridge.types import Batches, Inputs
 __all__ = ["Ensemble"]
 
 
-class Ensemble(Storable, EvaluationOnly):
+class Ensemble(EvaluationOnly):
     """Modes and bridges as one module: probabilities out, each mode run once.
 
     Without bridges it is a deep ensemble. A point of a curve is a mode like any other (`curve.at(0.5)`).
@@ -42,7 +42,6 @@ class Ensemble(Storable, EvaluationOnly):
             which gives the normalised geometric mean of their probabilities.
     """
 
-    stored_as = "ensemble"
     temperature: Tensor
     _fitted: Tensor
 
@@ -96,51 +95,6 @@ class Ensemble(Storable, EvaluationOnly):
 
     def __len__(self) -> int:
         return len(self.bases) + sum(bridge.heads for bridge in self.bridges if isinstance(bridge, Bridge))
-
-    def to_parts(self, net: str | None = None) -> Parts:
-        """All members, the temperature, and how the network is built if that is known."""
-        base: nn.Module = self.bases[0]
-        bridges = [bridge.to_parts() for bridge in self.bridges if isinstance(bridge, Bridge)]
-        tensors = {"temperature": self.temperature, "fitted": self._fitted}
-        for k, network in enumerate(self.bases):
-            tensors |= prefixed(f"modes.{k}", Mode.from_module(network).to_parts().tensors)
-        for k, part in enumerate(bridges):
-            tensors |= prefixed(f"bridges.{k}", part.tensors)
-        # Buffers that no checkpoint holds: they change with the network's type, and predictions with them.
-        state = base.state_dict()
-        constants = {name: buffer for name, buffer in base.named_buffers() if name not in state}
-        config = {
-            "net": describe_net(base, net),
-            "class": type(base).__name__,
-            "modes": len(self.bases),
-            "bridges": [
-                {**part.config, "frozen": [], "inputs": reads} for part, reads in zip(bridges, self._reads, strict=True)
-            ],
-            "mean": self.mean,
-        }
-        return Parts(self.stored_as, config, {**tensors, **prefixed("constants", constants)})
-
-    @classmethod
-    def from_parts(cls, parts: Parts, given: Given) -> Ensemble:
-        """Rebuild the ensemble on the CPU; a custom network is passed by the user."""
-        config, alone = parts.config, Given()
-        modes = [Mode.from_parts(parts.part("mode", f"modes.{k}", {}), alone) for k in range(parts.count("modes"))]
-        net = restore_net(config, modes[0].state, parts.below("constants"), given)
-        bridges = []
-        members = [*(f"modes.{k}" for k in range(len(modes))), *(f"bridges.{k}" for k in range(len(config["bridges"])))]
-        parts.check_all_used("temperature", "fitted", "constants", *members)
-        for k, stored in enumerate(config["bridges"]):
-            if len(stored["inputs"]) != len(stored["reads"]) or not all(0 <= i < len(modes) for i in stored["inputs"]):
-                raise ValueError(f"inputs of a bridge that are not {len(stored['reads'])} of {len(modes)} modes")
-            bridge = Bridge.from_parts(parts.part("bridge", f"bridges.{k}", stored), given)
-            # By the weights as they are now: `to(torch.bfloat16)` changes hashes, and bridges remember the old ones.
-            bridge.reads = tuple(modes[i].id for i in stored["inputs"])
-            bridges.append(bridge)
-        ensemble = cls(net, modes, bridges, mean=config["mean"])
-        for copied, stored in zip(ensemble.bridges, config["bridges"], strict=True):
-            vars(copied)["reads"] = tuple(stored["reads"])
-        ensemble.temperature, ensemble._fitted = parts.tensors["temperature"], parts.tensors["fitted"]
-        return ensemble
 
     @property
     def calibrated(self) -> bool:
@@ -201,3 +155,9 @@ class Ensemble(Storable, EvaluationOnly):
         probabilities = average(self._checked_members(images, "valid"), self.mean)
         check_labels(labels, probabilities.shape[-1], "valid")
         return probabilities, labels
+
+    def save(self, path: str | PathLike[str], *, net: str | None = None) -> None:
+        """Write the ensemble as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
+        from modebridge.files import save
+
+        save(self, path, net=net)

@@ -1,36 +1,21 @@
-"""Objects as folders of safetensors and JSON: written atomically, read without running code, shared on the hub."""
+"""Everything that is stored: written whole or not at all, read without running code, shared on the hub."""
 
-from modebridge.files.architectures import describe_net, full_name, library_factory, restore_net
-from modebridge.files.card import Card, Metric
-from modebridge.files.hub import check_repo, download, find_folder, upload
-from modebridge.files.parts import Given, Parts, prefixed
-from modebridge.files.rebuilding import describe, named, rebuildable, restore_body
-from modebridge.files.storable import Storable
-from modebridge.files.stored_folder import CARD, CONFIG, FORMAT, WEIGHTS, read_folder, write_folder
+from modebridge.files.folder import copy_folder, load, push, read_folder, save
+from modebridge.files.hub import CARD, Card, check_repo, download, upload
+from modebridge.files.rebuilding import describe_net, full_name, library_factory
 
 __all__ = [
     "CARD",
-    "CONFIG",
-    "FORMAT",
-    "WEIGHTS",
     "Card",
-    "Given",
-    "Metric",
-    "Parts",
-    "Storable",
     "check_repo",
-    "describe",
+    "copy_folder",
     "describe_net",
     "download",
-    "find_folder",
     "full_name",
     "library_factory",
-    "named",
-    "prefixed",
+    "load",
+    "push",
     "read_folder",
-    "rebuildable",
-    "restore_body",
-    "restore_net",
+    "save",
     "upload",
-    "write_folder",
 ]

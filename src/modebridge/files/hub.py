@@ -1,20 +1,113 @@
-"""Stored folders on the Hugging Face Hub; its library is imported only when a name on the hub is used."""
+"""Stored folders on the Hugging Face Hub, and model cards; its library is imported only when it is needed."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.files.stored_folder import CARD, CONFIG, WEIGHTS, Place, local
 
-__all__ = ["check_repo", "download", "find_folder", "upload"]
+__all__ = ["CARD", "CONFIG", "WEIGHTS", "Card", "Place", "check_repo", "download", "find_folder", "local", "upload"]
 
-FILES = (CONFIG, WEIGHTS, CARD)
+Place = str | os.PathLike[str]
+
+CONFIG, WEIGHTS, CARD = FILES = ("config.json", "model.safetensors", "README.md")
+
+TAGS = ["modebridge", "bridge-networks", "deep-ensembles", "uncertainty", "calibration"]
+
+PAPER = '"Traversing Between Modes in Function Space for Fast Ensembling" (ICML 2023)'
+
+USAGE = {
+    "mode": "network = mb.load({place}).load(net)  # net: your module of the same architecture",
+    "bridge": "bridge = mb.load({place}{net})",
+    "ensemble": "ensemble = mb.load({place}{net})\nprobabilities = ensemble(images)",
+}
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+
+
+@dataclass(frozen=True)
+class Card:
+    """Content of a model card that the object itself does not have. Everything is optional.
+
+    Args:
+        about: a paragraph of description.
+        license: license of the weights, as an identifier of the hub ("apache-2.0", "mit").
+        task: the task on the hub, such as "image-classification".
+        datasets: names of the data sets on the hub.
+        data: display name of the data set that `metrics` were computed on, by its test split.
+        metrics: scores by their names on the hub, such as "accuracy".
+        sections: Markdown text by heading.
+        place: future name on the hub; the name of the folder by default.
+    """
+
+    about: str = ""
+    license: str = ""
+    task: str = ""
+    datasets: tuple[str, ...] = ()
+    data: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    sections: Mapping[str, str] = field(default_factory=dict)
+    place: str = ""
+
+    def text(self, place: str, kind: str, described: str, *, needs_net: bool = False) -> str:
+        """The text of README.md.
+
+        Args:
+            place: argument of `modebridge.load`: a name on the hub, or a folder.
+            kind: kind of the object.
+            described: description of the object.
+            needs_net: whether users must pass the network.
+        """
+        hub, title, data = _library("a model card"), place.rsplit("/", 1)[-1], self.data or "unnamed"
+        results = [
+            hub.EvalResult(
+                task_type=self.task or "other",
+                dataset_type=self.datasets[0] if self.datasets else re.sub(r"\W+", "-", data.lower()).strip("-"),
+                dataset_name=data,
+                dataset_split="test",
+                metric_type=name,
+                metric_value=value,
+            )
+            for name, value in self.metrics.items()
+            if math.isfinite(value)
+        ]
+        header = hub.ModelCardData(
+            library_name="modebridge",
+            license=self.license or None,
+            pipeline_tag=self.task or None,
+            tags=TAGS,
+            datasets=list(self.datasets) or None,
+            model_name=title if results else None,
+            eval_results=results or None,
+        )
+        code = USAGE.get(kind, "curve = mb.load({place})\nmidpoint = curve.at(0.5)")
+        code = code.format(place=json.dumps(place), net=", net=net" if needs_net else "")
+        loading = f"```python\nimport modebridge as mb\n\n{code}\n```\n\n`pip install 'modebridge[hub]'` installs it."
+        if needs_net:
+            loading += " `net` is a module of the architecture that was saved: only its weights are stored here."
+        rights = f"The weights are under `{self.license}`." if self.license else "No license was given for the weights."
+        sections = {**self.sections, "Load it": loading, "License": f"{rights} modebridge itself is Apache-2.0."}
+        parts = [f"# {title}", self.about, described, f"The method: {PAPER}."]
+        parts += [f"## {heading}\n\n{text.strip()}" for heading, text in sections.items()]
+        return f"---\n{header.to_yaml()}\n---\n\n" + "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def local(path: Place) -> Path:
+    """A path given by a user, with "~" expanded; an empty one is refused, since it would be the current folder."""
+    try:
+        text = os.fspath(path)
+        if not text or "\0" in text:
+            raise ValueError
+        return Path(text).expanduser()
+    except (TypeError, ValueError, RuntimeError):
+        raise ModebridgeError(f"Expected the path of a folder, but got {str(path)[:80]!r}; name a folder.") from None
 
 
 def find_folder(place: Place, revision: str | None = None) -> Path:
@@ -40,17 +133,11 @@ def find_folder(place: Place, revision: str | None = None) -> Path:
 
 
 def download(repo: str, revision: str | None = None) -> Path:
-    """Download a repository of the hub to the hub's cache.
-
-    Args:
-        repo: "OWNER/NAME".
-        revision: a branch, tag or commit; None for the main branch.
-    """
+    """Download a repository of the hub to the hub's cache."""
+    check_repo(repo)
     hub = _library(f"'{repo}', which is not a local folder")
     try:
-        return Path(
-            hub.snapshot_download(repo, revision=revision, allow_patterns=list(FILES), library_name="modebridge")
-        )
+        return Path(hub.snapshot_download(repo, revision=revision, allow_patterns=FILES, library_name="modebridge"))
     except Exception as error:  # no network, no such name, no permission: the hub's messages are long
         at = f" at revision '{revision}'" if revision else ""
         raise ModebridgeError(
@@ -60,25 +147,23 @@ def download(repo: str, revision: str | None = None) -> Path:
 
 
 def upload(folder: Path, repo: str, *, private: bool | None = None, token: str | None = None) -> str:
-    """Upload a stored folder as one commit; creates the repository if it does not exist.
+    """Upload a folder written by `save` as one commit; returns the address of the repository, created if needed.
 
     Args:
-        folder: written by `write_folder`.
+        folder: the folder.
         repo: "OWNER/NAME".
         private: visibility of a new repository; None for the owner's default.
         token: access token of the hub; None for the one of `hf auth login` or HF_TOKEN.
-
-    Returns:
-        The address of the repository.
     """
     check_repo(repo)
     hub = _library("pushing")
     try:
         api = hub.HfApi(token=token, library_name="modebridge")
         address = api.create_repo(repo, private=private, exist_ok=True)
-        added = [hub.CommitOperationAdd(name, folder / name) for name in FILES if (folder / name).is_file()]
         # One commit: no reader gets new weights with an old config.json.
-        api.create_commit(repo, added, commit_message="Upload with modebridge")
+        api.upload_folder(
+            repo_id=repo, folder_path=folder, allow_patterns=FILES, commit_message="Upload with modebridge"
+        )
     except Exception as error:
         raise ModebridgeError(
             f"Expected to upload '{repo}', but got {type(error).__name__}: '{first_line(error)}'; log in with "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from os import PathLike
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,6 @@ from torch.nn.parameter import is_lazy
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
-from modebridge.files import Given, Parts, Storable, prefixed
 from modebridge.nets import frozen_copy
 from modebridge.nets.quirks import check_weights
 from modebridge.types import Params
@@ -21,7 +21,7 @@ __all__ = ["Mode", "check_modes", "tensors_of"]
 
 
 @dataclass(frozen=True, eq=False)
-class Mode(Storable):
+class Mode:
     """One point in parameter space, with the running statistics that belong to it.
 
     Args:
@@ -33,21 +33,8 @@ class Mode(Storable):
     (['bias', 'weight'], {})
     """
 
-    stored_as = "mode"
     params: Params
     buffers: Params
-
-    def to_parts(self) -> Parts:
-        """Parameters and buffers."""
-        return Parts(self.stored_as, {}, {**prefixed("params", self.params), **prefixed("buffers", self.buffers)})
-
-    @classmethod
-    def from_parts(cls, parts: Parts, given: Given) -> Mode:
-        """Rebuild the mode; a network passed by the user must fit it."""
-        mode = cls(parts.below("params"), parts.below("buffers"))
-        if given.net is not None:
-            mode.check(given.net)
-        return mode
 
     @classmethod
     def from_module(cls, net: nn.Module) -> Mode:
@@ -104,6 +91,12 @@ class Mode(Storable):
         # Not strict: a mode has only the first name of a tied tensor; `check` has verified all others.
         filled.load_state_dict(self.state, strict=False)
         return filled
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the mode as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
+        from modebridge.files import save
+
+        save(self, path)
 
     def check(self, net: nn.Module) -> None:
         """Raise an error if names or shapes of this mode do not match the network."""

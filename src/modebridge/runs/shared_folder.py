@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modebridge.ensembles import Ensemble, Mean
 from modebridge.errors import ModebridgeError, plural
-from modebridge.files import Card, Metric, describe_net, read_folder
+from modebridge.files import Card, describe_net, read_folder, save
 from modebridge.members import Blueprint, row_plans
 from modebridge.recipes import DataFacts, Recipe
 from modebridge.runs.assemble import ensemble_of
@@ -82,25 +82,26 @@ def share_run(
     card = Card(
         about=_about(ensemble, combined, title),
         license=license,
-        pipeline_tag="image-classification" if facts.image is not None and len(facts.image) == 3 else "",
+        task="image-classification" if facts.image is not None and len(facts.image) == 3 else "",
         datasets=tuple(datasets) or ((known,) if known else ()),
         data=title,
-        metrics=(
-            Metric("accuracy", combined.accuracy, "Accuracy"),
-            Metric("nll", combined.nll, "Negative log likelihood, calibrated"),
-            Metric("ece", combined.ece, "Expected calibration error, calibrated"),
-            Metric("brier_score", combined.brier, "Brier score, calibrated"),
-        ),
-        sections=(
-            ("What is in it", _members_section(ensemble, notes["names"])),
-            ("Scores", _scores_section(recipe, answers, combined)),
-            ("Data", _data_section(recipe, facts, title)),
-            ("Cost", _cost_section(combined, blueprint)),
-            ("Training", _origin_section(recipe, seed)),
-        ),
+        metrics={
+            "accuracy": combined.accuracy,
+            "nll": combined.nll,
+            "ece": combined.ece,
+            "brier_score": combined.brier,
+        },
+        sections={
+            "What is in it": _members_section(ensemble, notes["names"]),
+            "Scores": _scores_section(recipe, answers, combined),
+            "Data": _data_section(recipe, facts, title),
+            "Cost": _cost_section(combined, blueprint),
+            "Training": _origin_section(recipe, seed),
+        },
+        place=place,
     )
     net = _stored_name(ensemble, blueprint)
-    written = ensemble.save_pretrained(path, card=card, place=place, net=net)
+    written = save(ensemble, path, card=card, net=net)
     needs_net = read_folder(written).config["net"] is None
     return SharedFolder(written, tuple(notes["names"]), combined, needs_net)
 

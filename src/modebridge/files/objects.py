@@ -1,0 +1,203 @@
+"""How each kind of object is taken apart for a file, and built again from parts that may be wrong in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from modebridge.bridges import Bridge, Heads
+from modebridge.curves import BezierCurve, Curve, Polychain
+from modebridge.ensembles import Ensemble
+from modebridge.errors import ModebridgeError, plural
+from modebridge.files.rebuilding import build, describe_body, describe_net, fill
+from modebridge.modes import Mode
+from modebridge.nets import frozen_copy
+from modebridge.types import Params
+
+__all__ = ["KINDS", "Given", "Parts"]
+
+MOST = 10_000
+"""Maximum number of parts of a kind: a small file could ask for millions."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """An object as plain data and tensors.
+
+    Args:
+        config: everything that is not a tensor, in types of JSON.
+        tensors: tensors by name.
+        kind: name of its class in files, such as "mode".
+    """
+
+    config: Mapping[str, Any]
+    tensors: Params
+    kind: str = ""
+
+    def below(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names start with "PREFIX.", without the prefix and in order.
+
+        >>> Parts({}, {"params.w": Tensor(), "buffers.n": Tensor()}).below("params")
+        {'w': tensor([])}
+        """
+        start = f"{prefix}."
+        return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
+
+
+@dataclass
+class Given:
+    """Modules that the user passes when loading, because files hold no code: a network, and bodies in order."""
+
+    net: nn.Module | None = None
+    bodies: list[nn.Module] = field(default_factory=list)
+
+
+def _prefixed(prefix: str, tensors: Params) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _count(value: object) -> range:
+    if not isinstance(value, int) or not 0 <= value <= MOST:
+        raise ValueError(f"{str(value)[:80]} parts")
+    return range(value)
+
+
+def _mode_parts(mode: Mode) -> Parts:
+    return Parts({}, {**_prefixed("params", mode.params), **_prefixed("buffers", mode.buffers)})
+
+
+def _mode(parts: Parts, given: Given) -> Mode:
+    mode = Mode(parts.below("params"), parts.below("buffers"))
+    if given.net is not None:
+        mode.check(given.net)
+    return mode
+
+
+def _curve_parts(curve: Curve) -> Parts:
+    tensors = {
+        **_prefixed("start", _mode_parts(curve.start).tensors),
+        **_prefixed("end", _mode_parts(curve.end).tensors),
+    }
+    for k, pin in enumerate(curve.pins):
+        tensors |= _prefixed(f"pins.{k}", pin)
+    for k, buffers in enumerate(curve.statistics.values()):
+        tensors |= _prefixed(f"statistics.{k}", buffers)
+    return Parts({"pins": len(curve.pins), "statistics": list(curve.statistics)}, tensors)
+
+
+def _curve(parts: Parts, given: Given) -> Curve:
+    start, end = (_mode(Parts({}, parts.below(name)), given) for name in ("start", "end"))
+    pins = tuple(parts.below(f"pins.{k}") for k in _count(parts.config["pins"]))
+    known = {float(r): parts.below(f"statistics.{k}") for k, r in enumerate(parts.config["statistics"])}
+    cls: type[Curve] = KINDS[parts.kind][0]
+    return cls(start, end, pins, known)
+
+
+def _bridge_parts(bridge: Bridge) -> Parts:
+    config = {
+        "body": describe_body(bridge.body),
+        "class": type(bridge.body).__name__,
+        "reads": list(bridge.reads),
+        "taps": list(bridge.taps),
+        **{name: getattr(bridge, name) for name in ("r", "name", "share", "heads")},
+        "base": bridge._base,
+        "frozen": [name for name, parameter in bridge.body.named_parameters() if not parameter.requires_grad],
+    }
+    return Parts(config, bridge.body.state_dict())
+
+
+def _bridge(parts: Parts, given: Given) -> Bridge:
+    config, tensors = parts.config, parts.tensors
+    name = config["name"]
+    if config["body"] is None and not given.bodies:
+        raise ModebridgeError(
+            f"Expected a body for '{name}', because its {config['class']} is a custom module of which only the weights "
+            "are stored, but got none; pass bodies=[...], one module per such bridge."
+        )
+    body = frozen_copy(given.bodies.pop(0)) if config["body"] is None else build(config["body"], tensors)
+    fill(body, tensors, f"the body of '{name}'")
+    others = [other for other in body.state_dict() if other not in tensors]
+    if others:  # they would keep what the body was built with
+        raise ModebridgeError(
+            f"Expected the body of '{name}' to have the tensors of the stored weights, but it also has '{others[0]}'; "
+            "pass the architecture that was saved."
+        )
+    heads = config["heads"]
+    known = None if config["body"] is None else body.heads if isinstance(body, Heads) else 1
+    if not isinstance(heads, int) or heads < 1 or known not in (None, heads):
+        raise ValueError(f"{str(heads)[:80]} heads of a body with {known or 'one or more'}")
+    for inner, parameter in body.named_parameters():
+        parameter.requires_grad_(inner not in config["frozen"])
+    nobody = [Mode({}, {})] * len(config["reads"])
+    bridge = Bridge(body, nobody, config["taps"], config["r"], name, config["share"], heads)
+    bridge.reads, bridge._base = tuple(config["reads"]), config["base"]
+    return bridge.eval()
+
+
+def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
+    base: nn.Module = ensemble.bases[0]
+    bridges = [_bridge_parts(bridge) for bridge in ensemble.bridges if isinstance(bridge, Bridge)]
+    tensors = {"temperature": ensemble.temperature, "fitted": ensemble._fitted}
+    for k, network in enumerate(ensemble.bases):
+        tensors |= _prefixed(f"modes.{k}", _mode_parts(Mode.from_module(network)).tensors)
+    for k, part in enumerate(bridges):
+        tensors |= _prefixed(f"bridges.{k}", part.tensors)
+    # Buffers that no checkpoint holds: they change with the network's type, and predictions with them.
+    state = base.state_dict()
+    constants = {name: buffer for name, buffer in base.named_buffers() if name not in state}
+    config = {
+        "net": describe_net(base, net),
+        "class": type(base).__name__,
+        "modes": len(ensemble.bases),
+        "bridges": [
+            {**part.config, "frozen": [], "inputs": reads} for part, reads in zip(bridges, ensemble._reads, strict=True)
+        ],
+        "mean": ensemble.mean,
+    }
+    return Parts(config, {**tensors, **_prefixed("constants", constants)})
+
+
+def _ensemble(parts: Parts, given: Given) -> Ensemble:
+    config = parts.config
+    modes = [_mode(Parts({}, parts.below(f"modes.{k}")), Given()) for k in _count(config["modes"])]
+    starts = ("constants.", *(f"modes.{k}." for k in range(len(modes))))
+    starts = (*starts, *(f"bridges.{k}." for k in range(len(config["bridges"]))))
+    left = [name for name in parts.tensors if name not in ("temperature", "fitted") and not name.startswith(starts)]
+    if left:
+        raise ValueError(f"{plural(len(left), 'tensor')} of parts that it does not have, such as {left[0][:80]}")
+    if given.net is None and config["net"] is None:
+        raise ModebridgeError(
+            f"Expected net, because {config['class']} is a custom module of which only the weights are stored, but got "
+            "none; pass net=, a module of the same architecture."
+        )
+    net = frozen_copy(given.net if given.net is not None else build(config["net"], modes[0].state))
+    fill(net, modes[0].state, "the network")
+    shapes = {name: buffer.shape for name, buffer in net.named_buffers()}
+    constants = parts.below("constants")
+    fill(net, {name: tensor for name, tensor in constants.items() if shapes.get(name) == tensor.shape}, "the network")
+    bridges = []
+    for k, stored in enumerate(config["bridges"]):
+        if len(stored["inputs"]) != len(stored["reads"]) or not all(0 <= i < len(modes) for i in stored["inputs"]):
+            raise ValueError(f"inputs of a bridge that are not {len(stored['reads'])} of {len(modes)} modes")
+        bridge = _bridge(Parts(stored, parts.below(f"bridges.{k}")), given)
+        # By the weights as they are now: `to(torch.bfloat16)` changes hashes, and bridges remember the old ones.
+        bridge.reads = tuple(modes[i].id for i in stored["inputs"])
+        bridges.append(bridge)
+    ensemble = Ensemble(net, modes, bridges, mean=config["mean"])
+    for copied, stored in zip(ensemble.bridges, config["bridges"], strict=True):
+        vars(copied)["reads"] = tuple(stored["reads"])
+    ensemble.temperature, ensemble._fitted = parts.tensors["temperature"], parts.tensors["fitted"]
+    return ensemble
+
+
+KINDS: dict[str, tuple[type[Any], Callable[..., Parts], Callable[[Parts, Given], Any]]] = {
+    "mode": (Mode, _mode_parts, _mode),
+    "bezier": (BezierCurve, _curve_parts, _curve),
+    "polychain": (Polychain, _curve_parts, _curve),
+    "bridge": (Bridge, _bridge_parts, _bridge),
+    "ensemble": (Ensemble, _ensemble_parts, _ensemble),
+}
+"""Kinds of objects in files: class, how it is taken apart, how it is built again."""
