@@ -17,7 +17,7 @@ from modebridge.deploy.export import export
 from modebridge.members import HeadsMember
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import find_recipe, to_toml
-from modebridge.runs import blueprint_for
+from modebridge.runs import setting_for
 from modebridge.runs.bench_entries import contenders_for, random_contenders
 
 QUICK = ["--device", "cpu", "--batch", "1,2", "--ways", "eager", "--seconds", "0.01"]
@@ -81,11 +81,11 @@ def test_bridges_with_several_heads_have_rows(tmp_path):
     assert result.exit_code == 0, result.output
     found = {row["name"]: row["flops"] for row in json.loads(result.stdout)["rows"]}
     assert list(found) == ["DE-1", *rows]
-    blueprint = blueprint_for(recipe)
+    setting = setting_for(recipe)
     for name, member in rows.items():
-        assert found[name] == pytest.approx(1 + member.cost(blueprint).flops / blueprint.base_cost.flops)
-    assert [one.make().bridges[0].heads for one in contenders_for(blueprint)[0] if one.name in rows] == [3, 4, 1]
-    none = contenders_for(blueprint_for(replace(recipe, methods=())))[0]
+        assert found[name] == pytest.approx(1 + member.cost(setting).flops / setting.base_cost.flops)
+    assert [one.make().bridges[0].heads for one in contenders_for(setting)[0] if one.name in rows] == [3, 4, 1]
+    none = contenders_for(setting_for(replace(recipe, methods=())))[0]
     assert not any("head" in one.name for one in none)
 
 

@@ -35,7 +35,7 @@ def finished() -> tuple[Run, LogitTable]:
     folder = RunFolder(_FOLDER.name)
     begin(folder, recipe(), SEED)
     run = Run(recipe(), seed=SEED, folder=folder)
-    keep_facts(folder, run.context.data.facts)
+    keep_facts(folder, run.setting.data.facts)
     return run, run.answers([ModeMember(0), ModeMember(1), *map(parse_member, NAMES)])
 
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError
-from modebridge.members import KINDS, members_of, parse_member
+from modebridge.members import KINDS, Setting, members_of, parse_member
 from modebridge.recipes import user_code
-from modebridge.runs import Job, RunFolder, RunSpec, Stage, ensemble_of, find_recipe_of, make_job_of, read_answers
+from modebridge.runs import Job, RunFolder, Stage, ensemble_of, find_recipe_of, make_job, read_answers
 from modebridge.runs.logits import Logits
 from tests.runs.damaging import tiny
 
@@ -97,9 +97,9 @@ def test_the_run_names_the_file_that_registers_it(run: Path) -> None:
 def test_another_process_can_make_its_jobs(run: Path) -> None:
     recipe, seed = find_recipe_of(RunFolder(run, writes=False))
     job = Job((Stage(Logits(parse_member("guess")), "key", ()),))
-    pickled = pickle.dumps((RunSpec(recipe, seed), job))
+    pickled = pickle.dumps((Setting(recipe, seed), job))
     forget()
-    spec, there = pickle.loads(pickled)
-    assert (spec.recipe, there.artefacts[0].name) == (recipe, "guess")
-    made = make_job_of(spec, there, {})
+    setting, there = pickle.loads(pickled)
+    assert (setting.recipe, there.artefacts[0].name) == (recipe, "guess")
+    made = make_job(there, setting, {})
     assert made["guess"].tensors["test"].shape[0] == 2

@@ -13,8 +13,8 @@ from modebridge import fit_bridges, plan_bridge, seeds, trees
 from modebridge.bridges import curve_target, label_target, mode_target
 from modebridge.errors import ModebridgeError
 from modebridge.members import HeadsMember, ModeMember, artefacts_behind, members_of, parse_member, row_plans
-from modebridge.members.context import Blueprint
 from modebridge.members.curve_member import PointMember
+from modebridge.members.setting import Setting
 from modebridge.members.small_network import BridgeWeights
 from modebridge.recipes import Recipe
 from modebridge.runs import Run
@@ -56,20 +56,20 @@ def test_the_recipe_has_them_by_name(run: Run) -> None:
 
 def test_each_has_the_weights_that_the_library_gives(run: Run, answers) -> None:
     """By hand: the same seed, batches and targets, one wide block and CutMix, trained alone."""
-    context = run.context
+    setting = run.setting
     modes = [run.mode(k) for k in range(3)]
     middle = [curve_target(run.curve(0, j)) for j in (1, 2)]
     wanted = {NAMES[0]: [mode_target(modes[1]), mode_target(modes[2])], NAMES[1]: [*middle, label_target()]}
     for name, targets in wanted.items():
         seed = seeds.seed_for(3, name.removesuffix("-small"))
         slim, first = run.recipe.slim("small"), modes[0]
-        small = plan_bridge(context.net, first, context.example, target=targets, slim=slim).bridge.share
+        small = plan_bridge(setting.net, first, setting.example, target=targets, slim=slim).bridge.share
         wide = {"budget": small, "wide": True}
-        plan = plan_bridge(context.net, first, context.example, target=targets, name=name, seed=seed, **wide)
-        settings = replace(run.recipe.bridge, seed=context.seed_of("bridges"))
-        data = context.data.train("bridges", bridges=True)
-        mixing, valid = {"mixup": 0.0, "cutmix": 1.0}, context.data.valid()
-        alone = fit_bridges(context.net, {name: plan}, data, config=settings, valid=valid, **mixing)[name]
+        plan = plan_bridge(setting.net, first, setting.example, target=targets, name=name, seed=seed, **wide)
+        settings = replace(run.recipe.bridge, seed=setting.seed_of("bridges"))
+        data = setting.data.train("bridges", bridges=True)
+        mixing, valid = {"mixup": 0.0, "cutmix": 1.0}, setting.data.valid()
+        alone = fit_bridges(setting.net, {name: plan}, data, config=settings, valid=valid, **mixing)[name]
         trained = run.load(parse_member(name)).bridge
         assert trees.fingerprint(alone.state_dict()) == trees.fingerprint(trained.state_dict())
     assert answers.test[NAMES[0]].shape == (2, len(answers.test_labels), 10)
@@ -81,12 +81,12 @@ def test_they_count_as_their_heads_and_cost_as_one_bridge(run: Run, answers) -> 
     head_logits = [answers.test["mode-0"], *answers.test[NAMES[0]]]
     expected = sum(voice.double().softmax(-1) for voice in head_logits) / 3
     torch.testing.assert_close(answers.probabilities(("mode-0", NAMES[0])), expected, rtol=0, atol=1e-6)
-    member, blueprint = HeadsMember(0, ("midpoints", "labels")), run.context
+    member, setting = HeadsMember(0, ("midpoints", "labels")), run.setting
     assert member.teachers(run.recipe) == (PointMember(0, 1), PointMember(0, 2))
     assert set(member.made_from(run.recipe)) == {ModeMember(k) for k in range(3)}
     # Mode 0 and two midpoints run once, and the body forward and backward.
-    expected = 3 * blueprint.base_cost.flops + 3 * member.chosen(blueprint).flops
-    assert BridgeWeights.work([BridgeWeights(member)], blueprint) == expected
+    expected = 3 * setting.base_cost.flops + 3 * member.chosen(setting).flops
+    assert BridgeWeights.work([BridgeWeights(member)], setting) == expected
     places = {artefact.place for artefact in artefacts_behind([HeadsMember(0)], run.recipe)}
     assert places == {"modes/0", "modes/1", "modes/2", f"bridges/{NAMES[0]}"}  # no curve
 
@@ -119,10 +119,10 @@ def test_sizes_that_nobody_knows_are_no_names(name: str) -> None:
 def test_features_without_places_have_the_body_of_a_bridge(classes: int) -> None:
     """Where no design can change anything, heads are as wide as `slim` says, whatever the rounding of shares."""
     net = nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, classes))
-    blueprint = Blueprint(recipe(small=2.0), SimpleNamespace(spec=None, build=lambda generator: net))  # type: ignore[arg-type]
-    blueprint.example = torch.rand(2, 5)
+    setting = Setting(recipe(small=2.0))
+    vars(setting).update(network=SimpleNamespace(spec=None), net=net, example=torch.rand(2, 5))
     for heads in (1, 2, 3):
-        plain, auto = (blueprint.body("I", "small", heads, wide) for wide in (False, True))
+        plain, auto = (setting.body("I", "small", heads, wide) for wide in (False, True))
         assert (auto.flops, auto.params) == (plain.flops, plain.params)
 
 

@@ -11,16 +11,14 @@ from modebridge.deploy import export
 from modebridge.deploy.describe import describe
 from modebridge.deploy.one_module import OneModule
 from modebridge.errors import ModebridgeError
-from modebridge.members import Blueprint, base_epochs, members_of, parse_member
-from modebridge.recipes import Network
+from modebridge.members import Setting, base_epochs, members_of, parse_member
 from modebridge.runs import (
     Job,
     RunFolder,
-    RunSpec,
     Stage,
     begin,
     ensemble_of,
-    make_job_of,
+    make_job,
     read_answers,
     run_recipe,
 )
@@ -58,9 +56,9 @@ def test_they_are_in_the_table(run):
 
 
 def test_training_costs_are_counted_on_all_rows():
-    blueprint = Blueprint(recipe(), Network("digits", "bn", 10, (1, 8, 8)))
+    setting = Setting(recipe())
     epochs = recipe().mode.epochs
-    costs = [base_epochs([parse_member(name)], blueprint) / epochs for name in NAMES]
+    costs = [base_epochs([parse_member(name)], setting) / epochs for name in NAMES]
     assert costs == pytest.approx([2, 4, 1], rel=0.02)
 
 
@@ -106,7 +104,7 @@ def test_again_it_is_the_same(run, name):
     """MIMO's permutations are drawn from the run's seed, wherever it is trained."""
     folder, _ = run
     (artefact,) = parse_member(name).artefacts(recipe())
-    again = make_job_of(RunSpec(recipe(), 0), Job((Stage(artefact, "key", ()),)), {})[name].tensors
+    again = make_job(Job((Stage(artefact, "key", ()),)), Setting(recipe()), {})[name].tensors
     kept = folder.read(artefact.place)[0]
     assert again.keys() == kept.keys()
     assert all(torch.equal(tensor, kept[key]) for key, tensor in again.items())
@@ -117,6 +115,6 @@ def test_names():
         assert parse_member(name).name == name
     usual = members_of(replace(tiny(), methods=("mimo", "packed"), net="timm:resnet18"))
     assert [member.name for member in usual[-2:]] == ["mimo-2", "packed-4"], "widths of others cannot be changed"
-    blueprint = Blueprint(tiny(), Network("timm:resnet18", "bn", 10, (3, 32, 32)))
+    setting = Setting(replace(tiny(), net="timm:resnet18"))
     with pytest.raises(ModebridgeError, match="one of the paper's networks for mimo-2-x2"):
-        parse_member("mimo-2-x2").cost(blueprint)
+        parse_member("mimo-2-x2").cost(setting)

@@ -51,20 +51,20 @@ def test_the_recipe_has_them_by_name(run: Run) -> None:
 
 def test_each_has_the_weights_that_the_library_gives(run: Run, answers) -> None:
     """By hand: the same start, batches and teachers, trained one by one."""
-    context, settings = run.context, run.recipe
+    setting, settings = run.setting, run.recipe
     modes = [run.mode(k) for k in range(3)]
     bridges = [run.load(BridgeMember("I", 0, j)).bridge for j in (1, 2)]
     teachers = {
         "distilled-0": modes,
         "student-2": modes[:2],
         "student-labels": [],
-        "student-bridged": [Ensemble(context.net, modes[:1], bridges)],
+        "student-bridged": [Ensemble(setting.net, modes[:1], bridges)],
     }
-    start = Mode.from_module(context.network.build(seeds.generator(3, "student", 0)))
+    start = Mode.from_module(setting.network.build(seeds.generator(3, "student", 0)))
     config = replace(settings.mode, epochs=2, seed=seeds.seed_for(3, "students"))
     for name, some in teachers.items():
-        plan = plan_student(context.net, some, start=start)
-        alone = fit_students(context.net, {name: plan}, context.data.train("students"), config=config)[name]
+        plan = plan_student(setting.net, some, start=start)
+        alone = fit_students(setting.net, {name: plan}, setting.data.train("students"), config=config)[name]
         assert run.load(parse_member(name)).id == alone.id, name
     assert len({run.load(parse_member(name)).id for name in (*teachers, "distilled-1")}) == 5
     assert torch.isfinite(answers.test["student-bridged"]).all()
@@ -74,10 +74,10 @@ def test_each_has_the_weights_that_the_library_gives(run: Run, answers) -> None:
 def test_training_is_counted(run: Run) -> None:
     """A student of m modes: their training, and 2 epochs of 1 + m / 3 networks, a teacher's pass being a third."""
     epochs = run.recipe.mode.epochs
-    assert base_epochs([ModeMember(0)], run.context) == pytest.approx(epochs)
-    assert base_epochs([DistilledMember(0)], run.context) == pytest.approx(3 * epochs + 2 * (1 + 3 / 3))
-    assert base_epochs([StudentMember("labels")], run.context) == pytest.approx(2)
-    both = base_epochs([DistilledMember(0), StudentMember("modes", 2)], run.context)
+    assert base_epochs([ModeMember(0)], run.setting) == pytest.approx(epochs)
+    assert base_epochs([DistilledMember(0)], run.setting) == pytest.approx(3 * epochs + 2 * (1 + 3 / 3))
+    assert base_epochs([StudentMember("labels")], run.setting) == pytest.approx(2)
+    both = base_epochs([DistilledMember(0), StudentMember("modes", 2)], run.setting)
     assert both == pytest.approx(3 * epochs + 2 * (2 + 3 / 3)), "teachers that they share run once"
 
 

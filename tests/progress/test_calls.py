@@ -10,8 +10,11 @@ import pytest
 
 import modebridge as mb
 from modebridge import trees
+from modebridge.members import Setting
 from modebridge.progress import no_bars
+from modebridge.recipes import find_recipe
 from modebridge.runs.executor import make_job
+from modebridge.training import TrainConfig
 from tests.progress.terminals import DATA, HIDE, SHOW, perceptron, terminal
 from tests.scenarios import quick
 
@@ -190,9 +193,10 @@ def test_only_the_first_process_shows_a_bar(monkeypatch):
 
 
 def test_runs_show_their_own_progress():
-    kind = SimpleNamespace(make=lambda artefacts, making: (fit_mode(), align(progress=True)))
+    kind = SimpleNamespace(make=lambda *given: (fit_mode(), align(progress=True)))
+    artefact = SimpleNamespace(training=lambda recipe: TrainConfig(epochs=0))
     with terminal() as screen:
-        make_job(SimpleNamespace(kind=kind, artefacts=()), SimpleNamespace())
+        make_job(SimpleNamespace(kind=kind, artefacts=[artefact]), Setting(find_recipe("digits")), {})
         with no_bars():
             fit_mode(progress=True)
     assert screen.text == ""

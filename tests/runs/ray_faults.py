@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil
 import torch
 
-from modebridge.members import Artefact, ArtefactData, Context, Making
+from modebridge.members import Artefact, ArtefactData, Parents, Setting
 from modebridge.recipes import Recipe
 from modebridge.runs import Run, RunFolder
+from modebridge.training import TrainConfig
 from tests.runs.damaging import tiny
 
 
@@ -121,18 +122,20 @@ class Lump(Artefact):
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
         return self.needs
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         return {"size": self.size}
 
     @classmethod
-    def make(cls, group: Sequence[Lump], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Lump], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         made = {}
         for lump in group:
             if lump.behaviour == "raise":
                 raise RuntimeError("the disk of this node is on fire\nand more")
             if lump.behaviour == "slow":
                 time.sleep(2)
-            sums = sum(float(making.parents[one.place]["x"].sum()) for one in lump.needs)
+            sums = sum(float(parents[one.place]["x"].sum()) for one in lump.needs)
             tensor = torch.full((lump.size * 2**18,), float(lump.number))
             made[lump.name] = ArtefactData({"x": tensor, "sum": torch.tensor(sums)}, {"node_id": _node()})
         return made

@@ -13,11 +13,11 @@ from modebridge import trees
 from modebridge.data import Loader
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
-from modebridge.members import Context, CurveWeights
+from modebridge.members import CurveWeights
 from modebridge.recipes import find_recipe
 from modebridge.recipes.demo import digits
 from modebridge.report import COLUMNS, Row, closed_gap, markdown_table, summary, terminal_table
-from modebridge.runs import Run, run_recipe
+from modebridge.runs import Local, Run, run_recipe
 from modebridge.scoring import evaluate, surprisals
 from tests.runs.small import finished, small
 
@@ -233,8 +233,8 @@ def test_curves_do_not_depend_on_how_many_are_trained_together(monkeypatch):
     """The recipe has batch norm; a GPU trains its curves in groups, a CPU one by one, and their keys are the same."""
     pairs, recipe = [(0, 1), (0, 2)], replace(small(), mode=replace(small().mode, epochs=0))
     alone = Run(recipe)
-    together = Run(recipe)
-    monkeypatch.setattr(Context, "together", 2)
+    together = Run(replace(recipe, together=2))
+    monkeypatch.setattr(Local, "device", "cuda")  # as a GPU would be asked to; the work is done here
     plan = together.plan([CurveWeights(i, j) for i, j in pairs])
     assert [len(job.stages) for job in plan.missing(together.store)] == [2, 1, 2]
     for i, j in pairs:

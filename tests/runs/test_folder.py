@@ -16,10 +16,10 @@ import safetensors.torch
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import Artefact
+from modebridge.members import Artefact, Setting
 from modebridge.recipes import changed
 from modebridge.recipes.splits import load_splits
-from modebridge.runs import Run, RunFolder, begin, engine_for, read_answers, run_recipe, write_page
+from modebridge.runs import Run, RunFolder, begin, read_answers, run_recipe, write_page
 from modebridge.runs.assemble import ensemble_of
 from modebridge.runs.given_modes import find_modes
 from modebridge.runs.logits import Labels
@@ -135,12 +135,12 @@ def test_files_that_are_no_modes(tmp_path: Path) -> None:
 
 
 def test_engines_of_recipes() -> None:
-    assert engine_for(small()).device.type == "cpu"
+    assert Setting(small()).engine.device.type == "cpu"
     with pytest.raises(ModebridgeError, match="auto, cpu or cuda"):
-        engine_for(small(), "tpu")
+        _ = Setting(small(), device="tpu").engine
     if not torch.cuda.is_available():
         with pytest.raises(ModebridgeError, match="torch sees none"):
-            engine_for(small(), "cuda")
+            _ = Setting(small(), device="cuda").engine
 
 
 @pytest.mark.slow

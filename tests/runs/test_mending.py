@@ -19,12 +19,12 @@ from modebridge.runs import (
     Run,
     RunFolder,
     begin,
-    blueprint_for,
     find_recipe_of,
     gather,
     manifest,
     read_answers,
     recipe_to_go_on_with,
+    setting_for,
 )
 from modebridge.runs.given_modes import find_modes
 from modebridge.runs.sealed_records import seal_of, sealed
@@ -119,7 +119,7 @@ def test_a_kill_while_files_are_written_leaves_the_old_or_the_new(copy: Path, mo
 @pytest.mark.parametrize("where", ["weights.safetensors", "meta.json", "gone", "trained"])
 def test_a_given_mode_is_never_trained_again(whole: Path, tmp_path: Path, where: str) -> None:
     recipe, other = tiny(), RunFolder(whole)
-    net = blueprint_for(recipe).net
+    net = setting_for(recipe).net
     given = dict(enumerate(find_modes(net, whole / "modes")))
     folder = RunFolder(tmp_path / "run")
     begin(folder, recipe, 0)

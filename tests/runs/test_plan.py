@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from modebridge.cli.app import app
 from modebridge.members import ModeWeights, members_of, parse_member
-from modebridge.runs import Executor, Job, Orders, Run, RunFolder, make_job_of, run_recipe
+from modebridge.runs import Executor, Job, Orders, Run, RunFolder, make_job, run_recipe
 from modebridge.runs.logits import Logits
 from tests.runs.damaging import tiny
 from tests.runs.small import finished, small
@@ -68,7 +68,7 @@ class Elsewhere(Executor):
         ) as pool:
             for job in jobs:
                 begin = time.perf_counter()
-                made = pool.submit(make_job_of, orders.spec, job, orders.parents(job)).result()
+                made = pool.submit(make_job, job, orders.setting, orders.parents(job)).result()
                 orders.done(job, made, time.perf_counter() - begin)
                 self.jobs.append(f"{job.kind.folder} {job.name}")
 
@@ -89,7 +89,7 @@ def test_stages_can_be_pickled() -> None:
     plan = run.plan([Logits(member) for member in members_of(run.recipe)])
     jobs = plan.missing(run.store)
     assert pickle.loads(pickle.dumps(jobs)) == jobs
-    assert pickle.loads(pickle.dumps(run.spec)) == run.spec
+    assert pickle.loads(pickle.dumps(run.setting)) == run.setting
 
 
 def test_a_parent_made_again_with_other_bits_is_another_parent(tmp_path: Path) -> None:

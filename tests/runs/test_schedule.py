@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError
-from modebridge.members import members_of, parse_member
+from modebridge.members import Setting, members_of, parse_member
 from modebridge.runs import Local, Run, RunFolder
-from modebridge.runs.executor import RunSpec
 from modebridge.runs.logits import Logits
 from modebridge.runs.on_ray import OnRay
 from modebridge.runs.run import Memory
@@ -51,25 +50,25 @@ def test_a_schedule_obeys_its_graph_and_graham(seed: int) -> None:
 
 @pytest.mark.slow
 def test_tasks_are_the_jobs_that_are_missing(tmp_path: Path) -> None:
-    context = Run(small()).context
-    tasks = {task.title: task for task in tasks_of(context, Memory(), {}, {"": 1.0, "modes": 2.0})}
+    setting = Run(small()).setting
+    tasks = {task.title: task for task in tasks_of(setting, Memory(), {}, {"": 1.0, "modes": 2.0})}
     assert tasks["curves 0-1"].needs == ("modes 0", "modes 1"), "and not mode 2"
     epochs, images = small().mode.epochs, 60
-    assert tasks["modes 0"].seconds == 3 * context.base_cost.flops * epochs * images / 2.0
+    assert tasks["modes 0"].seconds == 3 * setting.base_cost.flops * epochs * images / 2.0
     counts = {"modes": 3, "curves": 2, "bridges": 1, "logits": 1, "labels": 1, "profiles": 2, "samples": 1}
     assert {kind: sum(task.kind == kind for task in tasks.values()) for kind in counts} == counts
-    assert not tasks_of(context, finished(tmp_path), {}, {"": 1.0})
+    assert not tasks_of(setting, finished(tmp_path), {}, {"": 1.0})
 
 
 @pytest.mark.slow
 def test_rates_are_those_of_what_is_trained() -> None:
-    rates = measured_rates(RunSpec(tiny(), device="cpu"))
+    rates = measured_rates(Setting(tiny(), device="cpu"))
     assert set(rates) == {"modes", "curves", "bridges", ""}
     assert rates[""] == min(rates.values())
     assert 1e6 < rates[""] < 1e13
     named = replace(tiny(), modes=4, methods=("heads-2-others-small",))
     assert _shortened(named).modes == 3
-    assert set(measured_rates(RunSpec(named, device="cpu"))) == {"modes", "curves", "bridges", "heads", ""}
+    assert set(measured_rates(Setting(named, device="cpu"))) == {"modes", "curves", "bridges", "heads", ""}
 
 
 @pytest.mark.slow

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from modebridge.members import METHODS, Blueprint, base_epochs, parse_member
-from modebridge.recipes import facts_of, find_recipe, network_of
+from modebridge.members import METHODS, Setting, base_epochs, parse_member
+from modebridge.recipes import find_recipe
 from modebridge.runs import Run
 from modebridge.studies import comparison, run_study
 from modebridge.studies.comparison import PAPER_ROWS
@@ -33,7 +33,7 @@ def test_rows_costs_and_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "SWA" not in rows
     members = {"DE-2": ["mode-0", "mode-1"], "student of DE-2": ["distilled-0"]}
     for name, names in members.items():
-        assert rows[name]["training"] == base_epochs([parse_member(one) for one in names], run.context)
+        assert rows[name]["training"] == base_epochs([parse_member(one) for one in names], run.setting)
     # Two modes of one epoch, and one epoch of the student and its two teachers.
     assert rows["student of DE-2"]["training"] == pytest.approx(2 + 1 + 2 / 3)
     assert rows["DE-1"]["time"] == 1
@@ -51,8 +51,7 @@ def test_the_papers_rows_have_members() -> None:
 @pytest.mark.slow  # counts every network of Tiny ImageNet
 def test_the_papers_rows_stand_beside_ours() -> None:
     recipe = replace(find_recipe("tin200"), methods=tuple(METHODS))
-    network = network_of(recipe, facts_of(recipe))
-    plans, notes = comparison._plans(Blueprint(recipe, network), beside_paper=True)
+    plans, notes = comparison._plans(Setting(recipe), beside_paper=True)
     rows = {tuple(member.name for member in plan.members): plan.name for plan in plans}
     assert {names for _, names in PAPER_ROWS.values()} <= set(rows)
     assert len({plan.name for plan in plans}) == len(plans)

@@ -67,14 +67,14 @@ def test_every_row_in_every_table_and_nothing_is_made_twice(
 def test_scores_are_those_of_the_networks_on_corrupted_images(folder: RunFolder) -> None:
     """Straight through the networks, in another order and in full precision."""
     run = Run(tiny(), folder=folder)
-    data = run.context.data
+    data = run.setting.data
     part = run_study("shift", run)
     nets = [run.mode(k) for k in range(2)]
     valid, test = data.splits.valid, data.splits.test
     span = (float(min(0, test.images.min())), float(max(1, test.images.max())))
 
     def predicted(images: torch.Tensor) -> torch.Tensor:
-        net = run.context.net.eval()
+        net = run.setting.net.eval()
         logits = [torch.func.functional_call(net, dict(mode.state), (images,)) for mode in nets]
         return mean_probability([one.double().softmax(dim=-1) for one in logits])
 
@@ -90,7 +90,7 @@ def test_scores_are_those_of_the_networks_on_corrupted_images(folder: RunFolder)
         kept = of_two["NLL by severity, digits"][str(severity)].mean
         assert kept == pytest.approx(sum(levels) / 5, abs=2e-4), "half precision costs no more"
     assert of_two["NLL by severity, digits"]["mean"].mean == pytest.approx(sum(every) / 25, abs=2e-4)
-    other = run.context.shifted.other("letters")
+    other = run.setting.shifted.other("letters")
     tops = [scale(predicted(images), temperature).amax(dim=1) for images in (test.images, other)]
     wanted = roc_auc_score([1] * len(tops[0]) + [0] * len(tops[1]), torch.cat(tops).numpy())
     assert of_two["Test images against letters, digits"]["AUROC"].mean == pytest.approx(float(wanted), abs=1e-3)

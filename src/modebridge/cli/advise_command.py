@@ -16,13 +16,13 @@ from modebridge.recipes import Recipe
 from modebridge.runs import (
     RunFolder,
     absent_weights,
-    blueprint_for,
     effort_of,
     find_recipe_of,
     given_modes_of,
     machine,
     missing_members,
     read_answers,
+    setting_for,
 )
 from modebridge.runs.estimate import member_times
 from modebridge.scoring import Advice, Choice, Effort, LogitTable, advise
@@ -166,7 +166,7 @@ def _effort(
     if train is not None and not train >= 0:
         raise ModebridgeError(f"Expected --train to be at least 0 epochs, but got {train}; leave it out for no limit.")
     names = [name for name, cost in answers.costs.items() if cost.usable]
-    return effort_of(blueprint_for(recipe, seed, folder), names, have, math.inf if train is None else train)
+    return effort_of(setting_for(recipe, seed, folder), names, have, math.inf if train is None else train)
 
 
 def _prices(answers: LogitTable, recipe: Recipe, seed: int, by: str, folder: RunFolder) -> dict[str, float] | None:
@@ -179,7 +179,7 @@ def _prices(answers: LogitTable, recipe: Recipe, seed: int, by: str, folder: Run
     if by != "time":
         raise ModebridgeError(f"Expected --by to be flops, params or time, but got '{by}'; choose one.")
     say("Timing every member on this machine ...")
-    times = member_times(blueprint_for(recipe, seed, folder), list(answers.costs))
+    times = member_times(setting_for(recipe, seed, folder), list(answers.costs))
     if folder.writes:
         folder.files.write({"times.json": json.dumps({"relative": times, "batch": 64, **machine()}, indent=1)})
     else:

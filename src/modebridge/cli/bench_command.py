@@ -19,7 +19,7 @@ from modebridge.deploy.benchmark import Candidate, Result, race_file, time_all, 
 from modebridge.deploy.deployed import Deployed
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.recipes import check_recipe, read_recipe
-from modebridge.runs import RunFolder, blueprint_for, find_recipe_of
+from modebridge.runs import RunFolder, find_recipe_of, setting_for
 from modebridge.runs.bench_entries import contenders_for, surroundings
 
 __all__ = ["bench"]
@@ -85,7 +85,7 @@ def bench(
     chosen_recipe = find_recipe_of(folder)[0] if folder is not None else read_recipe(str(recipe))[0]
     check_recipe(chosen_recipe)
     note("Building the networks and counting their FLOPs ...")
-    entered, image = contenders_for(blueprint_for(chosen_recipe, folder=folder))
+    entered, image = contenders_for(setting_for(chosen_recipe, folder=folder))
     about = {
         "what": f"networks of {target or 'recipe ' + str(recipe)}, random weights (time does not depend on them)",
         **about,

@@ -11,8 +11,8 @@ from modebridge.cli.run_commands import chosen, looked_up
 from modebridge.cli.show_commands import plain_table, span
 from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError, plural
+from modebridge.members import Setting
 from modebridge.runs.estimate import rate_here
-from modebridge.runs.executor import RunSpec
 from modebridge.runs.forecast import Glance, planning_context
 from modebridge.runs.given_modes import keys_of_given
 from modebridge.runs.recipe_file import check_folder
@@ -37,15 +37,15 @@ def plan_run(options: RunOptions, gpus: int, tflops: float | None, *, per_stage:
     spec, _, folder = looked_up(recipe, seed, options)
     if folder is not None:
         check_folder(folder, recipe, seed)
-    context, problem = planning_context(spec, folder)
+    setting, problem = planning_context(spec, folder)
     if tflops is not None:  # GPUs of another machine
-        context.made_on = "cuda"
-    context.most = per_stage
-    unit = "GPU" if context.made_on == "cuda" else "core"
+        setting.made_on = "cuda"
+    setting.most = per_stage
+    unit = "GPU" if setting.made_on == "cuda" else "core"
     rates, source = _rates(spec, tflops, bool(problem))
     note("Counting the work of each stage ...")
     store = Glance(folder)
-    tasks = tasks_of(context, store, keys_of_given(folder, store, recipe.modes, {}), rates)
+    tasks = tasks_of(setting, store, keys_of_given(folder, store, recipe.modes, {}), rates)
     counts = sorted({*(2**k for k in range(20) if 2**k <= gpus), gpus})
     rows = [schedule(tasks, count) for count in counts]
     path_tasks = longest_path(tasks)
@@ -84,7 +84,7 @@ def plan_run(options: RunOptions, gpus: int, tflops: float | None, *, per_stage:
     console.print("Startup, compilation and data transfer are not included.")
 
 
-def _rates(spec: RunSpec, tflops: float | None, unread: bool) -> tuple[Mapping[str, float], str]:
+def _rates(spec: Setting, tflops: float | None, unread: bool) -> tuple[Mapping[str, float], str]:
     if tflops is not None:
         return {"": tflops * 1e12 / 2}, f"{tflops:g} TFLOP/s, as given"
     if unread:

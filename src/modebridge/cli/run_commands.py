@@ -19,7 +19,7 @@ from modebridge.cli.options import RunOptions
 from modebridge.cli.show_commands import plain_table, span
 from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say, silence_compiler
 from modebridge.errors import ModebridgeError, near, plural
-from modebridge.members import file_of_own_kinds
+from modebridge.members import Setting, file_of_own_kinds
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, changed, check_recipe, read_recipe
 from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
@@ -28,15 +28,13 @@ from modebridge.runs import (
     RunFolder,
     RunResult,
     begin,
-    blueprint_for,
-    engine_for,
     gather,
     machine,
     recipe_to_go_on_with,
     run_recipe,
+    setting_for,
     write_page,
 )
-from modebridge.runs.executor import RunSpec
 from modebridge.runs.forecast import forecast
 from modebridge.runs.given_modes import find_modes
 from modebridge.runs.recipe_file import check_folder
@@ -74,7 +72,7 @@ def run(options: RunOptions, *, boards: bool, as_json: bool, cluster: Cluster) -
     recipe, given = _with_modes(recipe, options)
     device = options.device
     # The cluster may have GPUs even if this machine has none.
-    engine = _quiet(engine_for(recipe, "auto" if cluster.on and device == "cuda" else device))
+    engine = _quiet(Setting(recipe, seed, device="auto" if cluster.on and device == "cuda" else device).engine)
     folder = RunFolder(options.out or default_folder(recipe, seed), writes=first_process())
     console = Screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
@@ -87,7 +85,7 @@ def run(options: RunOptions, *, boards: bool, as_json: bool, cluster: Cluster) -
                 seed=seed,
                 folder=folder,
                 data=options.data,
-                engine=engine,
+                device=engine.device.type,
                 progress=report,
                 given=dict(enumerate(given)),
                 boards=boards,
@@ -124,14 +122,14 @@ def _with_modes(recipe: Recipe, options: RunOptions) -> tuple[Recipe, list[Mode]
     """The recipe for the modes given with --modes, and these modes."""
     if options.modes is None:
         return recipe, []
-    given = find_modes(blueprint_for(recipe, data=options.data).net, options.modes)
+    given = find_modes(setting_for(recipe, data=options.data).net, options.modes)
     return changed(recipe, [f"modes={len(given)}"]), given
 
 
-def looked_up(recipe: Recipe, seed: int, options: RunOptions) -> tuple[RunSpec, Path, RunFolder | None]:
+def looked_up(recipe: Recipe, seed: int, options: RunOptions) -> tuple[Setting, Path, RunFolder | None]:
     """What to plan, the run folder's path, and the folder to read if it exists."""
     path = options.out or default_folder(recipe, seed)
-    spec = RunSpec(recipe, seed, None if options.data is None else str(options.data), options.device)
+    spec = Setting(recipe, seed, None if options.data is None else str(options.data), options.device)
     return spec, path, RunFolder(path, writes=False) if path.is_dir() else None
 
 
@@ -177,12 +175,12 @@ def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str
     if name not in STUDIES:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}")
     recipe, seed = chosen(options)
-    engine = _quiet(engine_for(recipe, options.device))
+    engine = _quiet(Setting(recipe, seed, device=options.device).engine)
     folder = RunFolder(options.out or default_folder(recipe, seed), writes=first_process())
     say(f"modebridge {__version__}, study {name} of recipe {recipe.name}; folder: {folder.path}")
     with _at_work(folder, recipe, seed, engine):
         with progress_bars() as report:
-            current = Run(recipe, seed=seed, folder=folder, data=options.data, engine=engine, progress=report)
+            current = Run(recipe, seed=seed, folder=folder, data=options.data, device=options.device, progress=report)
             part = run_study(name, current, others)
         if folder.writes:
             note("Writing tables and figures ...")

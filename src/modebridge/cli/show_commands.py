@@ -14,10 +14,10 @@ from rich.table import Table
 
 from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError, plural
-from modebridge.members import Blueprint, Body, Member, members_of, row_plans
+from modebridge.members import Body, Member, Setting, members_of, row_plans
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page
-from modebridge.runs import RunFolder, blueprint_for, find_recipe_of, gather, missing_members, write_page
+from modebridge.runs import RunFolder, find_recipe_of, gather, missing_members, setting_for, write_page
 from modebridge.runs.estimate import seconds_here, work_of
 from modebridge.runs.manifest import write_whole
 from modebridge.scoring import Cost, CostConvention, combination_cost, feature_shapes
@@ -102,7 +102,7 @@ def span(seconds: float) -> str:
 def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     """Print FLOPs and parameters of every kind of member and of the rows of the results table."""
     note("Counting FLOPs and parameters ...")
-    blueprint = blueprint_for(recipe)
+    setting = setting_for(recipe)
     small = {member.title: member for member in members_of(recipe) if member.reads}
     plans: list[tuple[str, list[Member]]] = [(f"one {title}", [member]) for title, member in small.items()]
     # The cost of a cascade depends on the images.
@@ -110,8 +110,8 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     plans = [*rows[:1], *plans, *rows[1:]]
     conventions: list[CostConvention] = ["counted", "paper"] if paper else ["counted"]
     # Costs add up, so each part is counted once.
-    bodies = {title: body for title, member in small.items() if (body := member.body(blueprint)) is not None}
-    parts = {convention: _parts(blueprint, bodies, convention) for convention in conventions}
+    bodies = {title: body for title, member in small.items() if (body := member.body(setting)) is not None}
+    parts = {convention: _parts(setting, bodies, convention) for convention in conventions}
     records: list[dict[str, Any]] = []
     for name, wanted in plans:
         record: dict[str, Any] = {"name": name}
@@ -119,7 +119,7 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
             if convention == "paper" and any(member.alone for member in wanted):
                 continue  # it is unknown how the paper counted other kinds of networks
             costs = [
-                _of_another_network(member, blueprint)
+                _of_another_network(member, setting)
                 if member.alone
                 else parts[convention].get(member.title, parts[convention][""])
                 for member in wanted
@@ -151,17 +151,17 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     console.print(explained)
 
 
-def _of_another_network(member: Member, blueprint: Blueprint) -> Cost:
+def _of_another_network(member: Member, setting: Setting) -> Cost:
     """The cost of a member whose network is not the recipe's."""
-    counted, unit = member.cost(blueprint), blueprint.base_cost
+    counted, unit = member.cost(setting), setting.base_cost
     return Cost(counted.flops, counted.params, counted.flops / unit.flops, counted.params / unit.params)
 
 
-def _parts(blueprint: Blueprint, small: Mapping[str, Body], convention: CostConvention) -> dict[str, Cost]:
+def _parts(setting: Setting, small: Mapping[str, Body], convention: CostConvention) -> dict[str, Cost]:
     """The cost of each small member by title, and of one network under ""."""
-    example = blueprint.example
+    example = setting.example
     assert isinstance(example, torch.Tensor)
-    net, image = blueprint.bare, tuple(example.shape[1:])
+    net, image = setting.bare, tuple(example.shape[1:])
     features = feature_shapes(net, image, sorted({tap for part in small.values() for tap in part.taps}))
     costs = {"": combination_cost(net, image, 1, (), convention)}
     known: dict[tuple[str, str], Cost] = {}

@@ -3,10 +3,9 @@
 To add a kind, write a subclass of `Member` in its own file, and add a line below.
 """
 
-from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors, key_of
+from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors, key_of
 from modebridge.members.batch_ensemble_member import BatchEnsembleMember
 from modebridge.members.bridge_member import BridgeMember
-from modebridge.members.context import Blueprint, Context
 from modebridge.members.control_member import ControlMember
 from modebridge.members.curve_member import PointMember, load_curve
 from modebridge.members.curve_weights import CurveWeights, curve_and_ends
@@ -28,6 +27,7 @@ from modebridge.members.mimo_member import MimoMember
 from modebridge.members.mode_member import BASES, ModeMember, ModeWeights, mode_on
 from modebridge.members.packed_member import PackedMember
 from modebridge.members.predictor import BridgePredictor, NetworkPredictor, Outputs, Predictor
+from modebridge.members.setting import Setting
 from modebridge.members.student_member import DistilledMember, StudentMember
 from modebridge.members.swa_member import SwaMember, SwaWeights
 from modebridge.members.training_cost import artefacts_behind, base_epochs, trained_alike
@@ -53,16 +53,13 @@ __all__ = [
     "Artefact",
     "ArtefactData",
     "BatchEnsembleMember",
-    "Blueprint",
     "Body",
     "BridgeMember",
     "BridgePredictor",
-    "Context",
     "ControlMember",
     "CurveWeights",
     "DistilledMember",
     "HeadsMember",
-    "Making",
     "Member",
     "Method",
     "MimoMember",
@@ -71,9 +68,11 @@ __all__ = [
     "NetworkPredictor",
     "Outputs",
     "PackedMember",
+    "Parents",
     "PointMember",
     "Predictor",
     "RowPlan",
+    "Setting",
     "StudentMember",
     "SwaMember",
     "Tensors",

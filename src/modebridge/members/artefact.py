@@ -6,17 +6,22 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from torch import Tensor
 
-from modebridge.members.context import Blueprint, Context
+from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
-from modebridge.training import Checkpoints, Report, TrainConfig
+from modebridge.training import TrainConfig
 
-__all__ = ["Artefact", "ArtefactData", "Making", "Tensors", "TrainedWeights", "key_of"]
+__all__ = ["Artefact", "ArtefactData", "Parents", "Tensors", "TrainedWeights", "key_of"]
 
 Tensors: TypeAlias = Mapping[str, Tensor]
+Parents: TypeAlias = Mapping[str, Tensors]
+"""The tensors of all parents, by place."""
+
+Together: TypeAlias = Literal["one", "several", "all"]
+"""How many of a kind are made together: one; several on a GPU, as the recipe says; all in one pass."""
 
 
 @dataclass(frozen=True)
@@ -25,23 +30,6 @@ class ArtefactData:
 
     tensors: Tensors
     metadata: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Making:
-    """The inputs for making artefacts.
-
-    Args:
-        context: network, data and device.
-        parents: the tensors of all parents, by place.
-        checkpoints: where to save progress and resume from.
-        report: called after every epoch, with losses by artefact name, or as "0/..." by its number in the group.
-    """
-
-    context: Context
-    parents: Mapping[str, Tensors]
-    checkpoints: Checkpoints | None = None
-    report: Report | None = None
 
 
 class Artefact(ABC):
@@ -55,6 +43,8 @@ class Artefact(ABC):
     """Whether it is trained, with epochs, checkpoints and metrics."""
     one_core: ClassVar[bool] = True
     """Whether several are made in parallel on a CPU, one core each, instead of one after another on all cores."""
+    together: ClassVar[Together] = "one"
+    """How many of its kind are made together."""
     counted: ClassVar[bool] = False
     """Whether progress counts finished artefacts of this kind, which have neither epochs nor batches to count."""
 
@@ -78,24 +68,34 @@ class Artefact(ABC):
         return ()
 
     @abstractmethod
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """Everything that determines it besides its parents; a different value gives a different artefact."""
+
+    def training(self, recipe: Recipe) -> TrainConfig:
+        """The training settings that determine it; by default it is not trained."""
+        return TrainConfig(epochs=0)
 
     def epochs(self, recipe: Recipe) -> int:
         """Number of training epochs."""
-        return 0
-
-    def together(self, context: Context) -> int:
-        """How many of its kind are made together."""
-        return 1
+        return self.training(recipe).epochs
 
     @classmethod
     @abstractmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
-        """Make a group of them together; returns the results by name."""
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        """Make a group of them together; returns the results by name.
+
+        Args:
+            group: what to make.
+            setting: recipe, data and network.
+            parents: the tensors of all parents.
+            config: the training settings of the group with device, checkpoints and callbacks. What is not trained
+                reports its batches to the callbacks instead of epochs.
+        """
 
     @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+    def work(cls, group: Sequence[Self], setting: Setting) -> float:
         """Multiply-adds per image and epoch for making a group of them together."""
         return 0.0
 
@@ -104,25 +104,16 @@ class TrainedWeights(Artefact):
     """Weights that are trained, by default with the work of one network each."""
 
     trained = True
-    one_pass: ClassVar[bool] = False
-    """Whether all missing ones are trained in one pass, so that every frozen network runs once per batch."""
+    together = "several"
 
     @abstractmethod
     def training(self, recipe: Recipe) -> TrainConfig:
         """The training settings."""
 
-    def epochs(self, recipe: Recipe) -> int:
-        """Those of its training settings."""
-        return self.training(recipe).epochs
-
-    def together(self, context: Context) -> int:
-        """All of them in one pass, or several on a GPU."""
-        return 10**6 if self.one_pass else context.together
-
     @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+    def work(cls, group: Sequence[Self], setting: Setting) -> float:
         """One forward and one backward pass for each; a backward pass counts as two forward passes."""
-        return 3 * blueprint.base_cost.flops * len(group)
+        return 3 * setting.base_cost.flops * len(group)
 
 
 def key_of(*parts: object) -> str:

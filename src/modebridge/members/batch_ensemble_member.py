@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from modebridge.baselines import BatchEnsemble
-from modebridge.members.context import Blueprint
 from modebridge.members.rival_member import RivalMember
+from modebridge.members.setting import Setting
 
 __all__ = ["BatchEnsembleMember"]
 
@@ -30,7 +30,7 @@ class BatchEnsembleMember(RivalMember):
     family = "BatchEnsemble"
     pattern = r"batch-ensemble-(\d+)"
 
-    def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
+    def network(self, setting: Setting, generator: torch.Generator) -> nn.Module:
         """The recipe's network with the members' vectors."""
-        net = blueprint.network.build(generator)
-        return BatchEnsemble(net, self.members, example=blueprint.example, generator=generator)
+        net = setting.network.build(generator)
+        return BatchEnsemble(net, self.members, example=setting.example, generator=generator)

@@ -10,10 +10,10 @@ from typing import Self
 from modebridge.bridges import Kind
 from modebridge.errors import plural
 from modebridge.members.artefact import Artefact, Tensors
-from modebridge.members.context import Context
 from modebridge.members.curve_member import PointMember, load_curve
 from modebridge.members.member import Member, RowPlan
 from modebridge.members.mode_member import ModeMember, mode_on, on_base, split_base
+from modebridge.members.setting import Setting
 from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
@@ -96,19 +96,19 @@ class BridgeMember(SmallNetwork):
         """The curve and its ends."""
         return self.imitates.artefacts(recipe)
 
-    def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
+    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """A plan that reads one end or both; the target is the network on the curve."""
         return plan_bridge(
-            context.net,
-            load_curve(context, tensors, *self.pair, self.r, self.base),
-            context.example,
+            setting.net,
+            load_curve(setting, tensors, *self.pair, self.r, self.base),
+            setting.example,
             kind=self.kind,
             source="start" if self.i <= self.j else "end",
             r=self.r,
             name=self.name,
-            seed=context.seed_of(f"{self.kind}-{self.i}-{self.j}"),
-            slim=context.recipe.slim(self.size),
-            budget=context.budget(self.size),
+            seed=setting.seed_of(f"{self.kind}-{self.i}-{self.j}"),
+            slim=setting.recipe.slim(self.size),
+            budget=setting.budget(self.size),
         )
 
     @classmethod

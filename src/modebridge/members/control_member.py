@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from modebridge.members.artefact import Tensors
-from modebridge.members.context import Context
 from modebridge.members.member import Member, RowPlan
 from modebridge.members.mode_member import ModeMember
+from modebridge.members.setting import Setting
 from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BridgePlan, plan_bridge
@@ -55,17 +55,17 @@ class ControlMember(SmallNetwork):
         """Whether the recipe has both modes."""
         return max(self.i, self.j) < recipe.modes
 
-    def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
+    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """A plan that reads the mode; the targets are labels."""
         return plan_bridge(
-            context.net,
-            ModeMember(self.i).load(context, tensors).mode,
-            context.example,
+            setting.net,
+            ModeMember(self.i).load(setting, tensors).mode,
+            setting.example,
             target="labels",
             name=self.name,
-            seed=context.seed_of(f"labels-{self.i}-{self.j}"),
-            slim=context.recipe.slim(self.size),
-            budget=context.budget(self.size),
+            seed=setting.seed_of(f"labels-{self.i}-{self.j}"),
+            slim=setting.recipe.slim(self.size),
+            budget=setting.budget(self.size),
         )
 
     @classmethod

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from modebridge.curves import BezierCurve
-from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors
-from modebridge.members.context import Blueprint, Context
+from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors
 from modebridge.members.curve_weights import CurveWeights, curve_and_ends
 from modebridge.members.member import LAST, Member, RowPlan
 from modebridge.members.mode_member import OneNetwork, mode_on, on_base, split_base
 from modebridge.members.predictor import NetworkPredictor
+from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
+from modebridge.training import TrainConfig
 
 __all__ = ["PointMember", "PointStatistics", "load_curve"]
 
@@ -42,27 +43,28 @@ class PointStatistics(Artefact):
         """The curve and its ends."""
         return curve_and_ends(self.i, self.j, recipe, self.base)
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """The images to estimate them on."""
-        return {"data": context.data.fed_as}
+        return {"data": setting.data.fed_as}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Estimate them on the training images."""
         (artefact,) = group
-        context = making.context
-        curve = load_curve(context, making.parents, artefact.i, artefact.j, base=artefact.base)
-        batches = context.data.statistics(f"{artefact.r:g}")
-        placed = curve.to(context.engine.device).with_statistics(context.placed(), artefact.r, batches)
+        curve = load_curve(setting, parents, artefact.i, artefact.j, base=artefact.base)
+        batches = setting.data.statistics(f"{artefact.r:g}")
+        placed = curve.to(setting.engine.device).with_statistics(setting.placed(), artefact.r, batches)
         return {artefact.name: ArtefactData(placed.to("cpu").statistics.get(artefact.r, {}))}
 
 
 def load_curve(
-    blueprint: Blueprint, tensors: Mapping[str, Tensors], i: int, j: int, r: float = 0.5, base: str = ""
+    setting: Setting, tensors: Mapping[str, Tensors], i: int, j: int, r: float = 0.5, base: str = ""
 ) -> BezierCurve:
     """The curve between two modes, ready for evaluation at r."""
     curve = CurveWeights(i, j, base)
-    start, end = (blueprint.load_mode(tensors[end.place]) for end in curve.ends(blueprint.recipe))
+    start, end = (setting.load_mode(tensors[end.place]) for end in curve.ends(setting.recipe))
     parts: dict[str, dict[str, Tensor]] = {"pin": {}, "statistics": {}}
     for name, tensor in tensors[curve.place].items():
         part, _, rest = name.partition("/")
@@ -117,9 +119,9 @@ class PointMember(OneNetwork):
         statistics = () if self.r in (0.0, 0.5, 1.0) else (PointStatistics(self.i, self.j, self.r, self.base),)
         return (*curve_and_ends(self.i, self.j, recipe, self.base), *statistics)
 
-    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
+    def load(self, setting: Setting, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
         """The network."""
-        curve = load_curve(blueprint, tensors, self.i, self.j, self.r, self.base)
+        curve = load_curve(setting, tensors, self.i, self.j, self.r, self.base)
         return NetworkPredictor(self.name, curve.at(self.r))
 
     @classmethod

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Self
 
 from modebridge.curves import BezierCurve, Polychain
-from modebridge.members.artefact import Artefact, ArtefactData, Making, TrainedWeights
-from modebridge.members.context import Context
+from modebridge.members.artefact import Artefact, ArtefactData, Parents, TrainedWeights
 from modebridge.members.mode_member import on_base, weights_of
+from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig, fit_curves
@@ -46,13 +46,13 @@ class CurveWeights(TrainedWeights):
         """Its ends."""
         return self.ends(recipe)
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """Data, seed, training, and the initial pin."""
         return {
-            "data": context.data.fed_as,
-            "seed": context.seed_of("curve", self.i, self.j),
-            "training": str(context.recipe.curve),
-            "pin_start": context.recipe.pin_start,
+            "data": setting.data.fed_as,
+            "seed": setting.seed_of("curve", self.i, self.j),
+            "training": setting.recipe.curve.key,
+            "pin_start": setting.recipe.pin_start,
         }
 
     def training(self, recipe: Recipe) -> TrainConfig:
@@ -60,26 +60,25 @@ class CurveWeights(TrainedWeights):
         return recipe.curve
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Train them, and estimate the statistics of their midpoints."""
-        context, recipe, data = making.context, making.context.recipe, making.context.data
+        recipe, data = setting.recipe, setting.data
         trained = fit_curves(
-            context.net,
-            [artefact._loaded_ends(making) for artefact in group],
+            setting.net,
+            [artefact._loaded_ends(setting, parents) for artefact in group],
             [data.train("curve", artefact.i, artefact.j) for artefact in group],
             pin_start=recipe.pin_start,
-            config=recipe.curve,
-            seeds=[context.seed_of("curve", artefact.i, artefact.j) for artefact in group],
+            config=config,
+            seeds=[setting.seed_of("curve", artefact.i, artefact.j) for artefact in group],
             valid=data.valid(),
             statistics=data.statistics() if data.streams else None,
-            engine=context.engine,
-            checkpoints=making.checkpoints,
-            report=making.report,
         )
         return {artefact.name: _made(curve) for artefact, curve in zip(group, trained, strict=True)}
 
-    def _loaded_ends(self, making: Making) -> tuple[Mode, Mode]:
-        start, end = (making.context.load_mode(making.parents[end.place]) for end in self.ends(making.context.recipe))
+    def _loaded_ends(self, setting: Setting, parents: Parents) -> tuple[Mode, Mode]:
+        start, end = (setting.load_mode(parents[end.place]) for end in self.ends(setting.recipe))
         return start, end
 
 

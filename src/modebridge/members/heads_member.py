@@ -11,10 +11,10 @@ from modebridge.bridges import ChosenBody, ensemble_target, label_target
 from modebridge.cutmix import suits_cutmix
 from modebridge.errors import plural
 from modebridge.members.artefact import Tensors
-from modebridge.members.context import Blueprint, Context
 from modebridge.members.curve_member import PointMember
 from modebridge.members.member import Member, Method, RowPlan
 from modebridge.members.mode_member import ModeMember
+from modebridge.members.setting import Setting
 from modebridge.members.small_network import SIZE, BridgeWeights, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.training import BEST_CUTMIX, BridgePlan, plan_bridge
@@ -38,9 +38,9 @@ class HeadsWeights(BridgeWeights):
         return "heads"
 
     @classmethod
-    def mixing(cls, context: Context) -> tuple[float, float]:
+    def mixing(cls, setting: Setting) -> tuple[float, float]:
         """Of heads for images, otherwise of bridges."""
-        return (0.0, BEST_CUTMIX) if suits_cutmix(context.example) else super().mixing(context)
+        return (0.0, BEST_CUTMIX) if suits_cutmix(setting.example) else super().mixing(setting)
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ class HeadsMember(Method, SmallNetwork):
         """Its weights."""
         return HeadsWeights(self)
 
-    def chosen(self, blueprint: Blueprint) -> ChosenBody:
+    def chosen(self, setting: Setting) -> ChosenBody:
         """One wide block within the FLOPs of a bridge of its size."""
-        return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe), wide=True)
+        return setting.body(self.body_kind, self.size, self.heads(setting.recipe), wide=True)
 
     def heads(self, recipe: Recipe) -> int:
         """One per network, and one for labels."""
@@ -114,19 +114,19 @@ class HeadsMember(Method, SmallNetwork):
         parts = [part for part in ("mean", "others", "midpoints") if part in self.parts]
         return tuple(dict.fromkeys(one for part in parts for head in self._learned(part, recipe) for one in head))
 
-    def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
+    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """A plan that reads the mode, with one head per target."""
-        recipe = context.recipe
+        recipe = setting.recipe
         learned = [networks for part in self.parts for networks in self._learned(part, recipe)]
-        loaded = [[network.load(context, tensors).mode for network in networks] for networks in learned]
+        loaded = [[network.load(setting, tensors).mode for network in networks] for networks in learned]
         return plan_bridge(
-            context.net,
-            ModeMember(self.i).load(context, tensors).mode,
-            context.example,
+            setting.net,
+            ModeMember(self.i).load(setting, tensors).mode,
+            setting.example,
             target=[ensemble_target(modes) if modes else label_target() for modes in loaded],
             name=self.name,
-            seed=context.seed_of(f"heads-{self.i}-{'+'.join(self.parts)}"),
-            **context.sizing(self.body_kind, self.size, self.heads(recipe), wide=True),
+            seed=setting.seed_of(f"heads-{self.i}-{'+'.join(self.parts)}"),
+            **setting.sizing(self.body_kind, self.size, self.heads(recipe), wide=True),
         )
 
     @classmethod

@@ -13,8 +13,8 @@ from torch import nn
 
 from modebridge.errors import ModebridgeError, near
 from modebridge.members.artefact import Artefact, Tensors
-from modebridge.members.context import Blueprint
 from modebridge.members.predictor import Predictor
+from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
 from modebridge.recipes.user_code import USER
 from modebridge.scoring import MemberCost
@@ -135,23 +135,23 @@ class Member(ABC):
         """All artefacts needed to load it."""
 
     @abstractmethod
-    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> Predictor:
+    def load(self, setting: Setting, tensors: Mapping[str, Tensors]) -> Predictor:
         """Load it for prediction.
 
         Args:
-            blueprint: the network.
+            setting: the network.
             tensors: tensors of its artefacts, by place.
         """
 
     @abstractmethod
-    def cost(self, blueprint: Blueprint) -> MemberCost:
+    def cost(self, setting: Setting) -> MemberCost:
         """What it adds to the cost of a forward pass."""
 
-    def body(self, blueprint: Blueprint) -> Body | None:
+    def body(self, setting: Setting) -> Body | None:
         """What runs for it besides the networks that it reads, for timing; None for a network."""
         return None
 
-    def whole(self, blueprint: Blueprint) -> nn.Module | None:
+    def whole(self, setting: Setting) -> nn.Module | None:
         """The network that runs for it if it differs from the recipe's, with arbitrary weights."""
         return None
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from modebridge.baselines import Mimo
 from modebridge.baselines.mimo import REPEATS, SAME
-from modebridge.members.context import Blueprint
 from modebridge.members.rival_member import RivalMember, paper_spec
+from modebridge.members.setting import Setting
 from modebridge.nets import ResNet
 
 __all__ = ["MimoMember"]
@@ -40,15 +40,15 @@ class MimoMember(RivalMember):
         """Includes how batches are built."""
         return f"{self} repeats {REPEATS} same {SAME}"
 
-    def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
+    def network(self, setting: Setting, generator: torch.Generator) -> nn.Module:
         """The recipe's network, or a wider one, with new first and last layers."""
         if self.width == 1:
-            net = blueprint.network.build(generator)
+            net = setting.network.build(generator)
         else:
-            spec = paper_spec(blueprint, self)
+            spec = paper_spec(setting, self)
             net = ResNet(replace(spec, widths=tuple(self.width * width for width in spec.widths)), generator)
-        return Mimo(net, self.members, example=blueprint.example, generator=generator)
+        return Mimo(net, self.members, example=setting.example, generator=generator)
 
-    def trained_flops(self, blueprint: Blueprint) -> float:
+    def trained_flops(self, setting: Setting) -> float:
         """Every image is in a batch several times."""
-        return REPEATS * super().trained_flops(blueprint)
+        return REPEATS * super().trained_flops(setting)

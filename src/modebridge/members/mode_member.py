@@ -9,13 +9,14 @@ from typing import ClassVar, Self
 
 from modebridge.alignment import By
 from modebridge.errors import ModebridgeError
-from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors
-from modebridge.members.context import Blueprint, Context
+from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors
 from modebridge.members.member import KINDS, Member, RowPlan
 from modebridge.members.network_weights import NetworkWeights
 from modebridge.members.predictor import NetworkPredictor
+from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
 from modebridge.scoring import MemberCost, align
+from modebridge.training import TrainConfig
 
 __all__ = [
     "BASES",
@@ -89,19 +90,20 @@ class AlignedMode(Artefact):
         base = self.base or recipe.base
         return _unaligned(0, base), _unaligned(self.number, base)
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """The matching method, and the images for it."""
-        return {"by": self.by, "data": context.data.learned_from}
+        return {"by": self.by, "data": setting.data.learned_from}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Match units, and record the result."""
         (artefact,) = group
-        context = making.context
-        places = [parent.place for parent in artefact.parents(context.recipe)]
-        reference, mode = (context.load_mode(making.parents[place]).to(context.engine.device) for place in places)
-        images = context.engine.feed(context.data.plain_train(10_000))
-        result = align(context.placed(), reference, mode, images, by=artefact.by)
+        places = [parent.place for parent in artefact.parents(setting.recipe)]
+        reference, mode = (setting.load_mode(parents[place]).to(setting.engine.device) for place in places)
+        images = setting.engine.feed(setting.data.plain_train(10_000))
+        result = align(setting.placed(), reference, mode, images, by=artefact.by)
         metadata = {
             "difference": result.difference,
             "quality": [result.quality_before, result.quality_after],
@@ -152,14 +154,14 @@ def split_base(name: str) -> tuple[str, str]:
 class OneNetwork(Member):
     """A member that is one network of the recipe's architecture; by default with one artefact: its weights."""
 
-    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
+    def load(self, setting: Setting, tensors: Mapping[str, Tensors]) -> NetworkPredictor:
         """The network."""
-        (artefact,) = self.artefacts(blueprint.recipe)
-        return NetworkPredictor(self.name, blueprint.load_mode(tensors[artefact.place]))
+        (artefact,) = self.artefacts(setting.recipe)
+        return NetworkPredictor(self.name, setting.load_mode(tensors[artefact.place]))
 
-    def cost(self, blueprint: Blueprint) -> MemberCost:
+    def cost(self, setting: Setting) -> MemberCost:
         """One network."""
-        return MemberCost(blueprint.base_cost.flops, blueprint.base_cost.params, usable=self.usable)
+        return MemberCost(setting.base_cost.flops, setting.base_cost.params, usable=self.usable)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Self
 from torch import nn
 
 from modebridge import seeds
-from modebridge.members.artefact import ArtefactData, Making, TrainedWeights
-from modebridge.members.context import Context
+from modebridge.members.artefact import ArtefactData, Parents, TrainedWeights
+from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig, fit_modes
 
@@ -25,35 +25,33 @@ class NetworkWeights(TrainedWeights):
     def purpose(self) -> tuple[str | int, ...]:
         """The names that its seeds are drawn for: of its start, its batches and its training."""
 
-    def network(self, context: Context) -> nn.Module:
+    def network(self, setting: Setting) -> nn.Module:
         """The network to train."""
-        return context.network.build(seeds.generator(context.seed, *self.purpose))
+        return setting.network.build(seeds.generator(setting.seed, *self.purpose))
 
     def training(self, recipe: Recipe) -> TrainConfig:
         """The training settings, as set in the recipe for modes."""
         return recipe.mode
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """Data, network, seed and training."""
         return {
-            "data": context.data.fed_as,
-            "net": context.network.key,
-            "seed": context.seed_of(*self.purpose),
-            "training": str(self.training(context.recipe)),
+            "data": setting.data.fed_as,
+            "net": setting.network.key,
+            "seed": setting.seed_of(*self.purpose),
+            "training": self.training(setting.recipe).key,
         }
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Train them."""
-        context = making.context
         trained = fit_modes(
-            [artefact.network(context) for artefact in group],
-            [context.data.train(*artefact.purpose) for artefact in group],
-            config=group[0].training(context.recipe),
-            seeds=[context.seed_of(*artefact.purpose) for artefact in group],
-            valid=context.data.valid(),
-            engine=context.engine,
-            checkpoints=making.checkpoints,
-            report=making.report,
+            [artefact.network(setting) for artefact in group],
+            [setting.data.train(*artefact.purpose) for artefact in group],
+            config=config,
+            seeds=[setting.seed_of(*artefact.purpose) for artefact in group],
+            valid=setting.data.valid(),
         )
         return {artefact.name: ArtefactData(mode.state) for artefact, mode in zip(group, trained, strict=True)}

@@ -11,8 +11,8 @@ from torch import nn
 
 from modebridge.baselines import Packed
 from modebridge.baselines.packed import check_split
-from modebridge.members.context import Blueprint
 from modebridge.members.rival_member import RivalMember, paper_spec
+from modebridge.members.setting import Setting
 from modebridge.nets import SPECS, ResNet, ResNetSpec
 from modebridge.recipes import Recipe
 
@@ -38,12 +38,12 @@ class PackedMember(RivalMember):
     family = "packed ensemble"
     pattern = r"packed-(\d+)(?:-x([2-9]))?"
 
-    def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
+    def network(self, setting: Setting, generator: torch.Generator) -> nn.Module:
         """For the paper's networks, narrow ones initialised one by one; otherwise the network itself, split."""
-        if self.alpha == 1 and blueprint.network.spec is None:
-            return Packed(blueprint.network.build(generator), self.members, example=blueprint.example)
-        spec = paper_spec(blueprint, self)
-        packed = Packed(ResNet(_scaled(spec, self.alpha, 1)), self.members, example=blueprint.example)
+        if self.alpha == 1 and setting.network.spec is None:
+            return Packed(setting.network.build(generator), self.members, example=setting.example)
+        spec = paper_spec(setting, self)
+        packed = Packed(ResNet(_scaled(spec, self.alpha, 1)), self.members, example=setting.example)
         packed.fill([ResNet(_scaled(spec, self.alpha, self.members), generator) for _ in range(self.members)])
         return packed
 

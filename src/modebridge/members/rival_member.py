@@ -14,10 +14,10 @@ from modebridge import seeds
 from modebridge.baselines import MeanOfMembers, Rival
 from modebridge.errors import ModebridgeError
 from modebridge.members.artefact import Artefact, Tensors, key_of
-from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Numbered
 from modebridge.members.network_weights import NetworkWeights
 from modebridge.members.predictor import Outputs, Predictor
+from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.nets import Mean, ResNetSpec, call
 from modebridge.recipes import Recipe
@@ -45,18 +45,18 @@ class RivalWeights(NetworkWeights):
         """A rival with its name."""
         return "rival", self.name
 
-    def network(self, context: Context) -> nn.Module:
+    def network(self, setting: Setting) -> nn.Module:
         """The network of the method."""
-        return self.member.network(context, seeds.generator(context.seed, *self.purpose))
+        return self.member.network(setting, seeds.generator(setting.seed, *self.purpose))
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """Those of a mode, and the method."""
-        return {**super().ingredients(context), "method": self.member.settings}
+        return {**super().ingredients(setting), "method": self.member.settings}
 
     @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+    def work(cls, group: Sequence[Self], setting: Setting) -> float:
         """One forward and one backward pass for each on all rows of a batch; a backward pass counts as two forward."""
-        return 3 * sum(artefact.member.trained_flops(blueprint) for artefact in group)
+        return 3 * sum(artefact.member.trained_flops(setting) for artefact in group)
 
 
 class RivalMember(Numbered):
@@ -71,10 +71,10 @@ class RivalMember(Numbered):
         return f"{self.family}, {members} members" + "".join(f", width x{multiple}" for multiple in width)
 
     @abstractmethod
-    def network(self, blueprint: Blueprint, generator: torch.Generator) -> nn.Module:
+    def network(self, setting: Setting, generator: torch.Generator) -> nn.Module:
         """The network to train, with weights drawn from the generator."""
 
-    def ready(self, blueprint: Blueprint, network: nn.Module) -> Rival:
+    def ready(self, setting: Setting, network: nn.Module) -> Rival:
         """The trained network for prediction; by default the same."""
         assert isinstance(network, Rival)
         return network
@@ -93,25 +93,25 @@ class RivalMember(Numbered):
         """Its weights."""
         return (self.weights,)
 
-    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> RivalPredictor:
+    def load(self, setting: Setting, tensors: Mapping[str, Tensors]) -> RivalPredictor:
         """The network with its weights."""
-        empty = self.network(blueprint, seeds.generator(blueprint.seed, "net"))
+        empty = self.network(setting, seeds.generator(setting.seed, "net"))
         mode = Mode.from_state_dict(empty, tensors[self.weights.place])
-        rival = self.ready(blueprint, mode.load(empty)).eval().requires_grad_(False)
-        return RivalPredictor(rival, key_of(mode.id, self.name, blueprint.seed))
+        rival = self.ready(setting, mode.load(empty)).eval().requires_grad_(False)
+        return RivalPredictor(rival, key_of(mode.id, self.name, setting.seed))
 
-    def cost(self, blueprint: Blueprint) -> MemberCost:
+    def cost(self, setting: Setting) -> MemberCost:
         """The cost of all members for one image."""
-        counted = blueprint.cost_of(self.name, lambda: self.whole(blueprint))
+        counted = setting.cost_of(self.name, lambda: self.whole(setting))
         return MemberCost(counted.flops, counted.params)
 
-    def whole(self, blueprint: Blueprint) -> Rival:
+    def whole(self, setting: Setting) -> Rival:
         """The network of all members."""
-        return self.ready(blueprint, self.network(blueprint, seeds.generator(blueprint.seed, "net")))
+        return self.ready(setting, self.network(setting, seeds.generator(setting.seed, "net")))
 
-    def trained_flops(self, blueprint: Blueprint) -> float:
+    def trained_flops(self, setting: Setting) -> float:
         """Multiply-adds of a forward pass in training, per image of a batch."""
-        return self.cost(blueprint).flops
+        return self.cost(setting).flops
 
     @classmethod
     def usual(cls, recipe: Recipe) -> Sequence[Self]:
@@ -151,12 +151,12 @@ class RivalPredictor(Predictor):
         return MeanOfMembers(self._rival, mean)
 
 
-def paper_spec(blueprint: Blueprint, member: RivalMember) -> ResNetSpec:
+def paper_spec(setting: Setting, member: RivalMember) -> ResNetSpec:
     """The spec of one of the paper's networks, whose widths are known; raises an error for other networks."""
-    spec = blueprint.network.spec
+    spec = setting.network.spec
     if spec is None:
         raise ModebridgeError(
             f"Expected one of the paper's networks for {member.name}, because it changes widths, but got "
-            f"'{blueprint.network.reference}'; use the method without a width."
+            f"'{setting.network.reference}'; use the method without a width."
         )
     return spec

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from modebridge.bridges import Bridge, ChosenBody, Kind
-from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors, TrainedWeights
-from modebridge.members.context import Blueprint, Context
+from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors, TrainedWeights
 from modebridge.members.member import Body, Member
 from modebridge.members.predictor import BridgePredictor
+from modebridge.members.setting import Setting
 from modebridge.nets import frozen_copy
 from modebridge.recipes import Recipe
 from modebridge.scoring import MemberCost
@@ -31,7 +31,7 @@ class BridgeWeights(TrainedWeights):
     member: SmallNetwork
     folder = "bridges"
     stage = "bridges"
-    one_pass = True
+    together = "all"
 
     @property
     def name(self) -> str:
@@ -42,15 +42,15 @@ class BridgeWeights(TrainedWeights):
         """What it reads, and its targets."""
         return self.member.learns_from(recipe)
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """Data, seed, training, size and mixup; CutMix only if enabled, because earlier versions did not have it."""
-        recipe, (mixup, cutmix) = context.recipe, self.mixing(context)
+        recipe, (mixup, cutmix) = setting.recipe, self.mixing(setting)
         return {
-            "data": context.data.fed_as,
-            "net": context.network.key,
-            "seed": context.seed_of("bridges"),
-            "training": str(recipe.bridge),
-            "width": (recipe.slim(self.member.size), context.budget(self.member.size)),
+            "data": setting.data.fed_as,
+            "net": setting.network.key,
+            "seed": setting.seed_of("bridges"),
+            "training": recipe.bridge.key,
+            "width": (recipe.slim(self.member.size), setting.budget(self.member.size)),
             "mixup": mixup,
             **({"cutmix": cutmix} if cutmix else {}),
             "batch": recipe.data.bridge_batch_size,
@@ -61,36 +61,34 @@ class BridgeWeights(TrainedWeights):
         return recipe.bridge
 
     @classmethod
-    def mixing(cls, context: Context) -> tuple[float, float]:
+    def mixing(cls, setting: Setting) -> tuple[float, float]:
         """The alphas of mixup and CutMix, as set in the recipe."""
-        return context.recipe.mixup, context.recipe.cutmix
+        return setting.recipe.mixup, setting.recipe.cutmix
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Train them in one pass."""
-        context, parents = making.context, making.parents
-        mixup, cutmix = cls.mixing(context)
+        mixup, cutmix = cls.mixing(setting)
         trained = fit_bridges(
-            context.net,
-            {artefact.name: artefact.member.plan(context, parents) for artefact in group},
-            context.data.train("bridges", bridges=True),
+            setting.net,
+            {artefact.name: artefact.member.plan(setting, parents) for artefact in group},
+            setting.data.train("bridges", bridges=True),
             mixup=mixup,
             cutmix=cutmix,
-            config=replace(context.recipe.bridge, seed=context.seed_of("bridges")),
-            valid=context.data.valid(),
-            engine=context.engine,
-            checkpoints=making.checkpoints,
-            report=making.report,
+            config=replace(config, seed=setting.seed_of("bridges")),
+            valid=setting.data.valid(),
         )
         return {name: ArtefactData(bridge.state_dict()) for name, bridge in trained.items()}
 
     @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+    def work(cls, group: Sequence[Self], setting: Setting) -> float:
         """Forward and backward for each bridge, and one forward pass per frozen network that they read or imitate."""
         members = [artefact.member for artefact in group]
-        frozen = {network for member in members for network in (*member.reads, *member.teachers(blueprint.recipe))}
-        trained = sum(3 * member.chosen(blueprint).flops for member in members)
-        return trained + blueprint.base_cost.flops * len(frozen)
+        frozen = {network for member in members for network in (*member.reads, *member.teachers(setting.recipe))}
+        trained = sum(3 * member.chosen(setting).flops for member in members)
+        return trained + setting.base_cost.flops * len(frozen)
 
 
 class SmallNetwork(Member):
@@ -110,7 +108,7 @@ class SmallNetwork(Member):
         return tuple(dict.fromkeys(artefact for member in networks for artefact in member.artefacts(recipe)))
 
     @abstractmethod
-    def plan(self, context: Context, tensors: Mapping[str, Tensors]) -> BridgePlan:
+    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> BridgePlan:
         """The bridge before training."""
 
     @property
@@ -126,9 +124,9 @@ class SmallNetwork(Member):
         """The number of heads of its body."""
         return 1
 
-    def chosen(self, blueprint: Blueprint) -> ChosenBody:
+    def chosen(self, setting: Setting) -> ChosenBody:
         """Its body with its cost, shared by all of its size."""
-        return blueprint.body(self.body_kind, self.size, self.heads(blueprint.recipe))
+        return setting.body(self.body_kind, self.size, self.heads(setting.recipe))
 
     def weights(self) -> BridgeWeights:
         """Its weights."""
@@ -138,15 +136,15 @@ class SmallNetwork(Member):
         """Its weights, and the modes that it reads."""
         return (self.weights(), *(artefact for member in self.reads for artefact in member.artefacts(recipe)))
 
-    def load(self, blueprint: Blueprint, tensors: Mapping[str, Tensors]) -> BridgePredictor:
+    def load(self, setting: Setting, tensors: Mapping[str, Tensors]) -> BridgePredictor:
         """The bridge on its modes."""
         modes = {
-            member.name: blueprint.load_mode(tensors[artefact.place])
+            member.name: setting.load_mode(tensors[artefact.place])
             for member in self.reads
-            for artefact in member.artefacts(blueprint.recipe)
+            for artefact in member.artefacts(setting.recipe)
         }
-        chosen = self.chosen(blueprint)
-        body, heads = copy.deepcopy(chosen.body).to_empty(device="cpu"), self.heads(blueprint.recipe)
+        chosen = self.chosen(setting)
+        body, heads = copy.deepcopy(chosen.body).to_empty(device="cpu"), self.heads(setting.recipe)
         # In the memory format after training, which files do not store: logits are identified by content only.
         bridge = frozen_copy(
             Bridge(body, list(modes.values()), chosen.taps, self.position, self.name, chosen.share, heads)
@@ -155,12 +153,12 @@ class SmallNetwork(Member):
         bridge.load_state_dict(dict(tensors[self.weights().place]))
         return BridgePredictor(bridge, modes)
 
-    def cost(self, blueprint: Blueprint) -> MemberCost:
+    def cost(self, setting: Setting) -> MemberCost:
         """The cost of its body."""
-        chosen = self.chosen(blueprint)
+        chosen = self.chosen(setting)
         return MemberCost(chosen.flops, chosen.params, tuple(member.name for member in self.reads))
 
-    def body(self, blueprint: Blueprint) -> Body:
+    def body(self, setting: Setting) -> Body:
         """A body of its size."""
-        chosen = self.chosen(blueprint)
+        chosen = self.chosen(setting)
         return Body(copy.deepcopy(chosen.body).to_empty(device="cpu"), chosen.taps, len(self.reads))

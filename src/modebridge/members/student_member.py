@@ -10,11 +10,11 @@ from typing import Literal, Self, TypeAlias
 from modebridge import seeds
 from modebridge.distillation import Teacher
 from modebridge.ensembles import Ensemble
-from modebridge.members.artefact import Artefact, ArtefactData, Making, Tensors, TrainedWeights
+from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors, TrainedWeights
 from modebridge.members.bridge_member import BridgeMember
-from modebridge.members.context import Blueprint, Context
 from modebridge.members.member import Member, Method, RowPlan
 from modebridge.members.mode_member import BASES, ModeMember, OneNetwork
+from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.training import TrainConfig, fit_students, plan_student
@@ -46,7 +46,7 @@ class StudentWeights(TrainedWeights):
     count: int = 0
     folder = "students"
     stage = "students"
-    one_pass = True
+    together = "all"
 
     @property
     def name(self) -> str:
@@ -62,14 +62,14 @@ class StudentWeights(TrainedWeights):
             return tuple(dict.fromkeys(artefacts))
         return ()
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """Data, network, seeds, training and mixup."""
         return {
-            "data": context.data.fed_as,
-            "net": context.network.key,
-            "seed": (context.seed_of("student", self.number), context.seed_of("students")),
-            "training": str(context.recipe.mode),
-            "epochs": self.epochs(context.recipe),
+            "data": setting.data.fed_as,
+            "net": setting.network.key,
+            "seed": (setting.seed_of("student", self.number), setting.seed_of("students")),
+            "training": setting.recipe.mode.key,
+            "epochs": self.epochs(setting.recipe),
             "mixup": MIXUP,
         }
 
@@ -78,49 +78,46 @@ class StudentWeights(TrainedWeights):
         return replace(recipe.mode, epochs=recipe.student_epochs or recipe.mode.epochs)
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Train them in one pass."""
-        context = making.context
-        recipe = context.recipe
         plans = {
             artefact.name: plan_student(
-                context.net,
-                artefact._teachers(context, making.parents),
+                setting.net,
+                artefact._teachers(setting, parents),
                 start=Mode.from_module(
-                    context.network.build(seeds.generator(context.seed, "student", artefact.number))
+                    setting.network.build(seeds.generator(setting.seed, "student", artefact.number))
                 ),
             )
             for artefact in group
         }
         trained = fit_students(
-            context.net,
+            setting.net,
             plans,
-            context.data.train("students"),
+            setting.data.train("students"),
             mixup=MIXUP,
-            config=replace(group[0].training(recipe), seed=context.seed_of("students")),
-            valid=context.data.valid(),
-            engine=context.engine,
-            checkpoints=making.checkpoints,
-            report=making.report,
+            config=replace(config, seed=setting.seed_of("students")),
+            valid=setting.data.valid(),
         )
         return {name: ArtefactData(mode.state) for name, mode in trained.items()}
 
-    def _teachers(self, context: Context, tensors: Mapping[str, Tensors]) -> list[Teacher]:
+    def _teachers(self, setting: Setting, tensors: Mapping[str, Tensors]) -> list[Teacher]:
         if self.source == "bridged":
-            predictors = [bridge.load(context, tensors) for bridge in _bridges(context.recipe)]
+            predictors = [bridge.load(setting, tensors) for bridge in _bridges(setting.recipe)]
             modes = list(predictors[0].networks.values())
-            return [Ensemble(context.net, modes, [predictor.bridge for predictor in predictors])]
-        return [context.load_mode(tensors[parent.place]) for parent in self.parents(context.recipe)]
+            return [Ensemble(setting.net, modes, [predictor.bridge for predictor in predictors])]
+        return [setting.load_mode(tensors[parent.place]) for parent in self.parents(setting.recipe)]
 
     @classmethod
-    def work(cls, group: Sequence[Self], blueprint: Blueprint) -> float:
+    def work(cls, group: Sequence[Self], setting: Setting) -> float:
         """Forward and backward for each student, and one forward pass per teacher."""
-        recipe, base = blueprint.recipe, blueprint.base_cost.flops
+        recipe, base = setting.recipe, setting.base_cost.flops
         counts = [artefact.count or recipe.modes for artefact in group if artefact.source == "modes"]
         teachers = base * max(counts, default=0)
         if any(artefact.source == "bridged" for artefact in group):
-            teachers += base + sum(blueprint.body("I", bridge.size).flops for bridge in _bridges(recipe))
-        return super().work(group, blueprint) + teachers
+            teachers += base + sum(setting.body("I", bridge.size).flops for bridge in _bridges(recipe))
+        return super().work(group, setting) + teachers
 
 
 def _bridges(recipe: Recipe) -> list[BridgeMember]:

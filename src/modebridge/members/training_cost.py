@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from modebridge.members.artefact import Artefact
-from modebridge.members.context import Blueprint
 from modebridge.members.member import Member
+from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
 
 __all__ = ["artefacts_behind", "base_epochs", "trained_alike"]
@@ -28,13 +28,13 @@ def artefacts_behind(members: Iterable[Member], recipe: Recipe) -> list[Artefact
     return list(artefacts)
 
 
-def base_epochs(members: Sequence[Member], blueprint: Blueprint) -> float:
+def base_epochs(members: Sequence[Member], setting: Setting) -> float:
     """The work of training some members and all that they depend on, in epochs of one network.
 
     A backward pass counts as two forward passes; frozen networks that several members share run once.
     """
-    work = sum(kind.work(group, blueprint) * epochs for kind, epochs, group in trained_alike(members, blueprint.recipe))
-    return work / (3 * blueprint.base_cost.flops)
+    work = sum(kind.work(group, setting) * epochs for kind, epochs, group in trained_alike(members, setting.recipe))
+    return work / (3 * setting.base_cost.flops)
 
 
 def trained_alike(members: Iterable[Member], recipe: Recipe) -> list[tuple[type[Artefact], int, list[Artefact]]]:

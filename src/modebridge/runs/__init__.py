@@ -1,9 +1,9 @@
 """A run as a graph: a store for artefacts, a plan of what is missing, an executor that makes it, and the results."""
 
 from modebridge.runs.assemble import absent_weights, assembled, ensemble_of, some_images
-from modebridge.runs.data_facts import blueprint_for
+from modebridge.runs.data_facts import setting_for
 from modebridge.runs.estimate import effort_of
-from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_for, make_job, make_job_of
+from modebridge.runs.executor import Executor, Local, Orders, make_job
 from modebridge.runs.folder import RunFolder, machine
 from modebridge.runs.given_modes import given_modes_of
 from modebridge.runs.page_data import gather, write_page
@@ -25,17 +25,14 @@ __all__ = [
     "Run",
     "RunFolder",
     "RunResult",
-    "RunSpec",
     "SharedFolder",
     "ShiftedAnswers",
     "Stage",
     "absent_weights",
     "assembled",
     "begin",
-    "blueprint_for",
     "curve_warnings",
     "effort_of",
-    "engine_for",
     "ensemble_of",
     "find_recipe_of",
     "gather",
@@ -43,13 +40,13 @@ __all__ = [
     "machine",
     "main_rows",
     "make_job",
-    "make_job_of",
     "missing_members",
     "plan_of",
     "read_answers",
     "recipe_to_go_on_with",
     "run_recipe",
     "score_row",
+    "setting_for",
     "share_run",
     "shifted_answers",
     "some_images",

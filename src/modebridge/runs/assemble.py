@@ -13,10 +13,10 @@ from torch import Tensor
 from modebridge.batches import check_images
 from modebridge.ensembles import Ensemble, Mean
 from modebridge.errors import ModebridgeError, near
-from modebridge.members import Blueprint, BridgePredictor, Member, NetworkPredictor, Predictor, parse_member
+from modebridge.members import BridgePredictor, Member, NetworkPredictor, Predictor, Setting, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, RunData
-from modebridge.runs.data_facts import blueprint_for, facts_for
+from modebridge.runs.data_facts import facts_for, setting_for
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
 from modebridge.runs.recipe_file import find_recipe_of
@@ -74,11 +74,11 @@ def ensemble_of(
         threshold = answers.threshold(names, average_cost)
     # A budget that covers all images needs no threshold.
     threshold = threshold if threshold is not None and threshold < ALL else None
-    blueprint = blueprint_for(recipe, seed, run)
-    example = _example(run, blueprint)
-    blueprint.net  # noqa: B018 - raises the network's own error
-    loaded = {name: _loaded(run, blueprint, parse_member(name)) for name in names}
-    ensemble = assembled(blueprint, loaded, mean)
+    setting = setting_for(recipe, seed, run)
+    example = _example(run, setting)
+    setting.net  # noqa: B018 - raises the network's own error
+    loaded = {name: _loaded(run, setting, parse_member(name)) for name in names}
+    ensemble = assembled(setting, loaded, mean)
     temperatures = temperatures_of(answers, names, mean)
     ensemble.temperature.fill_(temperatures.by_bridges[-1])
     ensemble._fitted.fill_(True)
@@ -93,7 +93,7 @@ def ensemble_of(
         # A network of another kind cannot be its own unit: costs are relative to the recipe's network.
         "unit": None
         if all(isinstance(one, NetworkPredictor | BridgePredictor) for one in loaded.values())
-        else blueprint.base_cost,
+        else setting.base_cost,
     }
 
 
@@ -143,7 +143,7 @@ def _ordered(answers: LogitTable, members: Sequence[str]) -> list[str]:
     return [*networks, *others]
 
 
-def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: Mean = "probability") -> Ensemble:
+def assembled(setting: Setting, predictors: Mapping[str, Predictor], mean: Mean = "probability") -> Ensemble:
     """Modes and bridges as one ensemble; a member with a different network alone, as its only mode."""
     for name, predictor in predictors.items():
         if isinstance(predictor, NetworkPredictor | BridgePredictor):
@@ -159,17 +159,17 @@ def assembled(blueprint: Blueprint, predictors: Mapping[str, Predictor], mean: M
         return Ensemble(module, [Mode.from_module(module)])
     modes = [predictor.mode for predictor in predictors.values() if isinstance(predictor, NetworkPredictor)]
     bridges = [predictor.bridge for predictor in predictors.values() if isinstance(predictor, BridgePredictor)]
-    return Ensemble(blueprint.net, modes, bridges, mean=mean)
+    return Ensemble(setting.net, modes, bridges, mean=mean)
 
 
-def _loaded(run: RunFolder, blueprint: Blueprint, member: Member) -> Predictor:
+def _loaded(run: RunFolder, setting: Setting, member: Member) -> Predictor:
     """A member with the weights that its stored logits come from."""
-    artefacts = member.artefacts(blueprint.recipe)
+    artefacts = member.artefacts(setting.recipe)
     tensors = {artefact.place: run.read(artefact.place)[0] for artefact in artefacts}
     predictor = None
     # Weights of another network, put there by hand, count as missing.
     with suppress(ModebridgeError, RuntimeError, KeyError):
-        predictor = member.load(blueprint, tensors) if all(tensors.values()) else None
+        predictor = member.load(setting, tensors) if all(tensors.values()) else None
     if predictor is None or predictor.id != run.meta(f"logits/{member.name}").get("id"):
         reasons = [f"{place}: {run.damage[place]}" for place in tensors if place in run.damage]
         detail = f" ({'; '.join(reasons)})" if reasons else ""
@@ -193,10 +193,10 @@ def _scores(answers: LogitTable, names: Sequence[str], threshold: float | None, 
     return {"split": "test", "images": len(answers.test_labels), **{key: getattr(combined, key) for key in keys}}
 
 
-def _example(run: RunFolder, blueprint: Blueprint) -> Tensor:
+def _example(run: RunFolder, setting: Setting) -> Tensor:
     """The real images that the folder stores for its page, else noise of their shape."""
-    i, j = blueprint.recipe.curves()[0]
+    i, j = setting.recipe.curves()[0]
     images = run.read(f"samples/{i}-{j}")[0].get("images")
-    noise = blueprint.example
+    noise = setting.example
     assert isinstance(noise, Tensor)
     return images.float() if images is not None and images.shape[1:] == noise.shape[1:] else noise

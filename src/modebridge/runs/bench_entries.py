@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from modebridge.bridges import Bridge, choose_body
 from modebridge.deploy.benchmark import Candidate, contenders
-from modebridge.members import Blueprint, HeadsMember
+from modebridge.members import HeadsMember, Setting
 from modebridge.modes import Mode
 from modebridge.runs.folder import machine
 from modebridge.seeds import generator, seed_for
@@ -22,14 +22,14 @@ from modebridge.seeds import generator, seed_for
 __all__ = ["contenders_for", "random_contenders", "surroundings"]
 
 
-def contenders_for(blueprint: Blueprint) -> tuple[list[Candidate], tuple[int, ...]]:
+def contenders_for(setting: Setting) -> tuple[list[Candidate], tuple[int, ...]]:
     """The contenders for a recipe's network with newly initialised weights, and the shape of its images.
 
     Four modes and three bridges, or as many as the recipe has, and each of its bridges with several heads, named as in
     the results of a run.
     """
-    recipe, network = blueprint.recipe, blueprint.network
-    example = blueprint.example
+    recipe, network = setting.recipe, setting.network
+    example = setting.example
     assert isinstance(example, torch.Tensor)
     size = recipe.sizes[0]
     entries = random_contenders(
@@ -37,12 +37,12 @@ def contenders_for(blueprint: Blueprint) -> tuple[list[Candidate], tuple[int, ..
         example,
         min(recipe.modes, 4),
         slim=recipe.slim(size),
-        budget=blueprint.budget(size),
+        budget=setting.budget(size),
         headed={
             # `--only` separates names by commas.
             row.name.replace(",", ""): {
                 "heads": heads,
-                **blueprint.sizing("I", member.size, heads, wide=True),
+                **setting.sizing("I", member.size, heads, wide=True),
             }
             for row in HeadsMember.rows(recipe)
             for member in row.members

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from modebridge.members import Blueprint
-from modebridge.recipes import DataFacts, Recipe, RunData, facts_of, network_of
+from modebridge.members import Setting
+from modebridge.recipes import DataFacts, Recipe, RunData, facts_of
 from modebridge.runs.folder import RunFolder
 
-__all__ = ["blueprint_for", "facts_for", "keep_facts"]
+__all__ = ["facts_for", "keep_facts", "setting_for"]
 
 FILE = "data.json"
 
@@ -28,8 +28,6 @@ def facts_for(recipe: Recipe, folder: RunFolder | None = None, data: Path | None
     return facts_of(recipe) or RunData(recipe, 0, data).facts
 
 
-def blueprint_for(
-    recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, data: Path | None = None
-) -> Blueprint:
-    """A recipe and its network, for use without training."""
-    return Blueprint(recipe, network_of(recipe, facts_for(recipe, folder, data)), seed)
+def setting_for(recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, data: Path | None = None) -> Setting:
+    """A setting for use without training: the data need not be read."""
+    return Setting(recipe, seed, None if data is None else str(data), known=facts_for(recipe, folder, data))

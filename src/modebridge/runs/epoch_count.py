@@ -41,7 +41,10 @@ class EpochCount:
 
     def __call__(self, job: Job, epoch: Epoch) -> None:
         """Count an epoch of a job, by its number, since a resumed run does not start with the first epoch."""
-        self._count(job, epoch.number, epoch.rate)
+        if epoch.losses:
+            self._count(job, epoch.number, epoch.rate)
+        else:  # batches of what is not trained
+            self._progress(job.kind.stage, epoch.number, epoch.total, epoch.rate)
 
     def _count(self, job: Job, each: int, rate: float) -> None:
         kind = job.kind.stage

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from math import inf
 
 import torch
 from torch import Tensor, nn
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import BASES, Artefact, Blueprint, artefacts_behind, members_of, parse_member, trained_alike
+from modebridge.members import BASES, Artefact, Setting, artefacts_behind, members_of, parse_member, trained_alike
 from modebridge.nets import ResNet, Tapped, spec_of
-from modebridge.recipes import Recipe, facts_of, network_of
+from modebridge.recipes import Recipe, facts_of
 from modebridge.scoring import Effort, module_cost
 
 __all__ = ["effort_of", "member_times", "rate_here", "seconds_here", "work_of"]
-
-_COUNTED: dict[tuple[object, ...], Blueprint] = {}
 
 # Speed-up of a compiled bf16 step of several networks over an eager one, measured on one H200 (docs/performance.md).
 COMPILED_GAIN = 10.0
@@ -36,17 +32,11 @@ def work_of(recipe: Recipe) -> dict[str, float]:
             f"Expected a named data set to count the work of {recipe.name}, but got '{recipe.data.name[:80]}'; run it "
             "with --plan instead."
         )
-    # Norms do not count, so both share one network, counted once; so do recipes with the same widths.
-    network = replace(network_of(recipe, facts), norm="bn")
-    widths = network, recipe.small, recipe.medium, recipe.budget
-    counted = _COUNTED.setdefault(widths, Blueprint(recipe, network))
-    counted.base_cost  # noqa: B018 - computed before copying, so that it is counted once
-    blueprint = copy.copy(counted)
-    blueprint.recipe = recipe
+    setting = Setting(recipe)
     work: dict[str, float] = {}
     for kind, epochs, group in trained_alike(members_of(recipe), recipe):
         steps = facts.counts["train"] * epochs
-        work[kind.stage] = work.get(kind.stage, 0.0) + kind.work(group, blueprint) * steps
+        work[kind.stage] = work.get(kind.stage, 0.0) + kind.work(group, setting) * steps
     return work
 
 
@@ -79,19 +69,19 @@ def rate_here(recipe: Recipe) -> float:
     return rate * (COMPILED_GAIN if device.type == "cuda" else 1.0)
 
 
-def effort_of(blueprint: Blueprint, names: Iterable[str], have: int = 0, most: float = inf) -> Effort:
+def effort_of(setting: Setting, names: Iterable[str], have: int = 0, most: float = inf) -> Effort:
     """The training cost of members, in epochs of one network, counted part by part.
 
     Bridges and students trained in one pass share their frozen networks; counting them one by one ignores that, so the
     result is slightly too high.
 
     Args:
-        blueprint: the network and the recipe.
+        setting: the network and the recipe.
         names: names of the members.
         have: number of modes, from mode 0 on, that are already trained.
         most: maximum training, in epochs.
     """
-    recipe = blueprint.recipe
+    recipe = setting.recipe
     if not 0 <= have <= recipe.modes:
         raise ModebridgeError(
             f"Expected to have between 0 and {recipe.modes} of the run's modes, but got {have}; change it."
@@ -101,23 +91,23 @@ def effort_of(blueprint: Blueprint, names: Iterable[str], have: int = 0, most: f
         name: [one for one in artefacts_behind([parse_member(name)], recipe) if one not in existing] for name in names
     }
     parts: dict[str, Artefact] = {one.place: one for artefacts in needed.values() for one in artefacts}
-    unit = 3 * blueprint.base_cost.flops
+    unit = 3 * setting.base_cost.flops
     epochs = {
-        place: type(one).work([one], blueprint) * one.epochs(recipe) / unit if one.epochs(recipe) else 0.0
+        place: type(one).work([one], setting) * one.epochs(recipe) / unit if one.epochs(recipe) else 0.0
         for place, one in parts.items()
     }
     return Effort({name: frozenset(one.place for one in artefacts) for name, artefacts in needed.items()}, epochs, most)
 
 
 @torch.no_grad()
-def member_times(blueprint: Blueprint, members: Sequence[str]) -> dict[str, float]:
+def member_times(setting: Setting, members: Sequence[str]) -> dict[str, float]:
     """The measured forward time of each member, relative to one base network, on this machine's CPU or GPU.
 
     A bridge is timed on precomputed features, as it runs in an ensemble.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    net = blueprint.net.to(device).eval()
-    example = blueprint.example
+    net = setting.net.to(device).eval()
+    example = setting.example
     assert isinstance(example, Tensor)
     images = torch.rand(BATCH, *example.shape[1:], device=device)
     base = _forward(net, [images], device)
@@ -126,13 +116,13 @@ def member_times(blueprint: Blueprint, members: Sequence[str]) -> dict[str, floa
     times: dict[str, float] = {}
     for name in members:
         member = parse_member(name)
-        whole = member.whole(blueprint)
+        whole = member.whole(setting)
         if whole is not None:
             times[name] = _forward(whole.to(device).eval(), [images], device) / base
             continue
-        part = member.body(blueprint)
+        part = member.body(setting)
         if part is None:  # by counted FLOPs: a network takes the time of one
-            times[name] = member.cost(blueprint).flops / blueprint.base_cost.flops
+            times[name] = member.cost(setting).flops / setting.base_cost.flops
             continue
         missing = [tap for tap in part.taps if tap not in features]
         features |= Tapped(net, missing)(images)[1] if missing else {}

@@ -11,9 +11,9 @@ import torch
 from modebridge.members import (
     Artefact,
     ArtefactData,
-    Context,
-    Making,
     ModeMember,
+    Parents,
+    Setting,
     curve_and_ends,
     load_curve,
     members_of,
@@ -21,6 +21,7 @@ from modebridge.members import (
 from modebridge.recipes import Recipe
 from modebridge.runs.logits import Labels, Logits
 from modebridge.scoring import curve_profile
+from modebridge.training import TrainConfig
 
 __all__ = ["CurveProfile", "SampleImages", "everything_in", "figure_data"]
 
@@ -58,22 +59,23 @@ class CurveProfile(Artefact):
         """The curve and its ends."""
         return curve_and_ends(self.i, self.j, recipe)
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """Positions and images."""
         return {
             "positions": POSITIONS,
-            "scored_on": context.data.scored_on,
-            "learned_from": context.data.learned_from,
+            "scored_on": setting.data.scored_on,
+            "learned_from": setting.data.learned_from,
         }
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Score them."""
-        context, parents = making.context, making.parents
         results: dict[str, ArtefactData] = {}
         for artefact in group:
-            curve = load_curve(context, parents, artefact.i, artefact.j).to(context.engine.device)
-            points = curve_profile(context.placed(), curve, context.data.valid(), POSITIONS, context.data.statistics())
+            curve = load_curve(setting, parents, artefact.i, artefact.j).to(setting.engine.device)
+            points = curve_profile(setting.placed(), curve, setting.data.valid(), POSITIONS, setting.data.statistics())
             table = torch.tensor([[point.r, point.nll, point.accuracy] for point in points], dtype=torch.float64)
             results[artefact.name] = ArtefactData({"points": table}, {"columns": ["r", "nll", "accuracy"]})
         return results
@@ -98,21 +100,22 @@ class SampleImages(Artefact):
         """The logits of the ends."""
         return Logits(ModeMember(self.i)), Logits(ModeMember(self.j))
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """The images."""
-        return {"scored_on": context.data.scored_on, "count": SAMPLES}
+        return {"scored_on": setting.data.scored_on, "count": SAMPLES}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Find them."""
-        context, parents = making.context, making.parents
         results: dict[str, ArtefactData] = {}
         for artefact in group:
             one, other = (
-                parents[parent.place]["test"].double().softmax(dim=-1) for parent in artefact.parents(context.recipe)
+                parents[parent.place]["test"].double().softmax(dim=-1) for parent in artefact.parents(setting.recipe)
             )
             numbers = (one - other).abs().sum(dim=1).topk(min(SAMPLES, len(one))).indices.sort().values
-            images = [image for number in numbers if (image := context.data.image(int(number))) is not None]
+            images = [image for number in numbers if (image := setting.data.image(int(number))) is not None]
             tensors = {"images": torch.stack(images), "numbers": numbers} if images else {}
             results[artefact.name] = ArtefactData(tensors)
         return results

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import Context, ModeWeights
-from modebridge.recipes import DataFacts, network_of
+from modebridge.members import ModeWeights, Setting
+from modebridge.recipes import DataFacts
 from modebridge.runs.data_facts import facts_for
 from modebridge.runs.estimate import rate_here
-from modebridge.runs.executor import RunSpec, engine_for, make_context
 from modebridge.runs.figure_data import everything_in
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.given_modes import keys_of_given
@@ -46,7 +45,7 @@ class Step:
     seconds: float | None
 
 
-def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str]) -> tuple[list[Step], list[str]]:
+def forecast(spec: Setting, folder: RunFolder | None, given: Mapping[int, str]) -> tuple[list[Step], list[str]]:
     """The steps of a run, without loading weights or making anything.
 
     Args:
@@ -57,10 +56,10 @@ def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str]) 
     Returns:
         The steps, and notices: why the data cannot be read, and what exists but will be trained again.
     """
-    context, problem = planning_context(spec, folder)
+    setting, problem = planning_context(spec, folder)
     recipe = spec.recipe
     store = Glance(folder)
-    plan = plan_of(everything_in(recipe), context, keys_of_given(folder, store, recipe.modes, given))
+    plan = plan_of(everything_in(recipe), setting, keys_of_given(folder, store, recipe.modes, given))
     passed = {ModeWeights(k).place for k in given}
     rate = 0.0
     steps: list[Step] = []
@@ -72,7 +71,7 @@ def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str]) 
             seconds = 0.0
         elif wave[0].artefact.epochs(recipe):
             rate = rate or rate_here(recipe)
-            seconds = sum(work_of_job(job, context) for job in jobs) / rate
+            seconds = sum(work_of_job(job, setting) for job in jobs) / rate
         steps.append(
             Step(
                 wave[0].artefact.step(),
@@ -83,7 +82,7 @@ def forecast(spec: RunSpec, folder: RunFolder | None, given: Mapping[int, str]) 
                 seconds,
             )
         )
-    again = trained_again(plan, store, context, passed)
+    again = trained_again(plan, store, setting, passed)
     return steps, [*([f"The data cannot be read: {problem}"] if problem else []), *([again] if again else [])]
 
 
@@ -98,18 +97,18 @@ class Glance:
         return self.folder.peek(place) if self.folder is not None else {}
 
 
-def planning_context(spec: RunSpec, folder: RunFolder | None) -> tuple[Context, str]:
-    """A context for planning, and the reason why the data cannot be read, if any."""
-    engine = engine_for(spec.recipe, spec.device)
+def planning_context(spec: Setting, folder: RunFolder | None) -> tuple[Setting, str]:
+    """A setting for planning, and the reason why the data cannot be read, if any."""
     try:
-        return make_context(spec, engine), ""
+        spec.check()
+        spec.data  # noqa: B018 - read now
+        return spec, ""
     except ModebridgeError as error:
         # Keys need the data; as long as no artefact exists, nothing depends on them.
         if folder is not None and folder.places():
             raise
-        facts = facts_for(spec.recipe)
-        data: Any = _Unread(facts)
-        return Context(spec.recipe, network_of(spec.recipe, facts), spec.seed, data, engine), str(error)
+        vars(spec)["data"] = _Unread(facts_for(spec.recipe))
+        return spec, str(error)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.batches import size_of
 from modebridge.ensembles import Bases, mean_probability
-from modebridge.members import Artefact, ArtefactData, Context, Making, Member, Predictor
+from modebridge.members import Artefact, ArtefactData, Member, Parents, Predictor, Setting
 from modebridge.recipes import Recipe
 from modebridge.scoring import accuracy, nll
+from modebridge.training import Epoch, Report, TrainConfig
 from modebridge.types import Inputs
 
 __all__ = ["Labels", "Logits", "MemberLogits", "predict"]
@@ -27,6 +28,7 @@ class MemberLogits(Artefact):
 
     member: Member
     one_core = False
+    together = "all"  # members share networks, and images are read or corrupted once
 
     @property
     def name(self) -> str:
@@ -38,10 +40,6 @@ class MemberLogits(Artefact):
         members = (self.member, *self.member.needs, *self.member.made_from(recipe))
         return tuple(dict.fromkeys(needed for member in members for needed in member.artefacts(recipe)))
 
-    def together(self, context: Context) -> int:
-        """All of them: members share networks, and images are read or corrupted once."""
-        return 10**6
-
 
 @dataclass(frozen=True)
 class Logits(MemberLogits):
@@ -50,34 +48,35 @@ class Logits(MemberLogits):
     folder = "logits"
     stage = "scores"
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """The images."""
-        return {"scored_on": context.data.scored_on}
+        return {"scored_on": setting.data.scored_on}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Load the members, run them, and record cost and identity of each."""
-        context, parents = making.context, making.parents
-        predictors = {artefact.name: artefact.member.load(context, parents) for artefact in group}
-        splits = {"valid": context.data.valid(), "test": context.data.test()}
+        predictors = {artefact.name: artefact.member.load(setting, parents) for artefact in group}
+        splits = {"valid": setting.data.valid(), "test": setting.data.test()}
         batches = ((split, inputs) for split, feed in splits.items() for inputs, _ in feed)
-        tables = predict(context, predictors, batches, sum(map(len, splits.values())), cls.stage)
+        tables = predict(setting, predictors, batches, sum(map(len, splits.values())), config.callbacks)
         ids: dict[str, str] = {name: predictor.id for name, predictor in predictors.items()}
-        labels = {split: context.data.labels(split) for split in ("valid", "test")}
+        labels = {split: setting.data.labels(split) for split in ("valid", "test")}
         results: dict[str, ArtefactData] = {}
         for artefact in group:
             member = artefact.member
-            ancestors = member.made_from(context.recipe)
+            ancestors = member.made_from(setting.recipe)
             for ancestor in ancestors:
                 if ancestor.name not in ids:
-                    ids[ancestor.name] = ancestor.load(context, parents).id
-            cost = member.cost(context)
+                    ids[ancestor.name] = ancestor.load(setting, parents).id
+            cost = member.cost(setting)
             metadata: dict[str, Any] = {
                 "flops": cost.flops,
                 "params": cost.params,
                 "reads": [needed.name for needed in member.needs],
                 "id": ids[member.name],
-                "scored_on": context.data.scored_on,
+                "scored_on": setting.data.scored_on,
                 # The ids of its ancestors, so that a reader can tell if a mode was replaced.
                 "parents": {ancestor.name: ids[ancestor.name] for ancestor in ancestors},
                 "scores": _alone(tables[member.name], labels),
@@ -99,16 +98,17 @@ class Labels(Artefact):
         """The members' logits are in the same folder."""
         return "labels"
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """The images."""
-        return {"scored_on": context.data.scored_on}
+        return {"scored_on": setting.data.scored_on}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Take them from the data."""
-        context = making.context
-        labels = {split: context.data.labels(split) for split in ("valid", "test")}
-        return {"labels": ArtefactData(labels, {"scored_on": context.data.scored_on})}
+        labels = {split: setting.data.labels(split) for split in ("valid", "test")}
+        return {"labels": ArtefactData(labels, {"scored_on": setting.data.scored_on})}
 
 
 def _alone(tables: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[str, float]:
@@ -123,25 +123,29 @@ def _alone(tables: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[s
 
 @torch.no_grad()
 def predict(
-    context: Context, predictors: Mapping[str, Predictor], batches: Iterable[tuple[str, Inputs]], total: int, stage: str
+    setting: Setting,
+    predictors: Mapping[str, Predictor],
+    batches: Iterable[tuple[str, Inputs]],
+    total: int,
+    callbacks: Sequence[Report] = (),
 ) -> dict[str, dict[str, Tensor]]:
     """The logits of members on some batches; a network runs once per batch, however many members use it.
 
     Args:
-        context: network and device.
+        setting: network and device.
         predictors: predictors by member name.
         batches: batches, each with the name of the table for its logits.
         total: number of batches.
-        stage: the name of this work in progress reports.
+        callbacks: called after every batch.
 
     Returns:
         By member and table, (N, K) logits, or (H, N, K) for several heads.
     """
-    device = context.engine.device
+    device = setting.engine.device
     placed = {name: predictor.to(device) for name, predictor in predictors.items()}
     taps = [tap for predictor in placed.values() for tap in predictor.taps]
     networks = {name: mode for predictor in placed.values() for name, mode in predictor.networks.items()}
-    bases = Bases(context.placed(), networks, taps)
+    bases = Bases(setting.placed(), networks, taps)
     images = 0
     start = time.perf_counter()
     parts: dict[str, dict[str, list[list[Tensor]]]] = {name: {} for name in placed}
@@ -151,7 +155,8 @@ def predict(
             heads = [trees.wide(head).cpu() for head in predictor.heads(inputs, outputs)]
             parts[name].setdefault(table, []).append(heads)
         images += size_of(inputs)
-        context.progress(stage, done, total, images / max(time.perf_counter() - start, 1e-9))
+        for callback in callbacks:
+            callback(Epoch(done, total, 0.0, {}, images=images, seconds=time.perf_counter() - start))
     for predictor in placed.values():
         predictor.to("cpu")
     return {name: {table: _joined(pieces) for table, pieces in tables.items()} for name, tables in parts.items()}

@@ -182,9 +182,9 @@ class OnRay(Executor):
 
     def _submit(self, jobs: Sequence[Job], orders: Orders) -> dict[Any, tuple[Job, list[Any]]]:
         """Submit every job as a task; Ray makes it wait for the results of others."""
-        data = orders.context.data
+        data = orders.setting.data
         images = [self._ray.put(data.splits)] if _fits(data.splits) else []
-        spec = replace(orders.spec, device=self.device or orders.spec.device)
+        setting = replace(orders.setting, device=self.device or orders.setting.device)
         places: dict[str, Any] = {}
         waiting: dict[Any, tuple[Job, list[Any]]] = {}
         for job in jobs:
@@ -193,7 +193,7 @@ class OnRay(Executor):
                     places[place] = self._ray.put(packed(orders.read(place)))
             threads = 1 if job.kind.one_core and self.device == "cpu" else torch.get_num_threads()
             call = Call(
-                pickle.dumps((spec, job)),
+                pickle.dumps((setting, job)),
                 job.title,
                 threads,
                 versions(),
@@ -245,9 +245,6 @@ class OnRay(Executor):
                 state.epoch, state.total, state.rate = epoch.number, epoch.total, epoch.rate
                 state.left = (epoch.total - epoch.number) * epoch.seconds
                 orders.report(job)(epoch)
-            if news.progress is not None:
-                _, state.epoch, state.total, state.rate = news.progress
-                orders.context.progress(*news.progress)
 
     def _show(self, states: Mapping[str, StageState]) -> None:
         if self.watch is not None:

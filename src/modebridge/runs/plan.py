@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from modebridge.members import Artefact, Context, key_of
+from modebridge.members import Artefact, Setting, key_of
 from modebridge.recipes import Recipe
 
 __all__ = ["Job", "Plan", "Stage", "Store", "plan_of"]
@@ -97,11 +97,13 @@ class Plan:
 
     Args:
         stages: stages by place.
-        context: determines how many artefacts are made together.
+        several: how many networks are trained together.
+        most: maximum number of artefacts to train together, so that many devices get jobs; None for no limit.
     """
 
     stages: Mapping[str, Stage]
-    context: Context
+    several: int = 1
+    most: int | None = None
 
     def waves(self) -> Iterator[list[Stage]]:
         """The stages in groups that are made one after another; stages of a group do not depend on each other.
@@ -136,9 +138,10 @@ class Plan:
         """Group stages of one wave into jobs."""
         if not stages:
             return []
-        size = stages[0].artefact.together(self.context)
-        if stages[0].artefact.trained and self.context.most is not None:
-            size = min(size, self.context.most)
+        artefact = stages[0].artefact
+        size = {"one": 1, "several": self.several, "all": len(stages)}[artefact.together]
+        if artefact.trained and self.most is not None:
+            size = min(size, self.most)
         return [Job(tuple(stages[k : k + size])) for k in range(0, len(stages), size)]
 
     def missing(self, store: Store) -> list[Job]:
@@ -167,13 +170,21 @@ class Plan:
         return jobs
 
 
-def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, str]) -> Plan:
+def plan_of(
+    artefacts: Sequence[Artefact],
+    setting: Setting,
+    keys: Mapping[str, str],
+    device: str | None = None,
+    most: int | None = None,
+) -> Plan:
     """The graph of some artefacts and everything that they need.
 
     Args:
         artefacts: the artefacts to make.
-        context: determines their ingredients.
+        setting: determines their ingredients.
         keys: keys of artefacts that were not made here, by place; they have no parents.
+        device: the type of device that they are made on; None for that of this process.
+        most: maximum number of artefacts to train together.
     """
     stages: dict[str, Stage] = {}
 
@@ -184,14 +195,15 @@ def plan_of(artefacts: Sequence[Artefact], context: Context, keys: Mapping[str, 
         if place in keys:
             stages[place] = Stage(artefact, keys[place], ())
             return
-        parents = artefact.parents(context.recipe)
+        parents = artefact.parents(setting.recipe)
         for parent in parents:
             add(parent)
-        made_from = sorted(artefact.ingredients(context).items())
+        made_from = sorted(artefact.ingredients(setting).items())
         inherited = [stages[parent.place].key for parent in parents]
         key = key_of(artefact.folder, artefact.name, made_from, *inherited)
         stages[place] = Stage(artefact, key, tuple(parent.place for parent in parents))
 
     for artefact in artefacts:
         add(artefact)
-    return Plan(stages, context)
+    several = setting.recipe.together if (device or setting.engine.device.type) == "cuda" else 1
+    return Plan(stages, several, most)

@@ -17,8 +17,9 @@ import torch
 
 from modebridge import __version__
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.members import Context, Tensors
-from modebridge.runs.executor import RunSpec, context_of, make_job_of
+from modebridge.members import Setting, Tensors
+from modebridge.recipes import RunData
+from modebridge.runs.executor import make_job
 from modebridge.runs.folder import machine
 from modebridge.runs.plan import Job
 from modebridge.training import Checkpoints, Epoch
@@ -26,12 +27,16 @@ from modebridge.training import Checkpoints, Epoch
 __all__ = ["Call", "News", "Note", "StageError", "do_job", "mailbox_class", "packed", "unpacked", "versions", "warm_up"]
 
 
+_SETTINGS: dict[Setting, Setting] = {}
+"""The settings of runs whose jobs this process has made, with what they have built."""
+
+
 @dataclass(frozen=True)
 class Call:
     """A job as sent to a worker, without its parents' tensors.
 
     Args:
-        work: the pickled `RunSpec` and `Job`, unpickled where an error can be reported.
+        work: the pickled `Setting` and `Job`, unpickled where an error can be reported.
         title: the job's name for users.
         threads: number of cores for torch, which affects the order of sums.
         versions: versions of the driver; workers must have the same.
@@ -51,7 +56,7 @@ class Call:
 
 @dataclass(frozen=True)
 class News:
-    """A message from a working job: its start, a finished epoch, or the progress of work without epochs.
+    """A message from a working job: its start, or a finished epoch (or batch of what is not trained).
 
     Args:
         title: title of the job.
@@ -59,7 +64,6 @@ class News:
         device: its device there.
         fresh: at the start, whether it starts from scratch rather than from a checkpoint.
         epoch: the finished epoch.
-        progress: kind, done, total and rate of work without epochs.
     """
 
     title: str
@@ -67,7 +71,6 @@ class News:
     device: str
     fresh: bool | None = None
     epoch: Epoch | None = None
-    progress: tuple[str, int, int, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -148,21 +151,20 @@ def _do(
     start = time.perf_counter()
     _check_versions(call.versions)
     torch.set_num_threads(call.threads)
-    spec, job = pickle.loads(call.work)
-    context = _context(spec, call, images)
+    setting, job = pickle.loads(call.work)
+    setting = _prepared(setting, call, images)
     gpus = ",".join(str(number) for number in ray.get_gpu_ids())
-    device = f"{context.engine.device.type}{':' + gpus if gpus else ''}"
+    device = f"{setting.engine.device.type}{':' + gpus if gpus else ''}"
     last: list[Any] = []
 
     def send(**news: Any) -> None:
         last[:] = [mailbox.put.remote(pickle.dumps(News(call.title, node, device, **news)))]
 
-    context.progress = lambda *progress: send(progress=progress)
-    checkpoints = _checkpoints(call, job, context)
+    checkpoints = _checkpoints(call, job, setting)
     send(fresh=checkpoints is None or not checkpoints.path.exists())
-    results = make_job_of(
-        spec,
+    results = make_job(
         job,
+        setting,
         {place: unpacked(data) for place, data in parents.items()},
         checkpoints,
         lambda epoch: send(epoch=epoch),
@@ -179,16 +181,22 @@ def _do(
     return note, *(packed(one.tensors) for one in ordered.values())
 
 
-def _context(spec: RunSpec, call: Call, images: Sequence[Any]) -> Context:
+def _prepared(setting: Setting, call: Call, images: Sequence[Any]) -> Setting:
+    """The setting of the last job of the same run here, with its network and data, or this one with its data."""
     import ray
 
-    context = context_of(spec, lambda: ray.get(images[0]) if images else None)
-    if not images and (context.data.learned_from, context.data.scored_on) != call.images:
-        raise ModebridgeError(
-            f"Expected '{spec.data or spec.recipe.data.name}' to hold the same images as on the driver, but they "
-            "differ; copy the data set again, to the same path on every node."
+    if setting in _SETTINGS:
+        return _SETTINGS[setting]
+    if images:
+        vars(setting)["data"] = RunData(
+            setting.recipe, setting.seed, setting.data_folder, setting.engine.device, ray.get(images[0])
         )
-    return context
+    elif (setting.data.learned_from, setting.data.scored_on) != call.images:
+        raise ModebridgeError(
+            f"Expected '{setting.data_folder or setting.recipe.data.name}' to hold the same images as on the driver, "
+            "but they differ; copy the data set again, to the same path on every node."
+        )
+    return _SETTINGS.setdefault(setting, setting)
 
 
 def _check_versions(wanted: Mapping[str, str]) -> None:
@@ -205,11 +213,11 @@ def versions() -> dict[str, str]:
     return {"modebridge": __version__, "torch": torch.__version__.partition("+")[0]}
 
 
-def _checkpoints(call: Call, job: Job, context: Context) -> Checkpoints | None:
-    if not job.epochs(context.recipe):
+def _checkpoints(call: Call, job: Job, setting: Setting) -> Checkpoints | None:
+    if not job.epochs(setting.recipe):
         return None
     folder = Path(call.checkpoints) if call.checkpoints else Path(tempfile.gettempdir()) / "modebridge-checkpoints"
-    return Checkpoints(folder / job.saved_as(context.engine.way), call.every)
+    return Checkpoints(folder / job.saved_as(setting.engine.way), call.every)
 
 
 def packed(tensors: Tensors) -> bytes:

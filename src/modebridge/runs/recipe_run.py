@@ -26,7 +26,6 @@ from modebridge.runs.results import curve_warnings, main_rows
 from modebridge.runs.retraining import trained_again
 from modebridge.runs.run import Run
 from modebridge.scoring import LogitTable
-from modebridge.training import Engine
 from modebridge.types import Progress
 
 __all__ = ["RunResult", "run_recipe"]
@@ -37,7 +36,7 @@ class RunResult:
     """The result of a run; networks are loaded on demand.
 
     Args:
-        run: the run, with its recipe, seed and context.
+        run: the run, with its recipe, seed and setting.
         answers: the logits of all members.
         rows: the results table.
         warnings: problems with its curves.
@@ -61,12 +60,12 @@ class RunResult:
     @property
     def net(self) -> nn.Module:
         """The architecture."""
-        return self.run.context.net
+        return self.run.setting.net
 
     @property
     def splits(self) -> Splits:
         """The data."""
-        return self.run.context.data.splits
+        return self.run.setting.data.splits
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -101,7 +100,7 @@ def run_recipe(
     seed: int = 0,
     folder: RunFolder | None = None,
     data: Path | str | None = None,
-    engine: Engine | None = None,
+    device: str = "auto",
     progress: Progress | None = None,
     given: Mapping[int, Mode] | None = None,
     boards: bool = False,
@@ -114,13 +113,13 @@ def run_recipe(
     but is trained again, if there is something.
     """
     choices: dict[str, Any] = {"progress": progress, "given": given, "boards": boards, "executor": executor}
-    run = Run(recipe, seed=seed, folder=folder, data=data, engine=engine, **choices)
+    run = Run(recipe, seed=seed, folder=folder, data=data, device=device, **choices)
     members = members_of(recipe)
     logits = [Logits(member) for member in members]
     if folder is not None:
-        keep_facts(folder, run.context.data.facts)
+        keep_facts(folder, run.setting.data.facts)
         passed = [ModeWeights(k).place for k in given or ()]
-        again = trained_again(run.plan(logits), folder, run.context, passed)
+        again = trained_again(run.plan(logits), folder, run.setting, passed)
         if again and notice is not None:
             notice(again)
     if executor is not None and executor.whole:  # one graph, so that no job waits for what it does not need

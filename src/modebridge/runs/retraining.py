@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from modebridge.members import Context
+from modebridge.members import Setting
 from modebridge.runs.plan import Plan, Stage, Store
 
 __all__ = ["trained_again"]
@@ -17,13 +17,13 @@ SHORT = 20
 """Values of more characters are not shown."""
 
 
-def trained_again(plan: Plan, store: Store, context: Context, given: Collection[str]) -> str:
+def trained_again(plan: Plan, store: Store, setting: Setting, given: Collection[str]) -> str:
     """A sentence about existing artefacts that will be trained again; empty if there are none.
 
     Args:
         plan: the graph of the run.
         store: what exists.
-        context: determines what artefacts are made from now.
+        setting: determines what artefacts are made from now.
         given: places of modes that are passed in instead.
     """
     names: dict[str, list[str]] = {}
@@ -35,7 +35,7 @@ def trained_again(plan: Plan, store: Store, context: Context, given: Collection[
         again.add(stage.artefact.place)
         if stage.artefact.place in given:
             continue
-        reason = _reason(stage, meta, store, context, again)
+        reason = _reason(stage, meta, store, setting, again)
         names.setdefault(reason, []).append(f"{stage.artefact.step()} {stage.artefact.name}")
     if not names:
         return ""
@@ -46,11 +46,11 @@ def trained_again(plan: Plan, store: Store, context: Context, given: Collection[
     return f"These exist, but will be trained again: {'; '.join(groups)}."
 
 
-def _reason(stage: Stage, meta: Mapping[str, Any], store: Store, context: Context, again: Collection[str]) -> str:
+def _reason(stage: Stage, meta: Mapping[str, Any], store: Store, setting: Setting, again: Collection[str]) -> str:
     if "from" in meta:
         return "given by --modes before"
     then = meta.get("ingredients", {})
-    now = json.loads(json.dumps(stage.artefact.ingredients(context), default=str))  # as it would be read
+    now = json.loads(json.dumps(stage.artefact.ingredients(setting), default=str))  # as it would be read
     changes = [_change(name, then.get(name), now.get(name)) for name in sorted({*then, *now})]
     if any(changes):
         return ", ".join(filter(None, changes))

@@ -21,6 +21,7 @@ from modebridge.members import (
     ModeMember,
     ModeWeights,
     Predictor,
+    Setting,
     Tensors,
     curve_and_ends,
     key_of,
@@ -29,13 +30,13 @@ from modebridge.members import (
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.runs.epoch_count import EpochCount
-from modebridge.runs.executor import Executor, Local, Orders, RunSpec, engine_for, make_context
+from modebridge.runs.executor import Executor, Local, Orders
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.given_modes import keys_of_given
 from modebridge.runs.logits import Labels, Logits
 from modebridge.runs.plan import Job, Plan, Stage, plan_of
 from modebridge.scoring import LogitTable, MemberCost
-from modebridge.training import Checkpoints, Engine, Epoch, TensorBoard
+from modebridge.training import Checkpoints, Epoch, TensorBoard
 from modebridge.types import Progress
 
 __all__ = ["Memory", "Run"]
@@ -50,7 +51,7 @@ class Run:
         folder: where artefacts are kept; existing ones are reused, and a killed run resumes. None keeps them in
             memory.
         data: the folder of the data set's official files.
-        engine: where to train; None uses the recipe's choice.
+        device: where to train: "auto" is the recipe's choice, or "cpu" or "cuda".
         progress: called after every epoch.
         given: modes trained elsewhere, by number.
         boards: whether to also write TensorBoard logs to RUN/tensorboard.
@@ -64,7 +65,7 @@ class Run:
         seed: int = 0,
         folder: RunFolder | None = None,
         data: Path | str | None = None,
-        engine: Engine | None = None,
+        device: str = "auto",
         progress: Progress | None = None,
         given: Mapping[int, Mode] | None = None,
         boards: bool = False,
@@ -75,20 +76,18 @@ class Run:
                 "Expected base to be sgd for modes that were trained elsewhere, but got 'swa'; SWA networks are "
                 "trained from the start, so omit either the modes or the base."
             )
-        engine = engine or engine_for(recipe)
         self.recipe = recipe
         self.seed = seed
         self.folder = folder
-        self.spec = RunSpec(recipe, seed, None if data is None else str(data), engine.device.type)
-        self.context = make_context(self.spec, engine, progress)
+        self.setting = Setting(recipe, seed, None if data is None else str(data), device)
+        self.setting.check()
+        self._progress = progress or (lambda stage, done, total, rate: None)
         self.store: RunFolder | Memory = Memory() if folder is None else folder
         self.trained: list[str] = []
         """What was trained by this run, such as "modes 0"."""
         self.seconds: dict[str, float] = {}
         """The duration of each stage."""
         self._executor = executor or Local()
-        self.context.made_on = self._executor.device or engine.device.type
-        self.context.most = self._executor.most
         self._boards: dict[str, TensorBoard] | None = {} if boards else None
         # Tensors that were made or read are not read and hashed again.
         self._tensors: dict[tuple[str, str], Tensors] = {}
@@ -97,11 +96,12 @@ class Run:
     def plan(self, artefacts: Sequence[Artefact]) -> Plan:
         """The graph of some artefacts and everything that they need."""
         given = {k: mode.id for k, mode in self._given.items()}
-        return plan_of(artefacts, self.context, keys_of_given(self.folder, self.store, self.recipe.modes, given))
+        keys = keys_of_given(self.folder, self.store, self.recipe.modes, given)
+        return plan_of(artefacts, self.setting, keys, self._executor.device, self._executor.most)
 
     def make(self, artefacts: Sequence[Artefact]) -> None:
         """Make the missing ones of some artefacts and of everything that they need."""
-        processes = self.context.engine.processes
+        processes = self.setting.engine.processes
         self._keep_given()
         plan = self.plan(artefacts)
         if self._executor.whole:
@@ -135,7 +135,7 @@ class Run:
 
     def load(self, member: Member) -> Predictor:
         """A member ready to predict; what it needs is made if it is missing."""
-        return member.load(self.context, self.tensors(member.artefacts(self.recipe)))
+        return member.load(self.setting, self.tensors(member.artefacts(self.recipe)))
 
     def mode(self, number: int) -> Mode:
         """A mode by its number, aligned if the recipe says so."""
@@ -144,7 +144,7 @@ class Run:
 
     def curve(self, i: int, j: int) -> BezierCurve:
         """The curve between two modes, the lower number first."""
-        return load_curve(self.context, self.tensors(curve_and_ends(i, j, self.recipe)), i, j)
+        return load_curve(self.setting, self.tensors(curve_and_ends(i, j, self.recipe)), i, j)
 
     def answers(self, members: Sequence[Member]) -> LogitTable:
         """The logits of members on the validation and test splits: from the folder, or predicted now.
@@ -180,7 +180,7 @@ class Run:
     def _do(self, jobs: Sequence[Job]) -> None:
         stages = [stage for job in jobs for stage in job.stages]
         self._check_writable(stages[0].artefact)
-        count = EpochCount(self.context.progress, stages, self.recipe)
+        count = EpochCount(self._progress, stages, self.recipe)
         started: dict[str, float] = {}
         before = dict(self.seconds)
 
@@ -199,9 +199,9 @@ class Run:
                 checkpoints.clear()
 
         report = lambda job: partial(self._report, job, count)  # noqa: E731
-        orders = Orders(self.spec, self.context, self._read, self._checkpoints, self._begin, report, done)
+        orders = Orders(self.setting, self._read, self._checkpoints, self._begin, report, done)
         self._executor.execute(jobs, orders)
-        self.context.engine.processes.wait()
+        self.setting.engine.processes.wait()
         # Read back, so that this run and the next see the same bits.
         for stage in stages:
             if not stage.is_in(self.store):
@@ -212,7 +212,7 @@ class Run:
         artefact = stage.artefact
         self._check_writable(artefact)
         metadata: dict[str, Any] = {
-            "ingredients": {} if "from" in made.metadata else artefact.ingredients(self.context),
+            "ingredients": {} if "from" in made.metadata else artefact.ingredients(self.setting),
             "inputs": {place: self.store.meta(place).get("hash") for place in stage.parents},
             **made.metadata,
         }
@@ -228,7 +228,7 @@ class Run:
     def _checkpoints(self, job: Job) -> Checkpoints | None:
         if self.folder is None or not job.epochs(self.recipe):
             return None
-        return Checkpoints(self.folder.path / ".work" / job.saved_as(self.context.engine.way), self.folder.every)
+        return Checkpoints(self.folder.path / ".work" / job.saved_as(self.setting.engine.way), self.folder.every)
 
     def _begin(self, job: Job, fresh: bool) -> None:
         if fresh and self.folder is not None and self.folder.writes and job.epochs(self.recipe):
@@ -237,7 +237,7 @@ class Run:
 
     def _report(self, job: Job, count: EpochCount, epoch: Epoch) -> None:
         count(job, epoch)
-        if self.folder is None or not self.folder.writes:
+        if self.folder is None or not self.folder.writes or not job.epochs(self.recipe):
             return
         for k, artefact in enumerate(job.artefacts):
             label = _label(epoch, artefact.name, k)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from modebridge.members import Context
+from modebridge.members import Setting
 from modebridge.runs.figure_data import POSITIONS, CurveProfile, everything_in
 from modebridge.runs.logits import Logits
 from modebridge.runs.plan import Job, Store, plan_of
@@ -110,36 +110,36 @@ def useful_devices(tasks: Sequence[Task]) -> int:
     return next(enough, len(tasks) or 1)
 
 
-def tasks_of(context: Context, store: Store, keys: Mapping[str, str], rates: Mapping[str, float]) -> list[Task]:
+def tasks_of(setting: Setting, store: Store, keys: Mapping[str, str], rates: Mapping[str, float]) -> list[Task]:
     """The missing jobs of a run.
 
     Args:
-        context: determines what to make.
+        setting: determines what to make.
         store: the existing artefacts.
         keys: keys of modes that were not made here, by place.
         rates: multiply-adds per second of one device by kind; "" for all other kinds.
     """
-    jobs = plan_of(everything_in(context.recipe), context, keys).missing(store)
+    jobs = plan_of(everything_in(setting.recipe), setting, keys).missing(store)
     makes = {artefact.place: job.title for job in jobs for artefact in job.artefacts}
     return [
         Task(
             job.title,
             job.kind.step(),
-            work_of_job(job, context) / rates.get(job.kind.step(), rates[""]),
+            work_of_job(job, setting) / rates.get(job.kind.step(), rates[""]),
             tuple(dict.fromkeys(makes[place] for place in job.parents if place in makes)),
         )
         for job in jobs
     ]
 
 
-def work_of_job(job: Job, context: Context) -> float:
+def work_of_job(job: Job, setting: Setting) -> float:
     """The multiply-adds of a job, with or without training."""
-    counts, base = context.data.facts.counts, context.base_cost.flops
+    counts, base = setting.data.facts.counts, setting.base_cost.flops
     if issubclass(job.kind, Logits):
         members = [artefact.member for artefact in job.artefacts if isinstance(artefact, Logits)]
-        return sum(member.cost(context).flops for member in members) * (counts["valid"] + counts["test"])
+        return sum(member.cost(setting).flops for member in members) * (counts["valid"] + counts["test"])
     if issubclass(job.kind, CurveProfile):
         # With batch norm, every network on the curve gets its own statistics.
-        images = counts["valid"] + (min(counts["train"], 10_000) if context.network.norm == "bn" else 0)
+        images = counts["valid"] + (min(counts["train"], 10_000) if setting.network.norm == "bn" else 0)
         return float(POSITIONS * base * images * len(job.stages))
-    return job.kind.work(job.artefacts, context) * job.epochs(context.recipe) * counts["train"]
+    return job.kind.work(job.artefacts, setting) * job.epochs(setting.recipe) * counts["train"]

@@ -10,10 +10,10 @@ from pathlib import Path
 from modebridge.ensembles import Ensemble, Mean
 from modebridge.errors import ModebridgeError, plural
 from modebridge.files import Card, describe_net, read_folder, save
-from modebridge.members import Blueprint, row_plans
+from modebridge.members import Setting, row_plans
 from modebridge.recipes import DataFacts, Recipe
 from modebridge.runs.assemble import ensemble_of
-from modebridge.runs.data_facts import blueprint_for, facts_for
+from modebridge.runs.data_facts import facts_for, setting_for
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
 from modebridge.runs.recipe_file import find_recipe_of
@@ -76,7 +76,7 @@ def share_run(
             "inside the run; use modebridge export for one file of it."
         )
     recipe, seed = find_recipe_of(run)
-    facts, blueprint, answers = facts_for(recipe, run), blueprint_for(recipe, seed, run), read_answers(run)
+    facts, setting, answers = facts_for(recipe, run), setting_for(recipe, seed, run), read_answers(run)
     combined = answers.score(notes["names"], mean=mean, intervals=True)
     title, known = DATA.get(recipe.data.name, ("custom data", ""))
     card = Card(
@@ -95,20 +95,20 @@ def share_run(
             "What is in it": _members_section(ensemble, notes["names"]),
             "Scores": _scores_section(recipe, answers, combined),
             "Data": _data_section(recipe, facts, title),
-            "Cost": _cost_section(combined, blueprint),
+            "Cost": _cost_section(combined, setting),
             "Training": _origin_section(recipe, seed),
         },
         place=place,
     )
-    net = _stored_name(ensemble, blueprint)
+    net = _stored_name(ensemble, setting)
     written = save(ensemble, path, card=card, net=net)
     needs_net = read_folder(written).config["net"] is None
     return SharedFolder(written, tuple(notes["names"]), combined, needs_net)
 
 
-def _stored_name(ensemble: Ensemble, blueprint: Blueprint) -> str | None:
+def _stored_name(ensemble: Ensemble, setting: Setting) -> str | None:
     """The name that builds the network, if there is one; None lets `save` detect it."""
-    name = blueprint.network.shared_name
+    name = setting.network.shared_name
     try:
         return name if name is not None and describe_net(ensemble.bases[0], name) is not None else None
     except ModebridgeError:  # built with weights or settings that no name describes
@@ -195,8 +195,8 @@ def _data_section(recipe: Recipe, facts: DataFacts, title: str) -> str:
     )
 
 
-def _cost_section(combined: Combined, blueprint: Blueprint) -> str:
-    base = blueprint.base_cost
+def _cost_section(combined: Combined, setting: Setting) -> str:
+    base = setting.base_cost
     flops, params = combined.relative_flops * base.flops, combined.relative_params * base.params
     return (
         f"{flops / 1e6:,.2f} million multiply-adds per image and {params / 1e6:,.3f} million parameters: "

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from modebridge.data import CORRUPTIONS, SEVERITIES
-from modebridge.members import ArtefactData, Context, Making, Member
+from modebridge.members import ArtefactData, Member, Parents, Setting
 from modebridge.recipes.shifted_data import file_name_of
 from modebridge.runs.logits import MemberLogits, predict
 from modebridge.runs.run import Run
 from modebridge.scoring import LogitTable
+from modebridge.training import TrainConfig
 
 __all__ = ["OtherLogits", "ShiftedAnswers", "ShiftedLogits", "shifted_answers"]
 
@@ -30,17 +31,18 @@ class ShiftedLogits(MemberLogits):
     folder = "shifted"
     stage = "shifted scores"
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """The corrupted images."""
-        return {"images": context.shifted.key}
+        return {"images": setting.shifted.key}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Corrupt each batch in every way, and run the members on it."""
-        context = making.context
-        predictors = {artefact.name: artefact.member.load(context, making.parents) for artefact in group}
-        data = context.shifted
-        tables = predict(context, predictors, data.corrupted(), data.batches, cls.stage)
+        predictors = {artefact.name: artefact.member.load(setting, parents) for artefact in group}
+        data = setting.shifted
+        tables = predict(setting, predictors, data.corrupted(), data.batches, config.callbacks)
         return {name: ArtefactData({table: _half(logits) for table, logits in tables[name].items()}) for name in tables}
 
 
@@ -57,20 +59,21 @@ class OtherLogits(MemberLogits):
         """The names of the member and the set."""
         return f"{self.member.name}--{file_name_of(self.other)}"
 
-    def ingredients(self, context: Context) -> dict[str, object]:
+    def ingredients(self, setting: Setting) -> dict[str, object]:
         """The other images."""
-        return {"images": context.shifted.other_key(self.other)}
+        return {"images": setting.shifted.other_key(self.other)}
 
     @classmethod
-    def make(cls, group: Sequence[Self], making: Making) -> dict[str, ArtefactData]:
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
         """Run the members on every requested set."""
-        context = making.context
         members = {artefact.member.name: artefact.member for artefact in group}
-        predictors = {name: member.load(context, making.parents) for name, member in members.items()}
-        device = context.engine.device
-        parts = {other: context.shifted.other_batches(other) for other in dict.fromkeys(one.other for one in group)}
+        predictors = {name: member.load(setting, parents) for name, member in members.items()}
+        device = setting.engine.device
+        parts = {other: setting.shifted.other_batches(other) for other in dict.fromkeys(one.other for one in group)}
         batches = ((other, images.to(device)) for other, pieces in parts.items() for images in pieces)
-        tables = predict(context, predictors, batches, sum(map(len, parts.values())), cls.stage)
+        tables = predict(setting, predictors, batches, sum(map(len, parts.values())), config.callbacks)
         return {one.name: ArtefactData({"logits": _half(tables[one.member.name][one.other])}) for one in group}
 
 
@@ -103,7 +106,7 @@ def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) 
     wanted = list(dict.fromkeys([*members, *(needed for member in members for needed in member.needs)]))
     corruptions = [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES]
     tables = run.tensors([ShiftedLogits(member) for member in wanted])
-    numbers = run.context.shifted.numbers
+    numbers = run.setting.shifted.numbers
     clean = replace(
         whole,
         test={name: logits.index_select(-2, numbers) for name, logits in whole.test.items()},

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import Making, members_of
+from modebridge.members import Setting, members_of
 from modebridge.recipes import Recipe
-from modebridge.runs.executor import Executor, Orders, RunSpec, engine_for, make_job
+from modebridge.runs.executor import Executor, Orders, make_job
 from modebridge.runs.logits import Logits
 from modebridge.runs.plan import Job
 from modebridge.runs.run import Run
@@ -24,7 +24,7 @@ BATCHES = 12
 EPOCHS = 3
 
 
-def measured_rates(spec: RunSpec) -> dict[str, float]:
+def measured_rates(spec: Setting) -> dict[str, float]:
     """Multiply-adds per second by kind of artefact, on one core of a CPU or on one GPU; "" for the slowest of them.
 
     Two modes (more if the recipe names members of further ones), their curves and their bridges are trained for three
@@ -35,7 +35,7 @@ def measured_rates(spec: RunSpec) -> dict[str, float]:
     """
     timed = _Timed()
     recipe = _shortened(spec.recipe)
-    run = Run(recipe, seed=spec.seed, data=spec.data, engine=engine_for(spec.recipe, spec.device), executor=timed)
+    run = Run(recipe, seed=spec.seed, data=spec.data_folder, device=spec.device, executor=timed)
     run.make([Logits(member) for member in members_of(recipe)])
     return {**timed.rates, "": min(timed.rates.values())}
 
@@ -70,11 +70,11 @@ class _Timed(Executor):
         """Run all jobs."""
         for job in jobs:
             epochs: list[Epoch] = []
-            making = Making(orders.context, orders.parents(job), None, epochs.append)
-            (made,) = side_by_side([partial(make_job, job, making)])
+            work = partial(make_job, job, orders.setting, orders.parents(job), None, epochs.append)
+            (made,) = side_by_side([work])
             orders.done(job, made, 0.0)
             if epochs:
-                per_epoch = work_of_job(job, orders.context) / job.epochs(orders.spec.recipe)
+                per_epoch = work_of_job(job, orders.setting) / job.epochs(orders.setting.recipe)
                 rate = per_epoch / min(epoch.seconds for epoch in epochs)
                 kind = job.kind.step()
                 self.rates[kind] = max(rate, self.rates.get(kind, 0.0))

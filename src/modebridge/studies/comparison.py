@@ -12,9 +12,9 @@ from modebridge.deploy.timing import measure, ratio
 from modebridge.errors import ModebridgeError, plural
 from modebridge.members import (
     METHODS,
-    Blueprint,
     Member,
     RowPlan,
+    Setting,
     base_epochs,
     members_of,
     parse_member,
@@ -59,7 +59,7 @@ PAPER_ROWS: dict[str, tuple[str, tuple[str, ...]]] = {
 def comparison_study(run: Run) -> StudyPart:
     """All methods on the same data: scores, and the cost of inference and training."""
     printed = paper_numbers("comparison", run.recipe)
-    plans, notes = _plans(run.context, beside_paper=bool(printed))
+    plans, notes = _plans(run.setting, beside_paper=bool(printed))
     answers = run.answers(list(dict.fromkeys(member for plan in plans for member in plan.members)))
     scored = {plan: score_row(plan, answers) for plan in plans}
     levels = [combined.nll for plan, combined in scored.items() if plan.family == plans[0].family]
@@ -70,7 +70,7 @@ def comparison_study(run: Run) -> StudyPart:
         values = {
             "FLOPs": combined.relative_flops,
             "#Params": combined.relative_params,
-            "training": base_epochs(plan.members, run.context),
+            "training": base_epochs(plan.members, run.setting),
             "time": times[plan],
             "ACC": 100 * combined.accuracy,
             "NLL": combined.nll,
@@ -88,7 +88,7 @@ def comparison_study(run: Run) -> StudyPart:
         tuple(rows),
         (
             "FLOPs, #Params and time: multiples of one network. FLOPs and parameters are counted; time is measured in "
-            f"PyTorch at batch size {BATCH} on {run.context.engine.device.type}. Cascades: averages over images.",
+            f"PyTorch at batch size {BATCH} on {run.setting.engine.device.type}. Cascades: averages over images.",
             "Training: counted, in epochs of one network, including everything a row depends on (teachers, curves, "
             "modes).",
             "NLL, ECE and BS: calibrated with a temperature fitted on the validation split.",
@@ -105,9 +105,9 @@ def comparison_study(run: Run) -> StudyPart:
     )
 
 
-def _plans(context: Blueprint, *, beside_paper: bool) -> tuple[list[RowPlan], list[str]]:
+def _plans(setting: Setting, *, beside_paper: bool) -> tuple[list[RowPlan], list[str]]:
     """The rows that the network supports, and a note for each method that it does not."""
-    recipe = replace(context.recipe, methods=tuple(METHODS))
+    recipe = replace(setting.recipe, methods=tuple(METHODS))
     usable = {member for member in members_of(recipe) if member.usable}
     plans = [plan for plan in row_plans(recipe) if usable.issuperset(plan.members)]
     if beside_paper:
@@ -121,8 +121,8 @@ def _plans(context: Blueprint, *, beside_paper: bool) -> tuple[list[RowPlan], li
     refused: dict[Member, str] = {}
     for member in dict.fromkeys(member for plan in plans for member in plan.members):
         try:
-            member.cost(context)
-            base_epochs([member], context)  # the settings may not allow it either
+            member.cost(setting)
+            base_epochs([member], setting)  # the settings may not allow it either
         except ModebridgeError as error:
             refused[member] = str(error)
     possible = []
@@ -153,9 +153,9 @@ def _times(run: Run, scored: Mapping[RowPlan, Combined]) -> dict[RowPlan, float]
 
 def _call(run: Run, members: Sequence[Member]) -> Callable[[], object]:
     """A forward pass of some members on a batch; it returns when the pass is done."""
-    device = run.context.engine.device
-    image = run.context.network.image
-    assert image is not None  # `Blueprint.example` refuses inputs other than images
+    device = run.setting.engine.device
+    image = run.setting.network.image
+    assert image is not None  # `Setting.example` refuses inputs other than images
     images = torch.rand(BATCH, *image, generator=torch.Generator().manual_seed(0)).to(device)
     predictors = {member.name: run.load(member).to(device) for member in members}
     (only, *others) = predictors.values()
@@ -163,7 +163,7 @@ def _call(run: Run, members: Sequence[Member]) -> Callable[[], object]:
         # Members that draw at random are not modules, but they can predict.
         forward: Callable[[], object] = partial(only.heads, images, {})
     else:
-        forward = partial(assembled(run.context, predictors).to(device), images)
+        forward = partial(assembled(run.setting, predictors).to(device), images)
 
     @torch.no_grad()
     def call() -> None:

@@ -205,7 +205,7 @@ def bridge_size(run: Run) -> StudyPart:
     sheet = Sheet(run, [[0, 1]])
     extra: dict[str, dict[str, float]] = {}
     unit = answers.costs[ModeMember(0).name]
-    spec = run.context.network.spec
+    spec = run.setting.network.spec
     width = spec.widths[-1] if spec is not None else 0  # only the paper prints rows by width
     for slim, member in members.items():
         name = f"widths / {slim:g}"

@@ -63,7 +63,7 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> StudyPart:
         run: the run that trains and evaluates the members.
         others: out-of-distribution sets, see `known_others`; by default, those that need no download.
     """
-    names = known_others(others, run.recipe) or run.context.shifted.usual_others()
+    names = known_others(others, run.recipe) or run.setting.shifted.usual_others()
     # Rows of the results table: their members exist in a plain run.
     existing = set(members_of(run.recipe))
     plans = [plan for plan in row_plans(run.recipe) if existing.issuperset(plan.members)]
@@ -211,9 +211,9 @@ def _detection(name: str, rows: Mapping[RowPlan, _Scored], run: Run, count: int)
 
 
 def _notes(run: Run) -> list[str]:
-    data = run.context.shifted
+    data = run.setting.shifted
     low, high = data.span
-    total = len(run.context.data.labels("test"))
+    total = len(run.setting.data.labels("test"))
     which = f"All {total:,}" if len(data.numbers) == total else f"{len(data.numbers):,} of {total:,}"
     notes = [
         f"{which} test images under {', '.join(CORRUPTIONS)} (Hendrycks and Dietterich, 2019), severities 1 to 5 "

@@ -1,0 +1,182 @@
+"""The setting of a run: its recipe, seed, data and device, and what follows from them, each built once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor, nn
+
+from modebridge import seeds
+from modebridge.batches import map_inputs
+from modebridge.bridges import ChosenBody, Kind, ResidualBody, choose_body
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
+from modebridge.nets import ResNet, frozen_copy
+from modebridge.recipes import DataFacts, Network, Recipe, RunData, ShiftedData, check_recipe, facts_of, network_of
+from modebridge.recipes.user_code import load_file
+from modebridge.scoring import Cost, module_cost
+from modebridge.training import Engine
+from modebridge.types import Inputs
+
+__all__ = ["Setting", "Sizing"]
+
+ROUNDING = 1 + 1e-9
+"""So that a body fits into its own share of the FLOPs, which is rounded."""
+
+
+class Sizing(TypedDict):
+    """The options of `choose_body` and `plan_bridge` that set a body's width and blocks."""
+
+    slim: float
+    budget: float | None
+    wide: bool
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is made from and where; equal by value, and small when pickled: another process builds the rest.
+
+    Args:
+        recipe: the choices.
+        seed: seed of every random choice.
+        data_folder: the folder with a named set's official files.
+        device: "auto", "cpu" or "cuda".
+        known: facts about the data, if it has been read before; then costs and networks need no data.
+    """
+
+    recipe: Recipe
+    seed: int = 0
+    data_folder: str | None = None
+    device: str = "auto"
+    known: DataFacts | None = field(default=None, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # Another process must load the user's kinds of members before it unpickles one of their jobs.
+        if self.recipe.members_file:
+            load_file(Path(self.recipe.members_file))
+
+    def check(self) -> None:
+        """Raise an error if the recipe does not fit together; data is read only if nothing is known about it."""
+        check_recipe(self.recipe)
+        if facts_of(self.recipe) is None:  # can only be checked with the data
+            check_recipe(self.recipe, self.data)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """Where and how to train. "auto" keeps recipes for the CPU off a GPU, where compiling takes longer."""
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise ModebridgeError(f"Expected device to be auto, cpu or cuda, but got '{self.device}'; choose one.")
+        if self.device == "cpu" or (self.device == "auto" and self.recipe.device == "cpu"):
+            return Engine()
+        if self.device == "cuda" and not torch.cuda.is_available():
+            return Engine("cuda")  # raises the error
+        return Engine.best()
+
+    @cached_property
+    def data(self) -> RunData:
+        """The images, on the device."""
+        return RunData(self.recipe, self.seed, self.data_folder, self.engine.device)
+
+    @cached_property
+    def shifted(self) -> ShiftedData:
+        """The test images under corruptions, and images of other sets."""
+        return ShiftedData(self.recipe, self.data)
+
+    @cached_property
+    def facts(self) -> DataFacts:
+        """The facts about the data, which is read only if they are not known."""
+        return self.known or facts_of(self.recipe) or self.data.facts
+
+    @cached_property
+    def network(self) -> Network:
+        """The network for the images and classes."""
+        return network_of(self.recipe, self.facts)
+
+    @cached_property
+    def net(self) -> nn.Module:
+        """The architecture; its weights are arbitrary."""
+        return self.network.build(seeds.generator(self.seed, "net"))
+
+    @cached_property
+    def bare(self) -> nn.Module:
+        """The architecture for counting, without weights if possible: initialising them takes seconds."""
+        if self.network.spec is None:
+            return self.net
+        with torch.device("meta"):
+            return ResNet(self.network.spec)
+
+    def placed(self) -> nn.Module:
+        """A copy of the network on the device."""
+        return frozen_copy(self.net).to(self.engine.device)
+
+    @cached_property
+    def example(self) -> Inputs:
+        """Two inputs, to find shapes: noise if the shape of images is known, else from the data."""
+        if self.known is None and facts_of(self.recipe) is None:
+            return self.data.few()
+        if self.facts.image is None:
+            raise ModebridgeError(
+                "Expected the network to take images, but it takes several inputs by name; use the library's functions "
+                "(modebridge.export, modebridge.cost) with your own inputs."
+            )
+        return torch.rand(2, *self.facts.image, generator=torch.Generator().manual_seed(0))
+
+    def load_mode(self, tensors: Mapping[str, Tensor]) -> Mode:
+        """A mode from its tensors."""
+        return Mode.from_state_dict(self.net, tensors)
+
+    def seed_of(self, *names: str | int) -> int:
+        """The seed for one purpose."""
+        return seeds.seed_for(self.seed, *names)
+
+    @cached_property
+    def base_cost(self) -> Cost:
+        """The cost of one network."""
+        return module_cost(self.bare, self.example)
+
+    @cached_property
+    def _costs(self) -> dict[str, Cost]:
+        return {}
+
+    def cost_of(self, name: str, build: Callable[[], nn.Module]) -> Cost:
+        """The cost of another network on the same images, built and counted once per name."""
+        if name not in self._costs:
+            self._costs[name] = module_cost(build(), self.example)
+        return self._costs[name]
+
+    @cached_property
+    def _bodies(self) -> dict[tuple[Kind, str, int, bool], ChosenBody]:
+        return {}
+
+    def body(self, kind: Kind, size: str, heads: int = 1, wide: bool = False) -> ChosenBody:
+        """The body of a bridge with its cost; it may have no weights."""
+        if (kind, size, heads, wide) not in self._bodies:
+            options = self.sizing(kind, size, heads, wide)
+            device = next(self.bare.parameters()).device
+            example = map_inputs(lambda tensor: tensor.to(device), self.example)
+            with torch.device(device):  # where the body is built
+                self._bodies[kind, size, heads, wide] = choose_body(self.bare, example, kind, heads=heads, **options)
+        return self._bodies[kind, size, heads, wide]
+
+    def sizing(self, kind: Kind, size: str, heads: int, wide: bool) -> Sizing:
+        """What sets the width of a body: a wide body gets the FLOPs of the plain one, so that costs are equal."""
+        plain: Sizing = {"slim": self.recipe.slim(size), "budget": self.budget(size), "wide": False}
+        if not wide:
+            return plain
+        chosen = self.body(kind, size, heads)
+        if not chosen.share or not any(isinstance(module, ResidualBody) for module in chosen.body.modules()):
+            return plain  # no blocks
+        return {**plain, "budget": plain["budget"] or chosen.share * ROUNDING, "wide": True}
+
+    def budget(self, size: str) -> float | None:
+        """The maximum share of the network's FLOPs for bridges of a size; None if `recipe.slim` sets the width."""
+        return self.recipe.budget if size == "small" and self.recipe.budget else None
