@@ -11,6 +11,8 @@ TYPE_CHECKING = False  # `typing` is not imported here: imports of this file run
 if TYPE_CHECKING:
     from typing import Any
 
+    from modebridge.alignment.align import align
+
     # A function with the name of its file is imported from that file: elsewhere mypy takes it for the module.
     from modebridge.bridges import Bridge
     from modebridge.curves import BezierCurve, Polychain
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from modebridge.errors import ModebridgeError
     from modebridge.files import load
     from modebridge.modes import Mode
-    from modebridge.scoring import align
     from modebridge.scoring.cost import cost
     from modebridge.scoring.evaluate import evaluate
     from modebridge.scoring.tap_costs import inspect
@@ -77,6 +78,7 @@ __all__ = [
 ]
 
 _NAMES = {
+    "alignment": ("align",),
     "bridges": ("Bridge",),
     "curves": ("BezierCurve", "Polychain"),
     "data": ("load_mode", "load_modes"),
@@ -84,7 +86,7 @@ _NAMES = {
     "distillation": ("PAPER_LOSS", "DistillationLoss"),
     "ensembles": ("BridgedEnsemble", "Ensemble"),
     "errors": ("ModebridgeError",),
-    "scoring": ("align", "cost", "evaluate", "inspect"),
+    "scoring": ("cost", "evaluate", "inspect"),
     "files": ("load",),
     "modes": ("Mode",),
     "training": (

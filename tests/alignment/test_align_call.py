@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 import modebridge as mb
-from modebridge.alignment import align_modes, by_activations, find_groups
+from modebridge.alignment import align, by_activations, find_groups
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.scoring import nll
@@ -70,8 +68,7 @@ def test_barriers_are_of_the_images_asked_for():
     some = mb.align(net, a, b, data(20, 20, 20), barrier_images=30)
     alone = mb.align(net, a, b, [*data(20, 20)[:1], tuple(part[:10] for part in data(20, 20)[1])], images=10)
     assert some.barrier_before == pytest.approx(alone.barrier_before, rel=1e-12)
-    with pytest.raises(ModebridgeError, match="barrier_images to be at least 1, but got 0; set barriers=False"):
-        mb.align(net, a, b, data(20), barrier_images=0)
+    assert mb.align(net, a, b, data(20), barrier_images=0).barrier_before is None
 
 
 def test_a_last_batch_of_one_image():
@@ -83,34 +80,35 @@ def test_a_last_batch_of_one_image():
     assert mb.align(net, a, b, data(20, 20), barrier_images=21).barrier_after is not None
 
 
-def test_it_runs_where_the_engine_says_and_the_mode_comes_back():
+def test_it_runs_on_the_given_device():
     net, a, b = modes()
-    plain = mb.align(net, a, b, data(20, 20))
-    assert mb.align(net, a, b, data(20, 20), engine=mb.Engine()).mode.id == plain.mode.id
     # The meta device has no numbers: that the call gets as far as running there is what can be seen without a GPU.
     with pytest.raises((ModebridgeError, NotImplementedError, RuntimeError), match="meta"):
-        mb.align(net, a, b, data(20, 20), engine=SimpleNamespace(device=torch.device("meta")))
+        mb.align(net, a, b, data(20, 20), device="meta")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_it_runs_on_a_gpu():
     net, a, b = modes()
     for by in ("activations", "weights"):
-        result = mb.align(net, a, b, data(20, 20), by=by, engine=mb.Engine(torch.device("cuda")))
+        result = mb.align(net, a, b, data(20, 20), by=by, device="cuda")
         assert {tensor.device.type for tensor in result.mode.state.values()} == {"cpu"}
         assert result.mode.id == mb.align(net, a, b, data(20, 20), by=by).mode.id
 
 
-def test_progress_is_told():
-    told: list[tuple[str, int, int]] = []
-    mb.align(*modes(), data(20, 20, 20), images=50, progress=lambda *words: told.append(words[:3]))
-    assert told == [("activations", n, 50) for n in (20, 40, 50)] + [("barriers", n, 8) for n in range(1, 9)]
+def test_progress_is_shown_if_asked_for(capsys):
+    mb.align(*modes(), data(20, 20, 20), images=50, progress=True)
+    shown = capsys.readouterr().err
+    assert "activations: 100%" in shown
+    assert "barriers: 100%" in shown
+    mb.align(*modes(), data(20), progress=False)
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-6, 1e-20])
 def test_a_mode_is_like_itself_however_small_its_activations(size):
     net, a, _ = modes(size=size)
-    result = mb.align(net, a, a, data(40, 40), barriers=False)
+    result = mb.align(net, a, a, data(40, 40), barrier_images=0)
     assert result.quality_before == pytest.approx(1, abs=1e-6)
     assert result.quality_after == pytest.approx(1, abs=1e-6)
     assert result.mode.id == a.id
@@ -122,12 +120,12 @@ def test_silent_units_count_neither_for_nor_against():
     params["up.weight"][:10], params["up.bias"][:10] = 0.0, -1.0
     mode = Mode(params, a.buffers)
     for by in ("activations", "weights"):
-        assert mb.align(net, mode, mode, data(40), by=by, barriers=False).quality_after == pytest.approx(1, abs=1e-6)
+        assert mb.align(net, mode, mode, data(40), by=by, barrier_images=0).quality_after == pytest.approx(1, abs=1e-6)
 
 
 def test_activations_are_held_in_chunks_that_fit(monkeypatch):
     net, a, b = modes()
-    whole = align_modes(net, a, b, data(64, 64))
+    whole = align(net, a, b, data(64, 64), barrier_images=0)
     sizes: list[int] = []
     add = by_activations.Correlations.add
     monkeypatch.setattr(
@@ -135,7 +133,7 @@ def test_activations_are_held_in_chunks_that_fit(monkeypatch):
     )
     held = by_activations.Correlations(find_groups(net, data(4)[0][0])).size(net, data(2)[0][0]) // 2
     monkeypatch.setattr(by_activations, "MEMORY", 10 * held)
-    chunked = align_modes(net, a, b, data(64, 64))
+    chunked = align(net, a, b, data(64, 64), barrier_images=0)
     assert max(sizes) == 10
     assert sum(sizes) == 128
     assert chunked.mode.id == whole.mode.id

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge import align
-from modebridge.alignment import align_modes, find_groups, prove
+from modebridge.alignment import align, find_groups, prove
 from modebridge.alignment.groups import Groups
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -58,7 +57,7 @@ def test_a_planted_renumbering_is_found_exactly(name, by):
     net, groups = found(name)
     mode = Mode.from_module(net)
     data = [(images(), torch.zeros(24).long())]
-    result = align_modes(net, mode, renumbered(mode, groups), data, by=by)
+    result = align(net, mode, renumbered(mode, groups), data, by=by, barrier_images=0)
     wrong = [key for key in mode.state if not torch.equal(mode.state[key], result.mode.state[key])]
     assert wrong == []
     assert result.difference < 1e-9
@@ -86,7 +85,7 @@ def test_an_identical_mode_stays_as_it_is():
     net, _ = found("plain module")
     mode = Mode.from_module(net)
     for by in METHODS:
-        result = align_modes(net, mode, mode, [(images(), torch.zeros(24).long())], by=by)
+        result = align(net, mode, mode, [(images(), torch.zeros(24).long())], by=by, barrier_images=0)
         assert result.mode.id == mode.id
         assert all(match.moved == 0 for match in result.matches)
 
@@ -119,7 +118,7 @@ def test_our_networks_with_the_barrier(norm):
     assert result.quality_after > result.quality_before
     assert result.barrier_before is not None
     assert result.barrier_after is not None
-    quick_result = align(net, a, b, loader(48), barriers=False)
+    quick_result = align(net, a, b, loader(48), barrier_images=0)
     assert quick_result.mode.id == result.mode.id
     assert quick_result.barrier_before is None
 
@@ -129,7 +128,7 @@ def test_dict_batches():
     mode = Mode.from_module(net)
     batch = {"pixel_values": images(8), "mask": torch.ones(8, 16).long(), "labels": torch.zeros(8).long()}
     groups = find_groups(net, {"pixel_values": images(2), "mask": torch.ones(2, 16).long()})
-    assert align_modes(net, mode, renumbered(mode, groups), [batch]).mode.id == mode.id
+    assert align(net, mode, renumbered(mode, groups), [batch], barrier_images=0).mode.id == mode.id
 
 
 def test_batches_of_other_lengths_and_of_one():
@@ -149,7 +148,7 @@ def test_batches_of_other_lengths_and_of_one():
     sizes = ((1, 7), (16, 9), (5, 4))
     data = [{"tokens": torch.randint(20, size), "labels": torch.zeros(size[0]).long()} for size in sizes]
     groups = find_groups(net, {"tokens": data[0]["tokens"]})
-    assert align_modes(net, mode, renumbered(mode, groups), data).mode.id == mode.id
+    assert align(net, mode, renumbered(mode, groups), data, barrier_images=0).mode.id == mode.id
 
 
 class Odd(nn.Module):
@@ -218,9 +217,9 @@ def test_a_spec_by_hand():
     mode = Mode.from_module(net)
     data = [(torch.rand(9, 6), torch.zeros(9).long())]
     other = renumbered(mode, find_groups(net, data[0][0]))
-    assert align_modes(net, mode, other, data, by="weights", spec=SPEC).mode.id == mode.id
+    assert align(net, mode, other, data, by="weights", spec=SPEC, barrier_images=0).mode.id == mode.id
     with pytest.raises(ModebridgeError, match="by='weights' with a spec"):
-        align_modes(net, mode, other, data, spec=SPEC)
+        align(net, mode, other, data, spec=SPEC, barrier_images=0)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +237,15 @@ def test_a_wrong_spec_is_refused(change, message):
     a = Mode.from_module(net)
     b = renumbered(a, find_groups(net, torch.rand(2, 6)))
     with pytest.raises(ModebridgeError, match=message):
-        align_modes(net, a, b, [(torch.rand(9, 6), torch.zeros(9).long())], by="weights", spec={**SPEC, **change})
+        align(
+            net,
+            a,
+            b,
+            [(torch.rand(9, 6), torch.zeros(9).long())],
+            by="weights",
+            spec={**SPEC, **change},
+            barrier_images=0,
+        )
 
 
 def test_bad_arguments():
@@ -246,11 +253,11 @@ def test_bad_arguments():
     mode = Mode.from_module(net)
     data = [(torch.rand(9, 6), torch.zeros(9).long())]
     with pytest.raises(ModebridgeError, match="by to be 'activations' or 'weights', but got 'magic'"):
-        align_modes(net, mode, mode, data, by="magic")
+        align(net, mode, mode, data, by="magic", barrier_images=0)
     with pytest.raises(ModebridgeError, match="data to have batches"):
-        align_modes(net, mode, mode, [])
+        align(net, mode, mode, [], barrier_images=0)
     with pytest.raises(ModebridgeError, match="got no image"):
-        align_modes(net, mode, mode, data, images=0)
+        align(net, mode, mode, data, images=0, barrier_images=0)
     with pytest.raises(ModebridgeError, match="have units that can be permuted, but found none; there is nothing"):
         find_groups(nn.Linear(3, 2), torch.rand(2, 3))
 

@@ -10,7 +10,7 @@ import torchvision
 from torch import Tensor, nn
 
 import modebridge as mb
-from modebridge.alignment import align_modes, find_groups, prove
+from modebridge.alignment import align, find_groups, prove
 from modebridge.alignment.passes import as_in_training
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -61,7 +61,7 @@ def test_a_branch_that_the_second_batch_takes_is_renumbered_too(by):
     net = seeded(Branching)
     a, b = Mode.from_module(net), Mode.from_module(seeded(Branching, 1))
     data = batches(0.5, 0.0)
-    result = align_modes(net, a, b, data, by=by)
+    result = align(net, a, b, data, by=by, barrier_images=0)
     assert sum(match.moved for match in result.matches) > 20
     assert result.groups.stopped == ()
     for x, _ in data:
@@ -135,7 +135,7 @@ def pictures(n: int = 8) -> Tensor:
 def test_heads_that_only_training_runs_follow(by):
     net = seeded(Auxiliary)
     a, b = Mode.from_module(net), Mode.from_module(seeded(Auxiliary, 1))
-    result = align_modes(net, a, b, [(pictures(), torch.zeros(8).long())], by=by)
+    result = align(net, a, b, [(pictures(), torch.zeros(8).long())], by=by, barrier_images=0)
     assert result.groups.training
     assert {"stem.0.weight", "body.0.weight"} <= {match.name for match in result.matches if match.moved > 3}
     nets = [mode.load(net).double() for mode in (b, result.mode)]
@@ -173,7 +173,7 @@ def test_a_network_that_returns_an_object_in_training_alone():
 def test_a_head_that_needs_larger_images_keeps_what_it_reads_in_place():
     net = seeded(Auxiliary, kernel=7)
     a, b = Mode.from_module(net), Mode.from_module(seeded(Auxiliary, 1, kernel=7))
-    result = align_modes(net, a, b, [(pictures(), torch.zeros(8).long())])
+    result = align(net, a, b, [(pictures(), torch.zeros(8).long())], barrier_images=0)
     assert ("weights that never ran", "aux") in result.groups.stopped
     assert torch.equal(result.mode.params["stem.0.weight"], b.params["stem.0.weight"])
     assert [match.name for match in result.matches if match.moved] == ["body.0.weight"]
@@ -238,7 +238,7 @@ def test_a_mixture_of_experts():
     # Where both route alike, everything is found.
     groups = find_groups(net, [x for x, _ in data])
     for by in METHODS:
-        assert align_modes(net, a, renumbered(a, groups), data, by=by).mode.id == a.id
+        assert align(net, a, renumbered(a, groups), data, by=by, barrier_images=0).mode.id == a.id
 
 
 @pytest.mark.parametrize("by", METHODS)
@@ -266,7 +266,7 @@ def test_concatenations_of_concatenations(by):
     assert sorted(group.size for group in groups.groups.values()) == [3, 4, 5, 6, 7]
     assert groups.stopped == ()
     other = renumbered(mode, groups)
-    assert align_modes(net, mode, other, [(pictures(), torch.zeros(8).long())], by=by).mode.id == mode.id
+    assert align(net, mode, other, [(pictures(), torch.zeros(8).long())], by=by, barrier_images=0).mode.id == mode.id
 
 
 def test_filling_a_mask_keeps_no_units_in_place():

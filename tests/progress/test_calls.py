@@ -58,10 +58,6 @@ def distill(**options):
     return mb.distill(NET, [A, B], DATA, config=CONFIG, **options).id
 
 
-def align(**options):
-    return mb.align(NET, A, B, DATA, images=20, barrier_images=8, **options).mode.id
-
-
 def pins(curve):
     return [trees.fingerprint(pin) for pin in curve.pins]
 
@@ -81,7 +77,6 @@ def weights(bridge):
         (fit_bridges, "2 bridges ", " 2/2 epochs "),
         (fit_students, "2 students ", " 2/2 epochs "),
         (distill, "student ", " 2/2 epochs "),
-        (align, "align: barriers ", " 8/8 "),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -121,7 +116,6 @@ def test_a_bar_has_the_rate_and_the_loss():
 
 def test_a_pipe_gets_nothing_by_default_and_the_last_state_if_asked(monkeypatch):
     assert piped(monkeypatch, fit_mode) == ""
-    assert piped(monkeypatch, align) == ""
     (line,) = piped(monkeypatch, lambda: fit_mode(progress=True)).splitlines()
     assert line.startswith("mode ")
     assert " 2/2 epochs " in line
@@ -140,7 +134,6 @@ def piped(monkeypatch, call):
 def test_someone_who_listens_to_epochs_gets_no_bar():
     with terminal() as screen:
         fit_mode(report=lambda epoch: None)
-        align(progress=lambda *told: None)
     assert screen.text == ""
 
 
@@ -193,7 +186,7 @@ def test_only_the_first_process_shows_a_bar(monkeypatch):
 
 
 def test_runs_show_their_own_progress():
-    kind = SimpleNamespace(make=lambda *given: (fit_mode(), align(progress=True)))
+    kind = SimpleNamespace(make=lambda *given: (fit_mode(),))
     artefact = SimpleNamespace(training=lambda recipe: TrainConfig(epochs=0))
     with terminal() as screen:
         make_job(SimpleNamespace(kind=kind, artefacts=[artefact]), Setting(find_recipe("digits")), {})

@@ -1,29 +1,38 @@
-"""Permute the units of one network to match another, and verify that the function is unchanged."""
+"""Permute the units of one network to match another, verify that the function is unchanged, and measure the effect."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 
-from modebridge.alignment.assignment import Similarity, quality, solve
 from modebridge.alignment.by_activations import activation_similarity
-from modebridge.alignment.by_weights import match_by_weights, weight_similarity
+from modebridge.alignment.by_weights import (
+    Similarity,
+    Spec,
+    from_spec,
+    match_by_weights,
+    quality,
+    solve,
+    weight_similarity,
+)
 from modebridge.alignment.groups import Groups, Permutations, groups_of
-from modebridge.alignment.proof import prove
-from modebridge.alignment.sample import sample
-from modebridge.alignment.spec import Spec, from_spec
+from modebridge.alignment.proof import prove, sample
 from modebridge.alignment.trace import trace
 from modebridge.batches import check_batch, map_inputs
+from modebridge.curves import BezierCurve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import frozen_copy
-from modebridge.types import Batch, Batches, HasDevice, Inputs, Progress
+from modebridge.scoring.profile import barrier, curve_profile
+from modebridge.types import Batch, Batches, Inputs
 
-__all__ = ["By", "Fed", "Match", "Matched", "align_modes", "device_for", "find_groups"]
+__all__ = ["Alignment", "By", "Match", "align", "find_groups"]
 
 By: TypeAlias = Literal["activations", "weights"]
 
@@ -43,25 +52,59 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Matched:
-    """A permuted mode, with its permutations and their quality.
+class Alignment:
+    """A mode permuted to match another, with the check and the measurements.
 
     Args:
-        mode: the same function, with its units in the order of the reference's.
+        mode: the same function as before, with its units in the order of the reference's.
+        by: "activations" or "weights".
+        difference: largest difference between the network's outputs before and after on several batches, relative to
+            the largest value, in float64. It verifies that the function is unchanged.
+        barrier_before: rise of the NLL on the straight line between the modes; None if not measured.
+        barrier_after: the barrier after aligning.
+        matches: mean correlation (or cosine) of matched units before and after, per group of units.
         permutations: permutations by group.
         groups: the groups of units that can be permuted.
-        matches: quality of the match per group.
-        by: "activations" (correlations) or "weights" (cosines).
-        difference: largest difference between the network's outputs on several batches, relative to the largest
-            value, in float64.
     """
 
     mode: Mode
-    permutations: Permutations
-    groups: Groups
-    matches: tuple[Match, ...]
     by: By
     difference: float
+    barrier_before: float | None
+    barrier_after: float | None
+    matches: tuple[Match, ...] = field(repr=False)
+    permutations: Permutations = field(repr=False)
+    groups: Groups = field(repr=False)
+
+    @property
+    def stopped(self) -> tuple[tuple[str, str], ...]:
+        """What kept units in place (operations, unused weights, outputs other than the logits), and where."""
+        return self.groups.stopped
+
+    @property
+    def quality_before(self) -> float:
+        """Mean similarity of units at the same index, over all units, before aligning."""
+        return _mean([match.before for match in self.matches], self.matches)
+
+    @property
+    def quality_after(self) -> float:
+        """Mean similarity of units at the same index, over all units, after aligning."""
+        return _mean([match.after for match in self.matches], self.matches)
+
+    def __str__(self) -> str:
+        measure = "correlation" if self.by == "activations" else "cosine of weights"
+        lines = [
+            f"Aligned {sum(match.size for match in self.matches)} units in {len(self.matches)} groups by {self.by}: "
+            f"mean {measure} {self.quality_before:.3f} -> {self.quality_after:.3f}; "
+            f"outputs are unchanged to {self.difference:.1e}."
+        ]
+        if self.barrier_before is not None and self.barrier_after is not None:
+            lines.append(f"Barrier on the straight line (NLL): {self.barrier_before:.3f} -> {self.barrier_after:.3f}.")
+        if self.stopped:
+            places = ", ".join(f"{name} in '{where}'" for name, where in self.stopped[:3])
+            more = f" and {len(self.stopped) - 3} more" if len(self.stopped) > 3 else ""
+            lines.append(f"Some units stay in place because of {places}{more}.")
+        return "\n".join(lines)
 
 
 def find_groups(net: nn.Module, inputs: Inputs | Sequence[Inputs]) -> Groups:
@@ -83,7 +126,7 @@ def find_groups(net: nn.Module, inputs: Inputs | Sequence[Inputs]) -> Groups:
     return groups
 
 
-def align_modes(
+def align(
     net: nn.Module,
     a: Mode,
     b: Mode,
@@ -92,23 +135,31 @@ def align_modes(
     by: By = "activations",
     spec: Spec | None = None,
     images: int = 10_000,
-    looked: Sequence[Inputs] | None = None,
-    engine: HasDevice | None = None,
-    progress: Progress | None = None,
-) -> Matched:
-    """Permute the units of `b` to match those of `a`; raises an error if the result is not the same function.
+    barrier_images: int = 1_000,
+    device: torch.device | str = "auto",
+    progress: bool | None = None,
+) -> Alignment:
+    """Permute the units of `b` to match those of `a`: the same function, closer in parameter space.
+
+    The units that can be permuted are found by tracing forward passes of several batches, so it works for any network.
+    The result is always compared with the original, and an error is raised if it is not the same function. The data
+    are read at most twice: a few batches, and `images` images for activations.
 
     Args:
         net: the network of both modes.
         a: the reference.
         b: the mode to permute.
-        data: yields (images, labels) to compare activations on and to verify the result on.
-        by: "activations" as in the paper, or "weights", which needs only a few batches.
-        spec: groups specified by hand, if tracing cannot find them.
+        data: yields (images, labels) to compare activations and measure barriers on; use training data.
+        by: "activations" (correlation, as in the paper) or "weights" (coordinate descent over groups).
+        spec: groups specified by hand, {"layer.weight": ("group", None), ...}, if they cannot be found.
         images: number of images for activations.
-        looked: a few images of several batches to find groups and verify on; None reads them from the data.
-        engine: defines the device to run on; None uses the device of `a`.
-        progress: progress callback, called after every batch.
+        barrier_images: number of images, held in memory, to measure the barrier on the straight line before and after
+            (five points each, with batch norm's statistics re-estimated at each); 0 measures none.
+        device: where to run; "auto" is the device of `a`.
+        progress: show a progress bar; None shows it in terminals.
+
+    Returns:
+        The aligned mode, on the device of `b`, with the check and the measurements.
     """
     check_modes(net, [a, b], 2, "an alignment")
     if by not in ("activations", "weights"):
@@ -117,9 +168,12 @@ def align_modes(
         raise ModebridgeError(
             "Expected by='weights' with a spec, but got 'activations'; finding activations of units needs tracing."
         )
-    device = device_for(a, engine)
+    if device == "auto":
+        device = next((tensor.device for tensor in a.params.values()), torch.device("cpu"))
+    hidden = None if progress is None else not progress
+    looked, held = sample(data, barrier_images)
     bare, mine, theirs = frozen_copy(net).to(device), a.to(device), b.to(device)
-    few = [map_inputs(lambda tensor: tensor.to(device), inputs) for inputs in looked or sample(data)[0]]
+    few = [map_inputs(lambda tensor: tensor.to(device), inputs) for inputs in looked]
     groups = find_groups(mine.load(bare), few) if spec is None else from_spec(spec, a.state)
     if by == "weights":
         permutations = match_by_weights(groups, mine.params, theirs.params)
@@ -127,9 +181,10 @@ def align_modes(
         before, after = (weight_similarity(groups, mine.params, params) for params in (theirs.params, moved))
         matches = _matches(groups, permutations, before, after, groups.identity())
     else:
-        similarity = activation_similarity(
-            groups, mine.load(bare), theirs.load(bare), Fed(data, device), images, progress
-        )
+        with tqdm(total=images, desc="activations", unit="img", disable=hidden) as bar:
+            similarity = activation_similarity(
+                groups, mine.load(bare), theirs.load(bare), _fed(data, device), images, bar.update
+            )
         permutations = groups.identity()
         for root in groups.roots():
             permutations.update(solve(groups, root, similarity))
@@ -138,40 +193,38 @@ def align_modes(
     # Permute the original tensors, so that they stay on their device.
     aligned = Mode(groups.permute(b.params, permutations), groups.permute(b.buffers, permutations))
     difference = prove(bare, theirs, aligned.to(device), few, training=groups.training)
-    return Matched(aligned, permutations, groups, matches, by, difference)
+    heights: tuple[float, float] | tuple[None, None] = (None, None)
+    if held:
+        batches = list(_fed(held, device))
+        old, new = (BezierCurve.line(mine, end.to(device), 0) for end in (b, aligned))
+        # The permuted end is the same function, so only the points between differ.
+        places = [(old, r) for r in (0.0, 0.25, 0.5, 0.75, 1.0)] + [(new, r) for r in (0.25, 0.5, 0.75)]
+        points = [
+            point
+            for line, r in tqdm(places, desc="barriers", disable=hidden)
+            for point in curve_profile(bare, line, batches, [r], batches)
+        ]
+        heights = barrier(points[:5]), barrier([points[0], *points[5:], points[4]])
+    return Alignment(aligned, by, difference, *heights, matches, permutations, groups)
 
 
-def device_for(mode: Mode, engine: HasDevice | None) -> torch.device:
-    """The device to run on: the engine's, or the mode's."""
-    if engine is not None:
-        return torch.device(engine.device)
-    return next((tensor.device for tensor in mode.params.values()), torch.device("cpu"))
-
-
-class Fed:
-    """Batches that are checked and moved to a device as they are drawn."""
-
-    def __init__(self, data: Batches, device: torch.device) -> None:
-        self._data = data
-        self._device = device
-
-    def __iter__(self) -> Iterator[Batch]:
-        for item in self._data:
-            inputs, labels = check_batch(item, "data")
-            yield map_inputs(lambda tensor: tensor.to(self._device), inputs), labels.to(self._device)
+def _fed(data: Batches, device: torch.device | str) -> Iterator[Batch]:
+    """Batches, checked and moved to a device as they are drawn."""
+    for item in data:
+        inputs, labels = check_batch(item, "data")
+        yield map_inputs(lambda tensor: tensor.to(device), inputs), labels.to(device)
 
 
 def _matches(
     groups: Groups, permutations: Permutations, before: Similarity, after: Similarity, matched: Permutations
 ) -> tuple[Match, ...]:
-    identity = groups.identity()
     matches = []
     for number, group in groups.groups.items():
         old, new = before(group), after(group)
         if old is None or new is None:
             continue
-        n = len(groups.flat(number, identity))
         permutation = groups.flat(number, permutations)
+        n = len(permutation)
         matches.append(
             Match(
                 group.name,
@@ -182,3 +235,8 @@ def _matches(
             )
         )
     return tuple(matches)
+
+
+def _mean(values: Sequence[float], matches: Sequence[Match]) -> float:
+    known = [(value, match.size) for value, match in zip(values, matches, strict=True) if not math.isnan(value)]
+    return sum(value * size for value, size in known) / max(sum(size for _, size in known), 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
@@ -16,7 +15,7 @@ from modebridge.alignment.passes import Contraction, Point, contractions
 from modebridge.alignment.units import points_of, units_of
 from modebridge.batches import map_inputs
 from modebridge.errors import ModebridgeError
-from modebridge.types import Batches, Inputs, Progress
+from modebridge.types import Batches, Inputs
 
 __all__ = ["Correlations", "activation_similarity"]
 
@@ -35,7 +34,7 @@ MEMORY = 2**30
 
 @torch.no_grad()
 def activation_similarity(
-    groups: Groups, a: nn.Module, b: nn.Module, data: Batches, images: int = 10_000, progress: Progress | None = None
+    groups: Groups, a: nn.Module, b: nn.Module, data: Batches, images: int, progress: Callable[[int], object]
 ) -> Correlations:
     """Correlations of all units of `a` with all of `b`, averaged over the points where a group is observed.
 
@@ -49,10 +48,10 @@ def activation_similarity(
         b: the network to match to it.
         data: checked batches on the networks' device; labels are not used.
         images: maximum number of images.
-        progress: progress callback, called after every batch.
+        progress: called after every batch with its number of images.
     """
     correlations = Correlations(groups)
-    seen, chunk, started = 0, 0, time.perf_counter()
+    seen, chunk = 0, 0
     for inputs, labels in data:
         count = min(len(labels), images - seen)
         if count > 0 and not chunk:
@@ -62,8 +61,7 @@ def activation_similarity(
             # Repeat a single image: torch uses other code paths for a batch of one.
             correlations.add(a, b, _rows_of(inputs, list(range(start, end)) if end > start + 1 else [start, start]))
         seen += max(count, 0)
-        if progress is not None:
-            progress("activations", seen, max(images, seen), seen / max(time.perf_counter() - started, 1e-9))
+        progress(max(count, 0))
         if seen >= images:
             break
     if seen == 0:

@@ -3,16 +3,76 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from modebridge.alignment.assignment import Similarity, solve
-from modebridge.alignment.groups import Group, Groups, Place, leaves, places
+from modebridge.alignment.groups import Dim, Group, Groups, Place, leaves, places
+from modebridge.errors import ModebridgeError, near
 from modebridge.types import Params
 
-__all__ = ["match_by_weights", "weight_similarity"]
+__all__ = ["Similarity", "Spec", "assign", "from_spec", "match_by_weights", "quality", "solve", "weight_similarity"]
+
+Similarity: TypeAlias = Callable[[Group], Tensor | None]
+"""Similarities of all units of two networks: (n, n), or (outer, n, outer, n) for a group inside another."""
+
+
+def assign(similarity: Tensor) -> tuple[Tensor, float]:
+    """The one-to-one assignment with the largest sum of similarities (Hungarian), and that sum.
+
+    >>> assign(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))[0]
+    tensor([1, 0])
+    """
+    # Imported here: it takes half a second, and most programs do not need it.
+    from scipy.optimize import linear_sum_assignment
+
+    table = similarity.double().cpu().numpy()
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return torch.from_numpy(np.asarray(columns)), float(table[rows, columns].sum())
+
+
+def solve(groups: Groups, number: int, similarity: Similarity) -> dict[int, Tensor]:
+    """The permutations of one of `groups.roots()` and of the groups inside it.
+
+    For units that contain others (a head with its channels), the similarity includes that of the best assignment of
+    their contents.
+    """
+    group = groups.groups[number]
+    best, chosen = _inside({inner.number: similarity(inner) for inner in groups.inner(number)}, group.size)
+    table = similarity(group)
+    if table is None and not chosen:
+        # Nothing is known about these units: they stay in place.
+        return {number: torch.arange(group.size)}
+    permutation, _ = assign(best if table is None else table.double().cpu() + best)
+    permutations = {number: permutation}
+    for key, options in chosen.items():
+        permutations[key] = torch.stack([options[row][column] for row, column in enumerate(permutation.tolist())])
+    return permutations
+
+
+def quality(similarity: Tensor, permutation: Tensor) -> float:
+    """The mean similarity of matched units; pairs without one (NaN) are left out.
+
+    >>> quality(torch.eye(2), torch.tensor([1, 0]))
+    0.0
+    """
+    return float(similarity.double().cpu()[torch.arange(len(permutation)), permutation].nanmean())
+
+
+def _inside(inside: Mapping[int, Tensor | None], size: int) -> tuple[Tensor, dict[int, list[list[Tensor]]]]:
+    best = torch.zeros(size, size, dtype=torch.float64)
+    chosen: dict[int, list[list[Tensor]]] = {}
+    for key, table in inside.items():
+        if table is None:
+            continue
+        options = [[assign(table[row, :, column]) for column in range(size)] for row in range(size)]
+        best += torch.tensor([[worth for _, worth in line] for line in options], dtype=torch.float64)
+        chosen[key] = [[permutation for permutation, _ in line] for line in options]
+    return best, chosen
+
 
 SWEEPS = 50
 """Maximum number of sweeps over all groups."""
@@ -110,3 +170,46 @@ def _is_whole(tensor: Tensor) -> bool:
 
 def _groups_on(groups: Groups, weight: str) -> set[int]:
     return {leaf.group for dim in groups.weights[weight] for leaf in leaves(dim) if leaf.group is not None}
+
+
+Spec: TypeAlias = Mapping[str, Sequence[str | None]]
+"""For every weight the name of the group on each dimension, None for fixed dimensions."""
+
+
+def from_spec(spec: Spec, state: Params) -> Groups:
+    """The groups from a spec: for every weight the name of the group on each dimension, or None.
+
+    >>> import torch
+    >>> spec = {"0.weight": ("hidden", None), "0.bias": ("hidden",), "1.weight": (None, "hidden")}
+    >>> state = {"0.weight": torch.zeros(4, 2), "0.bias": torch.zeros(4), "1.weight": torch.zeros(3, 4)}
+    >>> from_spec(spec, state).groups
+    {0: Group(number=0, name='hidden', size=4, outer=None)}
+    """
+    sizes: dict[str, tuple[str, int]] = {}
+    for name, dims in spec.items():
+        if name not in state:
+            raise ModebridgeError(
+                f"Expected the spec to name weights of the network, but got '{name}'; {near(name, state)}"
+            )
+        if len(dims) != state[name].dim():
+            raise ModebridgeError(
+                f"Expected one entry per dimension of '{name}', which has {state[name].dim()}, but got {len(dims)}; "
+                "use None for fixed dimensions."
+            )
+        for group, size in zip(dims, state[name].shape, strict=True):
+            if group is not None and sizes.setdefault(group, (name, size))[1] != size:
+                first, other = sizes[group]
+                raise ModebridgeError(
+                    f"Expected group '{group}' to have one size, but got {other} in '{first}' and {size} in '{name}'; "
+                    "give them different names."
+                )
+    number_of = {group: k for k, group in enumerate(sizes)}
+    groups = {number_of[group]: Group(number_of[group], group, size) for group, (_, size) in sizes.items()}
+    weights = {
+        name: tuple(
+            Dim(size, number_of.get(group) if group is not None else None)
+            for group, size in zip(spec.get(name, [None] * tensor.dim()), tensor.shape, strict=True)
+        )
+        for name, tensor in state.items()
+    }
+    return Groups(groups, weights)

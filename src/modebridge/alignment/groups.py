@@ -15,7 +15,17 @@ from modebridge.alignment.passes import Point
 from modebridge.alignment.trace import Trace, leaves_of
 from modebridge.types import Params
 
-__all__ = ["Dim", "Group", "Groups", "Permutations", "Place", "blocks", "groups_of", "leaves", "places"]
+__all__ = [
+    "Dim",
+    "Group",
+    "Groups",
+    "Permutations",
+    "Place",
+    "blocks",
+    "groups_of",
+    "leaves",
+    "places",
+]
 
 Permutations: TypeAlias = Mapping[int, Tensor]
 """By group: the index of the other network's unit at each position; (outer size, size) for a group inside another."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from modebridge.alignment import By
+from modebridge.alignment import By, align
 from modebridge.errors import ModebridgeError
 from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors
 from modebridge.members.member import KINDS, Member, RowPlan
@@ -15,7 +15,7 @@ from modebridge.members.network_weights import NetworkWeights
 from modebridge.members.predictor import NetworkPredictor
 from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
-from modebridge.scoring import MemberCost, align
+from modebridge.scoring import MemberCost
 from modebridge.training import TrainConfig
 
 __all__ = [

@@ -1,7 +1,6 @@
 """Scores and costs of ensembles: calibration, DEE, correspondence, curve profiles, FLOPs."""
 
 from modebridge.scoring.advice import Advice, Choice, advise
-from modebridge.scoring.align_and_measure import Alignment, align
 from modebridge.scoring.bootstrap import Interval, bootstrap_mean, interval_of, resampled_means
 from modebridge.scoring.cascade import ALL, cascaded, choose_threshold
 from modebridge.scoring.correspondence import Average, Correspondence, correspondence, kl, r2
@@ -45,7 +44,6 @@ from modebridge.scoring.tap_costs import inspect
 __all__ = [
     "ALL",
     "Advice",
-    "Alignment",
     "Average",
     "Choice",
     "Combined",
@@ -63,7 +61,6 @@ __all__ = [
     "Scores",
     "accuracy",
     "advise",
-    "align",
     "auroc",
     "barrier",
     "bootstrap_mean",
