@@ -2,7 +2,7 @@
 
 from modebridge.training.bridge_plan import BridgePlan, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.config import TrainConfig, TriangleConfig
+from modebridge.training.config import TrainConfig
 from modebridge.training.distill import distill, fit_students, plan_student
 from modebridge.training.engine import Engine
 from modebridge.training.epochs import Epoch, Report, TensorBoard, append_metrics, parse_metrics
@@ -22,7 +22,6 @@ __all__ = [
     "Task",
     "TensorBoard",
     "TrainConfig",
-    "TriangleConfig",
     "append_metrics",
     "distill",
     "fit_bridge",

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError
+from modebridge.files.atomic import Damage, read_tensor_file, tensor_file, write_file
 from modebridge.types import State
 
 if TYPE_CHECKING:
     from modebridge.training.config import TrainConfig
-    from modebridge.training.task import TaskRun
+    from modebridge.training.loop import TaskRun
 
 __all__ = ["Checkpoints", "Position", "fingerprint"]
 
@@ -48,8 +46,7 @@ class Position:
 class Checkpoints:
     """Where the loop saves its state and resumes from.
 
-    Two files are kept, the newest and the previous one; if the newest is damaged, the previous one is used. A file
-    holds a hash, a line of JSON and the tensors (safetensors); the hash covers everything after it.
+    Two files are kept, the newest and the previous one; if the newest is damaged, the previous one is used.
 
     Args:
         path: the newest file; the previous one has ".before" appended.
@@ -129,31 +126,19 @@ class Checkpoints:
 
     def _write(self, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
         """Write a new file next to the old ones, then make it the newest."""
-        plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        body = json.dumps(metadata).encode() + b"\n" + safetensors.torch.save(plain)
-        scratch = self.path.with_name(self.path.name + ".new")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with scratch.open("wb") as file:
-                file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-                file.flush()
-                os.fsync(file.fileno())
-            if self.path.exists():
-                self.path.replace(self._before)
-            scratch.replace(self.path)
-        except OSError as error:
-            scratch.unlink(missing_ok=True)
-            raise ModebridgeError(
-                f"Expected to write a checkpoint to '{self.path}', but got '{error}'; free some space or use another "
-                "folder."
-            ) from error
+        new = self.path.with_name(self.path.name + ".new")
+        write_file(new, tensor_file(tensors, metadata))
+        if self.path.exists():
+            self.path.replace(self._before)
+        new.replace(self.path)
 
     def _newest(self, identity: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The newest intact file, or None if there is none yet."""
         files = [file for file in (self.path, self._before) if file.exists()]
         for file in files:
-            content = _read(file)
-            if content is None:
+            try:
+                content = read_tensor_file(file)
+            except Damage:
                 continue
             if content[1].get("identity") != identity:
                 raise ModebridgeError(
@@ -184,11 +169,3 @@ def fingerprint(config: TrainConfig, runs: Sequence[TaskRun], way: str) -> str:
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _read(file: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    digest, _, body = file.read_bytes().partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode() != digest:
-        return None
-    metadata, _, payload = body.partition(b"\n")
-    return safetensors.torch.load(payload), json.loads(metadata)

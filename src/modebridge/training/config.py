@@ -13,7 +13,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.epochs import Epoch
 
-__all__ = ["DEFAULT", "TrainConfig", "TriangleConfig"]
+__all__ = ["DEFAULT", "TrainConfig"]
 
 MOST = 10**6
 """Upper limit for epochs and for every rate."""
@@ -139,25 +139,3 @@ class TrainConfig:
 
 DEFAULT = TrainConfig(epochs=30, keep="last")
 """The default of every function that fits something."""
-
-
-@dataclass(frozen=True)
-class TriangleConfig(TrainConfig):
-    """One cycle of fast geometric ensembling: the learning rate rises linearly to its peak and falls again.
-
-    Args:
-        lowest: the fraction of the peak at the end of the cycle, where a network is taken.
-    """
-
-    lowest: float = 0.01
-
-    def factor(self, epoch: int) -> float:
-        """The fraction of the peak learning rate in an epoch, counted from 0.
-
-        With s = (epoch + 1) / epochs: lowest + (1 - lowest) 2 s up to s = 1/2, then the same way back.
-
-        >>> [round(TriangleConfig(epochs=4).factor(e), 3) for e in range(4)]
-        [0.505, 1.0, 0.505, 0.01]
-        """
-        s = (epoch + 1) / self.epochs
-        return self.lowest + (1 - self.lowest) * (1 - abs(2 * s - 1))

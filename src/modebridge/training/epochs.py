@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeAlias
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["Epoch", "Report", "TensorBoard", "Tick", "append_metrics", "parse_metrics"]
+__all__ = ["Epoch", "Report", "TensorBoard", "append_metrics", "parse_metrics"]
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,6 @@ class Epoch:
 
 Report: TypeAlias = Callable[[Epoch], None]
 """Called after every epoch."""
-
-Tick: TypeAlias = Callable[[int, int], None]
-"""Called after every step, with the number of finished epochs and the number of images drawn in the current one."""
 
 
 def append_metrics(path: Path, epoch: Epoch) -> None:

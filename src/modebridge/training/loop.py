@@ -5,23 +5,45 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
+from modebridge import seeds, trees
 from modebridge.batches import go_to_epoch
 from modebridge.errors import ModebridgeError
-from modebridge.training.checkpoints import Checkpoints, Position, fingerprint
+from modebridge.training.checkpoints import Position, fingerprint
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
-from modebridge.training.epochs import Epoch, Report, Tick
-from modebridge.training.graphed import Graphed
-from modebridge.training.task import Fed, Forwards, Task, TaskRun
-from modebridge.types import States
+from modebridge.training.epochs import Epoch
+from modebridge.training.graphs import Fed, StepGraph
+from modebridge.training.processes import one_ahead
+from modebridge.training.step import FlatLayout, Forward, Noise, Step, make_forward
+from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
 
-__all__ = ["Task", "train"]
+__all__ = ["Task", "TaskRun", "train"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to train, and its data.
+
+    Args:
+        objective: its start and its losses.
+        batches: the training data, iterated once per epoch; `set_epoch` is called if it exists.
+        valid: held-out data; needed to keep the best epoch of each member, otherwise unused.
+        seed: seed for what the objective and the networks draw.
+    """
+
+    objective: Objective[Any]
+    batches: Batches
+    valid: Batches | None = None
+    seed: int = 0
 
 
 def train(
@@ -29,23 +51,22 @@ def train(
     config: TrainConfig,
     *,
     engine: Engine | None = None,
-    checkpoints: Checkpoints | None = None,
-    report: Report | None = None,
-    tick: Tick | None = None,
+    title: str = "training",
+    report: Callable[[Epoch], None] = lambda epoch: None,
 ) -> list[States]:
     """Minimise the sum of the members' losses of each task by SGD, tasks in parallel if the device has room.
 
-    Tasks share nothing but compiled programs: each gets the same result as if trained alone.
+    Tasks share nothing but compiled programs: each gets the same result as if trained alone. A run resumed from
+    `config.checkpoints` is bitwise equal to one that never stopped, given loaders that can repeat an epoch (ours can,
+    by `set_epoch`). That includes networks with dropout: what they draw depends only on the task's seed, the member's
+    name and the step.
 
     Args:
         tasks: at least one.
-        config: epochs and optimiser.
-        engine: device and precision; None means the CPU in fp32.
-        checkpoints: where to save progress and resume from. A resumed run is bitwise equal to one that never stopped,
-            given loaders that can repeat an epoch (ours can, by `set_epoch`). That includes networks with dropout: what
-            they draw depends only on the task's seed, the member's name and the step.
-        report: called after every epoch.
-        tick: called after every step; must be fast.
+        config: all options.
+        engine: how to run; None is what the config asks for.
+        title: the text in front of the progress bar.
+        report: called after every epoch, before the callbacks of the config.
 
     Returns:
         The states to keep for each task: each member's best epoch on `valid`, or the last one.
@@ -56,43 +77,137 @@ def train(
         raise ModebridgeError(
             "Expected validation data to choose the best epoch, but got none; pass valid or set keep='last'."
         )
-    loop = _Loop(tasks, config, engine or Engine.of(config), checkpoints, tick)
-    for epoch in range(max(loop.position.epoch, 0), config.epochs):
-        start = time.perf_counter()
-        lr = config.lr * config.factor(epoch)
-        losses, images = loop.epoch(epoch, lr)
-        scores = loop.validate(epoch) if config.keep == "best" else {}
-        if report is not None:
-            report(Epoch(epoch + 1, config.epochs, lr, losses, scores, images, time.perf_counter() - start))
+    engine = engine or Engine.of(config)
+    loop = _Loop(tasks, config, engine)
+    first = max(loop.position.epoch, 0)
+    hidden = _hidden(config, engine)
+    with tqdm(total=config.epochs, initial=first, desc=title, unit="epoch", disable=hidden) as bar:
+        for number in range(first, config.epochs):
+            start = time.perf_counter()
+            lr = config.lr * config.factor(number)
+            losses, images = loop.epoch(number, lr)
+            scores = loop.validate(number) if config.keep == "best" else {}
+            epoch = Epoch(number + 1, config.epochs, lr, losses, scores, images, time.perf_counter() - start)
+            bar.set_postfix_str(f"loss {sum(losses.values()) / max(len(losses), 1):.3f}", refresh=False)
+            bar.update()
+            for call in (report, *config.callbacks):
+                call(epoch)
     return [run.kept(run.states(averaged=loop.averaging)) for run in loop.runs]
+
+
+def _hidden(config: TrainConfig, engine: Engine) -> bool:
+    """Whether to show no bar: by default in pipes and beside callbacks, and in all processes but the first."""
+    if config.progress is None:
+        seen = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
+        return bool(config.callbacks) or not seen or engine.processes.rank > 0
+    return not config.progress or engine.processes.rank > 0
+
+
+class TaskRun:
+    """A running task; `forwards` are the functions compiled so far, by program and layout.
+
+    Attributes:
+        steps: the training state of each member.
+        draws: the generator for the objective's random choices.
+        best: the best score of each member, and its state at that time.
+        images: the number of images drawn in this epoch, over all processes.
+        prepare_noise: the random numbers that frozen networks draw, if their dropout was left on.
+    """
+
+    def __init__(self, task: Task, config: TrainConfig, engine: Engine, forwards: dict[tuple[Program, str], Forward]) -> None:
+        self.task = task
+        self.steps: dict[str, Step] = {}
+        self.draws = seeds.generator(task.seed, "draws")
+        self.best: dict[str, tuple[float, State]] = {}
+        self.images = 0
+        self._engine = engine
+        for member, state in task.objective.start().items():
+            layout, program = FlatLayout(state.params), task.objective.program(member)
+            key = (program, layout.key)
+            if key not in forwards:
+                forwards[key] = engine.compiled(make_forward(program, layout))
+            noise, pace = self._noise(member), task.objective.pace(member)
+            self.steps[member] = Step(state, layout, forwards[key], config, engine, noise, pace)
+        self.prepare_noise, self._valid_noise = self._noise("/prepare"), self._noise("/valid")
+
+    def _noise(self, name: str) -> Noise:
+        # The rank is part of the name: processes learn from different rows, which need different dropout masks.
+        return Noise(self._engine.device, self.task.seed, name, self._engine.processes.rank)
+
+    def states(self, *, averaged: bool) -> States:
+        """The current states of the members, or those of the running means."""
+        return {member: step.state(averaged=averaged) for member, step in self.steps.items()}
+
+    def keep_best(self, epoch: int, states: States) -> dict[str, float]:
+        """Validate after an epoch, and keep the states of members that improved; returns the scores."""
+        assert self.task.valid is not None
+        self._valid_noise.at(epoch, 0)
+        with self._valid_noise():
+            scores = dict(self.task.objective.validate(states, self.task.valid))
+        if self._engine.processes.size > 1:
+            # The same in all, so that all keep the same epoch even where a GPU rounds differently.
+            means = self._engine.processes.mean(torch.tensor([*scores.values()], device=self._engine.device))
+            scores = dict(zip(scores, means.tolist(), strict=True))
+        for member, score in scores.items():
+            if not math.isfinite(score):
+                raise ModebridgeError(
+                    f"Expected the validation score of '{member}' to be finite, but got {score}; check the validation "
+                    "data."
+                )
+            if member not in self.best or score < self.best[member][0]:
+                self.best[member] = (score, _copy(states[member]))
+        return scores
+
+    def kept(self, states: States) -> States:
+        """The best state of each member, or the current one if none was kept."""
+        return {
+            member: self.best[member][1] if member in self.best else _copy(state) for member, state in states.items()
+        }
+
+    def fed(self, skip: int = 0) -> Iterator[Fed]:
+        """This process's rows of the batches of an epoch with their draws, on the device, without the first `skip`."""
+        for number, batch in enumerate(self.task.batches):
+            part = self._engine.processes.part(batch)
+            # Drawn for skipped batches too: the generator goes on from where it would be.
+            draw = self.task.objective.draw(len(part[1]), self.draws)
+            if number >= skip:
+                self.images += len(batch[1])
+                yield self._engine.moved(part, draw)
+
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        """What the objective prepares from a batch, by member."""
+        with self.prepare_noise(), self._engine.precision():
+            return self.task.objective.prepare(batch, draw)
+
+    def prepared(self, epoch: int, skip: int) -> Iterator[Mapping[str, Prepared]]:
+        """The prepared batches of an epoch; on a CPU the next one is prepared on another core during a step."""
+
+        def prepare(number: int, fed: Fed) -> Mapping[str, Prepared]:
+            self.prepare_noise.at(epoch, number)
+            return self.prepare(*fed)
+
+        # Drawn on this thread, in order, so that the numbers do not depend on thread timing.
+        jobs = (partial(prepare, number, fed) for number, fed in enumerate(self.fed(skip), skip))
+        return one_ahead(jobs) if self._engine.device.type == "cpu" else (job() for job in jobs)
 
 
 class _Loop:
     """All running tasks, resumed from a checkpoint if there is one."""
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        config: TrainConfig,
-        engine: Engine,
-        checkpoints: Checkpoints | None,
-        tick: Tick | None,
-    ) -> None:
-        forwards: Forwards = {}
+    def __init__(self, tasks: Sequence[Task], config: TrainConfig, engine: Engine) -> None:
+        forwards: dict[tuple[Program, str], Forward] = {}
         self.runs = [TaskRun(task, config, engine, forwards) for task in tasks]
         self._config = config
         self._engine = engine
         self._steps = [step for run in self.runs for step in run.steps.values()]
         self._noises = [*(run.prepare_noise for run in self.runs), *(step.noise for step in self._steps)]
-        self._graphed = Graphed(self._all_tasks, self._steps, self._noises, engine.device) if engine.graphs else None
-        self._checkpoints = checkpoints
-        self._tick = tick
+        self._graph = StepGraph(self._all_tasks, self._steps, self._noises, engine.device) if engine.graphs else None
         self._identity = ""
         self.averaging = False
         self.position = Position()
-        if checkpoints is not None:
+        if config.checkpoints is not None:
             self._identity = fingerprint(config, self.runs, engine.way)
-            self.position = checkpoints.restore(self._identity, self.runs) or self.position
+            self.position = config.checkpoints.restore(self._identity, self.runs) or self.position
             # No process may write a new checkpoint while another still reads.
             engine.processes.wait()
 
@@ -113,7 +228,7 @@ class _Loop:
         start, self.position = self.position, Position()
         if start.epoch != epoch:
             start = Position(epoch, tuple(run.draws.get_state() for run in self.runs))
-        totals = self._one_by_one(lr, start) if self._graphed is None else self._together(self._graphed, lr, start)
+        totals = self._one_by_one(lr, start) if self._graph is None else self._together(self._graph, lr, start)
         averaged = epoch + 2 - self._config.average_from if self._config.average_from else 0
         for step in self._steps:
             step.settle()
@@ -142,35 +257,33 @@ class _Loop:
 
     def _one_by_one(self, lr: float, start: Position) -> list[tuple[Tensor, int]]:
         """One task after another: a CPU has no room for more."""
-        totals = list(start.totals)
+        totals, done, device = list(start.totals), start.count, self._engine.device
         for run in self.runs[: len(totals)]:
             # Finished before the stop: only advance their generators to the end of the epoch.
             for _ in run.fed(skip=sys.maxsize):
                 pass
-        done = start.count
         for run in self.runs[len(totals) :]:
-            device = self._engine.device
             total, count = start.running.to(device) if done else torch.zeros(len(run.steps), device=device), done
             for prepared in run.prepared(start.epoch, skip=done):
                 for step in run.steps.values():
                     step.noise.at(start.epoch, count)
                 total = total + torch.stack([step(prepared[member], lr) for member, step in run.steps.items()])
                 count += 1
-                self._after_step(Position(start.epoch, start.draws, tuple(totals), count, total))
+                self._save(Position(start.epoch, start.draws, tuple(totals), count, total))
             totals.append((total, count))
             done = 0
         return totals
 
-    def _together(self, graphed: Graphed, lr: float, start: Position) -> list[tuple[Tensor, int]]:
+    def _together(self, graph: StepGraph, lr: float, start: Position) -> list[tuple[Tensor, int]]:
         """All tasks together, one launch per step: one batch of 128 leaves half of a large GPU idle."""
         sizes, count = [len(run.steps) for run in self.runs], start.count
         total = start.running.to(self._engine.device) if count else torch.zeros(sum(sizes), device=self._engine.device)
         for fed in zip(*(run.fed(skip=count) for run in self.runs), strict=True):
             for noise in self._noises:
                 noise.at(start.epoch, count)
-            total = total + torch.cat(graphed(fed, lr))
+            total = total + torch.cat(graph(fed, lr))
             count += 1
-            self._after_step(Position(start.epoch, start.draws, (), count, total))
+            self._save(Position(start.epoch, start.draws, (), count, total))
         return [(part, count) for part in torch.split(total, sizes)]
 
     def _all_tasks(self, fed: Sequence[Fed], lr: Tensor) -> list[Tensor]:
@@ -183,9 +296,12 @@ class _Loop:
         losses = torch.stack(self._engine.fan_out(jobs))
         return list(torch.split(losses, [len(run.steps) for run in self.runs]))
 
-    def _after_step(self, position: Position) -> None:
-        if self._tick is not None:
-            self._tick(position.epoch, sum(run.images for run in self.runs))
+    def _save(self, position: Position) -> None:
         # All processes read, only the first writes.
-        if self._checkpoints is not None and self._engine.processes.rank == 0 and self._checkpoints.due():
-            self._checkpoints.save(self._identity, position, self.runs)
+        checkpoints = self._config.checkpoints
+        if checkpoints is not None and self._engine.processes.rank == 0 and checkpoints.due():
+            checkpoints.save(self._identity, position, self.runs)
+
+
+def _copy(state: State) -> State:
+    return State(trees.clone(state.params), trees.clone(state.buffers), state.frozen)

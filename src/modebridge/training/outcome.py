@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypedDict
 
@@ -16,7 +16,6 @@ from modebridge import seeds, trees
 from modebridge.batches import Checked, go_to_epoch
 from modebridge.modes import Mode, refresh_statistics
 from modebridge.nets import frozen_copy
-from modebridge.progress import Bar, progress_bar
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import held_out
 from modebridge.training.config import TrainConfig
@@ -25,7 +24,7 @@ from modebridge.training.epochs import Epoch, Report
 from modebridge.training.loop import Task, train
 from modebridge.types import Batch, Batches, Objective, State, States
 
-__all__ = ["EpochBar", "How", "counted", "refreshed", "run_training"]
+__all__ = ["How", "counted", "refreshed", "run_training"]
 
 RISEN, OVERSHOOT = 2.0, 50
 """Training has diverged if the loss exceeds RISEN times the loss before training, or times that of a uniform guess.
@@ -73,8 +72,12 @@ def run_training(
     `mode` are used to check the validation data; for the other arguments see `How`.
     """
     engine = engine or Engine.of(config, net)
-    checkpoints = checkpoints or config.checkpoints
-    reports = [*([] if report is None else [report]), *config.callbacks]
+    config = replace(
+        config,
+        checkpoints=checkpoints or config.checkpoints,
+        callbacks=(*([] if report is None else [report]), *config.callbacks),
+        progress=config.progress if progress is None else progress,
+    )
     kept_out = held_out(net, mode, valid, config, engine)
     tasks = [
         Task(objective, batches, kept_out, seed)
@@ -87,16 +90,8 @@ def run_training(
         nonlocal images
         last.update(epoch.losses)
         images += epoch.images
-        epoch_bar.epoch(epoch)
-        for each in reports:
-            each(epoch)
 
-    progress = config.progress if progress is None else progress
-    show = bool(progress) if reports else progress
-    with progress_bar(show, title, "epochs") as bar:
-        epoch_bar = EpochBar(bar, config.epochs)
-        tick = None if bar.silent else epoch_bar.tick
-        trained = train(tasks, config, engine=engine, checkpoints=checkpoints, report=watch, tick=tick)
+    trained = train(tasks, config, engine=engine, title=title, report=watch)
     # The first problem is enough: all members have the same settings.
     seen = images / len(tasks)
     losses = _loss_problems(tasks, trained, last, data[0].classes, engine, seen)
@@ -119,38 +114,6 @@ def refreshed(net: nn.Module, mode: Mode, batches: Batches, engine: Engine) -> M
     """A mode with statistics estimated on these batches."""
     placed = frozen_copy(net).to(engine.device)
     return Mode(mode.params, refresh_statistics(placed, mode.params, mode.buffers, batches))
-
-
-class EpochBar:
-    """Shows the loop's reports. It reads only numbers that are already on the host, so it never waits for a device.
-
-    Args:
-        bar: where to show them.
-        epochs: the total number of epochs.
-    """
-
-    def __init__(self, bar: Bar, epochs: int) -> None:
-        self._bar, self._epochs = bar, epochs
-        self._note = ""
-        self._per_epoch = 0
-        self._epoch, self._images, self._start = -1, 0, 0.0
-        bar("", 0, epochs, 0.0)
-
-    def tick(self, epoch: int, images: int) -> None:
-        """Show a step; see `Tick`."""
-        now = time.perf_counter()
-        if epoch != self._epoch:
-            # The first step of an epoch is left out of the rate: it may include compiling and starting workers.
-            self._epoch, self._images, self._start = epoch, images, now
-        rate = (images - self._images) / (now - self._start) if now > self._start else 0.0
-        share = min(images / self._per_epoch, 1.0) if self._per_epoch else 0.0
-        self._bar("", epoch + share, self._epochs, rate, self._note or f"{images:,} images")
-
-    def epoch(self, epoch: Epoch) -> None:
-        """Show a finished epoch."""
-        self._per_epoch = max(self._per_epoch, epoch.images)
-        self._note = f"loss {sum(epoch.losses.values()) / max(len(epoch.losses), 1):.3f}"
-        self._bar("", epoch.number, epoch.total, epoch.rate, self._note)
 
 
 def _loss_problems(

@@ -7,8 +7,8 @@ gradient with the others'. So a program for one process also works for many.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from modebridge.batches import rows_of
 from modebridge.types import Batch
 
-__all__ = ["Processes", "launched", "leave", "side_by_side"]
+__all__ = ["Processes", "launched", "leave", "one_ahead", "side_by_side"]
 
 T = TypeVar("T")
 
@@ -127,3 +127,16 @@ def side_by_side(jobs: Sequence[Callable[[], T]], workers: int | None = None) ->
             pool.shutdown(wait=False, cancel_futures=True)
     finally:
         torch.set_num_threads(before)
+
+
+def one_ahead(jobs: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """The results of jobs in order; the next one runs on another thread while a result is used."""
+    with ThreadPoolExecutor(1) as other:
+        waiting: Future[T] | None = None
+        for job in jobs:
+            coming = other.submit(job)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = coming
+        if waiting is not None:
+            yield waiting.result()

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from modebridge.batches import flatten, map_inputs
 from modebridge.nets.cuda_graph import CudaGraph
-from modebridge.training.noise import Noise
-from modebridge.training.step import Step
-from modebridge.training.task import Fed
+from modebridge.training.step import Noise, Step
+from modebridge.types import Batch, Draw
 
-__all__ = ["Graphed"]
+__all__ = ["Fed", "StepGraph"]
+
+Fed: TypeAlias = tuple[Batch, Draw]
+"""The input of one task in a step, on the device."""
 
 
-class Graphed:
+class StepGraph:
     """Replays a captured step; batches of a different size (the last of an epoch) run without a graph.
 
     Args:
