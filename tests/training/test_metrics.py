@@ -140,3 +140,13 @@ def test_the_mean_gets_statistics_of_its_own() -> None:
         fit_mode(tiny_net(0, "bn", EXACT), data, config=replace(config, keep="best"), valid=loader(12, dtype=EXACT))
     with pytest.raises(ModebridgeError, match="at most the 4 epochs"):
         replace(config, average_from=5)
+
+
+def test_a_bar_on_stderr_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    ids = []
+    for progress in (True, False, None):  # None: not in a pipe
+        ids.append(fit_mode(tiny_net(), loader(), config=quick(2, progress=progress)).id)
+        shown = capsys.readouterr()
+        assert ("mode: 100%" in shown.err and "2/2" in shown.err and "loss" in shown.err) == (progress is True)
+        assert shown.out == ""
+    assert len(set(ids)) == 1

@@ -24,7 +24,7 @@ from modebridge.training.epochs import Epoch
 from modebridge.training.graphs import Fed, StepGraph
 from modebridge.training.processes import one_ahead
 from modebridge.training.step import FlatLayout, Forward, Noise, Step, make_forward
-from modebridge.types import Batch, Batches, Draw, Objective, Prepared, Program, State, States
+from modebridge.types import Batch, Batches, Draw, Objective, Prepared, State, States
 
 __all__ = ["Task", "TaskRun", "train"]
 
@@ -80,8 +80,7 @@ def train(
     engine = engine or Engine.of(config)
     loop = _Loop(tasks, config, engine)
     first = max(loop.position.epoch, 0)
-    hidden = _hidden(config, engine)
-    with tqdm(total=config.epochs, initial=first, desc=title, unit="epoch", disable=hidden) as bar:
+    with tqdm(desc=title, total=config.epochs, initial=first, unit="epoch", disable=_hidden(config, engine)) as bar:
         for number in range(first, config.epochs):
             start = time.perf_counter()
             lr = config.lr * config.factor(number)
@@ -97,10 +96,9 @@ def train(
 
 def _hidden(config: TrainConfig, engine: Engine) -> bool:
     """Whether to show no bar: by default in pipes and beside callbacks, and in all processes but the first."""
-    if config.progress is None:
-        seen = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
-        return bool(config.callbacks) or not seen or engine.processes.rank > 0
-    return not config.progress or engine.processes.rank > 0
+    seen = (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
+    shown = seen and not config.callbacks if config.progress is None else config.progress
+    return not shown or engine.processes.rank > 0
 
 
 class TaskRun:
@@ -114,7 +112,7 @@ class TaskRun:
         prepare_noise: the random numbers that frozen networks draw, if their dropout was left on.
     """
 
-    def __init__(self, task: Task, config: TrainConfig, engine: Engine, forwards: dict[tuple[Program, str], Forward]) -> None:
+    def __init__(self, task: Task, config: TrainConfig, engine: Engine, forwards: dict[Any, Forward]) -> None:
         self.task = task
         self.steps: dict[str, Step] = {}
         self.draws = seeds.generator(task.seed, "draws")
@@ -195,16 +193,13 @@ class _Loop:
     """All running tasks, resumed from a checkpoint if there is one."""
 
     def __init__(self, tasks: Sequence[Task], config: TrainConfig, engine: Engine) -> None:
-        forwards: dict[tuple[Program, str], Forward] = {}
+        forwards: dict[Any, Forward] = {}
         self.runs = [TaskRun(task, config, engine, forwards) for task in tasks]
-        self._config = config
-        self._engine = engine
+        self._config, self._engine = config, engine
         self._steps = [step for run in self.runs for step in run.steps.values()]
         self._noises = [*(run.prepare_noise for run in self.runs), *(step.noise for step in self._steps)]
         self._graph = StepGraph(self._all_tasks, self._steps, self._noises, engine.device) if engine.graphs else None
-        self._identity = ""
-        self.averaging = False
-        self.position = Position()
+        self._identity, self.averaging, self.position = "", False, Position()
         if config.checkpoints is not None:
             self._identity = fingerprint(config, self.runs, engine.way)
             self.position = config.checkpoints.restore(self._identity, self.runs) or self.position
