@@ -64,7 +64,7 @@ def named(text: str):
 
 def mode(build, train, file: str | None, seed: int) -> mb.Mode:
     if file:
-        return mb.load_mode(build(), file)
+        return mb.load_checkpoint(build(), file)
     torch.manual_seed(seed)
     return mb.fit_mode(build(), train, config=mb.TrainConfig(epochs=20, lr=0.05, weight_decay=5e-4))
 

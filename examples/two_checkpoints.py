@@ -39,7 +39,7 @@ def main() -> None:
     files = [Path(name) for name in sys.argv[1:]] or make_checkpoints(train)
 
     # 1. Load modes from checkpoints; prefixes of DDP and torch.compile, EMA weights and Lightning files are supported.
-    modes = [mb.load_mode(net, file) for file in files]
+    modes = [mb.load_checkpoint(net, file) for file in files]
     # 2. Show where a bridge can read; the table marks the default tap.
     print(mb.inspect(net, digits.images[:2]))
     # 3. Fit a bridge of at most 10 % of the network's FLOPs that reads the first network and learns the second.

@@ -45,12 +45,12 @@ for seed, file in enumerate(("first.pth", "second.pth")):
 # %% [markdown]
 # ## Load them
 #
-# `load_mode` reads `.pth`, `.pt` and safetensors files, finds the weights inside, and removes prefixes left by DDP,
+# `load_checkpoint` reads `.pth`, `.pt` and safetensors files, finds the weights inside, and removes prefixes left by DDP,
 # `torch.compile` or Lightning. Nothing is unpickled. [Your own models](../models.md) lists what it understands.
 
 # %%
 net = make_net()
-modes = [mb.load_mode(net, file) for file in ("first.pth", "second.pth")]
+modes = [mb.load_checkpoint(net, file) for file in ("first.pth", "second.pth")]
 print(*modes, sep="\n")
 
 # %% [markdown]

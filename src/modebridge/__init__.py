@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     # A function with the name of its file is imported from that file: elsewhere mypy takes it for the module.
     from modebridge.bridges import Bridge
     from modebridge.curves import BezierCurve, Polychain
-    from modebridge.data import load_mode, load_modes
     from modebridge.deploy import Deployed
     from modebridge.deploy.export import export
     from modebridge.distillation import PAPER_LOSS, DistillationLoss
     from modebridge.ensembles import Ensemble
     from modebridge.errors import ModebridgeError
-    from modebridge.files import load
+    from modebridge.files import load, load_checkpoint, load_checkpoints
     from modebridge.modes import Mode
     from modebridge.scoring.cost import cost
     from modebridge.scoring.evaluate import evaluate
@@ -71,8 +70,8 @@ __all__ = [
     "fit_students",
     "inspect",
     "load",
-    "load_mode",
-    "load_modes",
+    "load_checkpoint",
+    "load_checkpoints",
     "plan_bridge",
     "plan_student",
 ]
@@ -81,24 +80,30 @@ _NAMES = {
     "alignment": ("align",),
     "bridges": ("Bridge",),
     "curves": ("BezierCurve", "Polychain"),
-    "data": ("load_mode", "load_modes"),
     "deploy": ("Deployed", "export"),
     "distillation": ("PAPER_LOSS", "DistillationLoss"),
     "ensembles": ("BridgedEnsemble", "Ensemble"),
     "errors": ("ModebridgeError",),
     "scoring": ("cost", "evaluate", "inspect"),
-    "files": ("load",),
+    "files": ("load", "load_checkpoint", "load_checkpoints"),
     "modes": ("Mode",),
     "training": (
         *("Engine", "TrainConfig", "distill", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
         *("fit_mode", "fit_modes", "fit_students", "plan_bridge", "plan_student"),
     ),
 }
+_RENAMED = {"load_mode": "load_checkpoint", "load_modes": "load_checkpoints"}
+"""Names of version 0.2, which still work."""
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use: importing torch takes seconds, and the program must react to `--help` before that."""
+    if name in _RENAMED:
+        import warnings
+
+        warnings.warn(f"modebridge.{name} is now called {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        return __getattr__(_RENAMED[name])
     if name in _HOMES:
         value = getattr(import_module(f"modebridge.{_HOMES[name]}"), name)
         globals()[name] = value

@@ -10,7 +10,6 @@ from modebridge.data.imageset import ImageSet, Loader, crop_and_flip
 from modebridge.data.loaderset import LoaderSet
 from modebridge.data.other_sets import fitted, letters, read_svhn, scrambled
 from modebridge.data.stream import Stream
-from modebridge.data.weights import load_mode, load_modes
 
 __all__ = [
     "CORRUPTIONS",
@@ -30,8 +29,6 @@ __all__ = [
     "letters",
     "load_digits",
     "load_folder",
-    "load_mode",
-    "load_modes",
     "load_set",
     "noisy_digits",
     "read_cifar",

@@ -1,5 +1,6 @@
 """Everything that is stored: written whole or not at all, read without running code, shared on the hub."""
 
+from modebridge.files.checkpoints import load_checkpoint, load_checkpoints
 from modebridge.files.folder import copy_folder, load, push, read_folder, save
 from modebridge.files.hub import CARD, Card, check_repo, download, upload
 from modebridge.files.rebuilding import describe_net, full_name, library_factory
@@ -14,6 +15,8 @@ __all__ = [
     "full_name",
     "library_factory",
     "load",
+    "load_checkpoint",
+    "load_checkpoints",
     "push",
     "read_folder",
     "save",

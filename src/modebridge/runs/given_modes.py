@@ -7,8 +7,8 @@ from pathlib import Path
 
 from torch import nn
 
-from modebridge.data.weights import load_modes
 from modebridge.errors import ModebridgeError
+from modebridge.files import load_checkpoints
 from modebridge.members import ModeWeights, key_of
 from modebridge.modes import Mode
 from modebridge.runs.folder import RunFolder
@@ -23,7 +23,7 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
 
     Args:
         net: the network of the run.
-        place: weight files, the `modes` folder of another run, or a file; see `load_modes`.
+        place: weight files, the `modes` folder of another run, or a file; see `load_checkpoints`.
     """
     if not place.exists():
         raise ModebridgeError(f"Expected '{place}' to be a folder with the weights of modes, but it does not exist.")
@@ -35,7 +35,7 @@ def find_modes(net: nn.Module, place: Path) -> list[Mode]:
                 f"Expected '{metadata_file.parent}' to be a mode of a run, but it is damaged ({damage}); recreate it "
                 "with that run, or copy it again."
             ) from None
-    modes = load_modes(net, place)
+    modes = load_checkpoints(net, place)
     if len(modes) < 2:
         raise ModebridgeError(
             f"Expected at least 2 modes in '{place}', but got {len(modes)}; a curve needs two, so add a file."

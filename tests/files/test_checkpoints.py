@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from timm.utils import CheckpointSaver, ModelEmaV3
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader
+from torch_uncertainty.methods import EMA, CheckpointCollector, deep_ensembles
+from torch_uncertainty.routines import ClassificationRoutine
+from torch_uncertainty.transforms import RepeatTarget
 
-import modebridge
-from modebridge.data.checkpoint_search import find_places
-from modebridge.data.weights import load_mode, load_modes, weight_files
+import modebridge as mb
 from modebridge.errors import ModebridgeError
+from modebridge.files.checkpoint_search import find_places
+from modebridge.files.checkpoints import load_checkpoint, load_checkpoints, weight_files
 from modebridge.modes import Mode
-from tests.scenarios import Vectors, tiny_net
+from tests.scenarios import Vectors, blobs, tiny_net
+from tests.their_trainer import pairs, quiet, trainer
 
 NET = tiny_net(0, "bn")
 MODE, OTHER = Mode.from_module(tiny_net(1, "bn")), Mode.from_module(tiny_net(2, "bn"))
@@ -67,12 +72,14 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_one_network_is_found(tmp_path, form):
     torch.save(FORMS[form](), tmp_path / "x.pt")
-    assert load_mode(NET, tmp_path / "x.pt").id == MODE.id
-    assert [mode.id for mode in load_modes(NET, str(tmp_path / "x.pt"))] == [MODE.id]
+    assert load_checkpoint(NET, tmp_path / "x.pt").id == MODE.id
+    assert [mode.id for mode in load_checkpoints(NET, str(tmp_path / "x.pt"))] == [MODE.id]
 
 
 def test_it_is_in_the_package():
-    assert (modebridge.load_mode, modebridge.load_modes) == (load_mode, load_modes)
+    assert (mb.load_checkpoint, mb.load_checkpoints) == (load_checkpoint, load_checkpoints)
+    with pytest.warns(DeprecationWarning, match="load_mode is now called load_checkpoint"):
+        assert mb.load_mode is load_checkpoint
 
 
 def test_a_compiled_or_wrapped_network_here_and_a_bare_file(tmp_path):
@@ -87,12 +94,12 @@ def test_a_compiled_or_wrapped_network_here_and_a_bare_file(tmp_path):
     torch.save(STATE, tmp_path / "x.pt")
     images = torch.rand(3, 1, 8, 8)
     for net in (Logits(), nn.DataParallel(tiny_net(0, "bn"))):
-        assert torch.equal(load_mode(net, tmp_path / "x.pt").load(net)(images), trained()(images))
+        assert torch.equal(load_checkpoint(net, tmp_path / "x.pt").load(net)(images), trained()(images))
     net = compiled(tiny_net(0, "bn"))
-    assert load_mode(net, tmp_path / "x.pt").state.keys() == net.state_dict().keys()
+    assert load_checkpoint(net, tmp_path / "x.pt").state.keys() == net.state_dict().keys()
 
 
-@pytest.mark.parametrize("form", ["zip", "legacy", "safetensors", "shards", "another ending", "half", "bfloat16"])
+@pytest.mark.parametrize("form", ["zip", "legacy", "safetensors", "another ending", "half", "bfloat16"])
 def test_formats(tmp_path, form):
     file = tmp_path / "x.pt"
     if form == "safetensors":
@@ -100,52 +107,44 @@ def test_formats(tmp_path, form):
         safetensors.torch.save_file(prefixed("model."), file)
     elif form == "another ending":
         safetensors.torch.save_file(STATE, file)
-    elif form == "shards":
-        file = tmp_path / "model.safetensors.index.json"
-        names = list(STATE)
-        for k, part in enumerate([names[:5], names[5:]]):
-            safetensors.torch.save_file({name: STATE[name] for name in part}, tmp_path / f"model-{k}.safetensors")
-        places = {name: f"model-{int(k >= 5)}.safetensors" for k, name in enumerate(names)}
-        file.write_text(json.dumps({"metadata": {}, "weight_map": places}))
-        assert weight_files(tmp_path) == [file]
     elif form in ("half", "bfloat16"):
         small = {k: t.to(getattr(torch, form)) if t.is_floating_point() else t for k, t in STATE.items()}
         torch.save(small, file)
-        found = load_mode(NET, file)
+        found = load_checkpoint(NET, file)
         assert all(t.dtype == STATE[name].dtype for name, t in found.state.items())
         assert all(torch.equal(t, small[name].to(t.dtype)) for name, t in found.state.items())
         return
     else:
         torch.save(STATE, file, _use_new_zipfile_serialization=form == "zip")
-    assert load_mode(NET, file).id == MODE.id
+    assert load_checkpoint(NET, file).id == MODE.id
 
 
 @pytest.mark.parametrize("key", ["state_dict_ema", "model_ema", "ema", "ema_state_dict", "params_ema", "swa_model"])
 def test_averaged_weights(tmp_path, key):
     file = tmp_path / "x.pt"
     torch.save({"model": prefixed("module."), key: prefixed("module.", AVERAGE)}, file)
-    assert load_mode(NET, file).id == load_mode(NET, file, ema=True).id == OTHER.id
-    assert load_mode(NET, file, ema=False).id == MODE.id
-    assert [mode.id for mode in load_modes(NET, file, ema=False)] == [MODE.id]
+    assert load_checkpoint(NET, file).id == load_checkpoint(NET, file, ema=True).id == OTHER.id
+    assert load_checkpoint(NET, file, ema=False).id == MODE.id
+    assert [mode.id for mode in load_checkpoints(NET, file, ema=False)] == [MODE.id]
     torch.save({"model": STATE}, file)
     with pytest.raises(ModebridgeError, match=r"averaged \(EMA\) weights of ResNet, but got only others, 'model'"):
-        load_mode(NET, file, ema=True)
+        load_checkpoint(NET, file, ema=True)
     torch.save({key: STATE}, file)
     with pytest.raises(ModebridgeError, match=rf"other than averaged .* got only averaged ones, '{key}'"):
-        load_mode(NET, file, ema=False)
+        load_checkpoint(NET, file, ema=False)
 
 
 def test_averages_of_parameters_take_the_buffers_of_the_others(tmp_path):
     torch.save({"model": STATE, "ema": {"decay": 0.9, "shadow": dict(OTHER.params)}}, tmp_path / "x.pt")
-    found = load_mode(NET, tmp_path / "x.pt")
+    found = load_checkpoint(NET, tmp_path / "x.pt")
     assert found.id == Mode(OTHER.params, MODE.buffers).id
 
 
 def test_torch_s_averaged_model_beside_the_weights(tmp_path):
     average = AveragedModel(OTHER.load(NET))
     torch.save({"model": STATE, "second": average.state_dict()}, tmp_path / "x.pt")
-    assert load_mode(NET, tmp_path / "x.pt").id == OTHER.id
-    assert load_mode(NET, tmp_path / "x.pt", ema=False).id == MODE.id
+    assert load_checkpoint(NET, tmp_path / "x.pt").id == OTHER.id
+    assert load_checkpoint(NET, tmp_path / "x.pt", ema=False).id == MODE.id
 
 
 def test_timm_s_own_checkpoint(tmp_path):
@@ -157,8 +156,8 @@ def test_timm_s_own_checkpoint(tmp_path):
     saver.save_checkpoint(0, metric=1.0)
     (file,) = [file for file in weight_files(tmp_path) if "last" in file.name]
     assert file.name.endswith(".pth.tar")
-    assert load_mode(NET, file).id == OTHER.id
-    assert load_mode(NET, file, ema=False).id == MODE.id
+    assert load_checkpoint(NET, file).id == OTHER.id
+    assert load_checkpoint(NET, file, ema=False).id == MODE.id
 
 
 def test_several_networks(tmp_path):
@@ -167,24 +166,24 @@ def test_several_networks(tmp_path):
     torch.save({"models": {"10": AVERAGE, "2": STATE}}, tmp_path / "numbers.pt")
     torch.save(nn.ModuleList([trained(), OTHER.load(NET)]).state_dict(), tmp_path / "modules.pt")
     for file in tmp_path.iterdir():
-        assert [mode.id for mode in load_modes(NET, file)] == ids
+        assert [mode.id for mode in load_checkpoints(NET, file)] == ids
     file = tmp_path / "modules.pt"
     with pytest.raises(ModebridgeError, match=r"to hold one ResNet, but got 2, '0', '1'; choose one with prefix="):
-        load_mode(NET, file)
-    assert [load_mode(NET, file, prefix=prefix).id for prefix in ("0", "1.")] == ids
+        load_checkpoint(NET, file)
+    assert [load_checkpoint(NET, file, prefix=prefix).id for prefix in ("0", "1.")] == ids
     with pytest.raises(ModebridgeError, match=r"prefix to be a place in .*, but got '2'; choose one of 0, 1"):
-        load_mode(NET, file, prefix="2")
+        load_checkpoint(NET, file, prefix="2")
 
 
 def test_a_prefix_wins(tmp_path):
     raw = {"state_dict": {**prefixed("student."), **prefixed("ema.", AVERAGE)}, "last": STATE}
     torch.save(raw, tmp_path / "x.pt")
-    assert load_mode(NET, tmp_path / "x.pt").id == OTHER.id
+    assert load_checkpoint(NET, tmp_path / "x.pt").id == OTHER.id
     for prefix in ("student", "student.", "state_dict.student", "last"):
-        assert load_mode(NET, tmp_path / "x.pt", prefix=prefix).id == MODE.id
-    assert load_mode(NET, tmp_path / "x.pt", prefix="").id == MODE.id
+        assert load_checkpoint(NET, tmp_path / "x.pt", prefix=prefix).id == MODE.id
+    assert load_checkpoint(NET, tmp_path / "x.pt", prefix="").id == MODE.id
     with pytest.raises(ModebridgeError, match="only averaged ones"):
-        load_mode(NET, tmp_path / "x.pt", prefix="ema", ema=False)
+        load_checkpoint(NET, tmp_path / "x.pt", prefix="ema", ema=False)
 
 
 def test_folders(tmp_path):
@@ -194,7 +193,10 @@ def test_folders(tmp_path):
     (tmp_path / "11").mkdir()
     (tmp_path / "12").mkdir()
     safetensors.torch.save_file(STATE, tmp_path / "11" / "model.safetensors")
-    assert [mode.id for mode in load_modes(NET, tmp_path)] == [MODE.id, OTHER.id, MODE.id]
+    assert [mode.id for mode in load_checkpoints(NET, tmp_path)] == [MODE.id, OTHER.id, MODE.id]
+    files = [str(tmp_path / "10.ckpt"), tmp_path / "2.pt"]
+    assert [mode.id for mode in load_checkpoints(NET, files)] == [OTHER.id, MODE.id]
+    assert load_checkpoints(NET, []) == []
 
 
 def test_tied_weights_under_any_of_their_names(tmp_path):
@@ -202,7 +204,7 @@ def test_tied_weights_under_any_of_their_names(tmp_path):
     want = Mode.from_module(net).id
     for gone in ("first.weight", "second.weight", "none"):  # safetensors keeps one of the two
         torch.save({k: t for k, t in net.state_dict().items() if k != gone}, tmp_path / "x.pt")
-        assert load_mode(Vectors(), tmp_path / "x.pt").id == want
+        assert load_checkpoint(Vectors(), tmp_path / "x.pt").id == want
 
 
 def test_buffers_that_are_not_kept_may_be_in_the_file():
@@ -219,5 +221,85 @@ def test_buffers_that_are_not_kept_may_be_in_the_file():
 def test_nothing_of_the_network_is_changed(tmp_path):
     net = copy.deepcopy(NET)
     torch.save(STATE, tmp_path / "x.pt")
-    load_mode(net, Path(tmp_path / "x.pt"))
+    load_checkpoint(net, Path(tmp_path / "x.pt"))
     assert Mode.from_module(net).id == Mode.from_module(NET).id
+
+
+# Written by the trainers of Lightning and torch-uncertainty.
+
+
+def train(model, path, *, callbacks=(), members=1):
+    """One epoch with the library's own routine and trainer; the checkpoint is theirs."""
+    routine = ClassificationRoutine(
+        model=model,
+        num_classes=3,
+        loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0])),
+        is_ensemble=members > 1,
+        format_batch_fn=RepeatTarget(members) if members > 1 else None,
+        optim_recipe=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+    )
+    data = DataLoader(pairs(blobs(24)), batch_size=8)
+    worker = trainer(path.parent, callbacks)
+    worker.fit(routine, data, data)
+    worker.save_checkpoint(path)
+
+
+def ids(*nets):
+    return [Mode.from_module(net).id for net in nets]
+
+
+@quiet
+def test_a_routine_with_one_network(tmp_path):
+    model = tiny_net(1, "bn")
+    begin = ids(model)
+    train(model, tmp_path / "last.ckpt")
+    raw = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    assert "loss.weight" in raw["state_dict"]  # beside the network, as said
+    assert "optimizer_states" in raw
+    assert [load_checkpoint(NET, tmp_path / "last.ckpt").id] == ids(model) != begin
+
+
+@quiet
+def test_a_deep_ensemble(tmp_path):
+    ensemble = deep_ensembles([tiny_net(seed, "bn") for seed in range(3)])
+    train(ensemble, tmp_path / "last.ckpt", members=3)
+    found = load_checkpoints(NET, tmp_path / "last.ckpt")
+    assert [mode.id for mode in found] == ids(*ensemble.core_models)
+    images = blobs(5).images
+    expected = ensemble.eval()(images)
+    torch.testing.assert_close(torch.cat([mode.load(NET)(images) for mode in found]), expected)
+    assert load_checkpoint(NET, tmp_path / "last.ckpt", prefix="model.core_models.1").id == found[1].id
+
+
+@quiet
+def test_an_average_beside_the_network(tmp_path):
+    model = EMA(tiny_net(1, "bn"), momentum=0.5)
+    train(model, tmp_path / "last.ckpt")
+    assert [load_checkpoint(NET, tmp_path / "last.ckpt").id] == ids(model.ema_model)
+    assert [load_checkpoint(NET, tmp_path / "last.ckpt", ema=False).id] == ids(model.core_model)
+    assert ids(model.core_model) != ids(model.ema_model)
+
+
+@quiet
+def test_networks_along_a_training(tmp_path):
+    model = CheckpointCollector(tiny_net(1, "bn"))
+    with torch.no_grad():
+        model.update_wrapper(0)
+        model.core_model.head.bias.add_(1)
+    torch.save(model.state_dict(), tmp_path / "x.pt")
+    assert [mode.id for mode in load_checkpoints(NET, tmp_path / "x.pt")] == ids(model.core_model, *model.saved_models)
+
+
+@quiet
+def test_lightning_s_average_lies_where_the_weights_were(tmp_path):
+    class Middle(EMAWeightAveraging):
+        def on_train_epoch_end(self, trainer, module):
+            super().on_train_epoch_end(trainer, module)
+            trainer.save_checkpoint(tmp_path / "middle.ckpt")
+
+    train(tiny_net(1, "bn"), tmp_path / "last.ckpt", callbacks=(Middle(decay=0.5),))
+    raw = torch.load(tmp_path / "middle.ckpt", weights_only=True)
+    for ema, key in [(None, "state_dict"), (True, "state_dict"), (False, "current_model_state")]:
+        state = load_checkpoint(NET, tmp_path / "middle.ckpt", ema=ema).state
+        assert all(torch.equal(t, raw[key][f"model.{name}"]) for name, t in state.items())
+    assert not torch.equal(raw["state_dict"]["model.head.bias"], raw["current_model_state"]["model.head.bias"])

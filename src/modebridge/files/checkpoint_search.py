@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from modebridge.data.checkpoint_places import Place, difference, join
 from modebridge.errors import ModebridgeError, near, some
 from modebridge.modes import tensors_of
+from modebridge.nets.quirks import unusual
 from modebridge.types import Params
 
-__all__ = ["find_places", "natural"]
+__all__ = ["Place", "find_places", "natural"]
 
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """Name parts that torch.compile, FSDP and activation checkpointing insert anywhere in a name."""
@@ -28,6 +29,48 @@ _DEPTH = 6
 
 _MOST = 200_000
 """The maximum number of containers to search: a few kilobytes can refer to one list a trillion times."""
+
+
+@dataclass
+class Place:
+    """A place in a checkpoint below which names of the network were found.
+
+    Args:
+        container: the path to the flat dict of tensors, as dotted keys.
+        head: the prefix of all names in it.
+        averaged: whether it looks like EMA or SWA weights.
+        tensors: the tensors found, by the network's own names.
+        extra: names below it that the network does not have.
+    """
+
+    container: str
+    head: str
+    averaged: bool
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    extra: list[str] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """The path to this place."""
+        return _join(self.container, self.head)
+
+    def missing(self, wanted: Params) -> list[str]:
+        """The network's names that are missing here."""
+        return [name for name in wanted if name not in self.tensors]
+
+    def misshapen(self, wanted: Params) -> list[str]:
+        """The names whose tensors have a different shape here."""
+        return [
+            name for name, tensor in self.tensors.items() if not unusual(tensor) and tensor.shape != wanted[name].shape
+        ]
+
+    def unusual(self) -> list[str]:
+        """The names whose tensors are not plain dense tensors."""
+        return [name for name, tensor in self.tensors.items() if unusual(tensor)]
+
+    def fits(self, wanted: Params) -> bool:
+        """Whether it holds the network and nothing else."""
+        return not self.extra and not self.missing(wanted) and not self.unusual() and not self.misshapen(wanted)
 
 
 def find_places(
@@ -66,7 +109,7 @@ def find_places(
     containers = dict(_containers(raw, what))
     places = _places(containers, raw, _names(net))
     if prefix is not None:
-        allowed = {join(container, _bare(prefix.rstrip("."))) for container in ("", *containers)}
+        allowed = {_join(container, _bare(prefix.rstrip("."))) for container in ("", *containers)}
         inside = [place for place in places if place.path in allowed]
         if places and not inside:
             paths = [place.path for place in sorted(places, key=lambda place: -len(place.tensors))]
@@ -77,7 +120,7 @@ def find_places(
     _complete(places, wanted, set(buffers))
     fitting = sorted((place for place in places if place.fits(wanted)), key=lambda place: natural(place.path))
     if not fitting:
-        raise ModebridgeError(difference(places, wanted, containers, type(net).__name__, what))
+        raise ModebridgeError(_difference(places, wanted, containers, type(net).__name__, what))
     averaged, plain = [p for p in fitting if p.averaged], [p for p in fitting if not p.averaged]
     if (ema is True and not averaged) or (ema is False and not plain):
         kind, other = ("averaged (EMA)", "others") if ema else ("other than averaged (EMA)", "averaged ones")
@@ -91,7 +134,7 @@ def find_places(
 def _ignored(name: str, path: str, ignore: str | Sequence[str]) -> bool:
     """Whether a name below a place, with or without the place's path, matches a pattern or is below one that does."""
     patterns = [pattern.rstrip(".") for pattern in ([ignore] if isinstance(ignore, str) else ignore)]
-    names = (name, join(path, name))
+    names = (name, _join(path, name))
     return any(fnmatchcase(candidate, p) or fnmatchcase(candidate, f"{p}.*") for candidate in names for p in patterns)
 
 
@@ -122,7 +165,7 @@ def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dic
                 "save only the state dict, torch.save(net.state_dict(), file)."
             )
         if depth < _DEPTH:
-            waiting += [(value, join(path, str(key)), depth + 1) for key, value in reversed(inside)]
+            waiting += [(value, _join(path, str(key)), depth + 1) for key, value in reversed(inside)]
 
 
 def _places(
@@ -164,11 +207,11 @@ def _places_of(
 
 
 def _is_averaged(container: str, head: str, tensors: Params, raw: Mapping[str, object]) -> bool:
-    if set(re.split("[^a-z]+", join(container, head).lower())) & _AVERAGED:
+    if set(re.split("[^a-z]+", _join(container, head).lower())) & _AVERAGED:
         return True
     # torch's AveragedModel, for both EMA and SWA, has a counter next to the network.
     parent, _, last = head.rpartition(".")
-    if last == "module" and join(parent, "n_averaged") in {_bare(key) for key in tensors}:
+    if last == "module" and _join(parent, "n_averaged") in {_bare(key) for key in tensors}:
         return True
     # Lightning's WeightAveraging replaces the weights with the average, and adds these two entries.
     return container == "state_dict" and {"averaging_state", "current_model_state"} <= raw.keys()
@@ -200,6 +243,35 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and torch.equal(a, b)
 
 
+def _difference(places: Sequence[Place], wanted: Params, containers: Mapping[str, Params], net: str, what: str) -> str:
+    """The error message for a checkpoint that fits nowhere, about the closest place."""
+    if not places:
+        all_names = [_join(path, name) for path, tensors in containers.items() for name in tensors]
+        got = f"got {some(all_names)}" if all_names else "it holds no tensor"
+        return f"Expected {what} to hold the weights of {net}, {some(list(wanted))}, but {got}; check the architecture."
+    best = max(places, key=lambda place: (len(place.tensors), -len(place.path)))
+    missing, shapes, odd = best.missing(wanted), best.misshapen(wanted), best.unusual()
+    start = f"Expected {what} to fit {net}" + (f" below '{best.path}'" if best.path else "")
+    if missing or best.extra:
+        parts = [f"{some(missing)} missing"] if missing else []
+        if missing and best.extra:
+            parts[0] += f" ({near(missing[0], best.extra, 3).rstrip('.')})"
+        parts += [f"{some(best.extra)} extra"] if best.extra else []
+        fix = "" if missing or shapes else ", or leave them out by name with ignore="
+        return f"{start}, but got {' and '.join(parts)}; use a network of the file's architecture{fix}."
+    if odd:
+        return f"{start}, but '{odd[0]}' is {unusual(best.tensors[odd[0]])}; save plain dense tensors of numbers."
+    name = shapes[0]
+    first = f"'{name}' is {tuple(best.tensors[name].shape)} in the file and {tuple(wanted[name].shape)} in the network"
+    sizes = {(tuple(best.tensors[name].shape)[:1], tuple(wanted[name].shape)[:1]) for name in shapes}
+    if len(sizes) == 1 and all(best.tensors[name].shape[1:] == wanted[name].shape[1:] for name in shapes):
+        in_file, in_net = (size[0] if size else 0 for size in next(iter(sizes)))
+        fix = f"build the network with {in_file} classes, or use a file with {in_net}"
+        return f"{start}, but {first}: the number of classes differs; {fix}."
+    more = f" (and {len(shapes) - 1} more differ)" if len(shapes) > 1 else ""
+    return f"{start}, but {first}{more}; use a network of the file's architecture."
+
+
 def natural(name: str) -> list[int | str]:
     """A key that sorts 2 before 10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
@@ -207,3 +279,7 @@ def natural(name: str) -> list[int | str]:
 
 def _bare(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)

@@ -1,0 +1,237 @@
+"""Read the checkpoints that people have: torch files of any kind and safetensors; never runs their code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import re
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from modebridge.errors import ModebridgeError, some
+from modebridge.files.checkpoint_search import find_places, natural
+from modebridge.modes import Mode
+
+__all__ = ["load_checkpoint", "load_checkpoints", "read_state", "weight_files"]
+
+_ENDINGS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".pth.tar")
+_IN_FOLDERS = ("weights.safetensors", "model.safetensors", "pytorch_model.bin")
+"""File names in folders with one network each: ours, and Hugging Face's."""
+
+_PLAIN = "save only the state dict, torch.save(net.state_dict(), file), or use safetensors"
+
+
+def load_checkpoint(
+    net: nn.Module,
+    path: str | PathLike[str],
+    *,
+    ema: bool | None = None,
+    prefix: str | None = None,
+    ignore: str | Sequence[str] = (),
+) -> Mode:
+    """Load a mode from a file that holds one network of this architecture, and possibly much else.
+
+    The file is a torch file (a state dict, or a checkpoint of timm, Lightning, torch-uncertainty or your own loop) or
+    safetensors. The network is found by its names, so containers such as `state_dict` and prefixes such as `module.`
+    (DDP), `_orig_mod.` (compile) and `model.` (Lightning) need not be specified. Half precision is converted to the
+    network's own; integers and complex numbers are not accepted as weights.
+
+    Args:
+        net: the network; its own weights are neither used nor changed.
+        path: the file.
+        ema: if a file also holds averaged weights (EMA, SWA), None uses the averaged ones, as timm's evaluation does;
+            True requires them; False uses the others.
+        prefix: where the network is if there are several, for example "model.student"; overrides the search.
+        ignore: further tensors in the file to skip: exact names, names of submodules ("aux" for all of `aux.*`), or
+            patterns with `*`. The network's own tensors are never skipped.
+
+    >>> import tempfile
+    >>> net = nn.Linear(2, 3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save({"state_dict": {f"model.{k}": v for k, v in net.state_dict().items()}}, f"{folder}/last.ckpt")
+    ...     mode = load_checkpoint(nn.Linear(2, 3), f"{folder}/last.ckpt")
+    >>> mode.id == Mode.from_module(net).id
+    True
+    """
+    file = Path(path)
+    places = find_places(read_state(file), net, ema=ema, prefix=prefix, ignore=ignore, what=f"'{file}'")
+    if len(places) > 1:
+        raise ModebridgeError(
+            f"Expected '{file}' to hold one {type(net).__name__}, but got {len(places)}, "
+            f"{some([place.path for place in places])}; choose one with prefix=, or load all with load_checkpoints."
+        )
+    return _mode(net, places[0].tensors, file)
+
+
+def load_checkpoints(
+    net: nn.Module,
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    ema: bool | None = None,
+    ignore: str | Sequence[str] = (),
+) -> list[Mode]:
+    """Load the modes in several files, in a folder, or in a file that holds several networks, such as a deep ensemble.
+
+    Args:
+        net: the network; its own weights are neither used nor changed.
+        paths: files or folders; of a folder, its weight files sorted by name (2 before 10), and those of subfolders
+            with one network each, such as the `modes` of a run.
+        ema: see `load_checkpoint`.
+        ignore: see `load_checkpoint`.
+    """
+    given = [Path(path) for path in ([paths] if isinstance(paths, str | PathLike) else paths)]
+    return [
+        _mode(net, place.tensors, file)
+        for path in given
+        for file in (weight_files(path) if os.path.isdir(path) else [path])  # noqa: PTH112 - False if too long
+        for place in find_places(read_state(file), net, ema=ema, ignore=ignore, what=f"'{file}'")
+    ]
+
+
+def _mode(net: nn.Module, state: Mapping[str, Tensor], file: Path) -> Mode:
+    try:
+        return Mode.from_state_dict(net, state)
+    except ModebridgeError as error:
+        raise ModebridgeError(f"{str(error).removesuffix('.')} (in '{file}').") from error
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The weight files in a folder and in its subfolders with one network each, 2 before 10; at least one."""
+    files = [file for file in folder.iterdir() if file.is_file() and file.name.endswith(_ENDINGS)]
+    for place in folder.iterdir():
+        files += [place / name for name in _IN_FOLDERS if (place / name).is_file()][:1]
+    if not files:
+        raise ModebridgeError(
+            f"Expected '{folder}' to contain weight files ({', '.join(_ENDINGS)}), but got none; pass the folder they "
+            "are in."
+        )
+    return sorted(files, key=lambda file: natural(str(file)))
+
+
+def read_state(file: Path) -> dict[str, Any]:
+    """The content of a weight file, recognized by its first bytes: tensors by name, or dicts of them.
+
+    Only tensors, numbers (NumPy's too), strings, paths, argparse's Namespace and containers of them are read, by
+    torch's reader that runs no code; a file that refers to any other class raises an error.
+    """
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(24)
+        if head[:4] == b"PK\x03\x04":  # torch.save
+            _check_archive(file)
+        elif head[8:9] == b"{" and head[:1] != b"\x80":
+            return dict(safetensors.torch.load_file(file))
+        elif head[:1] != b"\x80":  # torch.save before version 1.6
+            pointer = "a Git LFS pointer" if head.startswith(b"version https://git-lfs") else "neither"
+            raise ModebridgeError(
+                f"Expected '{file}' to be a file of torch.save or safetensors, but got "
+                f"{pointer if head else 'an empty file'}; check that it was written or downloaded completely."
+            )
+        with torch.serialization.safe_globals(_ALLOWED), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pickle protocols get an error of our own
+            content: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except ModebridgeError:
+        raise
+    except OSError as error:
+        raise ModebridgeError(
+            f"Expected '{file}' to be a weight file, but got '{error.strerror or error}'; check the path."
+        ) from error
+    except Exception as error:  # a broken pickle can raise anything; torch's message may suggest to run its code
+        raise ModebridgeError(f"Expected '{file}' to hold a state dict, but got {_reason(error)}.") from error
+    if isinstance(content, list | tuple) and content and all(isinstance(item, Mapping) for item in content):
+        content = dict(enumerate(content))  # the state dicts of several networks
+    if not isinstance(content, Mapping):
+        raise ModebridgeError(f"Expected '{file}' to hold a state dict, but got {type(content).__name__}; {_PLAIN}.")
+    return {str(key): value for key, value in content.items()}
+
+
+def _check_archive(file: Path) -> None:
+    """Raise an error if a zip archive is not from torch.save, which does not compress."""
+    with zipfile.ZipFile(file) as archive:
+        names = [name.split("/", 1)[-1] for name in archive.namelist()]
+        packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+    code = any(name.startswith("code/") for name in names)
+    if code or packed or "data.pkl" not in names:
+        got = "a TorchScript archive, whose code is not run" if code else "another or a compressed zip archive"
+        raise ModebridgeError(f"Expected '{file}' to be a file of torch.save or safetensors, but got {got}; {_PLAIN}.")
+
+
+def _reason(error: Exception) -> str:
+    """What was found when reading failed, and how to fix it."""
+    text = str(error)
+    unknown_class = re.search(r"GLOBAL ([\w.]+)", text)
+    if unknown_class and not unknown_class[1].endswith("."):  # otherwise the name is cut off
+        return f"the class {unknown_class[1]}, which is not loaded because it could run code; {_PLAIN}"
+    if "Unsupported operand" in text:
+        return "a pickle with a protocol other than torch's; save it without pickle_protocol, or use safetensors"
+    reported = re.search(r"WeightsUnpickler error:\s*(data of NumPy type \w+)", text)
+    if reported:
+        return f"{reported[1]}; {_PLAIN}"
+    return "one that is damaged or truncated; copy or download it again"
+
+
+# Stand-ins for plain data that people store with weights: NumPy's types could do more than hold numbers.
+
+
+class _Type:
+    """Stands in for `numpy.dtype`: the type of the numbers that follow; no objects and no fields."""
+
+    def __init__(self, code: str = "f8", *_: object) -> None:
+        self.type = np.dtype(str(code))
+        if self.type.kind not in "biufcSU":
+            raise pickle.UnpicklingError(f"data of NumPy type {self.type}")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        # (version, byte order, subtype, names, fields, ...); only the byte order matters for numbers.
+        if state[1] in ("<", ">"):
+            self.type = self.type.newbyteorder(state[1])
+
+
+class _Array:
+    """Stands in for `numpy.ndarray`, which stores a generator's state; its content is ignored."""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.shape = state[1]
+
+
+def _scalar(kind: _Type, data: bytes = b"") -> object:
+    """The number that `numpy.core.multiarray.scalar` would create, as a Python number."""
+    if not isinstance(kind, _Type) or not isinstance(data, bytes) or len(data) != kind.type.itemsize:
+        raise pickle.UnpicklingError("a NumPy number without its bytes")
+    value: object = np.frombuffer(data, kind.type, count=1)[0].item() if data else kind.type.type().item()
+    return value
+
+
+def _array(*_: object) -> _Array:
+    return _Array()
+
+
+def _posix(*parts: str) -> PurePosixPath:
+    return PurePosixPath(*map(str, parts))
+
+
+def _windows(*parts: str) -> PureWindowsPath:
+    return PureWindowsPath(*map(str, parts))
+
+
+# Modules were renamed: NumPy's in 2.0, pathlib's in Python 3.13.
+_NUMPY, _PATHLIB = ("numpy.core.multiarray", "numpy._core.multiarray"), ("pathlib", "pathlib._local")
+
+_ALLOWED: list[Any] = [
+    *[argparse.Namespace, (_Type, "numpy.dtype"), (_Array, "numpy.ndarray")],
+    *[(_scalar, f"{module}.scalar") for module in _NUMPY],
+    *[(_array, f"{module}._reconstruct") for module in _NUMPY],
+    *[(_posix, f"{module}.{name}") for module in _PATHLIB for name in ("PosixPath", "PurePosixPath")],
+    *[(_windows, f"{module}.{name}") for module in _PATHLIB for name in ("WindowsPath", "PureWindowsPath")],
+]
+"""For `torch.serialization.safe_globals`: the names that a file may refer to, and what it gets instead."""
