@@ -29,13 +29,12 @@ from modebridge.deploy.metadata import read_metadata
 from modebridge.deploy.torch_runners import Branches
 from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
-from modebridge.members import BridgePredictor, NetworkPredictor, row_plans
+from modebridge.members import BridgePredictor, NetworkPredictor
 from modebridge.modes import Mode
 from modebridge.runs.assemble import assembled
-from modebridge.runs.trade_offs import elastic_lines, temperatures_of
+from modebridge.runs.trade_offs import temperatures_of
 from modebridge.scoring import LogitTable, MemberCost
 from tests.deploy.scenes import images, middle, staged_answer, stirred
-from tests.runs.small import small
 
 FITTED = Temperatures(0.9, (1.0, 1.1, 1.2))
 ENDS = [2, 5, 6]
@@ -251,18 +250,9 @@ def test_of_a_run(said):
     tables = {"mode-0": table[0], "I-0-1-small": table[1:4], "II-0-1-small": table[4]}
     costs = {"mode-0": MemberCost(10, 10)} | {name: MemberCost(1, 1, ("mode-0",)) for name in names[1:]}
     answers = LogitTable(tables, tables, labels, labels, costs)
-    for mean in ("probability", "logarithmic"):
-        fitted = temperatures_of(answers, names, mean)
-        assert fitted.heads == (3, 1)
-        wanted = [answers.temperature(names[:count], mean) for count in (1, 2, 3)]
-        assert fitted.by_bridges == pytest.approx(wanted, rel=1e-9)
-    plan = next(plan for plan in row_plans(small()) if plan.elastic and plan.name.startswith("DE-1"))
-    names = [member.name for member in plan.members]
-    tables = dict(zip(names, (table[0], table[1:4], *table[4:]), strict=False))
-    costs = {"mode-0": MemberCost(10, 10)} | {name: MemberCost(1, 1, ("mode-0",)) for name in names[1:]}
-    answers = LogitTable(tables, tables, labels, labels, costs)
-    last = elastic_lines(answers, small())[plan.name][-1]
-    assert (last.cost, last.nll) == (answers.cost(names)[0], pytest.approx(answers.score(names).nll, rel=1e-9))
+    fitted = temperatures_of(answers, names)
+    assert fitted.heads == (3, 1)
+    assert fitted.by_bridges == pytest.approx([answers.temperature(names[:count]) for count in (1, 2, 3)], rel=1e-9)
     own, net = headed(), network()
     modes = [Mode.from_module(base) for base in own.bases]
     predictors = {f"mode-{k}": NetworkPredictor(f"mode-{k}", mode) for k, mode in enumerate(modes)}

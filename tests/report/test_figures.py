@@ -1,4 +1,4 @@
-"""Figures: a hover label per point, legends that no line crosses, whole ticks for counts, names for categories."""
+"""Figures: legends that no line crosses, whole ticks for counts, names for categories."""
 
 from __future__ import annotations
 
@@ -6,117 +6,80 @@ import math
 import re
 import xml.etree.ElementTree as ET
 
-from modebridge.report import Cell, Row, cost_figure, dots_figure, lines_figure, row_of
-from modebridge.report.clean_svg import clean_svg
-from modebridge.report.figures import training_figure
-from modebridge.scoring import Combined
+import pytest
+import torch
+
+from modebridge.report import Cell, cost_figure, dots_figure, lines_figure
+from modebridge.report.figures import bars_figure, correspondence_figure, training_figure
+from modebridge.scoring import Correspondence
 from modebridge.training import Epoch
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def tips(text: str) -> list[str]:
-    """The hover labels of a figure in drawing order."""
-    return [element.text or "" for element in ET.fromstring(text).iter(f"{SVG}title")]
+from tests.report.test_tables import row
 
 
-def heights(text: str) -> dict[str, float]:
+def heights(svg: str) -> dict[str, float]:
     """How far below the top of the figure each text is."""
     places = {}
-    for element in ET.fromstring(text).iter(f"{SVG}text"):
+    for element in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"):
         moved = re.search(r"translate\([-\d.]+[ ,]+([-\d.]+)\)", element.get("transform", ""))
         places[element.text or ""] = float(moved[1]) if moved else float(element.get("y", "nan"))
     return places
 
 
-def whole(text: str) -> bool:
-    return re.fullmatch(r"\d+", text) is not None
-
-
-def row(name: str, flops: float, nll: float, family: str, interval: tuple[float, float] | None = None) -> Row:
-    combined = Combined(
-        members=(name,),
-        relative_flops=flops,
-        relative_params=flops,
-        accuracy=1 - nll,
-        nll=nll,
-        ece=0.0,
-        brier=0.0,
-        raw_nll=nll,
-        raw_ece=0.0,
-        raw_brier=0.0,
-        temperature=1.0,
-        nll_interval=interval,
-        accuracy_interval=None if interval is None else (1 - interval[1], 1 - interval[0]),
-    )
-    return row_of(name, combined, 1.0, family=family)
-
-
-def test_lines_have_a_label_per_point_and_a_legend_below_the_axes():
+def test_lines_have_a_legend_below_the_axes_and_whole_ticks() -> None:
     lines = {
         "a <b>": ([0.0, 1.0, 2.0, 2.0], [1.0, math.nan, 3.0, 4.0]),
         "second": ([0.0, 1.0, 2.0], [2.0, 2.5, 1.0]),
     }
-    panels = [("NLL", lines)]
-    text = lines_figure("x", 'with "quotes"', "members added", panels, {"NLL": {"DE-2": 2.2}}, unordered=["second"])
-    labels = tips(text)
-    assert labels[:2] == ["a <b>: members added 0, NLL 1", "a <b>: members added 2, NLL 3"]
-    assert len(labels) == 6
-    assert 'aria-label="with &quot;quotes&quot;"' in text
-    below = heights(text)
-    assert below["second"] > below["members added"]
-    # Counts have whole ticks: no tick label of the x axis, which are on one line, has a decimal point.
-    ticks = [label for label, y in below.items() if y == below["0"]]
-    assert "2" in ticks
-    assert all(map(whole, ticks))
-    # Only the first line is joined, in the axes and in the legend.
-    paths = [element.get("d", "") for element in ET.fromstring(text).iter(f"{SVG}path")]
-    assert sum(len(re.findall("[ML]", path)) == 3 and "z" not in path for path in paths) == 2
-    # It passes the filter for figures from files with its labels.
-    assert tips(clean_svg(text)) == labels
+    svg = lines_figure("count", [("NLL", lines), ("ACC", lines)], {"NLL": {"DE-2": 1.5}}, ["second"])
+    texts = heights(svg)
+    assert texts["a <b>"] > texts["count"] > texts["NLL"]
+    assert "DE-2" in texts
+    assert {"0", "1", "2"} <= set(texts)
+    assert "0.5" not in {text for text in texts if re.fullmatch(r"[\d.]+", text) and texts[text] == texts["0"]}
 
 
-def test_categories_have_names_and_no_line():
-    cells = {"Match": Cell(0.9, 0.01), "Other": Cell(0.8), "None": Cell(math.nan)}
-    text = dots_figure("x", "", [("R2", {"R2": cells}), ("KL", {"KL": cells})])
-    assert tips(text) == ["Match: R2 0.9 ± 0.01", "Other: R2 0.8", "Match: KL 0.9 ± 0.01", "Other: KL 0.8"]
-    below = heights(text)
-    assert below["Match"] < below["Other"] < below["None"]
-    two = dots_figure("x", "", [("NLL", {"alone": {"High": Cell(0.3)}, "with bridges": {"High": Cell(0.2)}})])
-    assert tips(two) == ["High, alone: NLL 0.3", "High, with bridges: NLL 0.2"]
-    assert heights(two)["with bridges"] > heights(two)["High"]
+def test_the_same_figure_is_the_same_text() -> None:
+    rows = [row("DE-1", 0.4, flops=1.0), row("DE-2", 0.3, flops=2.0), row("DE-1 + 1 bridge I", 0.35)]
+    assert cost_figure(rows) == cost_figure(rows)
 
 
-def test_cost_has_intervals_and_names():
+def test_rows_far_worse_are_named_instead_of_drawn() -> None:
     rows = [
-        row("DE-1", 1.0, 0.4, "deep ensemble"),
-        row("DE-2", 2.0, 0.3, "deep ensemble"),
-        row("DE-1 + 1 bridge I", 1.05, 0.35, "with type I bridges", (0.33, 0.36)),
+        row("DE-1", 0.4, flops=1.0, intervals={"nll": (0.38, 0.42), "accuracy": (0.8, 0.9)}),
+        row("DE-2", 0.3, flops=2.0),
+        row("DE-1 + 1 bridge I", 0.35),
+        row("untrained", 3.2),
     ]
-    text = cost_figure(rows)
-    labels = tips(text)
-    assert "DE-2: calibrated NLL 0.3000, FLOPs x2.00" in labels
-    assert "DE-1 + 1 bridge I: accuracy 65.00 [64.0 to 67.0], FLOPs x1.05" in labels
-    assert "DE-1 + 1 bridge I: calibrated NLL 0.3500 [0.330 to 0.360], FLOPs x1.05" in labels
-    assert len(labels) == 6
-    assert text.count("stroke-opacity: 0.4") == 2, "one bar per panel, for the one row with intervals"
-    assert heights(text)["with type I bridges"] > heights(text)["FLOPs, relative to one network"]
+    svg = cost_figure(rows)
+    assert "not shown, far worse: untrained (3.2)" in svg
+    assert "relative to one network" in svg
+    assert "not shown" not in cost_figure(rows[:-1])
 
 
-def test_every_training_loss_is_in_a_legend():
-    def series(count: int) -> dict[str, list[Epoch]]:
-        return {
-            f"I-0-{k}-small": [Epoch(number, 3, 0.1, {"train": 1.0 / number + k}) for number in (1, 2, 3)]
-            for k in range(count)
-        }
+@pytest.mark.parametrize("spread", [None, 0.1])
+def test_dots_name_their_categories(spread: float | None) -> None:
+    cells = {"first": Cell(1.0, spread), "second": Cell(math.nan, spread)}
+    texts = heights(dots_figure([("R2", {"a": cells, "b": cells}), ("KL", {"a": cells})]))
+    assert {"first", "second", "R2", "KL", "a", "b"} <= set(texts)
+    assert texts["first"] < texts["second"]
 
-    text = training_figure({"modes": series(2), "curves": series(8), "bridges": series(11)})
-    below = heights(text)
-    for k in range(11):
-        assert below[f"bridges I-0-{k}-small"] > below["epoch"]
-    for k in range(8):
-        assert below[f"I-0-{k}-small"] > below["epoch"]
-    labels = tips(text)
-    assert labels[-1] == "bridges I-0-10-small: loss 10.33 after epoch 3"
-    assert len(labels) == 2 + 8 + 11
-    assert all(whole(label) for label, y in below.items() if y == below["1"])
+
+def test_correspondence_and_bars_have_their_numbers_and_names() -> None:
+    pairs = [[Correspondence(0.91, 0.9, 0.12), Correspondence(-math.inf, 0.1, math.inf)]]
+    texts = heights(correspondence_figure(["I-0-1-small"], ["curve-0-1", "curve-0-2"], pairs))
+    assert {"0.910", "0.120", "I-0-1-small", "curve-0-2"} <= set(texts)
+    images, classes = torch.rand(2, 3, 4, 4), [f"class {k}" for k in range(12)]
+    tables = {name: torch.rand(2, 12).softmax(1) for name in ("a", "b", "midpoint", "bridge")}
+    texts = heights(bars_figure(images, ["class 0", "class 1"], classes, tables))
+    assert {"midpoint", "bridge"} <= set(texts)
+    one = {name: torch.ones(1, 1) for name in ("a", "b", "midpoint", "bridge")}
+    assert "only" in bars_figure(torch.rand(1, 1, 4, 4), ["only"], ["only"], one)
+
+
+def test_training_losses_by_epoch() -> None:
+    epochs = [Epoch(k, 3, 0.1, {"train": 1.0 / k}) for k in (1, 2, 3)]
+    texts = heights(
+        training_figure({"modes": {"0": epochs, "1": epochs}, "bridges": {f"I-{k}": epochs for k in range(9)}})
+    )
+    assert {"modes", "bridges", "training loss"} <= set(texts)
+    assert "I-3" not in texts, "nine names would hide the lines"

@@ -20,10 +20,9 @@ from modebridge.cli import advise_command, run_commands, show_commands
 from modebridge.cli.options import RunOptions
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import Recipe
-from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable, TableRow
-from modebridge.runs import page_data, results
-from modebridge.scoring import LogitTable, resampled_means
-from modebridge.scoring import logit_table as scored
+from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable
+from modebridge.runs import page_data
+from modebridge.scoring import LogitTable, logit_table, resampled_means, table
 from modebridge.studies import write_study
 from modebridge.training import Epoch
 from tests.runs.small import small
@@ -62,8 +61,8 @@ def hear(verb: str, path: Path) -> Heard:
         patch.setenv("COLUMNS", "1000")
         patch.setattr(page_data, "page", lambda data: pages.append(data) or f"<p>{data.title}</p>")
         # Intervals take half of the time and are of no interest here.
-        patch.setattr(scored, "bootstrap_mean", lambda values: (0.0, float(values.mean())))
-        patch.setattr(results, "resampled_means", partial(resampled_means, resamples=10))
+        patch.setattr(table, "bootstrap_mean", lambda values: (0.0, float(values.mean())))
+        patch.setattr(logit_table, "resampled_means", partial(resampled_means, resamples=10))
         try:
             _VERBS[verb](path)
         except ModebridgeError as error:
@@ -84,7 +83,9 @@ def _run(path: Path) -> None:
 _VERBS: dict[str, Callable[[Path], None]] = {
     "run": _run,
     "report": show_commands.report_run,
-    "advise": lambda path: advise_command.advise_run(path, 1.5, "flops", "probability", True),
+    "advise": lambda path: advise_command.advise_run(
+        path, 1.5, cost_unit="flops", cascades=False, max_epochs=None, trained_modes=None, as_json=True
+    ),
 }
 
 
@@ -93,15 +94,12 @@ def _plain(data: PageData) -> dict[str, Any]:
     answers: LogitTable = data.answers
     return {
         "table": [asdict(row) for row in data.rows],
-        "summary": data.summary,
         "logits": {name: tensor.tolist() for name, tensor in {**answers.valid, **answers.test}.items()},
         "costs": {name: asdict(cost) for name, cost in answers.costs.items()},
         "profiles": {name: [asdict(point) for point in points] for name, points in data.profiles.items()},
         "samples": data.samples and data.samples.images.tolist(),
         "metrics": {kind: {name: _lines(epochs) for name, epochs in m.items()} for kind, m in data.metrics.items()},
         "studies": [[part.name, part.figure, *(table.as_dict() for table in part.tables)] for part in data.studies],
-        "times": dict(data.times),
-        "elastic": {name: [asdict(point) for point in points] for name, points in data.elastic.items()},
     }
 
 
@@ -126,7 +124,7 @@ def outcome(verb: str, heard: Heard, wanted: Heard, name: str) -> str:
 
 
 def everything(place: Path) -> Path:
-    """A copy, at `place`, of a finished run folder with a study and measured times; made once per process of tests."""
+    """A copy, at `place`, of a finished run folder with a study; made once per process of tests."""
     shutil.copytree(_made().name, place, dirs_exist_ok=True)
     return place
 
@@ -138,10 +136,7 @@ def _made() -> tempfile.TemporaryDirectory[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_commands, "read_recipe", lambda name: (tiny(), 0))
         assert hear("run", path).shown is not None
-    times = {"mode-0": 1.0, "mode-1": 1.0, "curve-0-1": 1.0, "I-0-1-small": 0.1, "II-0-1-small": 0.1}
-    kept = {"relative": {**times, "labels-0-1-small": 0.1}, "batch": 64}
-    show_commands.existing(path).files.write({"times.json": json.dumps(kept)})
-    rows = (TableRow("DE-1", {"NLL": Cell(0.5, 0.1)}), TableRow("DE-2", {"NLL": Cell(0.4)}))
+    rows = {"DE-1": {"NLL": Cell(0.5, 0.1)}, "DE-2": {"NLL": Cell(0.4)}}
     table = StudyTable("A study", (Column("NLL", 3, "down"),), rows, ("A note.",))
     write_study(StudyPart("type1", "what it asks", (table,), "<svg></svg>"), show_commands.existing(path))
     return folder

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shutil
 
 import pytest
@@ -15,9 +13,9 @@ from modebridge.deploy import ALL, gated
 from modebridge.deploy.parity import expected
 from modebridge.errors import ModebridgeError
 from modebridge.report import as_dicts
-from modebridge.runs import gather, main_rows, read_answers, run_recipe, share_run, write_page
+from modebridge.runs import read_answers, run_recipe, share_run
 from modebridge.runs.assemble import ensemble_of, some_images
-from modebridge.runs.trade_offs import elastic_lines, temperatures_of
+from modebridge.runs.trade_offs import temperatures_of
 from modebridge.scoring import advise, dee
 from tests.runs.small import finished, small
 
@@ -59,19 +57,18 @@ def test_members_by_default_and_their_order(run):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("mean", ["probability", "logarithmic"])
-def test_a_cascade_is_exported_as_it_was_scored(run, mean):
+def test_a_cascade_is_exported_as_it_was_scored(run):
     """The threshold of the validation split, the scores of what the file does, and the file's answers themselves."""
     folder, result = run
     answers, names = read_answers(folder), ["mode-0", "mode-1", "II-0-1-small"]
-    ensemble, notes = ensemble_of(folder, names, average_cost=1.4, mean=mean)
+    ensemble, notes = ensemble_of(folder, names, average_cost=1.4)
     assert notes["threshold"] == answers.threshold(names, 1.4)
-    scored = answers.score(names, threshold=notes["threshold"], mean=mean)
-    assert notes["scores"] == notes["scores"] | {"nll": scored.nll, "asked": scored.asked}
-    assert notes["scores"]["relative_flops"] == scored.relative_flops < answers.cost(names)[0]
-    table = answers.calibrated(names, threshold=notes["threshold"], mean=mean).float()
+    scored = answers.score(names, threshold=notes["threshold"])
+    assert notes["scores"] == notes["scores"] | {"nll": scored.nll, "deferred_share": scored.deferred_share}
+    assert notes["scores"]["relative_flops"] == scored.cost.relative_flops < answers.cost(names).relative_flops
+    table = answers.calibrated(names, threshold=notes["threshold"]).float()
     members = ensemble.members(result.splits.test.images)
-    wanted = expected(members, 2, notes["temperatures"], threshold=notes["threshold"], mean=mean)
+    wanted = expected(members, 2, notes["temperatures"], threshold=notes["threshold"])
     # An image whose confidence rounding moves over the threshold may get either answer.
     near = (answers.calibrated(names[:1]).amax(-1) - notes["threshold"]).abs() < 1e-4
     torch.testing.assert_close(wanted[~near], table[~near], rtol=0, atol=1e-4)
@@ -106,7 +103,7 @@ def test_weights_that_have_changed_are_not_exported(run, tmp_path):
 
 def test_a_threshold_keeps_to_its_cost_on_validation_images(run):
     answers = read_answers(run[0])
-    whole = answers.cost(NAMES)[0]
+    whole = answers.cost(NAMES).relative_flops
     threshold = answers.threshold(NAMES, (1 + whole) / 2)
     ensemble, notes = ensemble_of(run[0], NAMES)
     with torch.no_grad():
@@ -123,32 +120,13 @@ def test_cascades_are_rows_of_the_table(run):
     assert order.index("DE-1 + 1 label control") < order.index("DE-2 cascade x1.15") < order.index("DE-2")
     for name, members, cost in (("DE-2 cascade x1.15", 2, 1.15), ("DE-3 cascade x1.5", 3, 1.5)):
         row, names = rows[name], [f"mode-{k}" for k in range(members)]
-        scored = answers.score(names, threshold=answers.threshold(names, cost), intervals=True)
-        assert vars(row) == vars(row) | vars(scored)
+        scored = answers.score(names, threshold=answers.threshold(names, cost))
+        assert (row.scores.nll, row.scores.cost) == (scored.nll, scored.cost)
         assert row.family == "cascade"
         # The levels that its deep ensemble equivalent is read from are those of DE-1, DE-2, DE-3.
-        assert row.dee == dee(row.nll, [rows[f"DE-{m}"].nll for m in (1, 2, 3)])
+        assert row.scores.dee == dee(scored.nll, [rows[f"DE-{m}"].scores.nll for m in (1, 2, 3)])
         (plain,) = as_dicts([row])
-        assert (plain["threshold"], plain["asked"]) == (row.threshold, row.asked)
-    # By the other mean of the same members, beside every row of several.
-    assert math.isnan(rows["DE-1"].logarithmic_nll)
-    assert rows["DE-2"].logarithmic_nll == answers.score(["mode-0", "mode-1"], mean="logarithmic").nll
-
-
-@pytest.mark.slow
-def test_the_lines_of_the_report_end_at_the_rows_of_its_table(run):
-    folder, result = run
-    rows = {row.name: row for row in result.rows}
-    lines = elastic_lines(result.answers, small())
-    assert list(lines) == ["DE-1 + 2 bridges I", "DE-2", "DE-2 + 1 bridge II", "DE-3"]
-    for name, points in lines.items():
-        assert (points[0].cost, points[0].nll) == pytest.approx((1.0, rows["DE-1"].nll))
-        assert (points[-1].cost, points[-1].nll) == pytest.approx((rows[name].relative_flops, rows[name].nll))
-    place = write_page(folder, gather(folder, main_rows(small(), result.answers)))
-    assert "Elastic inference" in place.read_text()
-    kept = json.loads((folder.path / "elastic.json").read_text())
-    assert kept["DE-2"][-1]["cost"] == lines["DE-2"][-1].cost
-    assert gather(folder).elastic == lines
+        assert (plain["threshold"], plain["deferred_share"]) == (scored.threshold, scored.deferred_share)
 
 
 def test_temperatures_are_those_of_the_rows(run):
@@ -182,10 +160,10 @@ def test_a_shared_folder_and_its_card(run, tmp_path):
     assert (card.data.license, card.data.pipeline_tag) == ("mit", "image-classification")
     rows = {line.split("|")[1].strip(): line for line in card.text.splitlines() if line.startswith("| ")}
     assert {"**this**", "DE-1", "DE-2", "DE-3", "DE-1 + 1 bridge I", "DE-1 + 1 label control"} <= set(rows)
-    low, high = scored.nll_interval
+    low, high = scored.intervals["nll"]
     assert f"{scored.nll:.4f} [{low:.4f}, {high:.4f}]" in rows["**this**"]
     assert f"{answers.score(['mode-0', 'mode-1']).nll:.4f}" in rows["DE-2"]
-    assert f"x{scored.relative_flops:.3f}" in rows["**this**"]
+    assert f"x{scored.cost.relative_flops:.3f}" in rows["**this**"]
     for text in ("1 x 8 x 8", "60 train, 60 valid, 200 test", "temperature", "multiply-adds per image", "digits"):
         assert text in card.text
     assert str(folder.path) not in card.text

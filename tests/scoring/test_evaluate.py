@@ -11,7 +11,7 @@ from modebridge.ensembles import Ensemble, scale
 from modebridge.errors import ModebridgeError
 from modebridge.scoring import (
     Cost,
-    Scores,
+    Scored,
     accuracy,
     bootstrap_mean,
     brier,
@@ -59,25 +59,24 @@ def test_scores_are_those_by_hand(ensemble):
         assert calibrated == pytest.approx(score(tempered, labels), rel=1e-9)
     assert found.temperature == float(ensemble.temperature) != 1.0
     assert found.nll != found.raw_nll
-    assert (found.cnll, found.cece) == (found.nll, found.ece)
     assert found.cost == cost(ensemble, (1, 8, 8))
-    assert (found.accuracy_interval, found.nll_interval) == (None, None)
+    assert found.intervals == {}
 
 
 def test_never_calibrated(ensemble):
     found = evaluate(ensemble, batches(), intervals=True)
-    assert (found.cnll, found.cece, found.temperature) == (None, None, None)
+    assert found.temperature is None
     assert (found.nll, found.ece, found.brier) == (found.raw_nll, found.raw_ece, found.raw_brier)
-    assert found.nll_interval is not None
+    assert set(found.intervals) == {"accuracy", "nll"}
 
 
 def test_intervals(ensemble):
     data = batches()
     found = evaluate(ensemble.calibrate(data), data, intervals=True)
     plain, labels = predict(lambda images: ensemble.members(images).mean(dim=0), data)
-    assert found.accuracy_interval == pytest.approx(bootstrap_mean(hits(plain, labels)))
+    assert found.intervals["accuracy"] == pytest.approx(bootstrap_mean(hits(plain, labels)))
     tempered = scale(plain, ensemble.temperature)
-    assert found.nll_interval == pytest.approx(bootstrap_mean(surprisals(tempered, labels)))
+    assert found.intervals["nll"] == pytest.approx(bootstrap_mean(surprisals(tempered, labels)))
 
 
 def test_every_mode_and_bridge_runs_once_a_batch(ensemble):
@@ -150,7 +149,9 @@ def test_logits_are_noticed_when_scored():
 
 def test_scores_print_as_a_table():
     price = Cost(1e6, 10, 1.05, 1.08)
-    scores = Scores(1900, 0.5, 0.7, 0.1, 0.4, 0.7, 0.1, 0.4, None, price, (0.45, 0.55), (0.68, 0.72))
+    numbers = {"nll": 0.7, "ece": 0.1, "brier": 0.4, "raw_nll": 0.7, "raw_ece": 0.1, "raw_brier": 0.4}
+    intervals = {"accuracy": (0.45, 0.55), "nll": (0.68, 0.72)}
+    scores = Scored(n=1900, cost=price, accuracy=0.5, intervals=intervals, **numbers)
     assert str(scores).splitlines() == [
         "score     uncalibrated      95% interval",
         "accuracy        50.00%  45.00% to 55.00%",

@@ -18,7 +18,7 @@ from modebridge.modes import Mode
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.runs import RunFolder, ensemble_of, read_answers
 from modebridge.scoring import LogitTable, MemberCost
-from modebridge.studies import ensemble_tables, run_study
+from modebridge.studies import paper_tables, run_study
 from tests.runs.damaging import tiny
 
 
@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     sizes += ["mode.epochs=2", "curve.epochs=1", "bridge.epochs=1"]
     with pytest.MonkeyPatch.context() as patch:
         # Drawing takes most of the time.
-        patch.setattr(ensemble_tables, "lines_figure", lambda *args, **options: "<svg></svg>")
+        patch.setattr(paper_tables, "lines_figure", lambda *args, **options: "<svg></svg>")
         arguments = [argument for size in sizes for argument in ("--set", size)]
         answer = CliRunner().invoke(app, ["study", "swa", "digits", *arguments, "--out", str(folder), "--json"])
     assert answer.exit_code == 0, answer.output
@@ -82,7 +82,7 @@ class Answering:
 
 
 def test_the_papers_rows_stand_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ensemble_tables, "lines_figure", lambda *args, **options: "<svg></svg>")
+    monkeypatch.setattr(paper_tables, "lines_figure", lambda *args, **options: "<svg></svg>")
     part = run_study("swa", Answering(find_recipe("tin200")))  # type: ignore[arg-type]
     rows = {row.name: row.cells for row in part.tables[0].rows}
     printed = {name: cells["NLL"].paper for name, cells in rows.items() if cells["NLL"].paper}

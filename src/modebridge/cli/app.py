@@ -14,7 +14,6 @@ from modebridge.cli.options import (
     Folder,
     GpusPerStage,
     Json,
-    MeanName,
     Modes,
     On,
     Out,
@@ -133,16 +132,11 @@ def plan(
 
 
 @app.command()
-def recipes(
-    estimate: Annotated[
-        bool, typer.Option("--estimate", help="Estimate the training time on this machine from a few timed steps.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """List the recipes and the data they need; with --estimate, also their training work and time on this machine."""
+def recipes(as_json: Json = False) -> None:
+    """List the recipes and the data they need."""
     from modebridge.cli import show_commands
 
-    show_commands.list_recipes(estimate=estimate, as_json=as_json)
+    show_commands.list_recipes(as_json=as_json)
 
 
 @app.command()
@@ -214,31 +208,38 @@ def advise(
     budget: Annotated[
         float, typer.Option(help="Maximum cost of a forward pass, in multiples of one network.", metavar="X")
     ] = 1.2,
-    by: Annotated[
-        str,
-        typer.Option(
-            help="Unit of cost: flops, params, or time (measured on this machine).",
-            autocompletion=one_of("flops", "params", "time"),
-        ),
+    cost_unit: Annotated[
+        str, typer.Option(help="Unit of cost: flops or params.", autocompletion=one_of("flops", "params"))
     ] = "flops",
-    train: Annotated[
+    cascades: Annotated[
+        bool,
+        typer.Option("--cascades", help="Also consider cascades, where confident images use only the first network."),
+    ] = False,
+    max_epochs: Annotated[
         float | None,
         typer.Option(help="Maximum training, in epochs of one network; no limit by default.", metavar="EPOCHS"),
     ] = None,
-    have: Annotated[
+    trained_modes: Annotated[
         int | None,
         typer.Option(help="Number of modes already trained; by default those given with --modes.", metavar="N"),
     ] = None,
-    mean: MeanName = "probability",
     as_json: Json = False,
 ) -> None:
-    """Recommend the best members for a cost budget, chosen on validation data only.
+    """Recommend members for a cost budget: the most that fit, then the lowest NLL on validation data.
 
-    Example: `modebridge advise runs/digits --budget 1.2 --have 2 --train 100`.
+    Example: `modebridge advise runs/digits --budget 1.2 --trained-modes 2 --max-epochs 100`.
     """
     from modebridge.cli.advise_command import advise_run
 
-    advise_run(folder, budget, by, mean, as_json, train, have)
+    advise_run(
+        folder,
+        budget,
+        cost_unit=cost_unit,
+        cascades=cascades,
+        max_epochs=max_epochs,
+        trained_modes=trained_modes,
+        as_json=as_json,
+    )
 
 
 for _verb in (export, predict, bench, serve, push, pull):

@@ -98,7 +98,7 @@ def _describe(done: Exported) -> None:
     if meta["threshold"] is not None:
         console.print(
             f"Threshold: {meta['threshold']:.4f}; images above it use only {meta['members'][0]}, the other "
-            f"{100 * scores['asked']:.1f} % of the test images use all members."
+            f"{100 * scores['deferred_share']:.1f} % of the test images use all members."
         )
     if meta["mean"] != "probability":
         console.print(f"Mean: {meta['mean']}.")

@@ -109,7 +109,7 @@ def run(options: RunOptions, *, boards: bool, as_json: bool, cluster: Cluster) -
         f"Test split, {len(result.answers.test_labels)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
     )
     console.print(terminal_table(result.rows, title))
-    console.print(summary(result.rows))
+    console.print(summary(result.rows, result.answers.guess_nll))
     if result.seconds:
         seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
         cores = plural(torch.get_num_threads(), "core")
@@ -242,7 +242,7 @@ def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
         "seed": result.seed,
         "rows": as_dicts(result.rows),
         "warnings": [*result.warnings, *folder.left_out()],
-        "summary": summary(result.rows),
+        "summary": summary(result.rows, result.answers.guess_nll),
         "trained": list(result.trained),
         "seconds": dict(result.seconds) if result.trained else folder.files.record("results.json").get("seconds", {}),
         **machine(),
@@ -250,7 +250,7 @@ def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
 
 
 def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> None:
-    text = [markdown_table(result.rows), *record["warnings"], summary(result.rows)]
+    text = [markdown_table(result.rows), *record["warnings"], summary(result.rows, result.answers.guess_nll)]
     folder.files.write({"results.md": "\n\n".join(text) + "\n"})
     before, now = folder.files.record("results.json"), json.loads(json.dumps(record))
     shown = ("recipe", "seed", "rows", "warnings", "summary")

@@ -61,13 +61,15 @@ def push_run(
     console = Screen()
     console.print(f"{'Folder' if only_folder else 'Uploaded'}: {record['place']}", soft_wrap=True)
     console.print(
-        f"Members: {' + '.join(shared.names)}; x{shared.scores.relative_flops:.3f} FLOPs of one network. Test split: "
+        f"Members: {' + '.join(shared.names)}; x{shared.scores.cost.relative_flops:.3f} FLOPs of one network. "
+        "Test split: "
         f"accuracy {100 * shared.scores.accuracy:.2f} %, NLL {shared.scores.nll:.4f}."
     )
 
 
 def _record(shared: SharedFolder) -> dict[str, Any]:
-    scores = {name: getattr(shared.scores, name) for name in ("accuracy", "nll", "ece", "brier", "relative_flops")}
+    scores = {name: getattr(shared.scores, name) for name in ("accuracy", "nll", "ece", "brier")}
+    scores["relative_flops"] = shared.scores.cost.relative_flops
     return {
         "place": str(shared.path),
         "members": list(shared.names),

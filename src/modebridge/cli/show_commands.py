@@ -13,12 +13,11 @@ from rich import box
 from rich.table import Table
 
 from modebridge.cli.terminal import Screen, note, say
-from modebridge.errors import ModebridgeError, plural
-from modebridge.members import Body, Member, Setting, members_of, row_plans
+from modebridge.errors import ModebridgeError
+from modebridge.members import Body, Member, Setting, members_of, parse_member, row_plans
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page
 from modebridge.runs import RunFolder, find_recipe_of, gather, missing_members, setting_for, write_page
-from modebridge.runs.estimate import seconds_here, work_of
 from modebridge.runs.manifest import write_whole
 from modebridge.scoring import Cost, CostConvention, combination_cost, feature_shapes
 
@@ -41,8 +40,8 @@ def plain_table(*columns: str, text: tuple[int, ...] = (0,)) -> Table:
     return table
 
 
-def list_recipes(*, estimate: bool, as_json: bool) -> None:
-    """List every recipe with what it trains and the data it needs; optionally its work and time on this machine."""
+def list_recipes(*, as_json: bool) -> None:
+    """List every recipe with what it trains and the data it needs."""
     recipes = [replace(make(), name=name) for name, make in RECIPES.items()]
     records: list[dict[str, Any]] = [
         {
@@ -55,39 +54,17 @@ def list_recipes(*, estimate: bool, as_json: bool) -> None:
         }
         for recipe in recipes
     ]
-    if estimate:
-        say("Counting the work and timing a few steps ...")
-        for number, (record, recipe) in enumerate(zip(records, recipes, strict=True), start=1):
-            note(f"Counting recipe {number} of {len(recipes)}: {recipe.name}")
-            record["petaflop"] = 2 * sum(work_of(recipe).values()) / 1e15
-        note("Timing a few training steps ...")
-        seconds = seconds_here(recipes)
-        for record in records:
-            record["seconds"] = seconds[record["name"]]
-    if as_json:
-        Screen().print_data(records)
-        return
-    more = ["PFLOP", "here"] if estimate else []
-    table = plain_table("recipe", "modes", "curves", "bridges", *more, "data needed", text=(0, 4 + len(more)))
-    for record in records:
-        cells = [str(record[key]) for key in ("modes", "curves", "bridges")]
-        if estimate:
-            work = f"{record['petaflop']:,.3f}" if record["petaflop"] < 1 else f"{record['petaflop']:,.0f}"
-            cells += [work, span(record["seconds"])]
-        table.add_row(record["name"], *cells, record["data"])
     console = Screen()
+    if as_json:
+        console.print_data(records)
+        return
+    table = plain_table("recipe", "modes", "curves", "bridges", "data needed", text=(0, 4))
+    for record in records:
+        table.add_row(*(str(record[key]) for key in ("name", "modes", "curves", "bridges", "data")))
     console.print(table)
-    cuda = torch.cuda.is_available()
-    where = torch.cuda.get_device_name() if cuda else plural(torch.get_num_threads(), "CPU core")
-    explained = (
-        f"PFLOP: total training work. Here: estimated time on {where}, from a few timed steps, without compilation, "
-        "data loading and evaluation. "
-        if estimate
-        else "To estimate training times on this machine: modebridge recipes --estimate. "
-    )
     console.print(
-        f"{explained}digits and recipes ending in -bn use batch norm, the others filter response norm. "
-        "To run one: modebridge run RECIPE --data DIR, where DIR holds the official files of the data set."
+        "digits and recipes ending in -bn use batch norm, the others filter response norm. To run one: "
+        "modebridge run RECIPE --data DIR, where DIR holds the official files of the data set."
     )
 
 
@@ -106,7 +83,7 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     small = {member.title: member for member in members_of(recipe) if member.reads}
     plans: list[tuple[str, list[Member]]] = [(f"one {title}", [member]) for title, member in small.items()]
     # The cost of a cascade depends on the images.
-    rows = [(plan.name, list(plan.members)) for plan in row_plans(recipe) if plan.average_cost is None]
+    rows = [(row.name, list(map(parse_member, row.members))) for row in row_plans(recipe) if row.average_cost is None]
     plans = [*rows[:1], *plans, *rows[1:]]
     conventions: list[CostConvention] = ["counted", "paper"] if paper else ["counted"]
     # Costs add up, so each part is counted once.

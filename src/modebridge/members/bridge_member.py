@@ -11,11 +11,12 @@ from modebridge.bridges import Kind
 from modebridge.errors import plural
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.curve_member import PointMember, load_curve
-from modebridge.members.member import Member, RowPlan
+from modebridge.members.member import Member
 from modebridge.members.mode_member import ModeMember, mode_on, on_base, split_base
 from modebridge.members.setting import Setting
 from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
+from modebridge.scoring import Row
 from modebridge.training import BridgePlan, plan_bridge
 
 __all__ = ["BridgeMember", "row_name"]
@@ -134,32 +135,30 @@ class BridgeMember(SmallNetwork):
         return members
 
     @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """Type I bridges on one mode, adding one at a time; type II bridges between all modes of a deep ensemble."""
         partners = [j for i, j in recipe.curves() if i == 0]
-        plans: list[RowPlan] = []
+        plans: list[Row] = []
         for k, size in enumerate(recipe.sizes):
             for count in range(1, len(partners) + 1):
                 ones = [cls("I", 0, j, size) for j in partners[:count]]
                 plans.append(
-                    RowPlan(
+                    Row(
                         row_name("DE-1", count, "I", size, recipe),
-                        (ModeMember(0), *ones),
+                        (ModeMember(0).name, *(one.name for one in ones)),
                         ones[0].family,
                         (1, 1, k, count),
                         role="bridge" if (k, count) == (0, 1) else "",
-                        elastic=k == 0 and count == len(partners),
                     )
                 )
             for m in range(2, recipe.modes + 1):
                 twos = [cls("II", i, j, size) for i in range(m) for j in range(i + 1, m)]
                 plans.append(
-                    RowPlan(
+                    Row(
                         row_name(f"DE-{m}", len(twos), "II", size, recipe),
-                        (*(ModeMember(i) for i in range(m)), *twos),
+                        (*(ModeMember(i).name for i in range(m)), *(two.name for two in twos)),
                         twos[0].family,
                         (m, 1, k),
-                        elastic=k == 0 and m == 2,
                     )
                 )
         return plans

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Self
 
 from modebridge.members.artefact import Tensors
-from modebridge.members.member import Member, RowPlan
+from modebridge.members.member import Member
 from modebridge.members.mode_member import ModeMember
 from modebridge.members.setting import Setting
 from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
+from modebridge.scoring import Row
 from modebridge.training import BridgePlan, plan_bridge
 
 __all__ = ["ControlMember"]
@@ -80,10 +81,17 @@ class ControlMember(SmallNetwork):
         return [cls(*recipe.curves()[0], size) for size in recipe.sizes] if recipe.control else []
 
     @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """One network with the control instead of its first bridge."""
         member = cls(*recipe.curves()[0], recipe.sizes[0])
         note = "the same bridge trained on labels, without a curve"
         return [
-            RowPlan("DE-1 + 1 label control", (ModeMember(member.i), member), cls.family, (1, 2), note, role="control")
+            Row(
+                "DE-1 + 1 label control",
+                (ModeMember(member.i).name, member.name),
+                cls.family,
+                (1, 2),
+                note,
+                role="control",
+            )
         ]

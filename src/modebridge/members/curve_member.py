@@ -13,11 +13,12 @@ from torch import Tensor
 from modebridge.curves import BezierCurve
 from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors
 from modebridge.members.curve_weights import CurveWeights, curve_and_ends
-from modebridge.members.member import LAST, Member, RowPlan
+from modebridge.members.member import LAST, Member
 from modebridge.members.mode_member import OneNetwork, mode_on, on_base, split_base
 from modebridge.members.predictor import NetworkPredictor
 from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
+from modebridge.scoring import Row
 from modebridge.training import TrainConfig
 
 __all__ = ["PointMember", "PointStatistics", "load_curve"]
@@ -137,12 +138,18 @@ class PointMember(OneNetwork):
         return [cls(i, j) for i, j in recipe.curves()]
 
     @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """One and two networks with the midpoint of the first curve."""
         i, j = recipe.curves()[0]
         modes = cls(i, j).ancestors
         notes = "the network that the first bridge imitates", "the network that the bridges imitate"
         return [
-            RowPlan(f"DE-{m} + midpoint", (*modes[:m], cls(i, j)), cls.family, (LAST, m - 3), notes[m - 1])
+            Row(
+                f"DE-{m} + midpoint",
+                (*(mode.name for mode in modes[:m]), cls(i, j).name),
+                cls.family,
+                (LAST, m - 3),
+                notes[m - 1],
+            )
             for m in (1, 2)
         ]

@@ -12,11 +12,12 @@ from modebridge.cutmix import suits_cutmix
 from modebridge.errors import plural
 from modebridge.members.artefact import Tensors
 from modebridge.members.curve_member import PointMember
-from modebridge.members.member import Member, Method, RowPlan
+from modebridge.members.member import Member, Method
 from modebridge.members.mode_member import ModeMember
 from modebridge.members.setting import Setting
 from modebridge.members.small_network import SIZE, BridgeWeights, SmallNetwork
 from modebridge.recipes import Recipe
+from modebridge.scoring import Row
 from modebridge.training import BEST_CUTMIX, BridgePlan, plan_bridge
 
 __all__ = ["HeadsMember"]
@@ -149,12 +150,12 @@ class HeadsMember(Method, SmallNetwork):
         return [cls(0, size=recipe.sizes[0])]
 
     @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """Each with the mode that it reads."""
         return [
-            RowPlan(
+            Row(
                 _row_name(member, recipe),
-                (ModeMember(member.i), member),
+                (ModeMember(member.i).name, member.name),
                 cls.family,
                 (1, 1.5, k),  # after the bridges on one network
                 "one small network with a head for each network that it learns",

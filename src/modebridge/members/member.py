@@ -17,7 +17,7 @@ from modebridge.members.predictor import Predictor
 from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
 from modebridge.recipes.user_code import USER
-from modebridge.scoring import MemberCost
+from modebridge.scoring import MemberCost, Row
 
 __all__ = [
     "KINDS",
@@ -26,7 +26,6 @@ __all__ = [
     "Member",
     "Method",
     "Numbered",
-    "RowPlan",
     "file_of_own_kinds",
     "members_of",
     "parse_member",
@@ -42,44 +41,6 @@ class Body:
     body: nn.Module
     taps: tuple[str, ...]
     reads: int
-
-
-@dataclass(frozen=True)
-class RowPlan:
-    """A row of the results table before it is scored.
-
-    Args:
-        name: the name, in the paper's terms: "DE-1 + 1 bridge I".
-        members: the members to average.
-        family: the group it belongs to in plots.
-        order: sort key of the row.
-        note: the purpose of the row, if the name does not tell.
-        role: its role in the summary: "one" and "two" networks, the first "bridge", its "control", "heads".
-        elastic: whether to plot the gain from running its further members only on uncertain images.
-        average_cost: for a cascade, the average cost in networks on the validation images: the first member alone
-            predicts the images that it is confident of, the others run only on the rest. None runs all members on all
-            images.
-    """
-
-    name: str
-    members: tuple[Member, ...]
-    family: str
-    order: tuple[float, ...]
-    note: str = ""
-    role: str = ""
-    elastic: bool = False
-    average_cost: float | None = None
-
-    @property
-    def is_cheap(self) -> bool:
-        """Whether it costs less than two networks and is not the first row: its share of the gain of two is shown.
-
-        Members that only teach do not count, so that their rows show the most that imitating them could bring.
-        """
-        if self.average_cost is not None:
-            return self.average_cost < 2
-        networks = [member for member in self.members if not member.reads and member.usable]
-        return len(networks) == 1 and self.role != "one"
 
 
 class Member(ABC):
@@ -166,9 +127,9 @@ class Member(ABC):
         return ()
 
     @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """The rows that this kind adds to the results table: by default one for each of its members alone."""
-        return [RowPlan(member.title, (member,), member.family, (LAST, k)) for k, member in enumerate(cls.of(recipe))]
+        return [Row(member.title, (member.name,), member.family, (LAST, k)) for k, member in enumerate(cls.of(recipe))]
 
 
 K = TypeVar("K", bound=type[Member])
@@ -207,10 +168,10 @@ class Method(Member):
         return LAST, 1.0 + list(METHODS).index(cls.method), float(k)
 
     @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """By default, one row for each of its members alone."""
         return [
-            RowPlan(member.title, (member,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
+            Row(member.title, (member.name,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
         ]
 
 
@@ -287,6 +248,6 @@ def members_of(recipe: Recipe) -> list[Member]:
     return members
 
 
-def row_plans(recipe: Recipe) -> list[RowPlan]:
+def row_plans(recipe: Recipe) -> list[Row]:
     """The rows of a recipe's results table, in order."""
-    return sorted((plan for kind in KINDS for plan in kind.rows(recipe)), key=lambda plan: plan.order)
+    return sorted((row for kind in KINDS for row in kind.rows(recipe)), key=lambda row: row.order)

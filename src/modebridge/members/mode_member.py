@@ -10,12 +10,12 @@ from typing import ClassVar, Self
 from modebridge.alignment import By, align
 from modebridge.errors import ModebridgeError
 from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors
-from modebridge.members.member import KINDS, Member, RowPlan
+from modebridge.members.member import KINDS, Member
 from modebridge.members.network_weights import NetworkWeights
 from modebridge.members.predictor import NetworkPredictor
 from modebridge.members.setting import Setting
 from modebridge.recipes import Recipe
-from modebridge.scoring import MemberCost
+from modebridge.scoring import MemberCost, Row
 from modebridge.training import TrainConfig
 
 __all__ = [
@@ -202,25 +202,24 @@ class ModeMember(OneNetwork):
         return [cls(k) for k in range(recipe.modes)]
 
     @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """Deep ensembles of the first 1, 2, ... modes, and cascades of the first ones."""
         roles, notes = {1: "one", 2: "two"}, {1: "one network"}
         ensembles = [
-            RowPlan(
+            Row(
                 f"DE-{m}",
-                tuple(cls(k) for k in range(m)),
+                tuple(cls(k).name for k in range(m)),
                 cls.family,
                 (m, 0),
                 notes.get(m, ""),
                 roles.get(m, ""),
-                elastic=m in CASCADES,
             )
             for m in range(1, recipe.modes + 1)
         ]
         cascades = [
-            RowPlan(
+            Row(
                 f"DE-{m} cascade x{cost:g}",
-                tuple(cls(k) for k in range(m)),
+                tuple(cls(k).name for k in range(m)),
                 "cascade",
                 (1, 3, m),
                 f"mode 0, plus {m - 1} more for its least confident images; average FLOPs",

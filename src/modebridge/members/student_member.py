@@ -12,11 +12,12 @@ from modebridge.distillation import Teacher
 from modebridge.ensembles import Ensemble
 from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors, TrainedWeights
 from modebridge.members.bridge_member import BridgeMember
-from modebridge.members.member import Member, Method, RowPlan
+from modebridge.members.member import Member, Method
 from modebridge.members.mode_member import BASES, ModeMember, OneNetwork
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
+from modebridge.scoring import Row
 from modebridge.training import TrainConfig, fit_students, plan_student
 
 __all__ = ["DistilledMember", "StudentMember", "StudentWeights"]
@@ -162,22 +163,22 @@ class DistilledMember(Method, OneNetwork):
         return tuple(ModeMember(k) for k in range(recipe.modes))
 
     @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """Each alone, and the first one in a cascade, followed by two of its teachers."""
         students = cls.of(recipe)
         rows = [
-            RowPlan(
+            Row(
                 f"student of DE-{recipe.modes}" + (f", start {member.number}" if member.number else ""),
-                (member,),
+                (member.name,),
                 cls.family,
                 cls.order(k),
                 "one network trained on the mean prediction of all modes",
             )
             for k, member in enumerate(students)
         ]
-        cascade = RowPlan(
+        cascade = Row(
             f"student, then DE-2, cascade x{CASCADE:g}",
-            (cls(0), ModeMember(0), ModeMember(1)),
+            (cls(0).name, ModeMember(0).name, ModeMember(1).name),
             "cascade",
             cls.order(len(rows)),
             "the student, plus two of its teachers for its least confident images; average FLOPs",
@@ -250,10 +251,10 @@ class StudentMember(Method, OneNetwork):
         return [cls("labels"), *two, cls("bridged")]
 
     @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[RowPlan]:
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """Each alone, with a note for the control."""
         notes = {"labels": "no teacher: the same mixup and epochs on labels", "bridged": "taught by DE-1 and bridges"}
         return [
-            RowPlan(member.title, (member,), member.family, cls.order(k), notes.get(member.source, ""))
+            Row(member.title, (member.name,), member.family, cls.order(k), notes.get(member.source, ""))
             for k, member in enumerate(cls.of(recipe))
         ]

@@ -1,23 +1,25 @@
 """Tables, figures and the report page, from plain data."""
 
-from modebridge.report.cost_figure import cost_figure
-from modebridge.report.page import PageData, Samples, StudyPart, best_for_cost, page
-from modebridge.report.rows import Row, as_dicts, row_of
-from modebridge.report.study_figures import dots_figure, lines_figure
-from modebridge.report.summary import closed_gap, summary
-from modebridge.report.table import COLUMNS, markdown_table, study_table, terminal_table
-from modebridge.report.tables import Cell, Column, StudyTable, TableRow, cell_of
+from modebridge.report.figures import cost_figure, dots_figure, lines_figure
+from modebridge.report.page import PageData, Samples, StudyPart, best_for_cost, closed_gap, page, summary
+from modebridge.report.tables import (
+    Cell,
+    Column,
+    StudyTable,
+    as_dicts,
+    cell_of,
+    markdown_table,
+    study_table,
+    terminal_table,
+)
 
 __all__ = [
-    "COLUMNS",
     "Cell",
     "Column",
     "PageData",
-    "Row",
     "Samples",
     "StudyPart",
     "StudyTable",
-    "TableRow",
     "as_dicts",
     "best_for_cost",
     "cell_of",
@@ -27,7 +29,6 @@ __all__ = [
     "lines_figure",
     "markdown_table",
     "page",
-    "row_of",
     "study_table",
     "summary",
     "terminal_table",

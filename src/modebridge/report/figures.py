@@ -1,103 +1,186 @@
-"""The figures of a run, each one a function from plain data to SVG."""
+"""The figures of the page and of studies, each a function from plain data to SVG."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import math
+from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
-from modebridge.report.drawing import COLOURS, GREY, INK, LEGEND, Canvas, whole_ticks
-from modebridge.scoring import Correspondence, CurvePoint, Reliability
+from modebridge.report.tables import Cell
+from modebridge.scoring import Correspondence, CurvePoint, Reliability, Row
 from modebridge.training import Epoch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = [
     "bars_figure",
     "correspondence_figure",
+    "cost_figure",
+    "dots_figure",
+    "lines_figure",
     "profile_figure",
     "reliability_figure",
     "training_figure",
 ]
 
-DASHES = ("-", "--", ":", "-.")
-"""Line styles: one per round through the colors."""
+GREY = "#8a8f98"
+COLORS = ("#e07b39", "#3b82c4", "#3fa56b", "#a05bc4", "#c9a227", "#c44e6a", "#5a9ea8", "#8c6d4f")
+MARKERS = "osDX^vP"
+WIDTH = 8.4
+"""Width of every figure in inches: one width for all keeps their text the same size on the page."""
+STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "legend.frameon": False,
+    "axes.grid": True,
+    "grid.color": GREY,
+    "grid.alpha": 0.2,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "lines.markeredgewidth": 0,
+    # Text stays text, and the same figure is the same file.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "modebridge",
+}
+
+
+def _axes(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure and its axes in reading order."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def _svg(figure: Figure, *, legend: bool = True) -> str:
+    """The figure as SVG, with one legend for all axes below them, where no line crosses it."""
+    from matplotlib import rc_context
+
+    handles: dict[str, Any] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    with rc_context(STYLE), io.StringIO() as buffer:
+        if handles and legend:
+            letters = max(map(len, handles))
+            columns = max(1, int(72 * WIDTH // (5 * letters + 38)))  # points per letter, and of the handle
+            figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
+            figure.set_figheight(figure.get_figheight() + 0.17 * math.ceil(len(handles) / columns) + 0.1)
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        return buffer.getvalue()
+
+
+def _whole_ticks(axis: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+
+
+def cost_figure(rows: Sequence[Row]) -> str:
+    """Accuracy and calibrated NLL against relative FLOPs, with intervals; deep ensembles are joined by a dashed line.
+
+    Rows that are far worse than one network are listed below an axis instead of drawn: they would flatten all others.
+    """
+    ensembles = [row for row in rows if row.family == rows[0].family]
+    families = list(dict.fromkeys(row.family for row in rows))
+    styles = dict(zip(families, [(GREY, "o"), *zip(cycle(COLORS), cycle(MARKERS), range(len(families)))], strict=False))
+    figure, axes = _axes(1, 2, 3.4)
+    for axis, (score, label, scale) in zip(
+        axes, (("accuracy", "accuracy, %", 100.0), ("nll", "calibrated NLL", 1.0)), strict=True
+    ):
+        places = {row.name: (row.scores.cost.relative_flops, scale * getattr(row.scores, score)) for row in rows}
+        far = _far_worse(rows, ensembles, score)
+        line = [places[row.name] for row in ensembles]
+        axis.plot([x for x, _ in line], [y for _, y in line], "--", color=GREY, linewidth=1.2, zorder=1)
+        for family in families:
+            color, marker = styles[family][:2]
+            shown = [row for row in rows if row.family == family and row not in far]
+            for row in shown:
+                if score in row.scores.intervals:
+                    low, high = row.scores.intervals[score]
+                    axis.vlines(places[row.name][0], scale * low, scale * high, color=color, alpha=0.4, linewidth=1.1)
+            xs, ys = [places[row.name][0] for row in shown], [places[row.name][1] for row in shown]
+            axis.plot(xs, ys, marker, color=color, markersize=5.5, label=family, zorder=3)
+        side = (-4, 3) if score == "accuracy" else (-4, -9)  # left of the point, where the line bends away
+        for row in ensembles:
+            axis.annotate(row.name, places[row.name], side, textcoords="offset points", fontsize=8, ha="right")
+        missing = ", ".join(f"{row.name} ({places[row.name][1]:.3g})" for row in far)
+        below = f"\nnot shown, far worse: {missing}" if missing else ""
+        axis.set_xlabel(f"FLOPs, relative to one network{below}", wrap=True)
+        axis.set_ylabel(label)
+        axis.margins(x=0.14, y=0.1)
+    return _svg(figure)
+
+
+def _far_worse(rows: Sequence[Row], ensembles: Sequence[Row], score: str) -> list[Row]:
+    """Rows that are below one network by more than the best deep ensemble is above it."""
+    sign = 1 if score == "accuracy" else -1
+    levels = [sign * getattr(row.scores, score) for row in ensembles]
+    least = levels[0] - max(max(levels) - levels[0], 0.02 * abs(levels[0]))
+    return [row for row in rows if sign * getattr(row.scores, score) < least and row not in ensembles]
 
 
 def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
     """NLL and accuracy along each curve."""
-    canvas = Canvas(1, 2, 3.0)
-    for colour, (name, points) in zip(cycle(COLOURS), profiles.items(), strict=False):
-        rs = [point.r for point in points]
-        for axis, label, values in (
-            (canvas.axes[0], "NLL", [point.nll for point in points]),
-            (canvas.axes[1], "accuracy, %", [100 * point.accuracy for point in points]),
-        ):
-            tips = [f"curve {name}, r = {r:.2g}: {label} {value:.4g}" for r, value in zip(rs, values, strict=True)]
-            canvas.points(axis, rs, values, tips, "-", color=colour, label=f"curve {name}")
-            axis.set_ylabel(f"validation {label}")
-            axis.set_xlabel("r, the position on the curve")
-    canvas.legend()
-    return canvas.svg("profile", "Validation NLL and accuracy of the networks along each curve")
+    lines = {f"curve {name}": [point.r for point in points] for name, points in profiles.items()}
+    nll = {f"curve {name}": [point.nll for point in points] for name, points in profiles.items()}
+    accuracy = {f"curve {name}": [100 * point.accuracy for point in points] for name, points in profiles.items()}
+    panels = [
+        (f"validation {label}", {name: (rs, values[name]) for name, rs in lines.items()})
+        for label, values in (("NLL", nll), ("accuracy, %", accuracy))
+    ]
+    return lines_figure("r, the position on the curve", panels)
 
 
 def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]]) -> str:
     """Accuracy against confidence before (gray) and after calibration, one panel per combination."""
-    canvas = Canvas(1, len(diagrams), 2.9, sharey=True)
-    for axis, (name, before, after) in zip(canvas.axes, diagrams, strict=True):
+    figure, axes = _axes(1, len(diagrams), 2.9, sharey=True)
+    for axis, (name, before, after) in zip(axes, diagrams, strict=True):
         axis.plot([0, 1], [0, 1], ":", color=GREY, linewidth=1)
-        for table, colour, label in ((before, GREY, "before"), (after, COLOURS[0], "after")):
+        for table, color, label in ((before, GREY, "before"), (after, COLORS[0], "after")):
             seen = table.count > 0
-            bins = [tensor[seen].tolist() for tensor in (table.confidence, table.accuracy, table.count)]
-            tips = [
-                f"{label}: confidence {confidence:.3f}, accuracy {accuracy:.3f}, {count:,} images"
-                for confidence, accuracy, count in zip(*bins, strict=True)
-            ]
-            canvas.points(axis, bins[0], bins[1], tips, "-", color=colour, label=f"{label} temperature scaling")
-        axis.set_title(name, fontsize=9, color=INK)
-        axis.set_xlabel("confidence")
-        axis.set_xlim(0, 1)
-        axis.set_ylim(0, 1)
+            bins = table.confidence[seen].tolist(), table.accuracy[seen].tolist()
+            axis.plot(*bins, "o-", color=color, label=f"{label} temperature scaling")
+        axis.set(title=name, xlabel="confidence", xlim=(0, 1), ylim=(0, 1))
         axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
-    canvas.axes[0].set_ylabel("accuracy")
-    canvas.legend()
-    return canvas.svg("reliability", "Reliability diagrams before and after temperature scaling")
+    axes[0].set_ylabel("accuracy")
+    return _svg(figure)
 
 
 def correspondence_figure(
     bridges: Sequence[str], targets: Sequence[str], compared: Sequence[Sequence[Correspondence]]
 ) -> str:
-    """R2 and KL of every bridge against every curve's midpoint; the better, the stronger the color."""
-    canvas = Canvas(1, 2, 0.9 + 0.26 * len(bridges))
-    panels = (("r2", "R2", COLOURS[2]), ("kl", "KL, nats", COLOURS[0]))
-    for axis, (score, title, colour) in zip(canvas.axes, panels, strict=True):
+    """R2 and KL of every bridge against every curve's midpoint; the better, the darker."""
+    figure, axes = _axes(1, 2, 0.9 + 0.26 * len(bridges), sharey=True)
+    for axis, (score, title, colors) in zip(
+        axes, (("r2", "R2", "Greens"), ("kl", "KL, nats", "Oranges_r")), strict=True
+    ):
         table = np.array([[getattr(pair, score) for pair in row] for row in compared])
         axis.grid(False)
-        # Opacity instead of a color scale: the numbers stay readable on light and dark pages.
-        opacity = _opacity(table if title == "R2" else -table)
+        # Half opaque, so that the numbers stay readable on every color.
+        axis.imshow(table, cmap=colors, aspect="auto", alpha=0.5)
         for y, x in product(range(len(bridges)), range(len(targets))):
-            (cell,) = axis.bar(x + 0.5, 1, 1, bottom=y, color=(colour, opacity[y, x]))
-            canvas.tip(cell, f"{bridges[y]} against {targets[x]}: {title.removesuffix(', nats')} {table[y, x]:.4f}")
-            axis.text(x + 0.5, y + 0.5, f"{table[y, x]:.3f}", ha="center", va="center", fontsize=8, color=INK)
-        axis.set_xticks(np.arange(len(targets)) + 0.5, targets)
-        axis.set_yticks(np.arange(len(bridges)) + 0.5, bridges if axis is canvas.axes[0] else [""] * len(bridges))
-        axis.set_xlim(0, len(targets))
-        axis.set_ylim(len(bridges), 0)
-        axis.set_title(title, fontsize=9, color=INK)
-    return canvas.svg("correspondence", "R2 and KL of bridges against the midpoints of curves")
-
-
-def _opacity(scores: np.ndarray) -> np.ndarray:
-    """From hardly visible for the worst score to 0.6 for the best."""
-    known = scores[np.isfinite(scores)]
-    low, span = (known.min(), np.ptp(known)) if known.size else (0.0, 0.0)
-    shares = (scores - low) / (span or 1.0)
-    opacity: np.ndarray = 0.05 + 0.55 * np.clip(np.nan_to_num(shares, nan=0.0, posinf=1.0, neginf=0.0), 0, 1)
-    return opacity
+            axis.text(x, y, f"{table[y, x]:.3f}", ha="center", va="center", fontsize=8)
+        axis.set_xticks(range(len(targets)), targets)
+        axis.set_yticks(range(len(bridges)), bridges)
+        axis.set_title(title)
+    return _svg(figure)
 
 
 def bars_figure(
@@ -112,60 +195,99 @@ def bars_figure(
         probabilities: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
     """
     count = len(images)
-    canvas = Canvas(count, 3, 1.25 * count, width_ratios=[1, 3.4, 3.4])
+    figure, axes = _axes(count, 3, 1.25 * count, width_ratios=[1, 3.4, 3.4])
     labels = list(probabilities)
-    palette = (GREY, COLOURS[3], COLOURS[1], COLOURS[0])
+    palette = (GREY, COLORS[3], COLORS[1], COLORS[0])
     for row in range(count):
-        picture, ends, middle = canvas.axes[3 * row : 3 * row + 3]
-        _picture(picture, images[row], truth[row])
+        picture, ends, middle = axes[3 * row : 3 * row + 3]
+        pixels = images[row].clamp(0, 1).permute(1, 2, 0).numpy()
+        picture.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray", interpolation="nearest")
+        picture.set_axis_off()
+        picture.set_title(truth[row], fontsize=8)
         kept = _likely([probabilities[label][row] for label in labels], 10)
-        places = np.arange(len(kept))
         for axis, pair in ((ends, (0, 1)), (middle, (2, 3))):
             for offset, k in zip((-0.2, 0.2), pair, strict=True):
                 heights = [float(probabilities[labels[k]][row][c]) for c in kept]
-                bars = axis.bar(places + offset, heights, 0.38, color=palette[k], label=labels[k])
-                for bar, c, height in zip(bars, kept, heights, strict=True):
-                    canvas.tip(bar, f"{labels[k]}: {classes[c]} {height:.3f}")
-            axis.set_xticks(places, [classes[c] for c in kept] if row == count - 1 or len(classes) > 10 else [])
-            axis.tick_params(axis="x", labelsize=7)
-            if max(map(len, classes)) > 3:
-                for text in axis.get_xticklabels():
-                    text.set(rotation=45, ha="right", rotation_mode="anchor")
-            axis.set_ylim(0, 1)
-            axis.set_yticks([0, 0.5, 1])
-            if row == 0:
-                place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 1.45)}
-                axis.legend(ncols=2, **place, **LEGEND)
-    return canvas.svg("bars", "Sample images with the class probabilities of both ends, the midpoint and the bridge")
+                axis.bar(np.arange(len(kept)) + offset, heights, 0.38, color=palette[k], label=labels[k])
+            named = row == count - 1 or len(classes) > len(kept)
+            axis.set_xticks(range(len(kept)), [classes[c] for c in kept] if named else [""] * len(kept))
+            axis.tick_params(axis="x", labelsize=7, rotation=45 if max(map(len, classes)) > 3 else 0)
+            axis.set(ylim=(0, 1), yticks=[0, 0.5, 1])
+    return _svg(figure)
 
 
 def _likely(tables: Sequence[Tensor], most: int) -> list[int]:
     """All classes if there are few, otherwise those with the highest probability in any table."""
-    if len(tables[0]) <= most:
-        return list(range(len(tables[0])))
     peak = np.max([table.numpy() for table in tables], axis=0)
-    return sorted(np.argsort(-peak)[:most].tolist())
-
-
-def _picture(axis: Axes, image: Tensor, truth: str) -> None:
-    pixels = image.clamp(0, 1).permute(1, 2, 0).numpy()
-    axis.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray", interpolation="nearest")
-    axis.set_axis_off()
-    axis.set_title(truth, fontsize=8, color=INK)
+    return sorted(np.argsort(-peak, kind="stable")[:most].tolist())
 
 
 def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
     """Training losses by epoch, one panel per folder of artefacts: modes, curves, bridges."""
-    canvas = Canvas(1, max(1, len(metrics)), 2.6)
-    for axis, (folder, series) in zip(canvas.axes, metrics.items(), strict=False):
-        styles = cycle(product(DASHES, COLOURS))
-        for (dash, colour), (name, epochs) in zip(styles, series.items(), strict=False):
-            numbers, losses = [epoch.number for epoch in epochs], [epoch.losses["train"] for epoch in epochs]
-            (line,) = axis.plot(numbers, losses, dash, color=colour, linewidth=1.2, label=name)
-            canvas.tip(line, f"{folder} {name}: loss {losses[-1]:.4g} after epoch {numbers[-1]}")
-        axis.set_title(folder, fontsize=9, color=INK)
-        axis.set_xlabel("epoch")
-        whole_ticks(axis)
-    canvas.axes[0].set_ylabel("training loss")
-    canvas.legends()
-    return canvas.svg("training", "Training losses by epoch of " + ", ".join(metrics))
+    figure, axes = _axes(1, len(metrics), 2.6)
+    for axis, (folder, series) in zip(axes, metrics.items(), strict=True):
+        for color, (name, epochs) in zip(cycle(COLORS), series.items(), strict=False):
+            losses = [epoch.losses["train"] for epoch in epochs]
+            axis.plot([epoch.number for epoch in epochs], losses, color=color, linewidth=1.2, label=name)
+        axis.set(title=folder, xlabel="epoch")
+        _whole_ticks(axis)
+        if len(series) <= len(COLORS):
+            axis.legend(frameon=False, fontsize=7)
+    axes[0].set_ylabel("training loss")
+    return _svg(figure, legend=False)
+
+
+def lines_figure(
+    xlabel: str | Sequence[str],
+    panels: Sequence[tuple[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]],
+    levels: Mapping[str, Mapping[str, float]] | None = None,
+    unordered: Collection[str] = (),
+) -> str:
+    """Lines over a number, one panel per score.
+
+    Args:
+        xlabel: label of the x axis, or one label per panel.
+        panels: label of each panel and its lines by name, each as x and y.
+        levels: dashed horizontal lines by panel and name, such as the score of a deep ensemble.
+        unordered: names of lines whose points have no order: drawn as points only.
+    """
+    columns = len(panels) if len(panels) <= 3 else 2
+    rows = math.ceil(len(panels) / columns)
+    figure, axes = _axes(rows, columns, 2.9 * rows)
+    xlabels = [xlabel] * len(panels) if isinstance(xlabel, str) else xlabel
+    for axis, along, (label, lines) in zip(axes, xlabels, panels, strict=True):
+        for color, (line, (xs, ys)) in zip(cycle(COLORS), lines.items(), strict=False):
+            style = "o" if line in unordered else "o-"
+            axis.plot(xs, ys, style, color=color, label=line if len(lines) > 1 else None)
+        for line, level in (levels or {}).get(label, {}).items():
+            axis.axhline(level, color=GREY, linestyle="--", linewidth=1)
+            axis.annotate(line, (1.01, level), xycoords=("axes fraction", "data"), va="center", fontsize=7)
+        if all(float(x).is_integer() for xs, _ in lines.values() for x in xs):
+            _whole_ticks(axis)
+        axis.set(xlabel=along, title=label)
+    return _svg(figure)
+
+
+def dots_figure(panels: Sequence[tuple[str, Mapping[str, Mapping[str, Cell]]]]) -> str:
+    """Dots over categories, one panel per score; bars are standard deviations.
+
+    Args:
+        panels: label of each panel and its cells by series and category.
+    """
+    categories = list(
+        dict.fromkeys(category for _, series in panels for cells in series.values() for category in cells)
+    )
+    figure, axes = _axes(1, len(panels), 0.9 + 0.28 * len(categories), sharey=True)
+    for axis, (label, series) in zip(axes, panels, strict=True):
+        for number, (color, (line, cells)) in enumerate(zip(cycle(COLORS), series.items(), strict=False)):
+            # Several series of one category stand a little apart, so that none hides another.
+            shift = 0.2 * (number - (len(series) - 1) / 2)
+            ys = [categories.index(category) + shift for category in cells]
+            means, spreads = [cell.mean for cell in cells.values()], [cell.std or 0.0 for cell in cells.values()]
+            shown = line if len(series) > 1 else None
+            axis.errorbar(means, ys, xerr=spreads, fmt="o", color=color, markersize=6, elinewidth=2, label=shown)
+        axis.set_title(label)
+        axis.margins(x=0.08)
+    axes[0].set_yticks(range(len(categories)), categories)
+    axes[0].set_ylim(len(categories) - 0.5, -0.5)
+    return _svg(figure)

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from modebridge.deploy import TradeOff
-from modebridge.report.clean_svg import clean_svg
-from modebridge.report.cost_figure import cost_figure
 from modebridge.report.figures import (
     bars_figure,
     correspondence_figure,
+    cost_figure,
     profile_figure,
     reliability_figure,
     training_figure,
 )
-from modebridge.report.rows import Row
-from modebridge.report.study_figures import lines_figure
-from modebridge.report.tables import StudyTable
-from modebridge.report.terms import TERMS, abbreviations
-from modebridge.scoring import CurvePoint, LogitTable, correspondence, reliability
+from modebridge.report.tables import TERMS, StudyTable
+from modebridge.scoring import CurvePoint, LogitTable, Row, correspondence, reliability
 from modebridge.training import Epoch
 
-__all__ = ["PageData", "Samples", "StudyPart", "best_for_cost", "page"]
+__all__ = ["PageData", "Samples", "StudyPart", "best_for_cost", "closed_gap", "page", "summary"]
 
 
 @dataclass(frozen=True)
@@ -63,8 +59,7 @@ class PageData:
 
     Args:
         title: heading of the page.
-        summary: the result in a sentence.
-        rows: rows of the results table.
+        rows: rows of the results table, scored.
         warnings: sentences to show below the summary.
         answers: logits of every member.
         classes: class names.
@@ -74,14 +69,11 @@ class PageData:
         studies: studies of the run.
         provenance: facts about the run.
         recipe: the recipe as TOML.
-        times: measured time per member, relative to one network, if measured.
         imitators: members trained to imitate another, the rows of the correspondence figure.
         targets: members they imitate, its columns.
-        elastic: average cost against scores, one line per combination whose further members run only on unsure images.
     """
 
     title: str
-    summary: str
     rows: Sequence[Row]
     warnings: Sequence[str]
     answers: LogitTable
@@ -92,31 +84,8 @@ class PageData:
     studies: Sequence[StudyPart] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     recipe: str = ""
-    times: Mapping[str, float] = field(default_factory=dict)
     imitators: Sequence[str] = ()
     targets: Sequence[str] = ()
-    elastic: Mapping[str, Sequence[TradeOff]] = field(default_factory=dict)
-
-
-SECTIONS = {
-    "cost": "Cost and performance",
-    "elastic": "Elastic inference",
-    "profile": "Along the curves",
-    "correspondence": "Agreement between bridges and curves",
-    "bars": "A few images",
-    "reliability": "Calibration",
-    "training": "Training",
-}
-"""Titles of the sections with figures, by name, which is also their anchor."""
-
-
-def best_for_cost(rows: Sequence[Row]) -> set[str]:
-    """Rows whose calibrated NLL no other row beats at the same or fewer FLOPs."""
-    return {
-        row.name
-        for row in rows
-        if not any(other.nll < row.nll and other.relative_flops <= row.relative_flops for other in rows)
-    }
 
 
 def page(data: PageData) -> str:
@@ -126,79 +95,36 @@ def page(data: PageData) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("modebridge.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["clean_svg"] = clean_svg
+    # As images, figures cannot run scripts: a run folder may come from anyone.
+    environment.filters["data_uri"] = lambda svg: "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+    environment.filters["anchor"] = lambda title: re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
     figures = {
-        "cost": cost_figure(data.rows, cascades=data.elastic),
-        "time": cost_figure(data.rows, _row_times(data)) if data.times else "",
-        "elastic": _elastic(data.elastic),
-        "profile": profile_figure(data.profiles) if data.profiles else "",
-        "reliability": _reliability(data),
-        "correspondence": _correspondence(data),
-        "bars": _bars(data),
-        "training": training_figure(data.metrics) if any(data.metrics.values()) else "",
+        "Cost and performance": cost_figure(data.rows),
+        "Along the curves": profile_figure(data.profiles) if data.profiles else "",
+        "Agreement between bridges and curves": _correspondence(data),
+        "A few images": _bars(data),
+        "Calibration": _reliability(data),
+        "Training": training_figure(data.metrics) if data.metrics else "",
     }
-    anchors = study_anchors([study.name for study in data.studies])
-    contents = {
-        "results": "Results",
-        **{name: title for name, title in SECTIONS.items() if figures[name]},
-        **{anchor: f"Study: {study.name}" for anchor, study in zip(anchors, data.studies, strict=True)},
-        "provenance": "About this run",
-    }
+    figures = {title: svg for title, svg in figures.items() if svg}
     return environment.get_template("page.html.j2").render(
         data=data,
         figures=figures,
+        contents=["Results", *figures, *(f"Study: {study.name}" for study in data.studies), "About this run"],
+        summary=summary(data.rows, data.answers.guess_nll),
         best=best_for_cost(data.rows),
-        count=len(data.answers.test_labels),
-        contents=contents,
-        anchors=anchors,
         terms=TERMS,
-        abbreviations=abbreviations,
     )
 
 
-def study_anchors(names: Sequence[str]) -> list[str]:
-    """One anchor per study, unique on the page; ids inside figures end in a number, so these do not.
+def best_for_cost(rows: Sequence[Row]) -> set[str]:
+    """Rows whose calibrated NLL no other row beats at the same or fewer FLOPs."""
 
-    >>> study_anchors(["type1", "r-position", "Type1!"])
-    ['type1-study', 'r-position-study', 'type1-other-study']
-    """
-    anchors: list[str] = []
-    for name in names:
-        slug = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
-        while f"{slug}-study" in anchors:
-            slug += "-other"
-        anchors.append(f"{slug}-study")
-    return anchors
+    def beaten(row: Row, other: Row) -> bool:
+        cheap = other.scores.cost.relative_flops <= row.scores.cost.relative_flops
+        return cheap and other.scores.nll < row.scores.nll
 
-
-def _row_times(data: PageData) -> dict[str, float]:
-    reads = {name: cost.reads for name, cost in data.answers.costs.items()}
-
-    def total(members: Sequence[str]) -> float:
-        return sum(data.times[n] for n in dict.fromkeys([*members, *(r for m in members for r in reads[m])]))
-
-    return {
-        row.name: row.asked * total(row.members) + ((1 - row.asked) * total(row.members[:1]) if row.asked < 1 else 0)
-        for row in data.rows
-    }
-
-
-def _elastic(lines: Mapping[str, Sequence[TradeOff]]) -> str:
-    if not lines:
-        return ""
-
-    def panel(scale: float, what: str) -> dict[str, tuple[list[float], list[float]]]:
-        return {
-            name: ([point.cost for point in points], [scale * getattr(point, what) for point in points])
-            for name, points in lines.items()
-        }
-
-    return lines_figure(
-        "elastic",
-        "Accuracy and NLL against the average cost when further members run only on unsure images",
-        "average FLOPs, relative to one network",
-        [("accuracy, %", panel(100, "accuracy")), ("calibrated NLL", panel(1, "nll"))],
-    )
+    return {row.name for row in rows if not any(beaten(row, other) for other in rows)}
 
 
 def _reliability(data: PageData) -> str:
@@ -233,3 +159,82 @@ def _bars(data: PageData) -> str:
     probabilities = {label: data.answers.probabilities([name])[numbers].float() for name, label in names.items()}
     truth = [data.classes[int(label)] for label in data.answers.test_labels[numbers]]
     return bars_figure(samples.images, truth, data.classes, probabilities)
+
+
+SKILL = 0.1
+"""The share of the guessing NLL that one network must remove before anything can be compared."""
+TOO_GOOD = 1.5
+"""A small bridge that closes this much of the gap is a sign of poorly trained networks, not of a good bridge."""
+
+
+def closed_gap(one: float, bridged: float, two: float) -> float:
+    """The share of the gap between one network's NLL and two networks' that a bridged ensemble closes.
+
+    >>> round(closed_gap(0.44, 0.40, 0.36), 2)
+    0.5
+    """
+    return (one - bridged) / (one - two) if one != two else float("nan")
+
+
+def summary(rows: Sequence[Row], guess_nll: float) -> str:
+    """The result of a run in a sentence with its own numbers, whatever it is.
+
+    Args:
+        rows: the scored rows of its table.
+        guess_nll: NLL of predicting the class frequencies.
+    """
+    by_role = {row.role: row for row in rows}
+    one, two, bridged = (by_role[role].scores for role in ("one", "two", "bridge"))
+    share = closed_gap(one.nll, bridged.nll, two.nll)
+    if one.nll > (1 - SKILL) * guess_nll:
+        return (
+            f"What you just saw is not a result yet: one network's NLL is {one.nll:.3f}, and predicting the class "
+            f"frequencies gives {guess_nll:.3f}. The modes are not trained well enough to compare anything: "
+            "train them longer."
+        )
+    if two.nll >= one.nll:
+        return (
+            f"What you just saw: on this seed a second network did not help (NLL {one.nll:.3f} to {two.nll:.3f}), "
+            "so there is no gap for bridges to close; try another seed."
+        )
+    low, high = two.intervals.get("gain", (1.0, 1.0))
+    if low <= 0:
+        return (
+            f"What you just saw: a second network took the NLL from {one.nll:.3f} to {two.nll:.3f}, a gain that these "
+            f"test images cannot tell from zero (95 % interval {low:.3f} to {high:.3f}), so there is no gap to compare "
+            f"bridges with; one bridge has {bridged.nll:.3f}. Use more test images, or train the modes longer."
+        )
+    if share <= 0:
+        return (
+            f"What you just saw: a second network took the NLL from {one.nll:.3f} to {two.nll:.3f}, but on this seed "
+            f"one bridge did not help ({bridged.nll:.3f}); try another seed, or train curves and bridges longer."
+        )
+    if share > TOO_GOOD or bridged.intervals.get("closed", (0.0,))[0] > 1:
+        return (
+            f"What you just saw: one small bridge took the NLL from {one.nll:.3f} to {bridged.nll:.3f}, further than a "
+            f"whole second network did ({two.nll:.3f}). Modes that are not fully trained look like that: train them "
+            "longer before you believe it."
+        )
+
+    def way(row: Row) -> str:
+        percent = f"{closed_gap(one.nll, row.scores.nll, two.nll):.0%}"
+        ends = row.scores.intervals.get("closed")
+        return percent if ends is None else f"{percent} [{ends[0]:.0%} to {ends[1]:.0%}]"
+
+    best = min((row for row in rows if row.family == by_role["bridge"].family), key=lambda row: row.scores.nll)
+    # The DEE beyond the largest deep ensemble that was measured is only extrapolation.
+    most = max(len(row.members) for row in rows if row.family == rows[0].family)
+    worth = f"{best.scores.dee:.1f} networks" if best.scores.dee <= most else f"more than {most} networks"
+    sentence = (
+        f"What you just saw: one small bridge at x{bridged.cost.relative_flops:.2f} the FLOPs of one network went "
+        f"{way(by_role['bridge'])} of the way from one network's NLL ({one.nll:.3f}) to two networks' "
+        f"({two.nll:.3f} at x2.00), and {best.name} at x{best.scores.cost.relative_flops:.2f} is worth {worth}"
+    )
+    if "control" in by_role:
+        sentence += f"; the same bridge trained on labels alone, without a curve, went {way(by_role['control'])}"
+    sentence += "."
+    if "heads" in by_role:
+        heads = by_role["heads"]
+        flops = heads.scores.cost.relative_flops
+        sentence += f" {heads.name}, one bridge at x{flops:.2f} that needs no curve, went {way(heads)}."
+    return sentence + (" In brackets: 95 % intervals over the test images." if "closed" in bridged.intervals else "")

@@ -1,4 +1,4 @@
-"""Tables with spread and the paper's numbers beside ours: Markdown, LaTeX and plain data."""
+"""The results table and the tables of studies: for a terminal, as Markdown, LaTeX and plain data."""
 
 from __future__ import annotations
 
@@ -6,11 +6,42 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from modebridge.errors import ModebridgeError
+from modebridge.scoring import Row
 
-__all__ = ["Cell", "Column", "StudyTable", "TableRow", "cell_of"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+__all__ = [
+    "TERMS",
+    "Cell",
+    "Column",
+    "StudyTable",
+    "as_dicts",
+    "cell_of",
+    "markdown_table",
+    "study_table",
+    "terminal_table",
+]
+
+TERMS = {
+    "FLOPs": "multiply-adds per image, relative to one network; for a cascade the average over the test images",
+    "params, #Params": "number of parameters, relative to one network",
+    "ACC": "accuracy on the test split, in percent",
+    "NLL": "negative log-likelihood in nats; lower is better",
+    "ECE": "expected calibration error in 15 bins; lower is better",
+    "Brier, BS": "Brier score, summed over classes; lower is better",
+    "DEE": "deep ensemble equivalent, the number of networks that a deep ensemble needs for the same NLL",
+    "T": "temperature fitted on the validation split; above 1 it makes predictions less confident, below 1 more",
+    "R2": "share of the variance of the midpoint's probabilities that is explained; higher is better",
+    "KL": "Kullback-Leibler divergence from the midpoint's prediction, in nats; lower is better",
+    "training": "training cost in epochs of one network",
+    "AUROC": "area under the ROC curve; 0.5 is chance, 1 is perfect",
+    "FPR95": "share of other images that are accepted when 95 % of the test images are",
+}
+"""What the columns of tables mean."""
 
 
 @dataclass(frozen=True)
@@ -44,55 +75,52 @@ def cell_of(values: Sequence[float], paper: str = "") -> Cell:
 
 
 @dataclass(frozen=True)
-class TableRow:
-    """A row: its cells by column name; some may be missing."""
-
-    name: str
-    cells: Mapping[str, Cell]
-
-
-@dataclass(frozen=True)
 class StudyTable:
     """A table of a study.
 
     Args:
         title: title of the table.
         columns: columns in order.
-        rows: rows in order.
+        rows: cells by row and column, in order; some may be missing.
         notes: sentences below the table.
     """
 
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[TableRow, ...]
+    rows: Mapping[str, Mapping[str, Cell]]
     notes: tuple[str, ...] = ()
 
-    @property
-    def has_paper(self) -> bool:
-        """Whether any cell has a number of the paper."""
-        return any(cell.paper for row in self.rows for cell in row.cells.values())
+    def means(self, column: str, rows: Sequence[str] | None = None) -> list[float]:
+        """The means of a column, of all rows or of some."""
+        return [self.rows[name][column].mean for name in (self.rows if rows is None else rows)]
 
-    def best(self, column: Column) -> float | None:
-        """The best mean of a column; None if no direction is better."""
-        values = [row.cells[column.name].mean for row in self.rows if column.name in row.cells]
+    def text(self, row: str, column: Column, bold: str = "{}", between: str = " ± ", *, spread: bool = True) -> str:
+        """One cell as text; empty if the row has none."""
+        cell = self.rows[row].get(column.name)
+        if cell is None:
+            return ""
+        text = f"{cell.mean:.{column.digits}f}" if math.isfinite(cell.mean) else "-"
+        if len(self.rows) > 1 and text == self._best(column):
+            text = bold.format(text)
+        if cell.std is not None and spread:
+            text += f"{between}{cell.std:.{column.digits}f}"
+        return text + (f" [{cell.paper}]" if cell.paper else "")
+
+    def _best(self, column: Column) -> str:
+        """The best mean of a column as text; empty if no direction is better."""
+        values = [cells[column.name].mean for cells in self.rows.values() if column.name in cells]
         values = [value for value in values if math.isfinite(value)]
         if not values or not column.better:
-            return None
-        return max(values) if column.better == "up" else min(values)
+            return ""
+        return f"{max(values) if column.better == 'up' else min(values):.{column.digits}f}"
 
     def markdown(self) -> str:
         """The table as Markdown: the best of each column in bold, the paper's numbers in brackets."""
-        lines = [
-            f"**{self.title}**",
-            "",
-            "| | " + " | ".join(column.name for column in self.columns) + " |",
-            "|---|" + "---:|" * len(self.columns),
-        ]
-        for row in self.rows:
-            cells = [self.text(row, column, "**{}**") for column in self.columns]
-            lines.append(f"| {row.name} | " + " | ".join(cells) + " |")
-        notes = [*self.notes, *(["In brackets: the paper's number."] if self.has_paper else [])]
-        return "\n".join([*lines, "", *notes]) + "\n"
+        head = ["", *(column.name for column in self.columns)]
+        rows = [[name, *(self.text(name, column, "**{}**") for column in self.columns)] for name in self.rows]
+        printed = any(cell.paper for cells in self.rows.values() for cell in cells.values())
+        notes = [*self.notes, *(["In brackets: the paper's number."] if printed else [])]
+        return "\n".join([f"**{self.title}**", "", _markdown(head, rows), *notes]) + "\n"
 
     def latex(self) -> str:
         """The table as a LaTeX tabular (booktabs)."""
@@ -105,34 +133,25 @@ class StudyTable:
         head = " & ".join(["", *(safe(column.name) for column in self.columns)])
         lines = [f"% {self.title}", r"\begin{tabular}{l" + "r" * len(self.columns) + "}", r"\toprule", head + r" \\"]
         lines.append(r"\midrule")
-        for row in self.rows:
-            cells = [self.text(row, column, r"\textbf{{{}}}", r" $\pm$ ") for column in self.columns]
-            lines.append(" & ".join([safe(row.name), *cells]) + r" \\")
+        for name in self.rows:
+            cells = [self.text(name, column, r"\textbf{{{}}}", r" $\pm$ ") for column in self.columns]
+            lines.append(" & ".join([safe(name), *cells]) + r" \\")
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
     def as_dict(self) -> dict[str, Any]:
         """The table as plain data for JSON; values that are not finite become None."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {key: plain(item) for key, item in value.items()}
-            if isinstance(value, list | tuple):
-                return [plain(item) for item in value]
-            return None if isinstance(value, float) and not math.isfinite(value) else value
-
-        as_plain_data: dict[str, Any] = plain(asdict(self))
-        return as_plain_data
+        record: dict[str, Any] = _finite(asdict(self))
+        return record
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StudyTable:
         """The table from the output of `as_dict`; anything else raises an error."""
 
-        def number(value: Any) -> float:
-            return math.nan if value is None else float(value)
-
         def cell(record: Mapping[str, Any]) -> Cell:
-            std = None if record["std"] is None else float(record["std"])
-            return Cell(number(record["mean"]), std, str(record["paper"]))
+            mean, std = record["mean"], record["std"]
+            return Cell(
+                math.nan if mean is None else float(mean), None if std is None else float(std), str(record["paper"])
+            )
 
         def column(record: Mapping[str, Any]) -> Column:
             if not 0 <= record["digits"] <= 20 or record["better"] not in ("up", "down", ""):
@@ -142,29 +161,88 @@ class StudyTable:
         try:
             return cls(
                 str(data["title"]),
-                tuple(column(record) for record in data["columns"]),
-                tuple(
-                    TableRow(str(row["name"]), {str(key): cell(value) for key, value in row["cells"].items()})
-                    for row in data["rows"]
-                ),
-                tuple(str(note) for note in data["notes"]),
+                tuple(map(column, data["columns"])),
+                {
+                    str(name): {str(key): cell(value) for key, value in cells.items()}
+                    for name, cells in data["rows"].items()
+                },
+                tuple(map(str, data["notes"])),
             )
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ModebridgeError(
                 f"Expected the table of a study, but got '{type(error).__name__}: {error}'; run the study again."
             ) from error
 
-    def text(
-        self, row: TableRow, column: Column, bold: str = "{}", between: str = " ± ", *, spread: bool = True
-    ) -> str:
-        """One cell as text; empty if the row has none."""
-        cell = row.cells.get(column.name)
-        if cell is None:
-            return ""
-        text = f"{cell.mean:.{column.digits}f}" if math.isfinite(cell.mean) else "-"
-        best = self.best(column)
-        if best is not None and f"{best:.{column.digits}f}" == text and len(self.rows) > 1:
-            text = bold.format(text)
-        if cell.std is not None and spread:
-            text += f"{between}{cell.std:.{column.digits}f}"
-        return text + (f" [{cell.paper}]" if cell.paper else "")
+
+def study_table(table: StudyTable, *, spread: bool = True) -> Table:
+    """A study's table for a terminal, with or without the spread."""
+    drawn = _terminal(table.title, ["", *(column.name for column in table.columns)])
+    for name in table.rows:
+        drawn.add_row(name, *(table.text(name, column, spread=spread) for column in table.columns))
+    return drawn
+
+
+COLUMNS = ("members", "FLOPs", "params", "ACC %", "NLL", "ECE", "Brier", "DEE")
+
+
+def terminal_table(rows: Sequence[Row], title: str) -> Table:
+    """The results table for a terminal; rows other than deep ensembles are bold."""
+    table = _terminal(title, COLUMNS)
+    for row in rows:
+        table.add_row(*_cells(row), style="bold" if row.family != rows[0].family else None)
+    return table
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """The results table as Markdown."""
+    return _markdown(COLUMNS, [_cells(row) for row in rows])
+
+
+def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Scored rows as plain, flat data for JSON; values that are not finite become None."""
+    records = []
+    for row in rows:
+        scored = asdict(row.scores)
+        cost, intervals = scored.pop("cost"), scored.pop("intervals")
+        record = {"name": row.name, "family": row.family, "role": row.role, "note": row.note, **scored}
+        record |= {"relative_flops": cost["relative_flops"], "relative_params": cost["relative_params"]}
+        records.append(_finite({**record, **{f"{name}_interval": list(ends) for name, ends in intervals.items()}}))
+    return records
+
+
+def _cells(row: Row) -> list[str]:
+    scored = row.scores
+    return [
+        row.name,
+        f"x{scored.cost.relative_flops:.2f}",
+        f"x{scored.cost.relative_params:.2f}",
+        f"{100 * scored.accuracy:.1f}",
+        f"{scored.nll:.3f}",
+        f"{scored.ece:.3f}",
+        f"{scored.brier:.3f}",
+        f"{scored.dee:.2f}" if math.isfinite(scored.dee) else "-",
+    ]
+
+
+def _terminal(title: str, columns: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    # No rules between columns, to fit the 80 columns of a plain terminal.
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for k, column in enumerate(columns):
+        table.add_column(column, justify="left" if k == 0 else "right", no_wrap=True)
+    return table
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)]) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

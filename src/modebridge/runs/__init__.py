@@ -11,7 +11,7 @@ from modebridge.runs.plan import Job, Plan, Stage, plan_of
 from modebridge.runs.read_answers import missing_members, read_answers
 from modebridge.runs.recipe_file import begin, find_recipe_of, recipe_to_go_on_with
 from modebridge.runs.recipe_run import RunResult, run_recipe
-from modebridge.runs.results import curve_warnings, main_rows, score_row
+from modebridge.runs.results import curve_warnings, main_rows
 from modebridge.runs.run import Run
 from modebridge.runs.shared_folder import SharedFolder, share_run
 from modebridge.runs.shifted import ShiftedAnswers, shifted_answers
@@ -45,7 +45,6 @@ __all__ = [
     "read_answers",
     "recipe_to_go_on_with",
     "run_recipe",
-    "score_row",
     "setting_for",
     "share_run",
     "shifted_answers",

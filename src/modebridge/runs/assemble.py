@@ -38,7 +38,7 @@ def ensemble_of(
     average_cost: float | None = None,
     threshold: float | None = None,
     mean: Mean = "probability",
-    cascades: bool = True,
+    cascades: bool = False,
 ) -> tuple[Ensemble, dict[str, Any]]:
     """Build an ensemble from a run folder, calibrated on the stored validation logits; needs no data set.
 
@@ -60,7 +60,7 @@ def ensemble_of(
     answers = read_answers(run)
     named = bool(members)
     if not members:
-        chosen = advise(answers, BUDGET, cascades=cascades, mean=mean).chosen
+        chosen = advise(answers, BUDGET, cascades=cascades).chosen
         members = chosen.members
         if average_cost is None and threshold is None:
             threshold = chosen.threshold
@@ -86,7 +86,7 @@ def ensemble_of(
         "example": example,
         "names": names,
         "classes": _class_names(run, recipe),
-        "scores": _scores(answers, names, threshold, mean),
+        "scores": _scores(answers, names, threshold),
         "about": f"{recipe.name}, seed {seed}: {recipe.about}",
         "temperatures": temperatures,
         "threshold": threshold,
@@ -186,11 +186,12 @@ def _class_names(run: RunFolder, recipe: Recipe) -> list[str] | None:
     return None if names == [str(k) for k in range(len(names))] else names
 
 
-def _scores(answers: LogitTable, names: Sequence[str], threshold: float | None, mean: Mean) -> dict[str, Any]:
+def _scores(answers: LogitTable, names: Sequence[str], threshold: float | None) -> dict[str, Any]:
     """The scores of the exported file with its default settings."""
-    combined = answers.score(names, threshold=threshold, mean=mean)
-    keys = ("accuracy", "nll", "ece", "brier", "raw_nll", "relative_flops", "relative_params", "asked")
-    return {"split": "test", "images": len(answers.test_labels), **{key: getattr(combined, key) for key in keys}}
+    scored = answers.score(names, threshold=threshold)
+    keys = ("accuracy", "nll", "ece", "brier", "raw_nll", "deferred_share")
+    cost = {"relative_flops": scored.cost.relative_flops, "relative_params": scored.cost.relative_params}
+    return {"split": "test", "images": scored.n, **{key: getattr(scored, key) for key in keys}, **cost}
 
 
 def _example(run: RunFolder, setting: Setting) -> Tensor:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +11,13 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.members import Artefact, members_of
 from modebridge.recipes import Recipe, to_toml
-from modebridge.report import PageData, Row, Samples, StudyPart, StudyTable, page, summary
+from modebridge.report import PageData, Samples, StudyPart, StudyTable, page
 from modebridge.runs.data_facts import facts_for
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import missing_members, read_answers
 from modebridge.runs.recipe_file import find_recipe_of
 from modebridge.runs.results import curve_warnings, main_rows
-from modebridge.runs.trade_offs import elastic_lines
-from modebridge.scoring import CurvePoint, LogitTable
+from modebridge.scoring import CurvePoint, LogitTable, Row
 from modebridge.training import Epoch
 
 __all__ = ["gather", "write_page"]
@@ -43,7 +40,6 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
     targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
     return PageData(
         title=f"{recipe.name}, seed {seed}",
-        summary=summary(rows),
         rows=rows,
         answers=answers,
         classes=facts_for(recipe, folder).class_names,
@@ -55,8 +51,6 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
         studies=_studies(folder),
         provenance=_provenance(folder, recipe, seed, results),
         recipe=folder.files.recipe()[0] or to_toml(recipe, seed),
-        times=_times(folder, answers, rows),
-        elastic=elastic_lines(answers, recipe),
         # Last, after everything has been read.
         warnings=[
             *curve_warnings(recipe, answers),
@@ -68,15 +62,14 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
 
 
 def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
-    """Write RUN/report.html and return its path; also writes the trade-off curves to RUN/elastic.json.
+    """Write RUN/report.html and return its path.
 
     Args:
         folder: the folder of a finished run.
         data: the content, if already gathered.
     """
     data = gather(folder) if data is None else data
-    lines = {name: [asdict(point) for point in points] for name, points in data.elastic.items()}
-    folder.files.write({"elastic.json": json.dumps(lines, indent=1), "report.html": page(data)})
+    folder.files.write({"report.html": page(data)})
     return folder.path / "report.html"
 
 
@@ -107,14 +100,6 @@ def _fits(samples: Mapping[str, Tensor], answers: LogitTable) -> bool:
     if images is None or numbers is None or images.ndim != 4 or numbers.shape != images.shape[:1]:
         return False
     return bool(len(numbers)) and int(numbers.min()) >= 0 and int(numbers.max()) < len(answers.test_labels)
-
-
-def _times(folder: RunFolder, answers: LogitTable, rows: Sequence[Row]) -> dict[str, float]:
-    """Measured times by member, if all members of the table were measured."""
-    times = _numbers(folder.files.record("times.json").get("relative"))
-    used = {name for row in rows for name in row.members}
-    used |= {read for name in used for read in answers.costs[name].reads}
-    return times if used <= set(times) else {}
 
 
 def _numbers(values: object) -> dict[str, float]:
@@ -164,10 +149,6 @@ def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[s
     for key in ("made", "machine", "modebridge", "torch", "python"):
         if key in results:
             facts[key] = str(results[key])
-    timed = folder.files.record("times.json")
-    if timed:
-        parts = [timed.get("machine", ""), timed.get("made", ""), f"batches of {timed.get('batch', '?')}"]
-        facts["times measured on"] = ", ".join(map(str, parts))
     seconds = _numbers(results.get("seconds"))
     if seconds:
         facts["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in seconds.items())

@@ -16,7 +16,6 @@ from modebridge.data import Splits
 from modebridge.members import BridgePredictor, ModeWeights, members_of
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.report import Row
 from modebridge.runs.data_facts import keep_facts
 from modebridge.runs.executor import Executor
 from modebridge.runs.figure_data import figure_data
@@ -25,7 +24,7 @@ from modebridge.runs.logits import Logits
 from modebridge.runs.results import curve_warnings, main_rows
 from modebridge.runs.retraining import trained_again
 from modebridge.runs.run import Run
-from modebridge.scoring import LogitTable
+from modebridge.scoring import LogitTable, Row
 from modebridge.types import Progress
 
 __all__ = ["RunResult", "run_recipe"]

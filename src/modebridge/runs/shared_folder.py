@@ -17,7 +17,7 @@ from modebridge.runs.data_facts import facts_for, setting_for
 from modebridge.runs.folder import RunFolder
 from modebridge.runs.read_answers import read_answers
 from modebridge.runs.recipe_file import find_recipe_of
-from modebridge.scoring import Combined, LogitTable, dee
+from modebridge.scoring import LogitTable, Scored, dee
 
 __all__ = ["SharedFolder", "share_run"]
 
@@ -44,7 +44,7 @@ class SharedFolder:
 
     path: Path
     names: tuple[str, ...]
-    scores: Combined
+    scores: Scored
     needs_net: bool
 
 
@@ -77,7 +77,7 @@ def share_run(
         )
     recipe, seed = find_recipe_of(run)
     facts, setting, answers = facts_for(recipe, run), setting_for(recipe, seed, run), read_answers(run)
-    combined = answers.score(notes["names"], mean=mean, intervals=True)
+    combined = answers.score(notes["names"], intervals=True)
     title, known = DATA.get(recipe.data.name, ("custom data", ""))
     card = Card(
         about=_about(ensemble, combined, title),
@@ -115,14 +115,14 @@ def _stored_name(ensemble: Ensemble, setting: Setting) -> str | None:
         return None
 
 
-def _about(ensemble: Ensemble, combined: Combined, title: str) -> str:
+def _about(ensemble: Ensemble, combined: Scored, title: str) -> str:
     networks, bridges = len(ensemble.bases), len(ensemble.bridges)
     parts = plural(networks, "network")
     if bridges:
         parts += f" and {plural(bridges, 'bridge')}"
     return (
         f"An ensemble of {parts}, trained on {title}. On the test split: {100 * combined.accuracy:.2f} % accuracy and "
-        f"a calibrated NLL of {combined.nll:.4f}, at x{combined.relative_flops:.3f} of one network's FLOPs."
+        f"a calibrated NLL of {combined.nll:.4f}, at x{combined.cost.relative_flops:.3f} of one network's FLOPs."
     )
 
 
@@ -137,13 +137,13 @@ def _members_section(ensemble: Ensemble, names: Sequence[str]) -> str:
     )
 
 
-def _scores_section(recipe: Recipe, answers: LogitTable, shared: Combined) -> str:
+def _scores_section(recipe: Recipe, answers: LogitTable, shared: Scored) -> str:
     """The shared ensemble beside deep ensembles, the first bridge, heads and the control."""
     plans = row_plans(recipe)
     levels: list[float] = []
-    rows: list[tuple[str, Combined]] = []
+    rows: list[tuple[str, Scored]] = []
     for plan in plans:
-        names = [member.name for member in plan.members]
+        names = plan.members
         reference = plan.family == plans[0].family
         if not all(name in answers.test for name in names) or not (
             reference or plan.role in ("bridge", "heads", "control")
@@ -152,7 +152,7 @@ def _scores_section(recipe: Recipe, answers: LogitTable, shared: Combined) -> st
         combined = answers.score(names, intervals=True)
         if reference:
             levels.append(combined.nll)
-        if (set(names), combined.mean) != (set(shared.members), shared.mean):
+        if set(names) != set(shared.members):
             rows.append((plan.name, combined))
     table = [
         "| | accuracy | NLL | ECE | Brier | FLOPs | params | DEE |",
@@ -167,8 +167,8 @@ def _scores_section(recipe: Recipe, answers: LogitTable, shared: Combined) -> st
     )
 
 
-def _row(name: str, combined: Combined, levels: Sequence[float]) -> str:
-    low, high = combined.nll_interval or (math.nan, math.nan)
+def _row(name: str, combined: Scored, levels: Sequence[float]) -> str:
+    low, high = combined.intervals["nll"]
     equivalent = dee(combined.nll, levels) if len(levels) > 1 else math.nan
     cells = (
         name,
@@ -176,8 +176,8 @@ def _row(name: str, combined: Combined, levels: Sequence[float]) -> str:
         f"{combined.nll:.4f} [{low:.4f}, {high:.4f}]",
         f"{combined.ece:.4f}",
         f"{combined.brier:.4f}",
-        f"x{combined.relative_flops:.3f}",
-        f"x{combined.relative_params:.3f}",
+        f"x{combined.cost.relative_flops:.3f}",
+        f"x{combined.cost.relative_params:.3f}",
         f"{equivalent:.2f}" if math.isfinite(equivalent) else "-",
     )
     return f"| {' | '.join(cells)} |"
@@ -195,13 +195,13 @@ def _data_section(recipe: Recipe, facts: DataFacts, title: str) -> str:
     )
 
 
-def _cost_section(combined: Combined, setting: Setting) -> str:
+def _cost_section(combined: Scored, setting: Setting) -> str:
     base = setting.base_cost
-    flops, params = combined.relative_flops * base.flops, combined.relative_params * base.params
+    flops, params = combined.cost.relative_flops * base.flops, combined.cost.relative_params * base.params
     return (
         f"{flops / 1e6:,.2f} million multiply-adds per image and {params / 1e6:,.3f} million parameters: "
-        f"x{combined.relative_flops:.3f} and x{combined.relative_params:.3f} of one network. Counted: convolutions and "
-        "matrix products."
+        f"x{combined.cost.relative_flops:.3f} and x{combined.cost.relative_params:.3f} of one network. "
+        "Counted: convolutions and matrix products."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -107,14 +107,10 @@ def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) 
     corruptions = [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES]
     tables = run.tensors([ShiftedLogits(member) for member in wanted])
     numbers = run.setting.shifted.numbers
-    clean = replace(
-        whole,
-        test={name: logits.index_select(-2, numbers) for name, logits in whole.test.items()},
-        test_labels=whole.test_labels[numbers],
-    )
+    labels = whole.test_labels[numbers]
+    clean = whole.on({name: logits.index_select(-2, numbers) for name, logits in whole.test.items()}, labels)
     corrupted = {
-        name: replace(clean, test={m.name: tables[ShiftedLogits(m).place][name] for m in wanted})
-        for name in corruptions
+        name: clean.on({m.name: tables[ShiftedLogits(m).place][name] for m in wanted}, labels) for name in corruptions
     }
     tables = run.tensors([OtherLogits(member, other) for other in others for member in wanted])
     others_by_name: dict[str, LogitTable] = {}
@@ -122,7 +118,7 @@ def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) 
         test = {m.name: tables[OtherLogits(m, other).place]["logits"] for m in wanted}
         count = next(iter(test.values())).shape[-2]
         # No label is correct: -1 is an invalid class, so that scoring against labels raises an error.
-        others_by_name[other] = replace(whole, test=test, test_labels=torch.full((count,), -1))
+        others_by_name[other] = whole.on(test, torch.full((count,), -1))
     return ShiftedAnswers(clean, corrupted, whole, others_by_name)
 
 

@@ -1,6 +1,6 @@
 """Scores and costs of ensembles: calibration, DEE, correspondence, curve profiles, FLOPs."""
 
-from modebridge.scoring.advice import Advice, Choice, advise
+from modebridge.scoring.advise import Advice, Effort, advise
 from modebridge.scoring.bootstrap import Interval, bootstrap_mean, interval_of, resampled_means
 from modebridge.scoring.cascade import ALL, cascaded, choose_threshold
 from modebridge.scoring.correspondence import Average, Correspondence, correspondence, kl, r2
@@ -13,10 +13,9 @@ from modebridge.scoring.cost import (
     module_cost,
 )
 from modebridge.scoring.detection import auroc, fpr_at, negative_entropy, top_probability
-from modebridge.scoring.effort import Effort
 from modebridge.scoring.equivalence import DeeConvention, dee
-from modebridge.scoring.evaluate import Scores, evaluate, predict
-from modebridge.scoring.logit_table import Combined, LogitTable, MemberCost
+from modebridge.scoring.evaluate import evaluate, predict
+from modebridge.scoring.logit_table import LogitTable, Split
 from modebridge.scoring.profile import (
     CurveCheck,
     CurvePoint,
@@ -39,14 +38,13 @@ from modebridge.scoring.scores import (
     squared_errors,
     surprisals,
 )
+from modebridge.scoring.table import MemberCost, Row, Scored
 from modebridge.scoring.tap_costs import inspect
 
 __all__ = [
     "ALL",
     "Advice",
     "Average",
-    "Choice",
-    "Combined",
     "Correspondence",
     "Cost",
     "CostConvention",
@@ -58,7 +56,9 @@ __all__ = [
     "LogitTable",
     "MemberCost",
     "Reliability",
-    "Scores",
+    "Row",
+    "Scored",
+    "Split",
     "accuracy",
     "advise",
     "auroc",

@@ -25,6 +25,7 @@ def choose_threshold(confidences: Tensor, base_cost: float, extra_cost: float, a
         extra_cost: cost of all other members, for an image that uses them.
         average_cost: maximum average cost per image.
 
+    >>> import torch
     >>> choose_threshold(torch.tensor([0.5, 0.6, 0.7, 0.9]), 1.0, 0.2, 1.1)
     0.699999988079071
     """

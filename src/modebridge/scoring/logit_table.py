@@ -3,77 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
-from modebridge.ensembles import Mean, average, fit_temperature, scale
+from modebridge.ensembles import average, fit_temperature, scale
 from modebridge.errors import ModebridgeError, near
-from modebridge.scoring.bootstrap import Interval, bootstrap_mean
+from modebridge.scoring.bootstrap import interval_of, resampled_means
 from modebridge.scoring.cascade import cascaded, choose_threshold
-from modebridge.scoring.scores import accuracy, brier, ece, hits, nll, surprisals
+from modebridge.scoring.cost import Cost
+from modebridge.scoring.equivalence import dee
+from modebridge.scoring.scores import surprisals
+from modebridge.scoring.table import MemberCost, Row, Scored
 
-__all__ = ["Combined", "LogitTable", "MemberCost"]
+__all__ = ["LogitTable", "Split"]
 
-
-@dataclass(frozen=True)
-class MemberCost:
-    """The cost that a member adds to a forward pass of one image.
-
-    Args:
-        flops: multiply-adds.
-        params: number of parameters.
-        reads: the members whose features it reads.
-        usable: whether it can be part of a deployed ensemble; False for members that are only targets.
-        alone: whether it cannot be combined with others, because it is another network.
-    """
-
-    flops: float
-    params: int
-    reads: tuple[str, ...] = ()
-    usable: bool = True
-    alone: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Combined:
-    """A combination of members, scored on the test split with a temperature from the validation split.
-
-    Args:
-        members: names of the members.
-        relative_flops: multiply-adds relative to one base network; for a cascade the average over the test images.
-        relative_params: parameters relative to one base network.
-        accuracy: share of correct predictions.
-        nll: negative log likelihood after calibration.
-        ece: expected calibration error after calibration.
-        brier: Brier score after calibration.
-        raw_nll: negative log likelihood before calibration.
-        raw_ece: expected calibration error before calibration.
-        raw_brier: Brier score before calibration.
-        temperature: temperature fitted on the validation split.
-        nll_interval: 95 % bootstrap interval of `nll` over test images, if requested.
-        accuracy_interval: 95 % bootstrap interval of `accuracy`, if requested.
-        threshold: for a cascade: images for which the first member is at least this confident use it alone.
-        asked: share of test images that need the other members; 1 if not a cascade.
-        mean: how the members' probabilities are averaged.
-    """
-
-    members: tuple[str, ...]
-    relative_flops: float
-    relative_params: float
-    accuracy: float
-    nll: float
-    ece: float
-    brier: float
-    raw_nll: float
-    raw_ece: float
-    raw_brier: float
-    temperature: float
-    nll_interval: Interval | None = None
-    accuracy_interval: Interval | None = None
-    threshold: float | None = None
-    asked: float = 1.0
-    mean: Mean = "probability"
+Split: TypeAlias = Literal["valid", "test"]
 
 
 @dataclass(frozen=True)
@@ -93,18 +40,23 @@ class LogitTable:
     valid_labels: Tensor
     test_labels: Tensor
     costs: Mapping[str, MemberCost]
-    _temperatures: dict[tuple[Mean, tuple[str, ...]], float] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _temperatures: dict[tuple[str, ...], float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def probabilities(self, members: Sequence[str], split: str = "test", mean: Mean = "probability") -> Tensor:
+    def on(self, test: Mapping[str, Tensor], test_labels: Tensor) -> LogitTable:
+        """The same members, calibrated on the same validation images, on other test images."""
+        other = replace(self, test=test, test_labels=test_labels)
+        object.__setattr__(other, "_temperatures", self._temperatures)
+        return other
+
+    def probabilities(self, members: Sequence[str], split: Split = "test") -> Tensor:
         """The mean probability (N, K) of some members, in float64."""
         if not members:
             raise ModebridgeError("Expected a combination to have members, but got none; pass at least one mode.")
-        heads = [head for name in members for head in self.heads(name, split)]
-        return average([head.double().softmax(dim=-1) for head in heads], mean)
+        return average(
+            [head.double().softmax(dim=-1) for name in members for head in self.heads(name, split)], "probability"
+        )
 
-    def heads(self, member: str, split: str = "test") -> list[Tensor]:
+    def heads(self, member: str, split: Split = "test") -> list[Tensor]:
         """The logits (N, K) of each head of a member."""
         table = self.test if split == "test" else self.valid
         if member not in table:
@@ -112,94 +64,128 @@ class LogitTable:
         logits = table[member]
         return [logits] if logits.ndim == 2 else list(logits)
 
-    def temperature(self, members: Sequence[str], mean: Mean = "probability") -> float:
+    def labels(self, split: Split = "test") -> Tensor:
+        """The labels (N,) of a split."""
+        return self.test_labels if split == "test" else self.valid_labels
+
+    def temperature(self, members: Sequence[str]) -> float:
         """The temperature of a combination, fitted on the validation split and cached."""
-        key = mean, tuple(members)
+        key = tuple(members)
         if key not in self._temperatures:
-            probabilities = self.probabilities(members, "valid", mean)
-            self._temperatures[key] = fit_temperature(probabilities, self.valid_labels)
+            self._temperatures[key] = fit_temperature(self.probabilities(members, "valid"), self.valid_labels)
         return self._temperatures[key]
 
-    def calibrated(
-        self,
-        members: Sequence[str],
-        split: str = "test",
-        *,
-        threshold: float | None = None,
-        mean: Mean = "probability",
-    ) -> Tensor:
+    def calibrated(self, members: Sequence[str], split: Split = "test", *, threshold: float | None = None) -> Tensor:
         """The calibrated probability of a combination, or of a cascade if there is a threshold."""
-        long = scale(self.probabilities(members, split, mean), self.temperature(members, mean))
-        if threshold is None:
-            return long
-        return cascaded(self.calibrated(members[:1], split, mean=mean), long, threshold)[0]
+        return self._predicted(members, split, threshold)[1]
 
-    def threshold(self, members: Sequence[str], average_cost: float, mean: Mean = "probability") -> float:
+    def _predicted(
+        self, members: Sequence[str], split: Split, threshold: float | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Probabilities before and after calibration, and which images use all members; None for all images."""
+        plain = self.probabilities(members, split)
+        tempered = scale(plain, self.temperature(members))
+        if threshold is None:
+            return plain, tempered, None
+        first, first_tempered, _ = self._predicted(members[:1], split, None)
+        tempered, unsure = cascaded(first_tempered, tempered, threshold)
+        return plain.where(unsure[:, None], first), tempered, unsure
+
+    def threshold(self, members: Sequence[str], average_cost: float) -> float:
         """The threshold at which a cascade has the given average cost on the validation images.
 
         Args:
             members: names of the members; the first runs on all images.
             average_cost: average multiply-adds relative to one base network.
-            mean: how the first member's heads are averaged, if it has several.
         """
-        alone, whole = self.cost(members[:1])[0], self.cost(members)[0]
-        confidences = self.calibrated(members[:1], "valid", mean=mean).amax(dim=-1)
-        return choose_threshold(confidences, alone, whole - alone, average_cost)
+        alone, whole = self.cost(members[:1]).relative_flops, self.cost(members).relative_flops
+        return choose_threshold(self.calibrated(members[:1], "valid").amax(dim=-1), alone, whole - alone, average_cost)
 
-    def cost(self, members: Sequence[str]) -> tuple[float, float]:
-        """Relative multiply-adds and parameters, including modes that are read but are not members."""
+    def cost(self, members: Sequence[str], deferred_share: float = 1.0) -> Cost:
+        """The cost of some members, including modes that are read but are not members.
+
+        Args:
+            members: names of the members.
+            deferred_share: share of images that need more than the first member.
+        """
         unit = next((cost for cost in self.costs.values() if not cost.reads and not cost.alone), None)
         if unit is None:
             raise ModebridgeError("Expected the answers to include a mode as unit of cost, but got only bridges.")
-        run = dict.fromkeys(members)
-        for name in members:
-            run |= dict.fromkeys(self.costs[name].reads)
-        flops, params = sum(self.costs[n].flops for n in run), sum(self.costs[n].params for n in run)
-        return flops / unit.flops, params / unit.params
+        run = dict.fromkeys([*members, *(read for name in members for read in self.costs[name].reads)])
+        flops, params = sum(self.costs[name].flops for name in run), sum(self.costs[name].params for name in run)
+        if deferred_share < 1:
+            first = self.cost(members[:1]).flops
+            flops = first + deferred_share * (flops - first)
+        return Cost(flops, params, flops / unit.flops, params / unit.params)
 
     def score(
         self,
         members: Sequence[str],
+        split: Split = "test",
         *,
         threshold: float | None = None,
-        mean: Mean = "probability",
         intervals: bool = False,
-    ) -> Combined:
-        """Every score of a combination on the test split.
+    ) -> Scored:
+        """Every score of a combination; the temperature comes from the validation split.
 
         Args:
             members: names of the members.
+            split: the images to score on.
             threshold: for a cascade, see `threshold`: the first member runs on all images, the others only on those
-                where it is less confident. The cost depends on their share of the test images.
-            mean: how the members' probabilities are averaged.
+                where it is less confident. The cost depends on their share of the images.
             intervals: whether to compute bootstrap intervals, which takes longer.
         """
-        plain, labels = self.probabilities(members, mean=mean), self.test_labels
-        temperature = self.temperature(members, mean)
-        tempered = scale(plain, temperature)
-        flops, params = self.cost(members)
-        asked = 1.0
-        if threshold is not None:
-            first = self.probabilities(members[:1], mean=mean)
-            tempered, unsure = cascaded(scale(first, self.temperature(members[:1], mean)), tempered, threshold)
-            plain = plain.where(unsure[:, None], first)
-            asked, alone = float(unsure.double().mean()), self.cost(members[:1])[0]
-            flops = alone + asked * (flops - alone)
-        return Combined(
+        plain, tempered, unsure = self._predicted(members, split, threshold)
+        share = 1.0 if unsure is None else float(unsure.double().mean())
+        return Scored.of(
+            plain,
+            tempered,
+            self.labels(split),
+            self.cost(members, share),
+            intervals=intervals,
             members=tuple(members),
-            relative_flops=flops,
-            relative_params=params,
-            accuracy=accuracy(plain, labels),
-            nll=nll(tempered, labels),
-            ece=ece(tempered, labels),
-            brier=brier(tempered, labels),
-            raw_nll=nll(plain, labels),
-            raw_ece=ece(plain, labels),
-            raw_brier=brier(plain, labels),
-            temperature=temperature,
-            nll_interval=bootstrap_mean(surprisals(tempered, labels)) if intervals else None,
-            accuracy_interval=bootstrap_mean(hits(plain, labels)) if intervals else None,
             threshold=threshold,
-            asked=asked,
-            mean=mean,
+            deferred_share=share,
+            temperature=self.temperature(members),
         )
+
+    def score_rows(self, rows: Sequence[Row]) -> list[Row]:
+        """Score rows on the test split, with intervals, and compare them with deep ensembles.
+
+        Thresholds of cascades come from the validation split. The first row's family are deep ensembles of 1, 2, ...
+        networks, and the rows with the roles "one" and "two" are among them.
+        """
+        thresholds = [
+            None if row.average_cost is None else self.threshold(row.members, row.average_cost) for row in rows
+        ]
+        scored = [
+            replace(row, scored=self.score(row.members, threshold=threshold, intervals=True))
+            for row, threshold in zip(rows, thresholds, strict=True)
+        ]
+        levels = [row.scores.nll for row in scored if row.family == rows[0].family]
+        places = {row.role: place for place, row in enumerate(rows)}
+        surprise = torch.stack(
+            [
+                surprisals(self.calibrated(row.members, threshold=threshold), self.test_labels)
+                for row, threshold in zip(rows, thresholds, strict=True)
+            ],
+            dim=1,
+        )
+        gains = resampled_means(surprise[:, [places["one"]]] - surprise)
+        gap = gains[:, places["two"]]
+        compared = []
+        for row, gain in zip(scored, gains.T, strict=True):
+            intervals = dict(row.scores.intervals)
+            if row.role != "one":
+                intervals["gain"] = interval_of(gain)
+            if row.is_cheap and interval_of(gap)[0] > 0:
+                intervals["closed"] = interval_of(gain / gap)
+            level = dee(row.scores.nll, levels)
+            compared.append(replace(row, scored=replace(row.scores, dee=level, intervals=intervals)))
+        return compared
+
+    @property
+    def guess_nll(self) -> float:
+        """The NLL of predicting the class frequencies of the test split."""
+        frequency = self.test_labels.bincount().double() / len(self.test_labels)
+        return float(-torch.special.xlogy(frequency, frequency).sum())

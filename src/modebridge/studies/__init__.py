@@ -9,7 +9,7 @@ from modebridge.report import StudyPart
 from modebridge.runs import Run, RunFolder
 from modebridge.studies.comparison import comparison_study
 from modebridge.studies.curve_positions import correspondence_study, r_ablation, r_position
-from modebridge.studies.ensemble_tables import bridge_size, mode_choice, swa, type1, type2, type_mix
+from modebridge.studies.paper_tables import bridge_size, mode_choice, swa, type1, type2, type_mix
 from modebridge.studies.shift import shift_study
 
 __all__ = ["STUDIES", "run_study", "write_study"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,17 +13,16 @@ from modebridge.errors import ModebridgeError, plural
 from modebridge.members import (
     METHODS,
     Member,
-    RowPlan,
     Setting,
     base_epochs,
     members_of,
     parse_member,
     row_plans,
 )
-from modebridge.report import Cell, Column, StudyPart, StudyTable, TableRow, cost_figure, row_of
-from modebridge.runs import Run, assembled, score_row
-from modebridge.scoring import Combined, dee
-from modebridge.studies.sheet import COLUMNS, paper_numbers
+from modebridge.report import Cell, Column, StudyPart, StudyTable, cost_figure
+from modebridge.runs import Run, assembled
+from modebridge.scoring import Row
+from modebridge.studies.sheet import COLUMNS, paper_numbers, score_cells
 
 __all__ = ["comparison_study"]
 
@@ -60,32 +59,24 @@ def comparison_study(run: Run) -> StudyPart:
     """All methods on the same data: scores, and the cost of inference and training."""
     printed = paper_numbers("comparison", run.recipe)
     plans, notes = _plans(run.setting, beside_paper=bool(printed))
-    answers = run.answers(list(dict.fromkeys(member for plan in plans for member in plan.members)))
-    scored = {plan: score_row(plan, answers) for plan in plans}
-    levels = [combined.nll for plan, combined in scored.items() if plan.family == plans[0].family]
-    times = _times(run, scored)
+    answers = run.answers([parse_member(name) for name in dict.fromkeys(name for row in plans for name in row.members)])
+    rows = answers.score_rows(plans)
+    times = _times(run, rows)
     paper = {PAPER_ROWS[name][1]: cells for name, cells in printed.items()}
-    rows = []
-    for plan, combined in scored.items():
+    cells = {}
+    for row in rows:
         values = {
-            "FLOPs": combined.relative_flops,
-            "#Params": combined.relative_params,
-            "training": base_epochs(plan.members, run.setting),
-            "time": times[plan],
-            "ACC": 100 * combined.accuracy,
-            "NLL": combined.nll,
-            "ECE": combined.ece,
-            "BS": combined.brier,
-            "DEE": dee(combined.nll, levels),
+            "training": base_epochs([parse_member(name) for name in row.members], run.setting),
+            "time": times[row.name],
+            **score_cells(row.scores),
         }
-        paper_cells = paper.get(combined.members, {})
-        cells = {name: Cell(value, None, paper_cells.get(name, "")) for name, value in values.items()}
-        rows.append(TableRow(plan.name, cells))
+        paper_cells = paper.get(row.members, {})
+        cells[row.name] = {name: Cell(value, None, paper_cells.get(name, "")) for name, value in values.items()}
     columns = (*COLUMNS[:2], Column("training", 0), Column("time", 2), *COLUMNS[2:])
     table = StudyTable(
         f"All methods, {run.recipe.name}",
         columns,
-        tuple(rows),
+        cells,
         (
             "FLOPs, #Params and time: multiples of one network. FLOPs and parameters are counted; time is measured in "
             f"PyTorch at batch size {BATCH} on {run.setting.engine.device.type}. Cascades: averages over images.",
@@ -96,59 +87,46 @@ def comparison_study(run: Run) -> StudyPart:
             *notes,
         ),
     )
-    drawn = [
-        row_of(plan.name, combined, dee(combined.nll, levels), plan.note, plan.family, plan.role)
-        for plan, combined in scored.items()
-    ]
-    return StudyPart(
-        "comparison", comparison_study.__doc__ or "", (table,), cost_figure(drawn, name="study-comparison")
-    )
+    return StudyPart("comparison", comparison_study.__doc__ or "", (table,), cost_figure(rows))
 
 
-def _plans(setting: Setting, *, beside_paper: bool) -> tuple[list[RowPlan], list[str]]:
+def _plans(setting: Setting, *, beside_paper: bool) -> tuple[list[Row], list[str]]:
     """The rows that the network supports, and a note for each method that it does not."""
     recipe = replace(setting.recipe, methods=tuple(METHODS))
-    usable = {member for member in members_of(recipe) if member.usable}
-    plans = [plan for plan in row_plans(recipe) if usable.issuperset(plan.members)]
+    usable = {member.name for member in members_of(recipe) if member.usable}
+    plans = [row for row in row_plans(recipe) if usable.issuperset(row.members)]
     if beside_paper:
-        known = {tuple(member.name for member in plan.members) for plan in plans}
+        known = {row.members for row in plans}
         plans += [
-            RowPlan(name, members, members[0].family, (0,))
-            for name, members in ((name, tuple(map(parse_member, names))) for name, names in PAPER_ROWS.values())
-            if tuple(member.name for member in members) not in known
+            Row(name, members, parse_member(members[0]).family)
+            for name, members in PAPER_ROWS.values()
+            if members not in known
         ]
-    notes: dict[str, None] = {}
-    refused: dict[Member, str] = {}
-    for member in dict.fromkeys(member for plan in plans for member in plan.members):
+    refused: dict[str, str] = {}
+    for name in dict.fromkeys(name for row in plans for name in row.members):
         try:
+            member = parse_member(name)
             member.cost(setting)
             base_epochs([member], setting)  # the settings may not allow it either
         except ModebridgeError as error:
-            refused[member] = str(error)
-    possible = []
-    for plan in plans:
-        reasons = [refused[member] for member in plan.members if member in refused]
-        if reasons:
-            notes[f"Left out: {plan.name}. {reasons[0]}"] = None
-        else:
-            possible.append(plan)
-    return possible, list(notes)
+            refused[name] = str(error)
+    left = {row.name: [refused[name] for name in row.members if name in refused] for row in plans}
+    notes = [f"Left out: {name}. {reasons[0]}" for name, reasons in left.items() if reasons]
+    return [row for row in plans if not left[row.name]], notes
 
 
-def _times(run: Run, scored: Mapping[RowPlan, Combined]) -> dict[RowPlan, float]:
+def _times(run: Run, rows: Sequence[Row]) -> dict[str, float]:
     """The time of each row relative to one network, in interleaved rounds; for cascades, the average."""
     # For cascades, the first member is also timed alone; sets shared by several rows are timed once.
-    sets = [plan.members for plan in scored] + [plan.members[:1] for plan in scored if plan.average_cost is not None]
-    calls = {tuple(member.name for member in members): members for members in sets}
-    timings = measure({"\n".join(names): _call(run, members) for names, members in calls.items()}, SECONDS)
-    unit = timings[next(iter(scored)).members[0].name]
-    taken = {tuple(key.split("\n")): ratio(timing, unit).median for key, timing in timings.items()}
-    return {
-        plan: taken[combined.members[:1]] * (1 - combined.asked) + taken[tuple(combined.members)] * combined.asked
-        if combined.threshold is not None
-        else taken[tuple(combined.members)]
-        for plan, combined in scored.items()
-    }
+    sets = [row.members for row in rows] + [row.members[:1] for row in rows if row.average_cost is not None]
+    calls = {"\n".join(names): _call(run, [parse_member(name) for name in names]) for names in sets}
+    timings = measure(calls, SECONDS)
+    taken = {key: ratio(timing, timings[rows[0].members[0]]).median for key, timing in timings.items()}
+    times = {}
+    for row in rows:
+        share, whole = row.scores.deferred_share, taken["\n".join(row.members)]
+        times[row.name] = whole if share == 1 else share * whole + (1 - share) * taken[row.members[0]]
+    return times
 
 
 def _call(run: Run, members: Sequence[Member]) -> Callable[[], object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from modebridge.members import BridgeMember, Member, ModeMember, PointMember
-from modebridge.report import Column, StudyPart, StudyTable, TableRow, cell_of, dots_figure, lines_figure
+from modebridge.report import Column, StudyPart, StudyTable, cell_of, dots_figure, lines_figure
 from modebridge.runs import Run
 from modebridge.scoring import correspondence
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers
@@ -32,31 +32,22 @@ def correspondence_study(run: Run) -> StudyPart:
     plans.append(("Other Bezier", [(PointMember(0, j).name, PointMember(0, k).name) for j, k in pairs]))
     plans.append(("One end", [(PointMember(0, j).name, ModeMember(0).name) for j in partners]))
     printed = paper_numbers("correspondence", recipe)
-    rows = []
+    rows = {}
     for name, compared in plans:
         if not compared:
             continue
         agreements = [correspondence(tables[target], tables[imitator]) for target, imitator in compared]
         paper_cells = printed.get(name, {})
-        rows.append(
-            TableRow(
-                name,
-                {
-                    "R2": cell_of([pair.r2 for pair in agreements], paper_cells.get("R2", "")),
-                    "R2 per class": cell_of([pair.r2_per_class for pair in agreements]),
-                    "KL": cell_of([pair.kl for pair in agreements], paper_cells.get("KL", "")),
-                },
-            )
-        )
+        rows[name] = {
+            "R2": cell_of([pair.r2 for pair in agreements], paper_cells.get("R2", "")),
+            "R2 per class": cell_of([pair.r2_per_class for pair in agreements]),
+            "KL": cell_of([pair.kl for pair in agreements], paper_cells.get("KL", "")),
+        }
     columns = (Column("R2", 3, "up"), Column("R2 per class", 3, "up"), Column("KL", 3, "down"))
     note = "R2 weights classes by their variance in the target; the paper does not specify this (docs/scores.md)."
-    table = StudyTable(f"Bridges against midpoints, {recipe.name}", columns, tuple(rows), (note,))
-    return StudyPart("correspondence", correspondence_study.__doc__ or "", (table,), _closeness(table))
-
-
-def _closeness(table: StudyTable) -> str:
-    panels = [(column, {column: {row.name: row.cells[column] for row in table.rows}}) for column in ("R2", "KL")]
-    return dots_figure("study-correspondence", "R2 and KL of: " + ", ".join(row.name for row in table.rows), panels)
+    table = StudyTable(f"Bridges against midpoints, {recipe.name}", columns, rows, (note,))
+    panels = [(column, {column: {name: cells[column] for name, cells in rows.items()}}) for column in ("R2", "KL")]
+    return StudyPart("correspondence", correspondence_study.__doc__ or "", (table,), dots_figure(panels))
 
 
 def r_position(run: Run) -> StudyPart:
@@ -76,17 +67,11 @@ def r_position(run: Run) -> StudyPart:
     one = alone.table(f"DE-2 and one network on the curve, {recipe.name}", columns)
     many = added.table(f"DE-2 and several networks on the curve, {recipe.name}", columns)
     scores, counts = ("ACC", "NLL"), [float(k) for k in range(len(order) + 1)]
-    panels = [
-        (f"{column}, one at r", {column: (POSITIONS[1:-1], [row.cells[column].mean for row in one.rows[1:]])})
-        for column in scores
-    ]
-    panels += [
-        (f"{column}, one after another", {column: (counts, [row.cells[column].mean for row in many.rows])})
-        for column in scores
-    ]
-    levels = {f"{column}, one at r": {"DE-2": one.rows[0].cells[column].mean} for column in scores}
+    panels = [(f"{column}, one at r", {column: (POSITIONS[1:-1], one.means(column)[1:])}) for column in scores]
+    panels += [(f"{column}, one after another", {column: (counts, many.means(column))}) for column in scores]
+    levels = {f"{column}, one at r": {"DE-2": one.means(column)[0]} for column in scores}
     along = ["r", "r", "members added", "members added"]
-    figure = lines_figure("study-r-position", "Scores by position", along, panels, levels)
+    figure = lines_figure(along, panels, levels)
     return StudyPart("r-position", r_position.__doc__ or "", (one, many), figure)
 
 
@@ -108,10 +93,8 @@ def r_ablation(run: Run) -> StudyPart:
     notes = ("One pair of modes. The paper's caption says batch norm, but the rows are of FRN networks.",)
     printed = paper_numbers("r_ablation", recipe)
     table = sheet.table(f"Bridges for other positions, {recipe.name}", columns, printed, notes, extra)
-    rows = table.rows[1:]
-    panels = [
-        (column, {column: (list(positions), [row.cells[column].mean for row in rows])}) for column in ("R2", "NLL")
-    ]
-    levels = {"NLL": {"DE-1": table.rows[0].cells["NLL"].mean}}
-    figure = lines_figure("study-r-ablation", "R2 and NLL by position", "r", panels, levels)
+    bridged = list(table.rows)[1:]
+    panels = [(column, {column: (list(positions), table.means(column, bridged))}) for column in ("R2", "NLL")]
+    levels = {"NLL": {"DE-1": table.means("NLL")[0]}}
+    figure = lines_figure("r", panels, levels)
     return StudyPart("r-ablation", r_ablation.__doc__ or "", (table,), figure)

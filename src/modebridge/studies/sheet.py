@@ -9,11 +9,11 @@ from importlib import resources
 
 from modebridge.members import Member, mode_on
 from modebridge.recipes import Recipe, find_recipe
-from modebridge.report import Cell, Column, StudyTable, TableRow, cell_of
+from modebridge.report import Cell, Column, StudyTable, cell_of
 from modebridge.runs import Run
-from modebridge.scoring import Combined, dee
+from modebridge.scoring import Scored, dee
 
-__all__ = ["COLUMNS", "Sheet", "paper_numbers", "runs"]
+__all__ = ["COLUMNS", "Sheet", "paper_numbers", "runs", "score_cells"]
 
 COLUMNS = (
     Column("FLOPs", 3),
@@ -58,6 +58,19 @@ def runs(recipe: Recipe, pool: int | None = None) -> list[list[int]]:
     """
     others = list(range(1, min(recipe.modes, pool or recipe.modes)))
     return [[0, *others[k:], *others[:k]] for k in range(min(4, len(others)))]
+
+
+def score_cells(scored: Scored) -> dict[str, float]:
+    """Cost and scores by the names of `COLUMNS`."""
+    return {
+        "FLOPs": scored.cost.relative_flops,
+        "#Params": scored.cost.relative_params,
+        "ACC": 100 * scored.accuracy,
+        "NLL": scored.nll,
+        "ECE": scored.ece,
+        "BS": scored.brier,
+        "DEE": scored.dee,
+    }
 
 
 class Sheet:
@@ -131,34 +144,28 @@ class Sheet:
         needed = dict.fromkeys(member for sets in everything for members in sets for member in members)
         scored = cache(self._run.answers(list(needed)).score)
 
-        def score_of(members: Sequence[Member]) -> Combined:
+        def score_of(members: Sequence[Member]) -> Scored:
             return scored(tuple(member.name for member in members))
 
         references = [[score_of(members).nll for members in ensembles] for ensembles in self._references]
-        rows = []
+        rows: dict[str, dict[str, Cell]] = {}
         for name, sets, printed in self._plans:
             combined = [score_of(members) for members in sets]
             # The same set of members in all repetitions is one measurement, without a spread.
             scores = combined if len({frozenset(members) for members in sets}) > 1 else combined[:1]
-            values = {
-                # Costs do not vary between repetitions.
-                "FLOPs": [scores[0].relative_flops],
-                "#Params": [scores[0].relative_params],
-                "ACC": [100 * score.accuracy for score in scores],
-                "NLL": [score.nll for score in scores],
-                "ECE": [score.ece for score in scores],
-                "BS": [score.brier for score in scores],
-                "DEE": [dee(score.nll, levels) for score, levels in zip(combined, references, strict=True)],
-            }
+            values = {column: [score_cells(score)[column] for score in scores] for column in score_cells(scores[0])}
+            # Costs do not vary between repetitions; the references for DEE do.
+            values |= {column: values[column][:1] for column in ("FLOPs", "#Params")}
+            values["DEE"] = [dee(score.nll, levels) for score, levels in zip(combined, references, strict=True)]
             paper_cells = (paper or {}).get(printed, {})
             shown = [column.name for column in columns if column.name in values]
             cells = {column: cell_of(values[column], paper_cells.get(column, "")) for column in shown}
             for column, value in (extra or {}).get(name, {}).items():
                 # Where a table has the costs of bridges alone, the paper does not say so in the column's name.
                 cells[column] = Cell(value, None, paper_cells.get(column.removeprefix("bridge "), ""))
-            rows.append(TableRow(name, cells))
+            rows[name] = cells
         counted = (
             f"{len(self.orders)} repetitions that share modes, as in the authors' code; the spread is not that of "
             "independent runs."
         )
-        return StudyTable(title, tuple(columns), tuple(rows), (*notes, *([counted] if len(self.orders) > 1 else [])))
+        return StudyTable(title, tuple(columns), rows, (*notes, *([counted] if len(self.orders) > 1 else [])))

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from modebridge.errors import ModebridgeError, plural
 from modebridge.members import BridgeMember, Member, ModeMember, PointMember, SwaMember, mode_on
-from modebridge.report import Column, StudyPart, StudyTable, TableRow, dots_figure, lines_figure
+from modebridge.report import Column, StudyPart, StudyTable, dots_figure, lines_figure
 from modebridge.runs import Run
 from modebridge.scoring import accuracy, r2
 from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers, runs
@@ -61,25 +61,26 @@ def _by_count(table: StudyTable, most: int) -> str:
     """Accuracy and NLL of the first row, and of those with 1 to `most` members of a kind besides."""
     counts = [float(k) for k in range(most + 1)]
     endings = {"bridges I small": "I small", "bridges I medium": "I medium", "Bezier": "Bezier"}
-    lines = {label: (counts, [table.rows[0], *_ending(table, ending)]) for label, ending in endings.items()}
+    lines = {label: (counts, [next(iter(table.rows)), *_ending(table, ending)]) for label, ending in endings.items()}
     levels = {
-        column: {row.name: row.cells[column].mean for row in table.rows if row.name in ("DE-2", "DE-3")}
+        column: {name: table.rows[name][column].mean for name in ("DE-2", "DE-3") if name in table.rows}
         for column in ("ACC", "NLL")
     }
-    described = "Accuracy and NLL by the number of bridges"
-    return lines_figure("study-type1", described, "members added", _panels(lines), levels)
+    return lines_figure("members added", _panels(table, lines), levels)
 
 
-def _ending(table: StudyTable, ending: str) -> list[TableRow]:
-    return [row for row in table.rows if row.name.endswith(ending)]
+def _ending(table: StudyTable, ending: str) -> list[str]:
+    return [name for name in table.rows if name.endswith(ending)]
 
 
 def _panels(
-    lines: Mapping[str, tuple[Sequence[float], Sequence[TableRow]]], columns: Sequence[str] = ("ACC", "NLL")
+    table: StudyTable,
+    lines: Mapping[str, tuple[Sequence[float], Sequence[str]]],
+    columns: Sequence[str] = ("ACC", "NLL"),
 ) -> list[tuple[str, dict[str, tuple[Sequence[float], list[float]]]]]:
     """The panels of a figure, one per column: the means of rows over a number, for each line."""
     return [
-        (column, {label: (xs, [row.cells[column].mean for row in rows]) for label, (xs, rows) in lines.items()})
+        (column, {label: (xs, table.means(column, names)) for label, (xs, names) in lines.items()})
         for column in columns
     ]
 
@@ -114,7 +115,7 @@ def type2(run: Run) -> StudyPart:
         notes=("Bridges in the order 0-a, 0-b, 0-c, a-b, a-c, b-c.",),
     )
     endings = {"+ bridges II small": "II small", "+ bridges II medium": "II medium", "+ Bezier": "Bezier"}
-    return StudyPart("type2", type2.__doc__ or "", (table,), _beside_ensembles("type2", table, endings))
+    return StudyPart("type2", type2.__doc__ or "", (table,), _beside_ensembles(table, endings))
 
 
 def type_mix(run: Run) -> StudyPart:
@@ -137,7 +138,7 @@ def type_mix(run: Run) -> StudyPart:
         sheet.add_deep_ensemble(4, paper="DE-4")
     table = sheet.table(f"Both types of bridges, {recipe.name}", paper=paper_numbers("type_mix", recipe))
     endings = {"+ bridges II": " II", "+ bridges II and I": " I"}
-    return StudyPart("type-mix", type_mix.__doc__ or "", (table,), _beside_ensembles("type-mix", table, endings))
+    return StudyPart("type-mix", type_mix.__doc__ or "", (table,), _beside_ensembles(table, endings))
 
 
 def swa(run: Run) -> StudyPart:
@@ -172,27 +173,26 @@ def swa(run: Run) -> StudyPart:
         ),
     )
     lines = {
-        "deep ensembles": [row for row in table.rows if "SWA" not in row.name],
-        "of SWA networks": [row for row in table.rows if "SWA" in row.name and "+" not in row.name],
+        "deep ensembles": [name for name in table.rows if "SWA" not in name],
+        "of SWA networks": [name for name in table.rows if "SWA" in name and "+" not in name],
     }
     for size in SIZES:
-        bridged = [row for row in table.rows if row.name.startswith("SWA +") and row.name.endswith(size)]
+        bridged = [name for name in _ending(table, size) if name.startswith("SWA +")]
         lines[f"SWA + bridges I {size}"] = [*lines["of SWA networks"][:1], *bridged]
-    return StudyPart("swa", swa.__doc__ or "", (table,), _against_flops("swa", lines))
+    return StudyPart("swa", swa.__doc__ or "", (table,), _against_flops(table, lines))
 
 
-def _beside_ensembles(name: str, table: StudyTable, endings: Mapping[str, str]) -> str:
+def _beside_ensembles(table: StudyTable, endings: Mapping[str, str]) -> str:
     """Deep ensembles as a line, other rows as points, grouped by how their names end."""
-    groups = {"deep ensembles": [row for row in table.rows if "+" not in row.name]}
+    groups = {"deep ensembles": [name for name in table.rows if "+" not in name]}
     groups |= {label: _ending(table, ending) for label, ending in endings.items()}
-    return _against_flops(name, groups, unordered=endings)
+    return _against_flops(table, groups, unordered=endings)
 
 
-def _against_flops(name: str, groups: Mapping[str, Sequence[TableRow]], unordered: Collection[str] = ()) -> str:
+def _against_flops(table: StudyTable, groups: Mapping[str, Sequence[str]], unordered: Collection[str] = ()) -> str:
     """Accuracy and NLL of groups of rows, each a line unless unordered."""
-    lines = {label: ([row.cells["FLOPs"].mean for row in rows], rows) for label, rows in groups.items() if rows}
-    described, along = "Accuracy and NLL against FLOPs", "FLOPs, relative to one network"
-    return lines_figure(f"study-{name}", described, along, _panels(lines), unordered=unordered)
+    lines = {label: (table.means("FLOPs", names), names) for label, names in groups.items() if names}
+    return lines_figure("FLOPs, relative to one network", _panels(table, lines), unordered=unordered)
 
 
 def bridge_size(run: Run) -> StudyPart:
@@ -219,9 +219,8 @@ def bridge_size(run: Run) -> StudyPart:
     columns = (Column("bridge FLOPs", 4), Column("bridge #Params", 4), Column("R2", 3, "up"), *COLUMNS[2:6])
     printed = paper_numbers("model_size", recipe)
     table = sheet.table(f"Sizes of a type II bridge, {recipe.name}", columns, printed, extra=extra)
-    xs = [extra[row.name]["bridge FLOPs"] for row in table.rows]
-    panels = _panels({"bridge alone": (xs, table.rows)}, ("R2", "NLL"))
-    figure = lines_figure("study-size", "R2 and NLL by size", "FLOPs of the bridge, relative to one network", panels)
+    panels = _panels(table, {"bridge alone": (table.means("bridge FLOPs"), list(table.rows))}, ("R2", "NLL"))
+    figure = lines_figure("FLOPs of the bridge, relative to one network", panels)
     return StudyPart("bridge-size", bridge_size.__doc__ or "", (table,), figure)
 
 
@@ -253,16 +252,12 @@ def mode_choice(run: Run) -> StudyPart:
         ("Modes are ranked by accuracy on the validation split.",),
         extra,
     )
-    return StudyPart("mode-choice", mode_choice.__doc__ or "", (table,), _by_mode(table))
-
-
-def _by_mode(table: StudyTable) -> str:
     groups = {
-        "alone": {row.name: row.cells for row in table.rows if "+" not in row.name},
-        "with bridges": {row.name.partition(" + ")[0]: row.cells for row in table.rows if "+" in row.name},
+        "alone": {name: cells for name, cells in table.rows.items() if "+" not in name},
+        "with bridges": {name.partition(" + ")[0]: cells for name, cells in table.rows.items() if "+" in name},
     }
     panels = [
         (column, {label: {mode: cells[column] for mode, cells in rows.items()} for label, rows in groups.items()})
         for column in ("ACC", "NLL")
     ]
-    return dots_figure("study-mode", "Accuracy and NLL by rank of the mode on the validation split", panels)
+    return StudyPart("mode-choice", mode_choice.__doc__ or "", (table,), dots_figure(panels))

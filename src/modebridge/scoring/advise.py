@@ -1,0 +1,218 @@
+"""Choose members within a budget, from validation data only: as many as fit, then by their NLL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from modebridge.ensembles.temperature import FLOOR
+from modebridge.errors import ModebridgeError
+from modebridge.scoring.cascade import ALL, choose_threshold
+from modebridge.scoring.logit_table import LogitTable
+from modebridge.scoring.table import Scored
+
+__all__ = ["Advice", "Effort", "advise"]
+
+Names: TypeAlias = tuple[str, ...]
+
+WIDTH = 256
+"""Combinations of each size and number of networks from which larger ones grow."""
+SHORTLIST = 16
+"""Combinations of each size that are calibrated: the search itself compares them without a temperature."""
+CHUNK = 10_000_000
+"""Maximum number of probabilities averaged at once."""
+EPSILON = 1e-9
+"""Tolerance when comparing a cost, a sum of floats, with a budget."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The training that members need, and its limit; parts shared by several members are trained once.
+
+    Args:
+        parts: the parts to train for each member, by name: modes, curves, bridges, students.
+        epochs: training cost of each part, in epochs of one base network.
+        most: maximum number of epochs in total.
+
+    >>> effort = Effort({"a": frozenset("xy"), "b": frozenset("yz")}, {"x": 1.0, "y": 10.0, "z": 5.0}, most=12.0)
+    >>> effort.of(["a"]), effort.of(["a", "b"]), effort.allows(["a"]), effort.allows(["a", "b"])
+    (11.0, 16.0, True, False)
+    """
+
+    parts: Mapping[str, frozenset[str]]
+    epochs: Mapping[str, float]
+    most: float = inf
+
+    def of(self, members: Iterable[str]) -> float:
+        """The total epochs that some members need."""
+        return sum(self.epochs[part] for part in sorted(frozenset().union(*(self.parts[name] for name in members))))
+
+    def allows(self, members: Iterable[str]) -> bool:
+        """Whether some members are within the limit."""
+        return self.most == inf or self.of(members) <= self.most + EPSILON
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The recommended combination and smaller ones, scored on the validation split.
+
+    Args:
+        chosen: the recommendation.
+        by_size: the best combination of 1, 2, ... members within the budget.
+        prices: cost of each member in networks.
+        looked_at: number of combinations compared.
+        exact: whether these are all combinations within the budget; otherwise the best ones of each size were extended.
+    """
+
+    chosen: Scored
+    by_size: tuple[Scored, ...]
+    prices: Mapping[str, float]
+    looked_at: int
+    exact: bool
+
+    def cost(self, scored: Scored) -> float:
+        """The cost of a combination in networks, by `prices`; for a cascade the average over the images."""
+        first, *others = (self.prices[name] for name in scored.members)
+        return first + scored.deferred_share * sum(others)
+
+
+def advise(
+    table: LogitTable,
+    budget: float,
+    prices: Mapping[str, float] | None = None,
+    *,
+    cascades: bool = False,
+    effort: Effort | None = None,
+) -> Advice:
+    """Choose the most members that fit a budget, and among equally many the lowest validation NLL.
+
+    A combination consists of modes and of bridges that read only these modes, so its cost is the sum of its members'.
+    The number of members comes first because the lowest of many validation scores is mostly lucky.
+
+    Args:
+        table: logits of modes and bridges; networks on curves, which are only targets, are left out.
+        budget: maximum cost in networks, such as 1.2.
+        prices: cost of each member in networks; None uses relative FLOPs.
+        cascades: whether to also consider cascades with this average cost: a mode runs alone on images where it is
+            confident, and all members run on the others. On small validation splits their scores are optimistic.
+        effort: training needed by the members, and its limit; None for no limit.
+    """
+    costs = {name: cost for name, cost in table.costs.items() if cost.usable}
+    modes = [name for name, cost in costs.items() if not cost.reads]
+    names = [*modes, *(name for name, cost in costs.items() if cost.reads and set(cost.reads) <= set(modes))]
+    if prices is None:
+        prices = {name: costs[name].flops / costs[modes[0]].flops for name in names}
+    _check(modes, budget, prices, effort)
+    search = _Search(table, names, prices, effort)
+    found = search.by_size(budget)
+    by_size = [search.best(combinations) for combinations in found]
+    chosen = by_size[-1]
+    if cascades:
+        larger = [scored.members for scored in map(search.best, search.by_size(inf))]
+        choices = [choice for members in larger for choice in search.cascades(members, budget)]
+        chosen = min([chosen, *choices], key=lambda choice: choice.nll)
+    return Advice(chosen, tuple(by_size), prices, search.looked_at, search.exact)
+
+
+def _check(modes: Sequence[str], budget: float, prices: Mapping[str, float], effort: Effort | None) -> None:
+    if not budget >= min(prices[mode] for mode in modes):
+        raise ModebridgeError(f"Expected a budget of at least one network, but got {budget:g}; try 1.2.")
+    trainable = [mode for mode in modes if effort is None or effort.allows([mode])]
+    if not trainable:
+        assert effort is not None
+        least = min(effort.of([mode]) for mode in modes)
+        raise ModebridgeError(
+            f"Expected a training budget of at least {least:.3g} epochs of one network, but got {effort.most:g}; "
+            "specify which networks are already trained, or allow more."
+        )
+    cheapest = min(prices[mode] for mode in trainable)
+    if cheapest > budget + EPSILON:
+        raise ModebridgeError(
+            f"Expected some combination within the training budget to cost at most {budget:g} networks, but the "
+            f"cheapest costs {cheapest:.3g}; raise one of the two."
+        )
+
+
+class _Search:
+    """Grows combinations by one member at a time, and scores them on the validation split."""
+
+    def __init__(
+        self, table: LogitTable, names: Sequence[str], prices: Mapping[str, float], effort: Effort | None
+    ) -> None:
+        self._table, self._names, self._prices, self._effort = table, names, prices, effort
+        labels = table.valid_labels.view(-1, 1)
+        heads = {name: table.heads(name, "valid") for name in names}
+        # Only the probability of the label matters for the NLL; heads are summed. (M, N)
+        self._of_labels = torch.stack(
+            [sum(head.double().softmax(-1).gather(1, labels).squeeze(1) for head in heads[name]) for name in names]  # type: ignore[misc]
+        )
+        self._heads = torch.tensor([len(heads[name]) for name in names], dtype=torch.float64)
+        self.looked_at = 0
+        self.exact = True
+
+    def by_size(self, budget: float) -> list[list[Names]]:
+        """The combinations of 1, 2, ... members within the budget, best first; at most `WIDTH` per number of modes."""
+        sizes: list[list[Names]] = []
+        grown: list[Names] = [()]
+        while fitting := self._grown(grown, budget):
+            self.looked_at += len(fitting)
+            nll = dict(zip(fitting, self._nll(fitting), strict=True))
+            ranked = sorted(fitting, key=lambda one: (nll[one], one))
+            groups: dict[int, list[Names]] = {}
+            for one in ranked:
+                groups.setdefault(sum(not self._table.costs[name].reads for name in one), []).append(one)
+            self.exact = self.exact and all(len(group) <= WIDTH for group in groups.values())
+            grown = [one for group in groups.values() for one in group[:WIDTH]]
+            sizes.append(ranked[:SHORTLIST])
+        return sizes
+
+    def best(self, combinations: Sequence[Names]) -> Scored:
+        """The one with the lowest calibrated NLL."""
+        return min((self._table.score(one, "valid") for one in combinations), key=lambda scored: scored.nll)
+
+    def cascades(self, members: Names, average_cost: float) -> list[Scored]:
+        """The cascades of a combination with an average cost, each starting with another mode."""
+        choices = []
+        for first in members:
+            alone, whole = self._prices[first], sum(self._prices[name] for name in members)
+            if self._table.costs[first].reads or not alone < average_cost < whole:
+                continue
+            confidences = self._table.calibrated([first], "valid").amax(dim=-1)
+            threshold = choose_threshold(confidences, alone, whole - alone, average_cost)
+            ordered = (first, *(name for name in members if name != first))
+            if threshold < ALL:
+                choices.append(self._table.score(ordered, "valid", threshold=threshold))
+        return [choice for choice in choices if choice.deferred_share]
+
+    def _grown(self, combinations: Sequence[Names], budget: float) -> list[Names]:
+        """Each combination with one more member, in the order of the table, if it is allowed and fits."""
+        costs, order = self._table.costs, {name: place for place, name in enumerate(self._names)}
+        grown: dict[Names, None] = {}
+        for one in combinations:
+            if any(costs[name].alone for name in one):
+                continue
+            left = budget + EPSILON - sum(self._prices[name] for name in one)
+            for name in self._names:
+                fits = name not in one and self._prices[name] <= left and set(costs[name].reads) <= set(one)
+                if fits and not (one and costs[name].alone):
+                    grown[tuple(sorted((*one, name), key=order.__getitem__))] = None
+        return [one for one in grown if self._effort is None or self._effort.allows(one)]
+
+    def _nll(self, combinations: Sequence[Names]) -> list[float]:
+        """The NLL of the mean probability of each, without a temperature."""
+        order = {name: place for place, name in enumerate(self._names)}
+        nll: list[float] = []
+        size = max(1, CHUNK // self._of_labels.shape[1])
+        for start in range(0, len(combinations), size):
+            chunk = combinations[start : start + size]
+            chosen = torch.zeros(len(chunk), len(self._names), dtype=torch.float64)
+            for row, one in enumerate(chunk):
+                chosen[row, [order[name] for name in one]] = 1.0
+            means: Tensor = (chosen @ self._of_labels) / (chosen @ self._heads).unsqueeze(1)
+            nll += (-(means + FLOOR).log()).mean(dim=1).tolist()
+        return nll

@@ -1,0 +1,175 @@
+"""What a results table consists of: rows of members, their cost and their scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from torch import Tensor
+
+from modebridge.scoring.bootstrap import Interval, bootstrap_mean
+from modebridge.scoring.cost import Cost
+from modebridge.scoring.scores import accuracy, brier, ece, hits, nll, surprisals
+
+__all__ = ["MemberCost", "Row", "Scored"]
+
+
+@dataclass(frozen=True)
+class MemberCost:
+    """The cost that a member adds to a forward pass of one image.
+
+    Args:
+        flops: multiply-adds.
+        params: number of parameters.
+        reads: the members whose features it reads.
+        usable: whether it can be part of a deployed ensemble; False for members that are only targets.
+        alone: whether it cannot be combined with others, because it is another network.
+    """
+
+    flops: float
+    params: int
+    reads: tuple[str, ...] = ()
+    usable: bool = True
+    alone: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """A set of members, or any other model, with its cost and its scores on some images.
+
+    Scores without prefix are calibrated, if there is a temperature; `raw_` scores are not.
+
+    Args:
+        members: names of the members; none for a model without names.
+        threshold: for a cascade: images for which the first member is at least this confident use it alone.
+        deferred_share: share of images that need the other members; 1 if not a cascade.
+        n: number of images.
+        cost: cost of one image, relative to one network; for a cascade the average over the images.
+        accuracy: share of correct predictions; independent of the temperature.
+        nll: negative log likelihood in nats.
+        ece: expected calibration error, 15 bins.
+        brier: Brier score, summed over classes.
+        raw_nll: negative log likelihood without the temperature.
+        raw_ece: expected calibration error without the temperature.
+        raw_brier: Brier score without the temperature.
+        temperature: temperature fitted on validation data; None if there is none.
+        dee: deep ensemble equivalent by the NLL; nan if there is no reference.
+        intervals: 95 % bootstrap intervals over images, if requested: "accuracy" and "nll"; in a table also "gain", the
+            paired difference of one network's NLL and this one, and "closed", its share of the gain of two networks.
+    """
+
+    members: tuple[str, ...] = ()
+    threshold: float | None = None
+    deferred_share: float = 1.0
+    n: int
+    cost: Cost
+    accuracy: float
+    nll: float
+    ece: float
+    brier: float
+    raw_nll: float
+    raw_ece: float
+    raw_brier: float
+    temperature: float | None = None
+    dee: float = math.nan
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, plain: Tensor, tempered: Tensor, labels: Tensor, cost: Cost, *, intervals: bool = False, **more: Any
+    ) -> Self:
+        """Score probabilities (N, K) before and after calibration."""
+        return cls(
+            n=len(labels),
+            cost=cost,
+            accuracy=accuracy(plain, labels),
+            nll=nll(tempered, labels),
+            ece=ece(tempered, labels),
+            brier=brier(tempered, labels),
+            raw_nll=nll(plain, labels),
+            raw_ece=ece(plain, labels),
+            raw_brier=brier(plain, labels),
+            intervals={
+                "accuracy": bootstrap_mean(hits(plain, labels)),
+                "nll": bootstrap_mean(surprisals(tempered, labels)),
+            }
+            if intervals
+            else {},
+            **more,
+        )
+
+    def __str__(self) -> str:
+        """The scores as a small table.
+
+        >>> numbers = {"nll": 0.395, "ece": 0.021, "brier": 0.17, "raw_nll": 0.41, "raw_ece": 0.034, "raw_brier": 0.175}
+        >>> print(Scored(n=900, cost=Cost(1e6, 10, 1.05, 1.08), accuracy=0.88, temperature=1.3, **numbers))
+        score     calibrated  uncalibrated
+        accuracy      88.00%        88.00%
+        NLL           0.3950        0.4100
+        ECE           0.0210        0.0340
+        Brier         0.1700        0.1750
+        900 images; temperature 1.30; FLOPs x1.05 and parameters x1.08 of one network
+        """
+
+        def texts(*others: float) -> list[str]:
+            return [f"{self.accuracy:.2%}", *(f"{score:.4f}" for score in others)]
+
+        columns = [["uncalibrated", *texts(self.raw_nll, self.raw_ece, self.raw_brier)]]
+        facts = [f"{self.n:,} images", f"FLOPs x{self.cost.relative_flops:.2f}"]
+        if self.temperature is not None:
+            columns.insert(0, ["calibrated", *texts(self.nll, self.ece, self.brier)])
+            facts.insert(1, f"temperature {self.temperature:.2f}")
+        if self.intervals:
+            (low, high), (least, most) = self.intervals["accuracy"], self.intervals["nll"]
+            columns.append(["95% interval", f"{low:.2%} to {high:.2%}", f"{least:.4f} to {most:.4f}", "", ""])
+        widths = [max(map(len, column)) for column in columns]
+        names = ("score", "accuracy", "NLL", "ECE", "Brier")
+        lines = [
+            "  ".join([f"{name:8}", *(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))]).rstrip()
+            for name, *row in zip(names, *columns, strict=True)
+        ]
+        last = f"{'; '.join(facts)} and parameters x{self.cost.relative_params:.2f} of one network"
+        return "\n".join([*lines, last])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # notebooks
+        printer.text(str(self))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the results table, before or after it is scored.
+
+    Args:
+        name: the name, in the paper's terms: "DE-1 + 1 bridge I".
+        members: names of the members to average.
+        family: the group it belongs to in plots; that of the first row is the reference for DEE.
+        order: sort key of the row.
+        note: the purpose of the row, if the name does not tell.
+        role: its role in the summary: "one" and "two" networks, the first "bridge", its "control", "heads".
+        average_cost: for a cascade, the average cost in networks on the validation images: the first member alone
+            predicts the images that it is confident of, the others run only on the rest. None runs all members on all
+            images.
+        scored: cost and scores; None before it is scored.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    family: str
+    order: tuple[float, ...] = ()
+    note: str = ""
+    role: str = ""
+    average_cost: float | None = None
+    scored: Scored | None = None
+
+    @property
+    def scores(self) -> Scored:
+        """Cost and scores of a scored row."""
+        assert self.scored is not None, self.name
+        return self.scored
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether it costs less than two networks and is not the first row: its share of the gain of two is shown."""
+        return self.role != "one" and self.scores.cost.relative_flops < 2

@@ -1,0 +1,161 @@
+"""Advice from validation data alone, compared with trying every set of members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+import torch
+
+from modebridge.errors import ModebridgeError
+from modebridge.scoring import Effort, LogitTable, MemberCost, advise
+from tests.scoring.test_table import table
+
+PARTS = {
+    "mode-0": frozenset({"0"}),
+    "mode-1": frozenset({"1"}),
+    "mode-2": frozenset({"0", "1", "student"}),
+    "I-0-1-small": frozenset({"0", "1", "curve", "bridge"}),
+    "II-0-1-small": frozenset({"0", "1", "curve", "other"}),
+}
+EPOCHS = {"0": 20.0, "1": 20.0, "student": 60.0, "curve": 40.0, "bridge": 10.0, "other": 10.0}
+
+
+def many(bridges: int, seed: int = 0, n: int = 60) -> LogitTable:
+    """Two modes and type I bridges of two prices, each wrong in its own way."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = {split: torch.randint(3, (n,), generator=generator) for split in ("valid", "test")}
+    costs = {f"mode-{k}": MemberCost(100.0, 1000) for k in range(2)}
+    costs |= {
+        f"I-{k % 2}-{9 + k}-small": MemberCost(5.0 + 9 * (k % 3 == 0), 80, (f"mode-{k % 2}",)) for k in range(bridges)
+    }
+    logits = {
+        split: {
+            name: 2 * torch.nn.functional.one_hot(labels, 3) + 2.5 * torch.randn(n, 3, generator=generator)
+            for name in costs
+        }
+        for split, labels in truth.items()
+    }
+    return LogitTable(logits["valid"], logits["test"], truth["valid"], truth["test"], costs)
+
+
+def nll_of(found: LogitTable, members: Sequence[str]) -> float:
+    probabilities = found.calibrated(members, "valid")
+    return float(-(probabilities[torch.arange(len(probabilities)), found.valid_labels] + 1e-12).log().mean())
+
+
+def tried(
+    found: LogitTable, budget: float, prices: dict[str, float] | None = None, effort: Effort | None = None
+) -> dict[int, list[tuple[str, ...]]]:
+    """Every combination within the budgets by hand, by number of members, the best first."""
+    names = [name for name, cost in found.costs.items() if cost.usable]
+    prices = prices or {name: found.costs[name].flops / 100 for name in names}
+    sets = [some for count in range(1, len(names) + 1) for some in combinations(names, count)]
+    sets = [some for some in sets if all(set(found.costs[name].reads) <= set(some) for name in some)]
+    sets = [some for some in sets if sum(prices[name] for name in some) <= budget + 1e-9]
+    sets = [some for some in sets if effort is None or effort.allows(some)]
+    sets = [some for some in sets if len(some) == 1 or not any(found.costs[name].alone for name in some)]
+    by_size: dict[int, list[tuple[str, ...]]] = {}
+    for some in sorted(sets, key=lambda some: nll_of(found, some)):
+        by_size.setdefault(len(some), []).append(some)
+    return by_size
+
+
+@pytest.mark.parametrize("budget", [1.0, 1.1, 2.0, 2.2, 9.0])
+def test_it_keeps_to_the_budget_and_never_looks_at_the_test_split(budget: float) -> None:
+    found = table()
+    advice = advise(found, budget)
+    assert advice.cost(advice.chosen) <= budget + 1e-9
+    assert advice.chosen == advice.by_size[-1]
+    assert not any(name.startswith("curve") for choice in advice.by_size for name in choice.members)
+    shuffled = replace(found, test={name: logits.flip(0) * 7 for name, logits in found.test.items()})
+    assert advise(shuffled, budget).chosen == advice.chosen
+
+
+@pytest.mark.parametrize("seed", [0, 14, 19])
+@pytest.mark.parametrize("budget", [1.1, 1.3, 2.05])
+def test_the_most_members_that_fit_and_of_these_the_lowest_nll(seed: int, budget: float) -> None:
+    found = many(7, seed)
+    by_size = tried(found, budget)
+    advice = advise(found, budget)
+    assert advice.exact
+    assert advice.looked_at == sum(map(len, by_size.values()))
+    assert len(advice.by_size) == max(by_size)
+    for size, choice in enumerate(advice.by_size, start=1):
+        # The short list is by the NLL without a temperature, and nearly always has the best with one.
+        assert choice.nll <= nll_of(found, by_size[size][0]) + 0.01
+        assert choice.nll == pytest.approx(nll_of(found, choice.members), abs=1e-12)
+    if len(by_size[max(by_size)]) <= 16:
+        assert set(advice.chosen.members) == set(by_size[max(by_size)][0])
+
+
+def test_networks_come_first_and_alone_means_alone() -> None:
+    found = table()
+    costs = {**found.costs, "mode-1": replace(found.costs["mode-1"], alone=True)}
+    advice = advise(replace(found, costs=costs), 4.0)
+    assert all(choice.members == ("mode-1",) or "mode-1" not in choice.members for choice in advice.by_size)
+    assert advice.chosen.members == ("mode-0", "mode-2", "I-0-1-small")
+
+
+def test_it_counts_in_the_prices_it_is_given() -> None:
+    found = table()
+    prices = {name: cost.params / 1000 for name, cost in found.costs.items()}
+    assert len(advise(found, 1.05, prices).chosen.members) == 1
+    assert set(advise(found, 2.15, prices).chosen.members) == set(tried(found, 2.15, prices)[3][0])
+    with pytest.raises(ModebridgeError, match=r"at least one network, but got 0\.5"):
+        advise(found, 0.5)
+
+
+@pytest.mark.filterwarnings("ignore:Expected validation data with wrong predictions")
+def test_many_members_are_not_all_compared() -> None:
+    found = many(24, n=40)
+    advice = advise(found, 9.0)
+    assert not advice.exact
+    assert len(advice.chosen.members) == 26
+    assert advise(found, 1.2).exact
+
+
+@pytest.mark.filterwarnings("ignore:Expected validation data with wrong predictions")
+def test_members_that_predict_the_same() -> None:
+    found = many(5)
+    flat = {name: torch.zeros_like(logits) for name, logits in found.valid.items()}
+    assert advise(replace(found, valid=flat), 2.0).chosen.nll == pytest.approx(float(torch.tensor(3.0).log()))
+
+
+@pytest.mark.parametrize("most", [20, 110, 1000])
+@pytest.mark.parametrize("budget", [1.2, 4.0])
+def test_what_can_be_trained(most: float, budget: float) -> None:
+    found, effort = table(seed=3), Effort(PARTS, EPOCHS, most)
+    by_size = tried(found, budget, effort=effort)
+    advice = advise(found, budget, effort=effort)
+    assert set(advice.chosen.members) == set(by_size[max(by_size)][0])
+    assert all(effort.of(choice.members) <= most for choice in advice.by_size)
+
+
+def test_what_cannot_be_trained_is_said() -> None:
+    with pytest.raises(ModebridgeError, match="at least 20 epochs of one network, but got 19"):
+        advise(table(), 1.2, effort=Effort(PARTS, EPOCHS, 19))
+    only = Effort(dict.fromkeys(PARTS, frozenset({"0"})) | {"mode-0": frozenset({"0", "1"})}, EPOCHS, 20)
+    dear = {name: (3.0 if name != "mode-0" else 1.0) for name in PARTS}
+    with pytest.raises(ModebridgeError, match=r"to cost at most 1\.2 networks, but the cheapest costs 3"):
+        advise(table(), 1.2, dear, effort=only)
+
+
+def test_cascades_only_when_asked_for() -> None:
+    found, budget = table(), 1.37
+    plain, advice = advise(found, budget), advise(found, budget, cascades=True)
+    assert plain.chosen.threshold is None
+    chosen = advice.chosen
+    assert chosen.nll < plain.chosen.nll - 0.005, "modes that err apart make good cascades"
+    assert chosen.threshold == found.threshold(chosen.members, budget)
+    whole = found.cost(chosen.members).relative_flops
+    assert advice.cost(chosen) == pytest.approx(1 + chosen.deferred_share * (whole - 1))
+    assert advice.cost(chosen) <= budget
+    assert chosen == found.score(chosen.members, "valid", threshold=chosen.threshold)
+    # No other first mode of these members is better.
+    for first in (name for name in chosen.members if name.startswith("mode")):
+        members = (first, *(name for name in chosen.members if name != first))
+        threshold = found.threshold(members, budget)
+        assert found.score(members, "valid", threshold=threshold).nll >= chosen.nll - 1e-12
