@@ -14,8 +14,7 @@ import pytest
 
 import modebridge
 from modebridge.cli import run_commands, show_commands, terminal
-from modebridge.cli.boundary import BUG, CLOSED, MISTAKE, PARTLY, run_program
-from modebridge.cli.start import STOPPED, Interrupts
+from modebridge.cli.boundary import BUG, CLOSED, MISTAKE, PARTLY, STOPPED, run_program
 
 SOURCE = Path(modebridge.__file__).parents[1]
 STARTS = {
@@ -32,7 +31,7 @@ def run(monkeypatch, capsys):
     def run(*arguments):
         monkeypatch.setattr(terminal, "leave", sys.exit)
         with pytest.raises(SystemExit) as left:
-            run_program([str(one) for one in arguments], Interrupts())
+            run_program([str(one) for one in arguments])
         return left.value.code, *capsys.readouterr()
 
     return run
@@ -183,40 +182,18 @@ def test_a_table_that_fits_stays_a_table(run, monkeypatch):
     assert " recipe            modes  curves  bridges  data needed" in run("recipes")[1]
 
 
-BUSY = """
-import sys, time
-print("importing", file=sys.stderr, flush=True)
-try:
-    time.sleep(60)
-except BaseException as error:  # as libraries do that turn what they meet into something of their own
-    raise ImportError("not torch") from error
-"""
-
-
-@pytest.mark.parametrize(("way", "times"), [("module", 1), ("script", 3)])
-def test_ctrl_c_while_torch_is_imported(tmp_path, way, times):
-    """A stand-in for torch that takes as long as we like: the signal comes at a known moment of a real process."""
-    (tmp_path / "torch.py").write_text(BUSY)
-    with start("report", "run", way=way, path=tmp_path) as process:
-        assert process.stderr.readline() == b"importing\n"
-        for _ in range(times):
-            process.send_signal(signal.SIGINT)
-        assert process.stderr.read() == b"modebridge: stopped.\n"
-    assert process.returncode == STOPPED
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("new", [False, True])
 def test_ctrl_c_in_a_running_process(tmp_path, new):
     """The run waits, at a known moment, in a recipe of its own until it is stopped."""
     (tmp_path / "small.py").write_text(
         "from tests.runs.small import small\n"
-        "from modebridge.runs import recipe_run\n"
+        "from modebridge.cli import run_commands\n"
         "import sys, time\n"
         "def wait(*_, **__):\n"
         "    print('at work', file=sys.stderr, flush=True)\n"
         "    time.sleep(60)\n"
-        "recipe_run.Run = wait\n"
+        "run_commands.run_recipe = wait\n"
         "recipe = small\n"
     )
     out = tmp_path / "out"
@@ -235,37 +212,20 @@ def test_ctrl_c_in_a_running_process(tmp_path, new):
 
 
 @pytest.mark.parametrize("new", [False, True])
-def test_ctrl_c_in_a_run_says_how_to_go_on(monkeypatch, tmp_path, new):
-    """The same in this process: the handler is called where a signal would call it."""
-    ended = []
-    monkeypatch.setattr("modebridge.cli.boundary.goodbye", lambda more="": ended.append(more) or sys.exit(STOPPED))
-    interrupts = Interrupts()
-    monkeypatch.setattr(run_commands, "run_recipe", lambda *_, **__: interrupts._interrupt(signal.SIGINT, None))
+def test_ctrl_c_in_a_run_says_how_to_go_on(run, monkeypatch, tmp_path, new):
+    """The same in this process."""
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_commands, "run_recipe", stop)
     out = tmp_path / "\x1b[31m"
     if not new:
         out.mkdir()
-    with pytest.raises(SystemExit):
-        run_program(["run", "--out", str(out)], interrupts)
+    code, _, err = run("run", "--out", str(out))
     kept = f"; finished artifacts are kept in '{terminal.visible(str(out))}'; run the same command to resume"
-    assert ended == ["; nothing had been trained yet" if new else kept]
-
-
-def test_what_another_error_makes_of_ctrl_c_is_still_ctrl_c(monkeypatch):
-    """A library may catch KeyboardInterrupt and raise its own."""
-    ended = []
-    monkeypatch.setattr("modebridge.cli.boundary.goodbye", lambda more="": ended.append(more) or sys.exit(STOPPED))
-    interrupts = Interrupts()
-
-    def fail(**_):
-        try:
-            interrupts._interrupt(signal.SIGINT, None)
-        except KeyboardInterrupt as error:
-            raise RuntimeError from error
-
-    monkeypatch.setattr(show_commands, "list_recipes", fail)
-    with pytest.raises(SystemExit):
-        run_program(["recipes"], interrupts)
-    assert ended == [""]
+    assert code == STOPPED
+    assert f"modebridge: stopped{'; nothing had been trained yet' if new else kept}." in err
 
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -21,7 +21,7 @@ from modebridge.deploy.serve import ServeConfig
 NURSERY = """
 import json, os, sys
 import modebridge.deploy.server
-from modebridge.cli import boundary, start
+from modebridge.cli import boundary
 from modebridge.cli.serve_command import ServeConfig, serve_file
 for line in sys.stdin:
     asked = json.loads(line)
@@ -37,7 +37,7 @@ for line in sys.stdin:
             os.dup2(os.open(asked["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
         # As `modebridge serve` does it, with limits that its options do not have.
         boundary._verb = lambda words: serve_file(asked["file"], ServeConfig(**asked["config"])) or 0
-        start.main()
+        boundary.main()
 """
 
 

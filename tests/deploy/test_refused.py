@@ -124,9 +124,9 @@ class Absent:
             raise ModuleNotFoundError(f"No module named '{{name}}'", name=name)
 
 sys.meta_path.insert(0, Absent())
-import modebridge.runs.folder
+import modebridge.runs.store
 # Where a run folder is read, which takes long; it must not come to that.
-modebridge.runs.folder.RunFolder.__init__ = None
+modebridge.runs.store.RunFolder.__init__ = None
 from modebridge.cli import main
 sys.argv = ["modebridge", *{arguments!r}]
 main()

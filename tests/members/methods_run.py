@@ -11,9 +11,9 @@ from modebridge.data import Loader, noisy_digits
 from modebridge.members import ModeMember, parse_member
 from modebridge.recipes import Recipe
 from modebridge.runs import Run, RunFolder, begin
-from modebridge.runs.data_facts import keep_facts
+from modebridge.runs.plan import keep_facts
 from modebridge.scoring import LogitTable
-from tests.runs.damaging import tiny
+from tests.runs.small import tiny
 
 SEED = 5
 NAMES = ("swa-0",)

@@ -17,9 +17,16 @@ from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError
 from modebridge.members import KINDS, Setting, members_of, parse_member
 from modebridge.recipes import user_code
-from modebridge.runs import Job, RunFolder, Stage, ensemble_of, find_recipe_of, make_job, read_answers
+from modebridge.runs import (
+    Job,
+    RunFolder,
+    ensemble_of,
+    find_recipe_of,
+    make_job,
+    read_answers,
+)
 from modebridge.runs.logits import Logits
-from tests.runs.damaging import tiny
+from tests.runs.small import tiny
 
 FILE = Path(__file__).with_name("guess_recipe.txt")
 """The user's file; pytest would import a .py, and register its kind for all tests."""
@@ -96,10 +103,10 @@ def test_the_run_names_the_file_that_registers_it(run: Path) -> None:
 
 def test_another_process_can_make_its_jobs(run: Path) -> None:
     recipe, seed = find_recipe_of(RunFolder(run, writes=False))
-    job = Job((Stage(Logits(parse_member("guess")), "key", ()),))
+    job = Job((Logits(parse_member("guess")),), (), "key")
     pickled = pickle.dumps((Setting(recipe, seed), job))
     forget()
     setting, there = pickle.loads(pickled)
-    assert (setting.recipe, there.artefacts[0].name) == (recipe, "guess")
+    assert (setting.recipe, there.nodes[0].name) == (recipe, "guess")
     made = make_job(there, setting, {})
     assert made["guess"].tensors["test"].shape[0] == 2

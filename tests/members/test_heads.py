@@ -20,7 +20,7 @@ from modebridge.recipes import Recipe
 from modebridge.runs import Run
 from modebridge.runs.read_answers import _belongs, _MemberLogits
 from modebridge.scoring import MemberCost
-from tests.runs.damaging import tiny
+from tests.runs.small import tiny
 
 NAMES = ("heads-0-others-small", "heads-0-midpoints+labels-small", "heads-1-mean-small")
 

@@ -15,14 +15,13 @@ from modebridge.members import Setting, base_epochs, members_of, parse_member
 from modebridge.runs import (
     Job,
     RunFolder,
-    Stage,
     begin,
     ensemble_of,
     make_job,
     read_answers,
     run_recipe,
 )
-from tests.runs.damaging import tiny
+from tests.runs.small import tiny
 
 NAMES = ["batch-ensemble-2", "mimo-2", "packed-4-x2"]
 MEMBERS = dict(zip(NAMES, (2, 2, 4), strict=True))
@@ -104,7 +103,7 @@ def test_again_it_is_the_same(run, name):
     """MIMO's permutations are drawn from the run's seed, wherever it is trained."""
     folder, _ = run
     (artefact,) = parse_member(name).artefacts(recipe())
-    again = make_job(Job((Stage(artefact, "key", ()),)), Setting(recipe()), {})[name].tensors
+    again = make_job(Job((artefact,), (), "key"), Setting(recipe()), {})[name].tensors
     kept = folder.read(artefact.place)[0]
     assert again.keys() == kept.keys()
     assert all(torch.equal(tensor, kept[key]) for key, tensor in again.items())

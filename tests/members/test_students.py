@@ -20,7 +20,7 @@ from modebridge.members import (
 )
 from modebridge.recipes import Recipe
 from modebridge.runs import Run, RunFolder, begin, read_answers
-from tests.runs.damaging import tiny
+from tests.runs.small import tiny
 
 
 def recipe(**changes: object) -> Recipe:

@@ -25,7 +25,7 @@ from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import find_recipe
 from modebridge.training import TrainConfig, side_by_side
 from tests.members.methods_run import SEED, batches, finished, recipe
-from tests.runs.damaging import tiny
+from tests.runs.small import tiny
 from tests.scenarios import EXACT, loader, tiny_net
 
 

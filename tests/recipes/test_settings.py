@@ -14,7 +14,6 @@ from modebridge.members import BridgeMember, ControlMember, members_of, parse_me
 from modebridge.recipes import RECIPES, changed, check_recipe, find_recipe, from_toml, read_recipe, to_toml
 from modebridge.recipes.demo import digits
 from modebridge.recipes.settings import differences, keys_of
-from modebridge.runs.estimate import work_of
 
 
 @pytest.mark.parametrize(
@@ -25,7 +24,6 @@ def test_a_recipe_survives_its_file(name: str) -> None:
     recipe = find_recipe(name)
     assert recipe.name == name
     assert from_toml(to_toml(recipe, 7), "here") == (recipe, 7)
-    assert sum(work_of(recipe).values()) > 0
 
 
 @pytest.mark.parametrize(
@@ -248,10 +246,3 @@ def test_a_program_that_ends_itself(tmp_path):
     file.write_text("raise SystemExit(0)")
     with pytest.raises(ModebridgeError, match="got SystemExit"):
         read_recipe(str(file))
-
-
-def test_work_is_counted_by_the_recipe_and_not_by_one_before_it() -> None:
-    two, eight = (replace(digits(), modes=modes, methods=("distilled",)) for modes in (2, 8))
-    first = work_of(two)
-    work_of(eight)
-    assert work_of(two) == first

@@ -19,20 +19,12 @@ import pytest
 from modebridge.cli import advise_command, run_commands, show_commands
 from modebridge.cli.options import RunOptions
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import Recipe
 from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable
 from modebridge.runs import page_data
 from modebridge.scoring import LogitTable, logit_table, resampled_means, table
 from modebridge.studies import write_study
 from modebridge.training import Epoch
-from tests.runs.small import small
-
-
-def tiny() -> Recipe:
-    """Two modes and their bridges, as fast as can be: here the folder counts, not the scores."""
-    recipe = small()
-    data = replace(recipe.data, train=40, valid=30, test=60, batch_size=20)
-    return replace(recipe, modes=2, data=data, mode=replace(recipe.mode, epochs=1))
+from tests.runs.small import tiny
 
 
 @dataclass
@@ -77,7 +69,7 @@ def hear(verb: str, path: Path) -> Heard:
 
 
 def _run(path: Path) -> None:
-    run_commands.run(RunOptions(out=path, device="cpu"), boards=False, as_json=True, cluster=run_commands.Cluster())
+    run_commands.run(RunOptions(out=path, device="cpu"), as_json=True)
 
 
 _VERBS: dict[str, Callable[[Path], None]] = {

@@ -15,9 +15,9 @@ import torch
 
 from modebridge.members import Artefact, ArtefactData, Parents, Setting
 from modebridge.recipes import Recipe
-from modebridge.runs import Run, RunFolder
+from modebridge.runs import RunFolder
 from modebridge.training import TrainConfig
-from tests.runs.damaging import tiny
+from tests.runs.small import tiny
 
 
 def lasting(modes: int = 2, epochs: int = 40) -> Recipe:
@@ -28,16 +28,10 @@ def lasting(modes: int = 2, epochs: int = 40) -> Recipe:
     )
 
 
-def hashes(path: Path) -> dict[str, str]:
-    """Of the tensors of all artefacts."""
-    folder = RunFolder(path)
-    return {place: str(folder.meta(place)["hash"]) for place in folder.places()}
-
-
 def epochs(path: Path) -> dict[str, list[int]]:
-    """The numbers of the epochs that were written down, by artefact."""
+    """The numbers of the epochs that were recorded, by artefact."""
     folder = RunFolder(path)
-    return {place: [epoch.number for epoch in folder.metrics.read(place)] for place in folder.metrics.places()}
+    return {place: [epoch["number"] for epoch in folder.meta(place).get("epochs", ())] for place in folder.places()}
 
 
 def workers(title: str) -> list[psutil.Process]:
@@ -83,18 +77,6 @@ class Killer(threading.Thread):
                         seen.add(victim.pid)
                         victim.kill()
                         self.killed.append(name)
-
-
-class ForwardTrace(Run):
-    """A run that notes how its jobs begin."""
-
-    def __init__(self, *arguments: object, **options: object) -> None:
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]
-        self.begun: list[tuple[str, bool]] = []
-
-    def _begin(self, job: object, fresh: bool) -> None:
-        self.begun.append((job.title, fresh))  # type: ignore[attr-defined]
-        super()._begin(job, fresh)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

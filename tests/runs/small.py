@@ -26,6 +26,19 @@ def small() -> Recipe:
     )
 
 
+def tiny() -> Recipe:
+    """Two modes and their bridges, as fast as can be: where the folder counts, not the scores."""
+    recipe = small()
+    data = replace(recipe.data, train=40, valid=30, test=60, batch_size=20)
+    return replace(recipe, modes=2, data=data, mode=replace(recipe.mode, epochs=1))
+
+
+def bits(path: Path) -> dict[str, str]:
+    """A hash of the tensors of every artefact of a run folder."""
+    folder = RunFolder(path)
+    return {place: str(folder.meta(place)["bits"]) for place in folder.places()}
+
+
 def finished(place: Path) -> RunFolder:
     """A copy, at `place`, of a finished run of the small recipe; it is made once per process of tests."""
     shutil.copytree(_made().name, place, dirs_exist_ok=True)
@@ -35,6 +48,6 @@ def finished(place: Path) -> RunFolder:
 @cache
 def _made() -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory()
-    run_recipe(small(), folder=RunFolder(folder.name))
     begin(RunFolder(folder.name), small(), 0)
+    run_recipe(small(), folder=RunFolder(folder.name))
     return folder

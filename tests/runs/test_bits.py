@@ -15,7 +15,7 @@ from modebridge.members import parse_member
 from modebridge.nets import ResNet, spec_of
 from modebridge.runs import Run, RunFolder, run_recipe
 from modebridge.training import side_by_side
-from tests.runs.damaging import tiny
+from tests.runs.small import tiny
 
 RECORDED = json.loads((Path(__file__).parents[1] / "references" / "tiny_run.json").read_text())
 
@@ -26,7 +26,7 @@ def test_the_bits_that_were_recorded_before_members_and_runs_were_rebuilt(tmp_pa
         pytest.skip(f"recorded with torch {RECORDED['torch']} on {RECORDED['cpu']}: elsewhere the bits are others")
     folder = RunFolder(tmp_path)
     run_recipe(tiny(), folder=folder)
-    assert {place: folder.meta(place).get("hash") for place in RECORDED["hashes"]} == RECORDED["hashes"]
+    assert {place: folder.meta(place).get("bits") for place in RECORDED["hashes"]} == RECORDED["hashes"]
 
 
 def test_a_run_is_the_librarys_functions_with_seeds_by_name() -> None:

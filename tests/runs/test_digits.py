@@ -152,7 +152,7 @@ def test_curves_do_not_depend_on_how_many_are_trained_together(monkeypatch):
     alone = Run(recipe)
     together = Run(replace(recipe, together=2))
     monkeypatch.setattr(Local, "device", "cuda")  # as a GPU would be asked to; the work is done here
-    plan = together.plan([CurveWeights(i, j) for i, j in pairs])
-    assert [len(job.stages) for job in plan.missing(together.store)] == [2, 1, 2]
+    graph = together.graph([CurveWeights(i, j) for i, j in pairs])
+    assert [len(job.nodes) for job in graph.missing(together.store)] == [2, 1, 2]
     for i, j in pairs:
         assert alone.curve(i, j).at(0.5).id == together.curve(i, j).at(0.5).id

@@ -19,9 +19,9 @@ from tests.runs.small import finished, small
 
 SCRIPT = """
 import sys
-from modebridge.runs import RunFolder, run_recipe
-from tests.runs.small import finished, small
-run_recipe(small(), folder=RunFolder(sys.argv[1], every=0.05))
+from modebridge.runs import Local, RunFolder, run_recipe
+from tests.runs.small import small
+run_recipe(small(), folder=RunFolder(sys.argv[1]), executor=Local(every=0.05))
 """
 
 

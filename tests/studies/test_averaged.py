@@ -19,7 +19,7 @@ from modebridge.recipes import Recipe, find_recipe
 from modebridge.runs import RunFolder, ensemble_of, read_answers
 from modebridge.scoring import LogitTable, MemberCost
 from modebridge.studies import paper_tables, run_study
-from tests.runs.damaging import tiny
+from tests.runs.small import tiny
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from modebridge.runs import Run
 from modebridge.studies import comparison, run_study
 from modebridge.studies.comparison import PAPER_ROWS
 from modebridge.studies.sheet import paper_numbers
-from tests.runs.damaging import tiny
+from tests.runs.small import tiny
 
 SOME = ("distilled",)
 

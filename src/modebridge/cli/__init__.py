@@ -1,5 +1,5 @@
 """The command line: one verb per task."""
 
-from modebridge.cli.start import main
+from modebridge.cli.boundary import main
 
 __all__ = ["main"]

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from modebridge.cli.completion import complete_study, one_of
 from modebridge.cli.deploy_verbs import bench, export, predict, pull, push, serve
 from modebridge.cli.options import (
     Data,
@@ -18,12 +17,10 @@ from modebridge.cli.options import (
     On,
     Out,
     Page,
-    PerStage,
     RecipeName,
     RunOptions,
     Seed,
     Settings,
-    Shared,
 )
 
 __all__ = ["app"]
@@ -74,8 +71,6 @@ def run(
     ] = False,
     on: On = None,
     gpus_per_stage: GpusPerStage = None,
-    per_stage: PerStage = None,
-    shared: Shared = None,
     as_json: Json = False,
 ) -> None:
     """Train missing modes, curves and bridges, evaluate them, and write the report.
@@ -94,41 +89,7 @@ def run(
     if plan:
         run_commands.show_plan(options, as_json=as_json)
         return
-    cluster = run_commands.Cluster(on, gpus_per_stage, per_stage, shared)
-    run_commands.run(options, boards=tensorboard, as_json=as_json, cluster=cluster)
-
-
-@app.command()
-def plan(
-    recipe: RecipeName = None,
-    gpus: Annotated[int, typer.Option(metavar="N", help="Estimate the time on 1, 2, 4, ..., N GPUs.")] = 8,
-    tflops: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="Sustained training rate of one GPU in TFLOP/s (two FLOPs per multiply-add); measured on this machine "
-            "by default.",
-        ),
-    ] = None,
-    per_stage: PerStage = None,
-    out: Out = None,
-    settings: Settings = None,
-    seed: Seed = None,
-    data: Data = None,
-    device: Device = "auto",
-    as_json: Json = False,
-) -> None:
-    """Estimate how long a run takes on several GPUs, and when more GPUs stop helping.
-
-    Counts the work of every stage, finds the longest path, and simulates the schedule. Trains only a few batches, to
-    measure this machine; on a CPU, each core counts as one GPU. Artifacts already in the run folder are not counted.
-
-    Examples: `modebridge plan digits --gpus 2`, `modebridge plan in1k --gpus 64 --tflops 300`.
-    """
-    from modebridge.cli.plan_command import plan_run
-
-    options = RunOptions(recipe, out, settings, seed, data, device)
-    plan_run(options, gpus, tflops, per_stage=per_stage, as_json=as_json)
+    run_commands.run(options, boards=tensorboard, as_json=as_json, on=on, gpus=gpus_per_stage)
 
 
 @app.command()
@@ -147,7 +108,6 @@ def study(
             metavar="NAME",
             help="type1, type2, correspondence, r-position, r-ablation, bridge-size, type-mix, mode-choice, swa, "
             "comparison (all methods side by side), shift.",
-            autocompletion=complete_study,
         ),
     ],
     recipe: RecipeName = None,
@@ -208,9 +168,7 @@ def advise(
     budget: Annotated[
         float, typer.Option(help="Maximum cost of a forward pass, in multiples of one network.", metavar="X")
     ] = 1.2,
-    cost_unit: Annotated[
-        str, typer.Option(help="Unit of cost: flops or params.", autocompletion=one_of("flops", "params"))
-    ] = "flops",
+    cost_unit: Annotated[str, typer.Option(help="Unit of cost: flops or params.")] = "flops",
     cascades: Annotated[
         bool,
         typer.Option("--cascades", help="Also consider cascades, where confident images use only the first network."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -133,7 +132,7 @@ def _warn_if_busy(load: float | None) -> None:
 
 def _keep_fuller(folder: RunFolder, name: str, rows: int) -> None:
     """Refuse to replace a larger or damaged table, before anything is timed."""
-    file, record = folder.path / name, folder.files.record(name)
+    file, record = folder.path / name, folder.record(name)
     if name in folder.damage:
         raise ModebridgeError(
             f"Expected '{file}' to be intact, but it is damaged ({folder.damage[name]}); add --overwrite to "
@@ -180,7 +179,8 @@ def _end(
     """Save the results in a run folder, as files of this name; the tables have already been printed."""
     record = {**about, "rows": [row_of(result) for result in results]}
     if folder is not None:
-        folder.files.write({f"{name}.json": json.dumps(record, indent=1), f"{name}.md": markdown(results, about)})
+        folder.write_record(f"{name}.json", record)
+        folder.write(f"{name}.md", markdown(results, about))
     console = Screen()
     if as_json:
         console.print_data(record)

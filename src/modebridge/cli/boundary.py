@@ -1,10 +1,11 @@
-"""Top-level error handling: every error becomes one sentence on stderr and an exit code by kind."""
+"""The program's start and end: every error becomes one sentence on stderr and an exit code by kind."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
+import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +14,9 @@ import typer
 
 from modebridge.cli import terminal
 from modebridge.cli.app import app
-from modebridge.cli.start import Interrupts, goodbye
 from modebridge.errors import ModebridgeError, first_line
 
-__all__ = ["BUG", "CLOSED", "MISTAKE", "PARTLY", "run_program"]
+__all__ = ["BUG", "CLOSED", "MISTAKE", "PARTLY", "STOPPED", "main", "run_program"]
 
 PARTLY = 1
 """Part of the work failed; messages name which."""
@@ -24,6 +24,8 @@ MISTAKE = 2
 """Something the user can fix: an argument, a file, a full disk."""
 BUG = 70
 """An unexpected error; EX_SOFTWARE of sysexits.h."""
+STOPPED = 130
+"""Ctrl-C: 128 plus SIGINT, as in shells."""
 CLOSED = 141
 """Stdout was closed by the reader, as after `| head -1`: 128 plus SIGPIPE."""
 
@@ -46,19 +48,20 @@ HINTS = {
 }
 
 
-def run_program(arguments: Sequence[str], interrupts: Interrupts) -> None:
+def main() -> None:
+    """Run the program: `modebridge`, or `python -m modebridge`."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # accept any text in any locale
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    run_program(sys.argv[1:])
+
+
+def run_program(arguments: Sequence[str]) -> None:
     """Run the verb of a command line, given without the program name, and exit with one of the codes above."""
     debug, words = _without_debug(arguments)
     try:
-        interrupts.caught = True
         code = _verb(words)
-        interrupts.caught = False
     except BaseException as error:
-        interrupts.caught = False
-        if interrupts.raised or isinstance(error, KeyboardInterrupt):
-            # A library may have turned KeyboardInterrupt into another error.
-            message = error.args[:1] if isinstance(error, KeyboardInterrupt) else ()
-            goodbye(terminal.visible("".join(map(str, message))))
         if debug and not isinstance(error, typer.Exit | SystemExit):
             traceback.print_exception(error)
         code = _code_of(error, words)
@@ -87,6 +90,8 @@ def _code_of(error: BaseException, words: Sequence[str]) -> int:
     """Print the message of an error and return its exit code."""
     if isinstance(error, typer.Exit):
         return int(error.exit_code)
+    if isinstance(error, KeyboardInterrupt):
+        return _report(f"stopped{''.join(map(str, error.args[:1]))}.", STOPPED)
     unwritten = error.__cause__ if isinstance(error, terminal.OutputError) else _stdout_error(error)
     if isinstance(unwritten, BrokenPipeError):
         return CLOSED

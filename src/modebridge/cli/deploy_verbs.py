@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from modebridge.cli.completion import complete_recipe, one_of
 from modebridge.cli.options import (
     AverageCost,
     Data,
@@ -52,7 +51,6 @@ def export(
         str,
         typer.Option(
             help="In --plain files, fuse bridges into grouped operations: auto, yes or no.",
-            autocompletion=one_of("auto", "yes", "no"),
         ),
     ] = "auto",
     aot: Annotated[bool, typer.Option("--aot", help="Compile a .pt2 file with AOTInductor for this machine.")] = False,
@@ -109,9 +107,7 @@ def bench(
     target: Target = None,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            help="Time the untrained networks of a recipe; weights do not affect time.", autocompletion=complete_recipe
-        ),
+        typer.Option(help="Time the untrained networks of a recipe; weights do not affect time."),
     ] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes.", metavar="SIZES")] = "1,8,64,256",
     device: Device = "auto",

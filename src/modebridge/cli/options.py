@@ -9,14 +9,6 @@ from typing import Annotated
 
 import typer
 
-from modebridge.cli.completion import (
-    complete_exported,
-    complete_recipe,
-    complete_run_folder,
-    complete_target,
-    one_of,
-)
-
 __all__ = [
     "AverageCost",
     "Data",
@@ -32,12 +24,10 @@ __all__ = [
     "On",
     "Out",
     "Page",
-    "PerStage",
     "RecipeName",
     "RunOptions",
     "Seed",
     "Settings",
-    "Shared",
     "Target",
     "Threshold",
     "path",
@@ -57,7 +47,6 @@ RecipeName = Annotated[
         metavar="RECIPE",
         help="A recipe name (see `modebridge recipes`) or a file: .toml, or .py, which is executed, so run only files "
         "you trust. Default: the recipe of the run folder, else digits.",
-        autocompletion=complete_recipe,
     ),
 ]
 Settings = Annotated[
@@ -75,7 +64,7 @@ Data = Annotated[
         help="Folder with the official files of the data set. Default: $MODEBRIDGE_DATA, else ./data.",
     ),
 ]
-Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.", autocompletion=one_of("auto", "cpu", "cuda"))]
+Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 On = Annotated[
     str | None,
     typer.Option(
@@ -86,17 +75,6 @@ On = Annotated[
 ]
 GpusPerStage = Annotated[
     float | None, typer.Option(metavar="X", help="With --on: GPUs per stage; 0.5 runs two stages on each GPU.")
-]
-PerStage = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Maximum artifacts per training stage; splits the bridges, otherwise one stage, across GPUs.",
-    ),
-]
-Shared = Annotated[
-    Path | None,
-    typer.Option(parser=path, metavar="DIR", help="With --on: a folder visible to every node, for checkpoints."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 AverageCost = Annotated[
@@ -118,35 +96,26 @@ MeanName = Annotated[
     typer.Option(
         "--mean",
         help="How members are averaged: probability (as in the paper), or logarithmic (mean of log-probabilities).",
-        autocompletion=one_of("probability", "logarithmic"),
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(
-        parser=path, metavar="DIR", help="Run folder. Default: runs/RECIPE.", autocompletion=complete_run_folder
-    ),
+    typer.Option(parser=path, metavar="DIR", help="Run folder. Default: runs/RECIPE."),
 ]
-Folder = Annotated[
-    Path, typer.Argument(parser=path, help="A run folder.", metavar="DIR", autocompletion=complete_run_folder)
-]
+Folder = Annotated[Path, typer.Argument(parser=path, help="A run folder.", metavar="DIR")]
 NewFile = Annotated[
     Path, typer.Argument(parser=path, metavar="FILE", help="File to write: .onnx, or .pt2 for torch.export.")
 ]
 Exported = Annotated[
     Path,
-    typer.Argument(
-        parser=path, metavar="FILE", help="A file written by `modebridge export`.", autocompletion=complete_exported
-    ),
+    typer.Argument(parser=path, metavar="FILE", help="A file written by `modebridge export`."),
 ]
 Images = Annotated[
     list[Path] | None, typer.Argument(parser=path, metavar="IMAGES", help="Image files, or folders of images.")
 ]
 Target = Annotated[
     Path | None,
-    typer.Argument(
-        parser=path, metavar="DIR|FILE", help="A run folder or an exported file.", autocompletion=complete_target
-    ),
+    typer.Argument(parser=path, metavar="DIR|FILE", help="A run folder or an exported file."),
 ]
 Modes = Annotated[
     Path | None, typer.Option(parser=path, metavar="DIR", help="Use trained modes from a folder of checkpoints.")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from modebridge import __version__
-from modebridge.cli.cluster import Cluster
 from modebridge.cli.options import RunOptions
-from modebridge.cli.show_commands import plain_table, span
+from modebridge.cli.show_commands import plain_table
 from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say, silence_compiler
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import Setting, file_of_own_kinds
@@ -24,33 +23,35 @@ from modebridge.modes import Mode
 from modebridge.recipes import Recipe, changed, check_recipe, read_recipe
 from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
 from modebridge.runs import (
+    Executor,
     Run,
     RunFolder,
     RunResult,
     begin,
     gather,
     machine,
-    recipe_to_go_on_with,
+    recipe_in,
     run_recipe,
     setting_for,
     write_page,
 )
-from modebridge.runs.forecast import forecast
-from modebridge.runs.given_modes import find_modes
-from modebridge.runs.recipe_file import check_folder
+from modebridge.runs.plan import check_folder, find_modes, steps_of
+from modebridge.runs.store import RECIPE
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
 
-__all__ = ["Cluster", "chosen", "default_folder", "looked_up", "run", "show_plan", "study"]
+__all__ = ["chosen", "run", "show_plan", "study"]
 
 
 def chosen(options: RunOptions) -> tuple[Recipe, int]:
     """The recipe and seed to use: by name or file, else those of the run folder, else the demo's."""
     recipe, seed = options.recipe, options.seed
-    kept = recipe_to_go_on_with(options.out) if recipe is None and options.out is not None else None
-    if kept is not None:
-        say(f"Using settings from {kept[2]}")
-    named, recipe_seed = kept[:2] if kept is not None else read_recipe("digits" if recipe is None else recipe)
+    kept = None
+    if recipe is None and options.out is not None and options.out.is_dir():
+        kept = recipe_in(RunFolder(options.out, writes=False))
+        if kept is not None:
+            say(f"Using settings from {options.out / RECIPE}")
+    named, recipe_seed = kept or read_recipe("digits" if recipe is None else recipe)
     named = changed(named, options.settings or ())
     if file_of_own_kinds() and not named.members_file:
         named = replace(named, members_file=file_of_own_kinds())
@@ -63,34 +64,40 @@ def default_folder(recipe: Recipe, seed: int) -> Path:
     return Path("runs") / (recipe.name if seed == 0 else f"{recipe.name}-seed{seed}")
 
 
-def run(options: RunOptions, *, boards: bool, as_json: bool, cluster: Cluster) -> None:
+def run(
+    options: RunOptions,
+    *,
+    boards: bool = False,
+    as_json: bool = False,
+    on: str | None = None,
+    gpus: float | None = None,
+) -> None:
     """Run a recipe: train what is missing, evaluate, print the table and write the report."""
-    cluster.check()
+    _check_cluster(on, gpus)
     recipe, seed = chosen(options)
     if boards:
         TensorBoard.check()
     recipe, given = _with_modes(recipe, options)
-    device = options.device
     # The cluster may have GPUs even if this machine has none.
-    engine = _quiet(Setting(recipe, seed, device="auto" if cluster.on and device == "cuda" else device).engine)
+    device = "auto" if on is not None and options.device == "cuda" else options.device
+    engine = _quiet(Setting(recipe, seed, device=device).engine)
     folder = RunFolder(options.out or default_folder(recipe, seed), writes=first_process())
     console = Screen()
     say(f"modebridge {__version__}, recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {folder.path}")
-    with _at_work(folder, recipe, seed, engine, alone=cluster.on is not None):
+    with _at_work(folder, recipe, seed, engine):
         start = time.perf_counter()
-        with cluster.executor(recipe, device, folder) as executor, progress_bars(show=executor is None) as report:
+        with _executor(on, recipe, options.device, gpus) as executor, progress_bars() as report:
             result = run_recipe(
                 recipe,
                 seed=seed,
                 folder=folder,
                 data=options.data,
-                device=engine.device.type,
+                device=device,
                 progress=report,
                 given=dict(enumerate(given)),
                 boards=boards,
                 executor=executor,
-                notice=partial(say, style="yellow"),
             )
         record = _record(result, folder)
         page = folder.path / "report.html"
@@ -98,6 +105,9 @@ def run(options: RunOptions, *, boards: bool, as_json: bool, cluster: Cluster) -
             _write(result, record, folder)
         elif folder.read_only:
             say("The folder is read-only: results and report were not updated.", style="yellow")
+        mended = [f"{place} was damaged ({why}) and has been made again." for place, why in folder.mended.items()]
+        for sentence in (*mended, *folder.left_out()):
+            say(sentence, style="yellow")
     if not result.trained:
         say(f"Nothing to train: all artifacts are up to date ({time.perf_counter() - start:.1f} s).")
     if as_json:
@@ -126,48 +136,60 @@ def _with_modes(recipe: Recipe, options: RunOptions) -> tuple[Recipe, list[Mode]
     return changed(recipe, [f"modes={len(given)}"]), given
 
 
-def looked_up(recipe: Recipe, seed: int, options: RunOptions) -> tuple[Setting, Path, RunFolder | None]:
-    """What to plan, the run folder's path, and the folder to read if it exists."""
-    path = options.out or default_folder(recipe, seed)
-    spec = Setting(recipe, seed, None if options.data is None else str(options.data), options.device)
-    return spec, path, RunFolder(path, writes=False) if path.is_dir() else None
+def _check_cluster(on: str | None, gpus: float | None) -> None:
+    """Refuse options that contradict each other."""
+    if on is None and gpus is not None:
+        raise ModebridgeError(
+            f"Expected --gpus-per-stage only with --on, but got {gpus} without it; add --on ray, or leave it out."
+        )
+    if on is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ModebridgeError("Expected --on in a single process, but torchrun started several; use one or the other.")
+    if on == "":
+        raise ModebridgeError("Expected --on to name a cluster, but got an empty string; use ray, or an address.")
+
+
+@contextmanager
+def _executor(on: str | None, recipe: Recipe, device: str, gpus: float | None) -> Iterator[Executor | None]:
+    """The executor of the stages; None for this process."""
+    if on is None:
+        yield None
+        return
+    from modebridge.runs.ray import OnRay
+
+    with OnRay(on, recipe=recipe, device=device, gpus=gpus) as executor:
+        say(f"Ray: {executor.about}")
+        yield executor
 
 
 def show_plan(options: RunOptions, *, as_json: bool) -> None:
-    """Show what a run would do: what exists, what is missing, in which order, and about how long it takes."""
+    """Show what a run would do: what exists, what is missing, in which order."""
     recipe, seed = chosen(options)
     recipe, given = _with_modes(recipe, options)
-    spec, path, folder = looked_up(recipe, seed, options)
+    path = options.out or default_folder(recipe, seed)
+    folder = RunFolder(path, writes=False) if path.is_dir() else None
     say(f"modebridge {__version__}, plan of recipe {recipe.name}: {recipe.about}")
     say(f"Folder: {path}{'' if folder is not None else ' (does not exist yet)'}")
     if folder is not None:
         check_folder(folder, recipe, seed)
-    note("Counting the work of each step ...")
-    steps, notices = forecast(spec, folder, {k: mode.id for k, mode in enumerate(given)})
+    setting = Setting(recipe, seed, None if options.data is None else str(options.data), options.device)
+    steps, problem = steps_of(setting, folder, {k: mode.id for k, mode in enumerate(given)})
     console = Screen()
-    for sentence in notices:
-        say(sentence, style="yellow")
+    if problem:
+        say(f"The data cannot be read: {problem}", style="yellow")
+    if folder is not None:
+        for sentence in folder.left_out():
+            say(sentence, style="yellow")
     if as_json:
         console.print_data([asdict(step) for step in steps])
         return
-    table = plain_table("step", "done", "missing", "epochs", "about", "which", text=(0, 5))
+    table = plain_table("step", "done", "missing", "epochs", "which", text=(0, 4))
     for step in steps:
         missing = [name for group in step.missing for name in group]
-        seconds = "" if not missing else "?" if step.seconds is None else span(step.seconds)
         which = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
-        table.add_row(step.name, str(len(step.there)), str(len(missing)), str(step.epochs or ""), seconds, which)
+        table.add_row(step.name, str(len(step.there)), str(len(missing)), str(step.epochs or ""), which)
     console.print(table)
-    total = sum(step.seconds or 0.0 for step in steps)
-    console.print(
-        f"Training takes about {span(total)} on this machine, estimated from counted work and a few timed steps; "
-        "compilation, data loading and evaluation are not included."
-        if total
-        else "Nothing to train."
-        if not any(step.missing for step in steps)
-        else "Nothing to train; what is missing is computed from what exists."
-    )
-    if folder is not None:
-        console.print("Weights were not checked: `run` verifies them and recreates damaged ones.")
+    if not any(step.missing for step in steps):
+        console.print("Nothing to train.")
 
 
 def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str] = ()) -> None:
@@ -200,18 +222,9 @@ def study(name: str, options: RunOptions, *, as_json: bool, others: Sequence[str
 
 
 @contextmanager
-def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine, *, alone: bool = False) -> Iterator[None]:
-    """Lock the folder, print what changed in it, and wait for all processes; if `alone`, another run is an error."""
-
-    def waiting() -> None:
-        if alone:
-            raise ModebridgeError(
-                f"Expected no other run to use '{folder.path}', but there is one; wait for it, or choose another "
-                "folder with --out."
-            )
-        say("Another run is using this folder; waiting for it.", style="yellow")
-
-    with folder.alone(waiting):
+def _at_work(folder: RunFolder, recipe: Recipe, seed: int, engine: Engine) -> Iterator[None]:
+    """Lock the folder, print what changed in it, and wait for all processes."""
+    with folder.alone(lambda: say("Another run is using this folder; waiting for it.", style="yellow")):
         try:
             for sentence in begin(folder, recipe, seed):
                 say(sentence, style="yellow")
@@ -241,21 +254,22 @@ def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
         "recipe": result.recipe.name,
         "seed": result.seed,
         "rows": as_dicts(result.rows),
-        "warnings": [*result.warnings, *folder.left_out()],
+        "warnings": result.warnings,
         "summary": summary(result.rows, result.answers.guess_nll),
         "trained": list(result.trained),
-        "seconds": dict(result.seconds) if result.trained else folder.files.record("results.json").get("seconds", {}),
+        "settings": (folder.path / RECIPE).read_text(encoding="utf-8") if (folder.path / RECIPE).is_file() else "",
+        "seconds": dict(result.seconds) if result.trained else folder.record("results.json").get("seconds", {}),
         **machine(),
     }
 
 
 def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> None:
     text = [markdown_table(result.rows), *record["warnings"], summary(result.rows, result.answers.guess_nll)]
-    folder.files.write({"results.md": "\n\n".join(text) + "\n"})
-    before, now = folder.files.record("results.json"), json.loads(json.dumps(record))
-    shown = ("recipe", "seed", "rows", "warnings", "summary")
+    folder.write("results.md", "\n\n".join(text) + "\n")
+    before, now = folder.record("results.json"), json.loads(json.dumps(record))
+    shown = ("recipe", "seed", "rows", "warnings", "summary", "settings")
     # If nothing changed, keep the recorded time and machine.
     if record["trained"] or any(before.get(key) != now[key] for key in shown):
-        folder.files.write({"results.json": json.dumps(record, indent=1)})
+        folder.write_record("results.json", record)
     write_page(folder, gather(folder, result.rows))
     folder.tidy()

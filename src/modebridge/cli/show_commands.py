@@ -14,11 +14,11 @@ from rich.table import Table
 
 from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError
+from modebridge.files.atomic import write_file
 from modebridge.members import Body, Member, Setting, members_of, parse_member, row_plans
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page
 from modebridge.runs import RunFolder, find_recipe_of, gather, missing_members, setting_for, write_page
-from modebridge.runs.manifest import write_whole
 from modebridge.scoring import Cost, CostConvention, combination_cost, feature_shapes
 
 __all__ = ["existing", "list_recipes", "naming_damage", "plain_table", "report_run", "show_cost", "span"]
@@ -165,7 +165,7 @@ def report_run(path: Path, out: Path | None = None) -> None:
             out = write_page(folder, data)
         else:
             out = out / "report.html" if out.is_dir() else out
-            write_whole(out, page(data))
+            write_file(out, page(data))
         Screen().print(f"Report: {out}", soft_wrap=True)
         for sentence in missing_members(folder, find_recipe_of(folder)[0], data.answers):
             say(sentence, style="yellow")
@@ -173,7 +173,7 @@ def report_run(path: Path, out: Path | None = None) -> None:
 
 def existing(path: Path) -> RunFolder:
     """Open the run folder at a path, for writing if permitted."""
-    if not any((path / name).exists() for name in ("recipe.toml", "manifest.json")):
+    if not (path / "recipe.toml").exists():
         raise ModebridgeError(
             f"Expected '{path}' to be a run folder, but it has no recipe.toml; create one: modebridge run --out {path}"
         )

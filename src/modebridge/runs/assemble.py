@@ -13,14 +13,13 @@ from torch import Tensor
 from modebridge.batches import check_images
 from modebridge.ensembles import Ensemble, Mean
 from modebridge.errors import ModebridgeError, near
+from modebridge.files.atomic import FILES
 from modebridge.members import BridgePredictor, Member, NetworkPredictor, Predictor, Setting, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, RunData
-from modebridge.runs.data_facts import facts_for, setting_for
-from modebridge.runs.folder import RunFolder
+from modebridge.runs.plan import facts_for, find_recipe_of, setting_for
 from modebridge.runs.read_answers import read_answers
-from modebridge.runs.recipe_file import find_recipe_of
-from modebridge.runs.sealed_records import FILES
+from modebridge.runs.store import RunFolder
 from modebridge.runs.trade_offs import temperatures_of
 from modebridge.scoring import ALL, LogitTable, advise
 from modebridge.types import Batches

@@ -16,7 +16,7 @@ from modebridge.bridges import Bridge, choose_body
 from modebridge.deploy.benchmark import Candidate, contenders
 from modebridge.members import HeadsMember, Setting
 from modebridge.modes import Mode
-from modebridge.runs.folder import machine
+from modebridge.runs.local import machine
 from modebridge.seeds import generator, seed_for
 
 __all__ = ["contenders_for", "random_contenders", "surroundings"]

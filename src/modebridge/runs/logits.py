@@ -1,4 +1,4 @@
-"""The logits of members on the held-out images: one pass over each split, every network run once per batch."""
+"""What a run computes from its members: their logits, each network run once per batch, and the data of its figures."""
 
 from __future__ import annotations
 
@@ -13,13 +13,50 @@ from torch import Tensor
 from modebridge import trees
 from modebridge.batches import size_of
 from modebridge.ensembles import Bases, mean_probability
-from modebridge.members import Artefact, ArtefactData, Member, Parents, Predictor, Setting
+from modebridge.members import (
+    Artefact,
+    ArtefactData,
+    Member,
+    ModeMember,
+    Parents,
+    Predictor,
+    Setting,
+    curve_and_ends,
+    load_curve,
+    members_of,
+)
 from modebridge.recipes import Recipe
-from modebridge.scoring import accuracy, nll
+from modebridge.recipes.shifted_data import file_name_of
+from modebridge.scoring import accuracy, curve_profile, nll
 from modebridge.training import Epoch, Report, TrainConfig
 from modebridge.types import Inputs
 
-__all__ = ["Labels", "Logits", "MemberLogits", "predict"]
+__all__ = [
+    "CurveProfile",
+    "Labels",
+    "Logits",
+    "MemberLogits",
+    "OtherLogits",
+    "SampleImages",
+    "ShiftedLogits",
+    "everything_in",
+    "figure_data",
+    "predict",
+]
+
+POSITIONS = 11
+"""Number of networks to score on each curve."""
+SAMPLES = 6
+
+
+def figure_data(recipe: Recipe) -> list[Artefact]:
+    """All artefacts for the figures of a recipe."""
+    return [*(CurveProfile(i, j) for i, j in recipe.curves()), SampleImages(*recipe.curves()[0])]
+
+
+def everything_in(recipe: Recipe) -> list[Artefact]:
+    """All artefacts of a complete run of a recipe, without those that they are made from."""
+    return [*map(Logits, members_of(recipe)), Labels(), *figure_data(recipe)]
 
 
 @dataclass(frozen=True)
@@ -32,11 +69,9 @@ class MemberLogits(Artefact):
 
     @property
     def name(self) -> str:
-        """The name of the member."""
         return self.member.name
 
     def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """All artefacts needed to load it, and those of the members that it is made from."""
         members = (self.member, *self.member.needs, *self.member.made_from(recipe))
         return tuple(dict.fromkeys(needed for member in members for needed in member.artefacts(recipe)))
 
@@ -49,14 +84,12 @@ class Logits(MemberLogits):
     stage = "scores"
 
     def ingredients(self, setting: Setting) -> dict[str, object]:
-        """The images."""
         return {"scored_on": setting.data.scored_on}
 
     @classmethod
     def make(
         cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
     ) -> dict[str, ArtefactData]:
-        """Load the members, run them, and record cost and identity of each."""
         predictors = {artefact.name: artefact.member.load(setting, parents) for artefact in group}
         splits = {"valid": setting.data.valid(), "test": setting.data.test()}
         batches = ((split, inputs) for split, feed in splits.items() for inputs, _ in feed)
@@ -95,20 +128,141 @@ class Labels(Artefact):
 
     @classmethod
     def step(cls) -> str:
-        """The members' logits are in the same folder."""
         return "labels"
 
     def ingredients(self, setting: Setting) -> dict[str, object]:
-        """The images."""
         return {"scored_on": setting.data.scored_on}
 
     @classmethod
     def make(
         cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
     ) -> dict[str, ArtefactData]:
-        """Take them from the data."""
         labels = {split: setting.data.labels(split) for split in ("valid", "test")}
         return {"labels": ArtefactData(labels, {"scored_on": setting.data.scored_on})}
+
+
+@dataclass(frozen=True)
+class ShiftedLogits(MemberLogits):
+    """The logits of a member on the test images under every corruption and severity, with tables such as "noise-1".
+
+    In half precision, with the highest logit of each row subtracted (probabilities are the same), so that values near
+    the top, which determine scores, are the most precise.
+    """
+
+    folder = "shifted"
+    stage = "shifted scores"
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {"images": setting.shifted.key}
+
+    @classmethod
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        predictors = {artefact.name: artefact.member.load(setting, parents) for artefact in group}
+        data = setting.shifted
+        tables = predict(setting, predictors, data.corrupted(), data.batches, config.callbacks)
+        return {name: ArtefactData({table: _half(logits) for table, logits in tables[name].items()}) for name in tables}
+
+
+@dataclass(frozen=True)
+class OtherLogits(MemberLogits):
+    """The logits of a member on the images of another set, in half precision."""
+
+    other: str
+    folder = "others"
+    stage = "other sets"
+
+    @property
+    def name(self) -> str:
+        return f"{self.member.name}--{file_name_of(self.other)}"
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {"images": setting.shifted.other_key(self.other)}
+
+    @classmethod
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        members = {artefact.member.name: artefact.member for artefact in group}
+        predictors = {name: member.load(setting, parents) for name, member in members.items()}
+        device = setting.engine.device
+        parts = {other: setting.shifted.other_batches(other) for other in dict.fromkeys(one.other for one in group)}
+        batches = ((other, images.to(device)) for other, pieces in parts.items() for images in pieces)
+        tables = predict(setting, predictors, batches, sum(map(len, parts.values())), config.callbacks)
+        return {one.name: ArtefactData({"logits": _half(tables[one.member.name][one.other])}) for one in group}
+
+
+@dataclass(frozen=True)
+class CurveProfile(Artefact):
+    """Validation scores of networks along a curve."""
+
+    i: int
+    j: int
+    folder = "profiles"
+    stage = "figures"
+
+    @property
+    def name(self) -> str:
+        return f"{self.i}-{self.j}"
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        return curve_and_ends(self.i, self.j, recipe)
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {
+            "positions": POSITIONS,
+            "scored_on": setting.data.scored_on,
+            "learned_from": setting.data.learned_from,
+        }
+
+    @classmethod
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        results: dict[str, ArtefactData] = {}
+        for artefact in group:
+            curve = load_curve(setting, parents, artefact.i, artefact.j).to(setting.engine.device)
+            points = curve_profile(setting.placed(), curve, setting.data.valid(), POSITIONS, setting.data.statistics())
+            table = torch.tensor([[point.r, point.nll, point.accuracy] for point in points], dtype=torch.float64)
+            results[artefact.name] = ArtefactData({"points": table}, {"columns": ["r", "nll", "accuracy"]})
+        return results
+
+
+@dataclass(frozen=True)
+class SampleImages(Artefact):
+    """The test images on which the ends of a curve disagree most; empty if inputs are not images."""
+
+    i: int
+    j: int
+    folder = "samples"
+    stage = "figures"
+    one_core = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.i}-{self.j}"
+
+    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+        return Logits(ModeMember(self.i)), Logits(ModeMember(self.j))
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {"scored_on": setting.data.scored_on, "count": SAMPLES}
+
+    @classmethod
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        results: dict[str, ArtefactData] = {}
+        for artefact in group:
+            one, other = (
+                parents[parent.place]["test"].double().softmax(dim=-1) for parent in artefact.parents(setting.recipe)
+            )
+            numbers = (one - other).abs().sum(dim=1).topk(min(SAMPLES, len(one))).indices.sort().values
+            images = [image for number in numbers if (image := setting.data.image(int(number))) is not None]
+            tensors = {"images": torch.stack(images), "numbers": numbers} if images else {}
+            results[artefact.name] = ArtefactData(tensors)
+        return results
 
 
 def _alone(tables: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[str, float]:
@@ -136,7 +290,7 @@ def predict(
         predictors: predictors by member name.
         batches: batches, each with the name of the table for its logits.
         total: number of batches.
-        callbacks: called after every batch.
+        callbacks: called after every batch, which counts as an epoch of this work.
 
     Returns:
         By member and table, (N, K) logits, or (H, N, K) for several heads.
@@ -166,3 +320,8 @@ def _joined(pieces: Sequence[Sequence[Tensor]]) -> Tensor:
     """The heads' logits of all batches."""
     heads = [torch.cat(head) for head in zip(*pieces, strict=True)]
     return heads[0] if len(heads) == 1 else torch.stack(heads)
+
+
+def _half(logits: Tensor) -> Tensor:
+    lowest = torch.finfo(torch.float16).min
+    return (logits - logits.amax(dim=-1, keepdim=True)).clamp(min=lowest).half()

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from modebridge.errors import ModebridgeError
 from modebridge.members import Artefact, members_of
-from modebridge.recipes import Recipe, to_toml
+from modebridge.recipes import Recipe
 from modebridge.report import PageData, Samples, StudyPart, StudyTable, page
-from modebridge.runs.data_facts import facts_for
-from modebridge.runs.folder import RunFolder
+from modebridge.runs.plan import facts_for, find_recipe_of
 from modebridge.runs.read_answers import missing_members, read_answers
-from modebridge.runs.recipe_file import find_recipe_of
 from modebridge.runs.results import curve_warnings, main_rows
+from modebridge.runs.store import RECIPE, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, Row
 from modebridge.training import Epoch
 
@@ -35,7 +34,7 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
     rows = _rows(folder, recipe, answers) if rows is None else rows
     left = [row for row in rows if not set(row.members) <= set(answers.test)]
     rows = [row for row in rows if row not in left]
-    results = folder.files.record("results.json")
+    results = folder.record("results.json")
     imitators = [member for member in members_of(recipe) if member.imitates is not None and member.name in answers.test]
     targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
     return PageData(
@@ -50,7 +49,7 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
         metrics=_metrics(folder, recipe),
         studies=_studies(folder),
         provenance=_provenance(folder, recipe, seed, results),
-        recipe=folder.files.recipe()[0] or to_toml(recipe, seed),
+        recipe=(folder.path / RECIPE).read_text(encoding="utf-8"),
         # Last, after everything has been read.
         warnings=[
             *curve_warnings(recipe, answers),
@@ -69,7 +68,7 @@ def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
         data: the content, if already gathered.
     """
     data = gather(folder) if data is None else data
-    folder.files.write({"report.html": page(data)})
+    folder.write("report.html", page(data))
     return folder.path / "report.html"
 
 
@@ -120,25 +119,24 @@ def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoi
 def _metrics(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Sequence[Epoch]]]:
     """The epochs of every trained artefact, by folder and name, in the order of training."""
     series: dict[str, dict[str, Sequence[Epoch]]] = {}
-    for place in folder.metrics.places():
-        kind, _, name = place.partition("/")
-        epochs = folder.metrics.read(place)
-        if epochs:
-            series.setdefault(kind, {})[name] = epochs
-    return {kind: series[kind] for kind in _trained(recipe) if kind in series}
+    for kind in _trained(recipe):
+        for place in folder.places(kind):
+            epochs = [Epoch(**epoch) for epoch in folder.meta(place).get("epochs", ())]
+            if epochs:
+                series.setdefault(kind, {})[place.partition("/")[2]] = epochs
+    return series
 
 
 def _studies(folder: RunFolder) -> list[StudyPart]:
     parts = []
-    for name in folder.files.studies():
-        place = f"studies/{name}/table.json"
-        data = folder.files.record(place)
-        figure = folder.files.text(f"studies/{name}/figure.svg") or ""
+    for file in sorted(folder.path.glob("studies/*/table.json")):
+        place = file.relative_to(folder.path).as_posix()
+        data = folder.record(place)
         if not data:
             continue
         try:
             tables = tuple(StudyTable.from_dict(table) for table in data["tables"])
-            parts.append(StudyPart(str(data["name"]), str(data["about"]), tables, figure))
+            parts.append(StudyPart(str(data["name"]), str(data["about"]), tables, str(data["figure"])))
         except (KeyError, TypeError, ValueError, AttributeError):
             folder.damage[place] = "it is not a table of a study"
     return parts
@@ -157,7 +155,7 @@ def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[s
         for place in folder.places(kind):
             meta = folder.meta(place)
             summary = f" ({meta['summary']})" if "summary" in meta else ""
-            hashes += [f"{place.partition('/')[2]} {str(meta['hash'])[:12]}{summary}"] if meta else []
+            hashes += [f"{place.partition('/')[2]} {str(meta['bits'])[:12]}{summary}"] if meta else []
         if hashes:
             facts[kind] = ", ".join(hashes)
     return facts

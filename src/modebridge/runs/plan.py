@@ -1,209 +1,260 @@
-"""A run as a graph: what to make, from what, in which order; built without loading weights."""
+"""Before a run trains: the recipe of its folder, modes from elsewhere, facts about its data, and what it will make."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
 
-from modebridge.members import Artefact, Setting, key_of
-from modebridge.recipes import Recipe
+import torch
+from torch import Tensor, nn
 
-__all__ = ["Job", "Plan", "Stage", "Store", "plan_of"]
+from modebridge.errors import ModebridgeError
+from modebridge.files.atomic import FILES, Damage, read_stored
+from modebridge.files.checkpoints import load_checkpoints
+from modebridge.members import ModeWeights, Setting, key_of
+from modebridge.modes import Mode
+from modebridge.recipes import DataFacts, Recipe, RunData, differences, facts_of, from_toml, to_toml
+from modebridge.recipes.user_code import load_file
+from modebridge.runs.graph import Graph
+from modebridge.runs.logits import everything_in
+from modebridge.runs.store import RECIPE, Memory, RunFolder
+
+__all__ = [
+    "Step",
+    "begin",
+    "check_folder",
+    "facts_for",
+    "find_modes",
+    "find_recipe_of",
+    "given_keys",
+    "given_modes_of",
+    "recipe_in",
+    "setting_for",
+    "steps_of",
+]
+
+DATA, GIVEN = "data.json", "given.json"
 
 
-class Store(Protocol):
-    """What a plan needs from the store of a run's artefacts: a run folder, or memory."""
+def recipe_in(folder: RunFolder) -> tuple[Recipe, int] | None:
+    """The recipe and seed in a folder's recipe.toml, which users may edit; None if there is none."""
+    file = folder.path / RECIPE
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ModebridgeError(
+            f"Expected '{file}' to be a file of settings, but got '{error}'; fix it, or move it away."
+        ) from None
+    try:
+        recipe, seed = from_toml(text, str(file))
+        if recipe.members_file:
+            load_file(Path(recipe.members_file))
+    except (ValueError, TypeError, RecursionError):
+        raise ModebridgeError(
+            f"Expected '{file}' to be the settings of a recipe in TOML, but it is not; fix it."
+        ) from None
+    return recipe, seed
 
-    def meta(self, place: str) -> dict[str, Any]:
-        """The metadata of an artefact; empty if it is missing or damaged."""
-        ...
+
+def find_recipe_of(folder: RunFolder) -> tuple[Recipe, int]:
+    """The same; raises an error if there is none."""
+    found = recipe_in(folder)
+    if found is None:
+        raise ModebridgeError(
+            f"Expected '{folder.path}' to be a run folder, but it has no {RECIPE}; "
+            f"create one: modebridge run RECIPE --out {folder.path}"
+        )
+    return found
+
+
+def check_folder(folder: RunFolder, recipe: Recipe, seed: int) -> None:
+    """Raise an error if a folder belongs to another recipe or seed."""
+    before = recipe_in(folder)
+    if before is not None and (before[0].name, before[1]) != (recipe.name, seed):
+        raise ModebridgeError(
+            f"Expected '{folder.path}' to be a folder for recipe {recipe.name}, seed {seed}, but it holds "
+            f"{before[0].name}, seed {before[1]}; choose another with --out."
+        )
+
+
+def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
+    """Check a folder before a run in it, and write the recipe; raises an error if it belongs to something else.
+
+    Returns:
+        Sentences to show before training: which settings have changed since the last run.
+    """
+    check_folder(folder, recipe, seed)
+    text, written = to_toml(recipe, seed), recipe_in(folder)
+    settings = folder.record("results.json").get("settings")
+    before = from_toml(settings, "results.json") if isinstance(settings, str) else written
+    changes = differences(before[0], recipe) if before is not None else []
+    if folder.read_only and changes:
+        raise ModebridgeError(
+            f"Expected '{folder.path}' to be writable, because its settings change ({'; '.join(changes)}), but it is "
+            "read-only; choose another folder with --out."
+        )
+    if folder.writes and written != (recipe, seed):
+        folder.write(RECIPE, text)
+    if not changes:
+        return []
+    return [f"Changed since the last run in this folder: {'; '.join(changes)}. What depends on this is recomputed."]
+
+
+def find_modes(net: nn.Module, place: Path) -> list[Mode]:
+    """At least two different modes from a folder, or from one file that holds several.
+
+    Args:
+        net: the network of the run.
+        place: weight files, the `modes` folder of another run, or a file; see `load_checkpoints`.
+    """
+    if not place.exists():
+        raise ModebridgeError(f"Expected '{place}' to be a folder with the weights of modes, but it does not exist.")
+    for metadata_file in sorted(place.glob(f"*/{FILES[1]}")):
+        try:
+            read_stored(metadata_file.parent)
+        except Damage as damage:  # its weights might still load
+            raise ModebridgeError(
+                f"Expected '{metadata_file.parent}' to be a mode of a run, but it is damaged ({damage.reason}); "
+                "recreate it with that run, or copy it again."
+            ) from None
+    modes = load_checkpoints(net, place)
+    if len(modes) < 2:
+        raise ModebridgeError(
+            f"Expected at least 2 modes in '{place}', but got {len(modes)}; a curve needs two, so add a file."
+        )
+    if len({mode.id for mode in modes}) < len(modes):
+        raise ModebridgeError("Expected the modes to differ, but two files hold the same weights; use each only once.")
+    return modes
+
+
+def given_keys(folder: RunFolder | None, recipe: Recipe, given: Mapping[int, str]) -> dict[str, str]:
+    """The keys of modes that were trained elsewhere: those passed now, and those passed to an earlier run.
+
+    Args:
+        folder: the folder of the run, if it has one; a mode that was lost in it cannot be recreated.
+        recipe: the recipe.
+        given: ids of the modes passed now, by number.
+    """
+    ids = {**_given_before(folder), **given}
+    keys = {ModeWeights(k).place: key_of("given", ids[k]) for k in range(recipe.modes) if k in ids}
+    for k in range(recipe.modes):
+        place = ModeWeights(k).place
+        if folder is not None and k not in given and place in keys and folder.meta(place).get("key") != keys[place]:
+            raise ModebridgeError(
+                f"Expected '{folder.path / place}' to be the mode that was passed to the run, but "
+                f"{folder.damage.get(place, 'it is missing')}; it was not trained here and cannot be recreated, so "
+                "pass it again with --modes."
+            )
+    return keys
+
+
+def _given_before(folder: RunFolder | None) -> dict[int, str]:
+    record = folder.record(GIVEN) if folder is not None else {}
+    if folder is not None and GIVEN in folder.damage:
+        raise ModebridgeError(
+            f"Expected '{folder.path / GIVEN}' to name the modes that were passed to the run, but it is damaged "
+            f"({folder.damage[GIVEN]}); pass them again with --modes, in a new folder."
+        )
+    return {int(k): str(id) for k, id in record.items()}
+
+
+def given_modes_of(folder: RunFolder, modes: int) -> int:
+    """The number of first modes that were passed to the run, and need no training."""
+    given = _given_before(folder)
+    return next((k for k in range(modes) if k not in given), modes)
+
+
+def facts_for(recipe: Recipe, folder: RunFolder | None = None, data: Path | None = None) -> DataFacts:
+    """The facts about a recipe's data: from a run folder, known for a named set, or read now."""
+    record = folder.record(DATA) if folder is not None else {}
+    if record:
+        return DataFacts.from_dict(record)
+    return facts_of(recipe) or RunData(recipe, 0, data).facts
+
+
+def keep_facts(folder: RunFolder, facts: DataFacts) -> None:
+    """Write RUN/data.json, so that the data need not be read again."""
+    if folder.writes and facts.to_dict() != folder.record(DATA):
+        folder.write_record(DATA, facts.to_dict())
+
+
+def setting_for(recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, data: Path | None = None) -> Setting:
+    """A setting for use without training: the data need not be read."""
+    return Setting(recipe, seed, None if data is None else str(data), known=facts_for(recipe, folder, data))
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One artefact in the graph.
+class Step:
+    """One wave of a run.
 
     Args:
-        artefact: the artefact.
-        key: a hash of everything that it is made from, including its parents' keys.
-        parents: the places of its parents.
+        name: its name for users (`Artefact.step`).
+        folder: the folder of its artefacts.
+        there: names of those that exist.
+        missing: names of those to make, in groups that are made together.
+        epochs: training epochs of each; 0 if it is not trained.
     """
 
-    artefact: Artefact
-    key: str
-    parents: tuple[str, ...]
+    name: str
+    folder: str
+    there: list[str]
+    missing: list[list[str]]
+    epochs: int
 
-    def is_in(self, store: Store) -> bool:
-        """Whether the store has it, made from the same ingredients and from its parents as they are now."""
-        meta = store.meta(self.artefact.place)
-        if meta.get("key") != self.key:
-            return False
-        # The same recipe gives other bits on another machine: a parent that was made again there is a new parent.
-        made_from = meta.get("inputs", {})
-        now = {place: store.meta(place).get("hash") for place in self.parents}
-        return all(hash is None or made_from.get(place) == hash for place, hash in now.items())
+
+def steps_of(setting: Setting, folder: RunFolder | None, given: Mapping[int, str]) -> tuple[list[Step], str]:
+    """The steps of a run, without making anything.
+
+    Args:
+        setting: the setting of the run.
+        folder: its folder; None if there is none yet.
+        given: ids of modes trained elsewhere that will be passed in, by number.
+
+    Returns:
+        The steps, and the reason why the data cannot be read, if any.
+    """
+    problem = _read(setting, folder)
+    recipe, store = setting.recipe, folder or Memory()
+    graph = Graph(everything_in(recipe), setting, given_keys(folder, recipe, given))
+    passed = {ModeWeights(k).place for k in given}
+    steps: list[Step] = []
+    for wave in graph.waves():
+        missing = [node for node in wave if node.place not in passed and not graph.exists(node, store)]
+        steps.append(
+            Step(
+                wave[0].step(),
+                wave[0].folder,
+                [node.name for node in wave if node not in missing],
+                [[node.name for node in job.nodes] for job in graph.jobs(missing)],
+                wave[0].epochs(recipe),
+            )
+        )
+    return steps, problem
+
+
+def _read(setting: Setting, folder: RunFolder | None) -> str:
+    """Read the data; if that fails where nothing exists, which nothing depends on, returns the reason."""
+    try:
+        setting.check()
+        setting.data  # noqa: B018 - read now
+    except ModebridgeError as error:
+        if folder is not None and folder.places():
+            raise
+        vars(setting)["data"] = _Unread(facts_for(setting.recipe))
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True)
-class Job:
-    """Artefacts of one kind that are made together; can be pickled and sent to another process."""
+class _Unread:
+    """Data that is not available: enough to plan a run in which nothing has been made."""
 
-    stages: tuple[Stage, ...]
+    facts: DataFacts
+    learned_from = scored_on = fed_as = ""
 
-    @property
-    def artefacts(self) -> list[Artefact]:
-        """The artefacts to make."""
-        return [stage.artefact for stage in self.stages]
-
-    @property
-    def kind(self) -> type[Artefact]:
-        """The class of all of them."""
-        return type(self.stages[0].artefact)
-
-    @property
-    def name(self) -> str:
-        """Its name in checkpoints."""
-        first = self.stages[0].artefact.name
-        return first if len(self.stages) == 1 else f"{len(self.stages)}-from-{first}"
-
-    @property
-    def parents(self) -> list[str]:
-        """The places of all parents."""
-        return list(dict.fromkeys(parent for stage in self.stages for parent in stage.parents))
-
-    @property
-    def title(self) -> str:
-        """Its name for users, such as "curves 0-1"."""
-        return f"{self.kind.folder} {self.name}"
-
-    def epochs(self, recipe: Recipe) -> int:
-        """Number of training epochs."""
-        return self.stages[0].artefact.epochs(recipe)
-
-    def saved_as(self, way: str) -> str:
-        """The name of its checkpoint's file.
-
-        Args:
-            way: how steps are run (`Engine.way`); a position is only valid for the same way.
-        """
-        key = key_of(way, *(stage.key for stage in self.stages))
-        return f"{self.kind.folder}-{self.name}-{key[:12]}"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The stages of a run, parents before their children.
-
-    Args:
-        stages: stages by place.
-        several: how many networks are trained together.
-        most: maximum number of artefacts to train together, so that many devices get jobs; None for no limit.
-    """
-
-    stages: Mapping[str, Stage]
-    several: int = 1
-    most: int | None = None
-
-    def waves(self) -> Iterator[list[Stage]]:
-        """The stages in groups that are made one after another; stages of a group do not depend on each other.
-
-        A kind waits until all of it can be made, so that all bridges are trained in one pass, and all members predict
-        in one. If stages of a kind wait for each other (a chain), the kind proceeds before those that wait for it.
-        """
-        left = dict(self.stages)
-        while left:
-            ready = [stage for stage in left.values() if not any(parent in left for parent in stage.parents)]
-            kinds = dict.fromkeys(type(stage.artefact) for stage in ready)
-            waiting = {type(stage.artefact) for stage in left.values() if stage not in ready}
-            complete = [kind for kind in kinds if kind not in waiting]
-            chains = [kind for kind in kinds if self._waits_for(kind, left) <= {kind}] if not complete else []
-            kind = next(iter([*complete, *chains, *kinds]))
-            wave = [stage for stage in ready if type(stage.artefact) is kind]
-            for stage in wave:
-                del left[stage.artefact.place]
-            yield wave
-
-    def _waits_for(self, kind: type[Artefact], left: Mapping[str, Stage]) -> set[type[Artefact]]:
-        """The kinds of everything that must be made before all artefacts of a kind are complete."""
-        places = [place for place, stage in left.items() if type(stage.artefact) is kind]
-        before: dict[str, None] = {}
-        while places:
-            new = [parent for parent in left[places.pop()].parents if parent in left and parent not in before]
-            before |= dict.fromkeys(new)
-            places += new
-        return {type(left[place].artefact) for place in before}
-
-    def jobs(self, stages: Sequence[Stage]) -> list[Job]:
-        """Group stages of one wave into jobs."""
-        if not stages:
-            return []
-        artefact = stages[0].artefact
-        size = {"one": 1, "several": self.several, "all": len(stages)}[artefact.together]
-        if artefact.trained and self.most is not None:
-            size = min(size, self.most)
-        return [Job(tuple(stages[k : k + size])) for k in range(0, len(stages), size)]
-
-    def missing(self, store: Store) -> list[Job]:
-        """Jobs for everything that is not in the store, in the order in which it will be made."""
-        return [job for wave in self.waves() for job in self.jobs([stage for stage in wave if not stage.is_in(store)])]
-
-    def runnable_jobs(self, store: Store) -> list[Job]:
-        """The missing jobs that can run now, one after another, without checking the store in between.
-
-        Whether an existing artefact must be made again may depend on the bits of one that is still missing; such an
-        artefact, and all that is made from it, is left for the next call.
-        """
-        jobs: list[Job] = []
-        made: set[str] = set()
-        unsure: set[str] = set()
-        for wave in self.waves():
-            missing: list[Stage] = []
-            for stage in wave:
-                exists = stage.is_in(store)
-                if unsure.intersection(stage.parents) or (exists and made.intersection(stage.parents)):
-                    unsure.add(stage.artefact.place)
-                elif not exists:
-                    missing.append(stage)
-                    made.add(stage.artefact.place)
-            jobs += self.jobs(missing)
-        return jobs
-
-
-def plan_of(
-    artefacts: Sequence[Artefact],
-    setting: Setting,
-    keys: Mapping[str, str],
-    device: str | None = None,
-    most: int | None = None,
-) -> Plan:
-    """The graph of some artefacts and everything that they need.
-
-    Args:
-        artefacts: the artefacts to make.
-        setting: determines their ingredients.
-        keys: keys of artefacts that were not made here, by place; they have no parents.
-        device: the type of device that they are made on; None for that of this process.
-        most: maximum number of artefacts to train together.
-    """
-    stages: dict[str, Stage] = {}
-
-    def add(artefact: Artefact) -> None:
-        place = artefact.place
-        if place in stages:
-            return
-        if place in keys:
-            stages[place] = Stage(artefact, keys[place], ())
-            return
-        parents = artefact.parents(setting.recipe)
-        for parent in parents:
-            add(parent)
-        made_from = sorted(artefact.ingredients(setting).items())
-        inherited = [stages[parent.place].key for parent in parents]
-        key = key_of(artefact.folder, artefact.name, made_from, *inherited)
-        stages[place] = Stage(artefact, key, tuple(parent.place for parent in parents))
-
-    for artefact in artefacts:
-        add(artefact)
-    several = setting.recipe.together if (device or setting.engine.device.type) == "cuda" else 1
-    return Plan(stages, several, most)
+    def few(self) -> Tensor:
+        """Two images of noise."""
+        return torch.rand(2, *self.facts.image or ())

@@ -12,13 +12,15 @@ from modebridge import trees
 from modebridge.errors import ModebridgeError
 from modebridge.members import KINDS, Member, ModeMember, members_of, parse_member
 from modebridge.recipes import Recipe
-from modebridge.runs.folder import RunFolder
-from modebridge.runs.manifest import RECIPE
-from modebridge.runs.recipe_file import known_recipe_of
-from modebridge.runs.sealed_records import Damage
+from modebridge.runs.plan import recipe_in
+from modebridge.runs.store import RECIPE, RunFolder
 from modebridge.scoring import LogitTable, MemberCost
 
 __all__ = ["missing_members", "read_answers"]
+
+
+class _Odd(Exception):  # noqa: N818 - a finding, caught here
+    """A file is intact, but does not hold what it should: files can also be written by hand."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,11 @@ def read_answers(folder: RunFolder) -> LogitTable:
     `missing_members` those of the recipe that do not exist.
     """
     labels, labels_meta = folder.read("logits/labels")
-    recipe = known_recipe_of(folder)
+    recipe = recipe_in(folder)
     if labels:
         try:
             _check_labels(labels)
-        except Damage as damage:
+        except _Odd as damage:
             folder.damage["logits/labels"] = str(damage)
     if not labels or "logits/labels" in folder.damage:
         raise _unfinished(folder, "labels")
@@ -58,7 +60,7 @@ def read_answers(folder: RunFolder) -> LogitTable:
             continue
         try:
             logits_of[name] = _member_logits(name, tensors, meta, labels)
-        except Damage as damage:
+        except _Odd as damage:
             folder.damage[f"logits/{name}"] = str(damage)
     first = ModeMember(0).name
     classes = logits_of[first].test.shape[-1] if first in logits_of else 0
@@ -115,19 +117,19 @@ def _member_logits(
     try:
         member = parse_member(name)
     except ModebridgeError:
-        raise Damage("no known kind of member has such a name") from None
+        raise _Odd("no known kind of member has such a name") from None
     for split in ("valid", "test"):
         logits, split_labels = tensors.get(split), labels[split]
         valid = logits is not None and logits.is_floating_point() and logits.ndim in (2, 3)
         if logits is None or not valid or logits.shape[-2] != len(split_labels):
             got = "none" if logits is None else f"{logits.dtype} of {tuple(logits.shape)}"
-            raise Damage(f"Expected {len(split_labels)} rows of {split} logits, one per label, but got {got}")
+            raise _Odd(f"Expected {len(split_labels)} rows of {split} logits, one per label, but got {got}")
     flops, params, reads = meta.get("flops"), meta.get("params"), meta.get("reads")
     identity, parents = meta.get("id"), meta.get("parents", {})
     if not isinstance(flops, int | float) or not isinstance(params, int) or min(flops, params) < 0:
-        raise Damage("meta.json lacks its cost")
+        raise _Odd("meta.json lacks its cost")
     if not isinstance(reads, list) or not isinstance(identity, str) or not isinstance(parents, dict):
-        raise Damage("meta.json lacks what it reads, its id or its parents")
+        raise _Odd("meta.json lacks what it reads, its id or its parents")
     cost = MemberCost(flops, params, tuple(str(read) for read in reads), member.usable, member.alone)
     return _MemberLogits(member, trees.wide(tensors["valid"]), trees.wide(tensors["test"]), cost, identity, parents)
 
@@ -138,9 +140,9 @@ def _check_labels(labels: Mapping[str, Tensor]) -> None:
         fractional = numbers is not None and (numbers.is_floating_point() or numbers.is_complex())
         if numbers is None or fractional or numbers.ndim != 1 or not len(numbers):
             got = "none" if numbers is None else f"{numbers.dtype} of {tuple(numbers.shape)}"
-            raise Damage(f"Expected integers for {split} labels, one per image, but got {got}")
+            raise _Odd(f"Expected integers for {split} labels, one per image, but got {got}")
         if int(numbers.min()) < 0:
-            raise Damage(f"Expected {split} labels of at least 0, but got {int(numbers.min())}")
+            raise _Odd(f"Expected {split} labels of at least 0, but got {int(numbers.min())}")
 
 
 def _unfinished(folder: RunFolder, name: str) -> ModebridgeError:

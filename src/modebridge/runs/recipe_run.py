@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from modebridge.bridges import Bridge
 from modebridge.curves import Curve
 from modebridge.data import Splits
-from modebridge.members import BridgePredictor, ModeWeights, members_of
+from modebridge.members import BridgePredictor, members_of
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.runs.data_facts import keep_facts
-from modebridge.runs.executor import Executor
-from modebridge.runs.figure_data import figure_data
-from modebridge.runs.folder import RunFolder
-from modebridge.runs.logits import Logits
+from modebridge.runs.local import Executor
+from modebridge.runs.logits import figure_data
+from modebridge.runs.plan import keep_facts
 from modebridge.runs.results import curve_warnings, main_rows
-from modebridge.runs.retraining import trained_again
 from modebridge.runs.run import Run
+from modebridge.runs.store import RunFolder
 from modebridge.scoring import LogitTable, Row
 from modebridge.types import Progress
 
@@ -104,27 +101,25 @@ def run_recipe(
     given: Mapping[int, Mode] | None = None,
     boards: bool = False,
     executor: Executor | None = None,
-    notice: Callable[[str], None] | None = None,
 ) -> RunResult:
     """Make everything in a recipe that does not exist yet, then score every combination on the test split.
 
-    The arguments are those of `Run`, and `notice`, which is called before training with a sentence about what exists
-    but is trained again, if there is something.
+    The arguments are those of `Run`.
     """
-    choices: dict[str, Any] = {"progress": progress, "given": given, "boards": boards, "executor": executor}
-    run = Run(recipe, seed=seed, folder=folder, data=data, device=device, **choices)
-    members = members_of(recipe)
-    logits = [Logits(member) for member in members]
+    run = Run(
+        recipe,
+        seed=seed,
+        folder=folder,
+        data=data,
+        device=device,
+        progress=progress,
+        given=given,
+        boards=boards,
+        executor=executor,
+    )
     if folder is not None:
         keep_facts(folder, run.setting.data.facts)
-        passed = [ModeWeights(k).place for k in given or ()]
-        again = trained_again(run.plan(logits), folder, run.setting, passed)
-        if again and notice is not None:
-            notice(again)
-    if executor is not None and executor.whole:  # one graph, so that no job waits for what it does not need
-        run.make([*logits, *(figure_data(recipe) if folder is not None else ())])
-    answers = run.answers(members)
-    rows = main_rows(recipe, answers)
+    answers = run.answers(members_of(recipe))
     if folder is not None:
         run.make(figure_data(recipe))
-    return RunResult(run, answers, rows, curve_warnings(recipe, answers))
+    return RunResult(run, answers, main_rows(recipe, answers), curve_warnings(recipe, answers))

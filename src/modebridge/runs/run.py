@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from torch import Tensor
-
-from modebridge import trees
 from modebridge.curves import BezierCurve
 from modebridge.errors import ModebridgeError
 from modebridge.members import (
@@ -29,17 +24,16 @@ from modebridge.members import (
 )
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
-from modebridge.runs.epoch_count import EpochCount
-from modebridge.runs.executor import Executor, Local, Orders
-from modebridge.runs.folder import RunFolder
-from modebridge.runs.given_modes import keys_of_given
+from modebridge.runs.graph import Graph, Job
+from modebridge.runs.local import Executor, Local
 from modebridge.runs.logits import Labels, Logits
-from modebridge.runs.plan import Job, Plan, Stage, plan_of
+from modebridge.runs.plan import given_keys
+from modebridge.runs.store import Memory, RunFolder
 from modebridge.scoring import LogitTable, MemberCost
-from modebridge.training import Checkpoints, Epoch, TensorBoard
+from modebridge.training import Epoch, TensorBoard
 from modebridge.types import Progress
 
-__all__ = ["Memory", "Run"]
+__all__ = ["Run"]
 
 
 class Run:
@@ -51,11 +45,11 @@ class Run:
         folder: where artefacts are kept; existing ones are reused, and a killed run resumes. None keeps them in
             memory.
         data: the folder of the data set's official files.
-        device: where to train: "auto" is the recipe's choice, or "cpu" or "cuda".
-        progress: called after every epoch.
+        device: where to train: "auto" (the recipe's choice), "cpu" or "cuda".
+        progress: called with the progress of each stage.
         given: modes trained elsewhere, by number.
         boards: whether to also write TensorBoard logs to RUN/tensorboard.
-        executor: trains and computes artefacts; None does so in this process.
+        executor: makes artefacts; None does so in this process.
     """
 
     def __init__(
@@ -81,57 +75,55 @@ class Run:
         self.folder = folder
         self.setting = Setting(recipe, seed, None if data is None else str(data), device)
         self.setting.check()
-        self._progress = progress or (lambda stage, done, total, rate: None)
         self.store: RunFolder | Memory = Memory() if folder is None else folder
         self.trained: list[str] = []
         """What was trained by this run, such as "modes 0"."""
         self.seconds: dict[str, float] = {}
         """The duration of each stage."""
         self._executor = executor or Local()
-        self._boards: dict[str, TensorBoard] | None = {} if boards else None
+        self._progress = progress
+        self._boards: dict[str, TensorBoard] | None = {} if boards and folder is not None else None
         # Tensors that were made or read are not read and hashed again.
-        self._tensors: dict[tuple[str, str], Tensors] = {}
+        self._tensors: dict[str, tuple[str, Tensors]] = {}
         self._given = dict(given or {})
 
-    def plan(self, artefacts: Sequence[Artefact]) -> Plan:
-        """The graph of some artefacts and everything that they need."""
-        given = {k: mode.id for k, mode in self._given.items()}
-        keys = keys_of_given(self.folder, self.store, self.recipe.modes, given)
-        return plan_of(artefacts, self.setting, keys, self._executor.device, self._executor.most)
+    def graph(self, nodes: Sequence[Artefact]) -> Graph:
+        """The graph of some nodes and everything that they need."""
+        ids = {k: mode.id for k, mode in self._given.items()}
+        return Graph(nodes, self.setting, given_keys(self.folder, self.recipe, ids), self._executor.device)
 
-    def make(self, artefacts: Sequence[Artefact]) -> None:
-        """Make the missing ones of some artefacts and of everything that they need."""
+    def make(self, nodes: Sequence[Artefact]) -> None:
+        """Make the missing ones of some nodes and of everything that they need."""
         processes = self.setting.engine.processes
         self._keep_given()
-        plan = self.plan(artefacts)
-        if self._executor.whole:
-            while jobs := plan.runnable_jobs(self.store):
-                self._do(jobs)
-            return
-        for wave in plan.waves():
+        graph = self.graph(nodes)
+        for wave in graph.waves():
             start = time.perf_counter()
             processes.wait()
-            jobs = plan.jobs([stage for stage in wave if not stage.is_in(self.store)])
+            jobs = graph.jobs([node for node in wave if not graph.exists(node, self.store)])
             # All processes have checked before the first of them writes.
             processes.wait()
             if jobs:
-                self._do(jobs)
-            stage = wave[0].artefact.stage
+                self._execute(jobs, graph)
+            stage = wave[0].stage
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
-    def tensors(self, artefacts: Sequence[Artefact]) -> dict[str, Tensors]:
-        """The tensors of some artefacts by place; what is missing is made."""
-        self.make(artefacts)
-        return {artefact.place: self._read(artefact.place) for artefact in artefacts}
+    def tensors(self, nodes: Sequence[Artefact]) -> dict[str, Tensors]:
+        """The tensors of some nodes by place; what is missing is made."""
+        self.make(nodes)
+        return {node.place: self._read(node.place) for node in nodes}
 
     def _read(self, place: str) -> Tensors:
-        meta = self.store.meta(place)
-        if not meta:
-            raise _unreadable(place)
-        key = place, str(meta.get("hash"))
-        if key not in self._tensors:
-            self._tensors[key] = self.store.read(place)[0]
-        return self._tensors[key]
+        bits = str(self.store.meta(place).get("bits"))
+        if self._tensors.get(place, ("", {}))[0] != bits:
+            tensors, meta = self.store.read(place)
+            if not meta:
+                raise ModebridgeError(
+                    f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all "
+                    "processes see the same folder)."
+                )
+            self._tensors[place] = bits, tensors
+        return self._tensors[place][1]
 
     def load(self, member: Member) -> Predictor:
         """A member ready to predict; what it needs is made if it is missing."""
@@ -171,113 +163,75 @@ class Run:
     def _keep_given(self) -> None:
         """Keep the modes that were passed in, and record that they cannot be recreated here."""
         for k, mode in self._given.items():
-            stage = Stage(ModeWeights(k), key_of("given", mode.id), ())
-            if not stage.is_in(self.store):
-                self._keep(stage, ArtefactData(mode.state, {"from": "elsewhere"}))
+            node, key = ModeWeights(k), key_of("given", mode.id)
+            if self.store.meta(node.place).get("key") != key:
+                self._check_writable(node)
+                self.store.keep(node.place, mode.state, {"key": key, "from": "elsewhere"})
         if self._given and self.folder is not None and self.folder.writes:
-            self.folder.files.give({str(k): mode.id for k, mode in self._given.items()})
+            before = self.folder.record("given.json")
+            record = {**before, **{str(k): mode.id for k, mode in self._given.items()}}
+            if record != before:
+                self.folder.write_record("given.json", record)
 
-    def _do(self, jobs: Sequence[Job]) -> None:
-        stages = [stage for job in jobs for stage in job.stages]
-        self._check_writable(stages[0].artefact)
-        count = EpochCount(self._progress, stages, self.recipe)
-        started: dict[str, float] = {}
-        before = dict(self.seconds)
+    def _execute(self, jobs: Sequence[Job], graph: Graph) -> None:
+        self._check_writable(jobs[0].nodes[0])
+        count = _Count(self._progress, jobs, self.recipe)
 
-        def done(job: Job, made: Mapping[str, ArtefactData], seconds: float) -> None:
-            now, kind = time.perf_counter(), job.kind.stage
-            started[kind] = min(started.get(kind, now), now - seconds)
-            if self._executor.whole:  # kinds overlap: time from the start of a kind's first job to the end of its last
-                self.seconds[kind] = before.get(kind, 0.0) + now - started[kind]
-            for stage in job.stages:
-                one = made[stage.artefact.name]
-                metadata = {"seconds": seconds / len(job.stages), **one.metadata}
-                self._keep(stage, replace(one, metadata=metadata))
-            count.finish(job)
-            checkpoints = self._checkpoints(job)
-            if checkpoints is not None and self.folder is not None and self.folder.writes:
-                checkpoints.clear()
+        def report(job: Job, epoch: Epoch) -> None:
+            count(job, epoch.number, epoch.total, epoch.rate)
+            if self._boards is not None:
+                self._board(job, epoch)
 
-        report = lambda job: partial(self._report, job, count)  # noqa: E731
-        orders = Orders(self.setting, self._read, self._checkpoints, self._begin, report, done)
-        self._executor.execute(jobs, orders)
+        parents = {place: self._read(place) for job in jobs for place in job.parents}
+        for job, made in self._executor.execute(jobs, self.setting, parents, self.store.work, report):
+            for node in job.nodes:
+                self._keep(node, made[node.name], graph)
+            count(job)
+            if self.folder is not None and self.folder.writes:
+                for file in self.folder.work.glob(f"{job.saved_as(self.setting.engine.way)}*"):
+                    file.unlink()
         self.setting.engine.processes.wait()
-        # Read back, so that this run and the next see the same bits.
-        for stage in stages:
-            if not stage.is_in(self.store):
-                raise _unreadable(stage.artefact.place)
-        self.trained += [f"{stage.artefact.folder} {stage.artefact.name}" for stage in stages if stage.artefact.trained]
 
-    def _keep(self, stage: Stage, made: ArtefactData) -> None:
-        artefact = stage.artefact
-        self._check_writable(artefact)
-        metadata: dict[str, Any] = {
-            "ingredients": {} if "from" in made.metadata else artefact.ingredients(self.setting),
-            "inputs": {place: self.store.meta(place).get("hash") for place in stage.parents},
-            **made.metadata,
-        }
-        self.store.keep(artefact.place, stage.key, made.tensors, metadata)
+    def _keep(self, node: Artefact, made: ArtefactData, graph: Graph) -> None:
+        inputs = {place: self.store.meta(place).get("bits") for place in graph.parents[node.place]}
+        metadata = {"ingredients": node.ingredients(self.setting), "inputs": inputs, **made.metadata}
+        self.store.keep(node.place, made.tensors, {"key": graph.keys[node.place], **metadata})
+        bits = self.store.meta(node.place).get("bits")
+        if bits is not None:  # None in the processes of a group that do not write
+            self._tensors[node.place] = bits, {name: tensor.detach().cpu() for name, tensor in made.tensors.items()}
+        if node.trained:
+            self.trained.append(f"{node.folder} {node.name}")
 
-    def _check_writable(self, artefact: Artefact) -> None:
+    def _check_writable(self, node: Artefact) -> None:
         if self.folder is not None and self.folder.read_only:
             raise ModebridgeError(
-                f"Expected '{self.folder.path}' to be writable, because {artefact.folder} {artefact.name} is missing, "
-                "but it is read-only; copy it, or choose another folder with --out."
+                f"Expected '{self.folder.path}' to be writable, because {node.folder} {node.name} is missing, but it "
+                "is read-only; copy it, or choose another folder with --out."
             )
 
-    def _checkpoints(self, job: Job) -> Checkpoints | None:
-        if self.folder is None or not job.epochs(self.recipe):
-            return None
-        return Checkpoints(self.folder.path / ".work" / job.saved_as(self.setting.engine.way), self.folder.every)
-
-    def _begin(self, job: Job, fresh: bool) -> None:
-        if fresh and self.folder is not None and self.folder.writes and job.epochs(self.recipe):
-            for artefact in job.artefacts:  # an artefact that is trained again starts with new metrics
-                self.folder.metrics.forget(artefact.place)
-
-    def _report(self, job: Job, count: EpochCount, epoch: Epoch) -> None:
-        count(job, epoch)
-        if self.folder is None or not self.folder.writes or not job.epochs(self.recipe):
-            return
-        for k, artefact in enumerate(job.artefacts):
-            label = _label(epoch, artefact.name, k)
-            scores = {"valid": epoch.scores[label]} if label in epoch.scores else {}
-            artefact_epoch = replace(epoch, losses={"train": epoch.losses[label]}, scores=scores)
-            self.folder.metrics.add(artefact.place, artefact_epoch)
-            if self._boards is not None:
-                if artefact.place not in self._boards:
-                    self._boards[artefact.place] = TensorBoard(self.folder.path / "tensorboard" / artefact.place)
-                self._boards[artefact.place](artefact_epoch)
+    def _board(self, job: Job, epoch: Epoch) -> None:
+        assert self._boards is not None
+        assert self.folder is not None
+        if self.folder.writes:
+            if job.title not in self._boards:
+                self._boards[job.title] = TensorBoard(self.folder.path / "tensorboard" / job.title.replace(" ", "/"))
+            self._boards[job.title](epoch)
 
 
-class Memory:
-    """Keeps the artefacts of a run in memory, for a run without a folder."""
+class _Count:
+    """The progress of the jobs of a wave, in epochs over all networks trained in them, or in jobs; on any thread."""
 
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[dict[str, Tensor], dict[str, Any]]] = {}
+    def __init__(self, progress: Progress | None, jobs: Sequence[Job], recipe: Recipe) -> None:
+        self._progress, self._stage = progress, jobs[0].kind.stage
+        self._totals = {job.title: len(job.nodes) * job.nodes[0].epochs(recipe) or 1 for job in jobs}
+        self._done = dict.fromkeys(self._totals, 0)
+        self._lock = threading.Lock()
 
-    def meta(self, place: str) -> dict[str, Any]:
-        """The metadata of an artefact; empty if there is none."""
-        return self._kept.get(place, ({}, {}))[1]
-
-    def read(self, place: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and metadata of an artefact; empty if there is none."""
-        return self._kept.get(place, ({}, {}))
-
-    def keep(self, place: str, key: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
-        """Keep a copy of the tensors, as a file would."""
-        copies = {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-        self._kept[place] = copies, {"key": key, "hash": trees.fingerprint(copies), **metadata}
-
-
-def _label(epoch: Epoch, name: str, number: int) -> str:
-    """The label of an artefact among those trained together: its name, or its number if each is a task."""
-    named = (label for label in epoch.losses if label == name or label.startswith(f"{number}/"))
-    return next(named, next(iter(epoch.losses)))
-
-
-def _unreadable(place: str) -> ModebridgeError:
-    return ModebridgeError(
-        f"Expected {place} to be readable after writing it, but it is not; check the disk (and that all processes see "
-        "the same folder)."
-    )
+    def __call__(self, job: Job, number: int = 1, total: int = 1, rate: float = 0.0) -> None:
+        """Count an epoch or a batch of a job by its number, or the whole job."""
+        with self._lock:
+            if total > 1 and self._totals[job.title] == 1:
+                self._totals[job.title] = total
+            self._done[job.title] = self._totals[job.title] * number // total
+            if self._progress is not None:
+                self._progress(self._stage, sum(self._done.values()), sum(self._totals.values()), rate)

@@ -13,10 +13,9 @@ from modebridge.files import Card, describe_net, read_folder, save
 from modebridge.members import Setting, row_plans
 from modebridge.recipes import DataFacts, Recipe
 from modebridge.runs.assemble import ensemble_of
-from modebridge.runs.data_facts import facts_for, setting_for
-from modebridge.runs.folder import RunFolder
+from modebridge.runs.plan import facts_for, find_recipe_of, setting_for
 from modebridge.runs.read_answers import read_answers
-from modebridge.runs.recipe_file import find_recipe_of
+from modebridge.runs.store import RunFolder
 from modebridge.scoring import LogitTable, Scored, dee
 
 __all__ = ["SharedFolder", "share_run"]

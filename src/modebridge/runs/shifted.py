@@ -1,80 +1,19 @@
-"""The logits of members on corrupted test images and on images of other sets, stored like those on clean images."""
+"""The logits of members on corrupted test images and on images of other sets, in one table each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
-from torch import Tensor
 
 from modebridge.data import CORRUPTIONS, SEVERITIES
-from modebridge.members import ArtefactData, Member, Parents, Setting
-from modebridge.recipes.shifted_data import file_name_of
-from modebridge.runs.logits import MemberLogits, predict
+from modebridge.members import Member
+from modebridge.runs.logits import OtherLogits, ShiftedLogits
 from modebridge.runs.run import Run
 from modebridge.scoring import LogitTable
-from modebridge.training import TrainConfig
 
-__all__ = ["OtherLogits", "ShiftedAnswers", "ShiftedLogits", "shifted_answers"]
-
-
-@dataclass(frozen=True)
-class ShiftedLogits(MemberLogits):
-    """The logits of a member on the test images under every corruption and severity, with tables such as "noise-1".
-
-    In half precision, with the highest logit of each row subtracted (probabilities are the same), so that values near
-    the top, which determine scores, are the most precise.
-    """
-
-    folder = "shifted"
-    stage = "shifted scores"
-
-    def ingredients(self, setting: Setting) -> dict[str, object]:
-        """The corrupted images."""
-        return {"images": setting.shifted.key}
-
-    @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
-        """Corrupt each batch in every way, and run the members on it."""
-        predictors = {artefact.name: artefact.member.load(setting, parents) for artefact in group}
-        data = setting.shifted
-        tables = predict(setting, predictors, data.corrupted(), data.batches, config.callbacks)
-        return {name: ArtefactData({table: _half(logits) for table, logits in tables[name].items()}) for name in tables}
-
-
-@dataclass(frozen=True)
-class OtherLogits(MemberLogits):
-    """The logits of a member on the images of another set, in half precision."""
-
-    other: str
-    folder = "others"
-    stage = "other sets"
-
-    @property
-    def name(self) -> str:
-        """The names of the member and the set."""
-        return f"{self.member.name}--{file_name_of(self.other)}"
-
-    def ingredients(self, setting: Setting) -> dict[str, object]:
-        """The other images."""
-        return {"images": setting.shifted.other_key(self.other)}
-
-    @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
-        """Run the members on every requested set."""
-        members = {artefact.member.name: artefact.member for artefact in group}
-        predictors = {name: member.load(setting, parents) for name, member in members.items()}
-        device = setting.engine.device
-        parts = {other: setting.shifted.other_batches(other) for other in dict.fromkeys(one.other for one in group)}
-        batches = ((other, images.to(device)) for other, pieces in parts.items() for images in pieces)
-        tables = predict(setting, predictors, batches, sum(map(len, parts.values())), config.callbacks)
-        return {one.name: ArtefactData({"logits": _half(tables[one.member.name][one.other])}) for one in group}
+__all__ = ["ShiftedAnswers", "shifted_answers"]
 
 
 @dataclass(frozen=True)
@@ -120,8 +59,3 @@ def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) 
         # No label is correct: -1 is an invalid class, so that scoring against labels raises an error.
         others_by_name[other] = whole.on(test, torch.full((count,), -1))
     return ShiftedAnswers(clean, corrupted, whole, others_by_name)
-
-
-def _half(logits: Tensor) -> Tensor:
-    lowest = torch.finfo(torch.float16).min
-    return (logits - logits.amax(dim=-1, keepdim=True)).clamp(min=lowest).half()

@@ -1,6 +1,5 @@
 """The tables and figures of the paper as functions: each trains the members that are missing and returns its tables."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -49,12 +48,8 @@ def write_study(part: StudyPart, folder: RunFolder) -> Path:
     """Write table.md, table.json, table.tex and figure.svg of a study to RUN/studies/NAME, and return that folder."""
     place = f"studies/{part.name}"
     data = {"name": part.name, "about": part.about, "tables": [table.as_dict() for table in part.tables]}
-    folder.files.write(
-        {
-            f"{place}/table.json": json.dumps(data, indent=1),
-            f"{place}/table.md": "\n".join(table.markdown() for table in part.tables),
-            f"{place}/table.tex": "\n".join(table.latex() for table in part.tables),
-            f"{place}/figure.svg": part.figure,
-        }
-    )
+    folder.write_record(f"{place}/table.json", {**data, "figure": part.figure})
+    folder.write(f"{place}/table.md", "\n".join(table.markdown() for table in part.tables))
+    folder.write(f"{place}/table.tex", "\n".join(table.latex() for table in part.tables))
+    folder.write(f"{place}/figure.svg", part.figure)
     return folder.path / place

@@ -19,7 +19,7 @@ from modebridge.cli.app import app  # noqa: E402
 from modebridge.deploy import Deployed  # noqa: E402
 from modebridge.runs import RunFolder, read_answers  # noqa: E402
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "my_recipe.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_recipe.py"
 SHORT = [f"--set={key}" for key in ("curve.epochs=1", "bridge.epochs=1", "data.train=60", "data.test=80")]
 
 

@@ -1,0 +1,139 @@
+"""The graph of a run: what to make, from what, in which order, and what of it exists; built without loading weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from modebridge.members import Artefact, Setting, key_of
+
+__all__ = ["Graph", "Job", "Metadata"]
+
+
+class Metadata(Protocol):
+    """What a graph asks a store: a run folder, memory, or a folder of which only metadata is read."""
+
+    def meta(self, place: str) -> Mapping[str, Any]:
+        """The metadata of an artefact; empty if it is missing or damaged."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """Nodes of one kind that are made together; can be pickled and sent to another process.
+
+    Args:
+        nodes: what to make.
+        parents: the places of all parents.
+        key: a hash of everything that they are made from.
+    """
+
+    nodes: tuple[Artefact, ...]
+    parents: tuple[str, ...]
+    key: str
+
+    @property
+    def kind(self) -> type[Artefact]:
+        """The class of all nodes."""
+        return type(self.nodes[0])
+
+    @property
+    def title(self) -> str:
+        """Its name for users, such as "curves 0-1"."""
+        first = self.nodes[0].name
+        return f"{self.kind.folder} {first if len(self.nodes) == 1 else f'{len(self.nodes)}-from-{first}'}"
+
+    def saved_as(self, way: str) -> str:
+        """The name of its checkpoint's file.
+
+        Args:
+            way: how steps are run (`Engine.way`); a position is only valid for the same way.
+        """
+        return f"{self.title.replace(' ', '-')}-{key_of(way, self.key)[:12]}"
+
+
+class Graph:
+    """Some nodes and everything that they need, parents before their children.
+
+    Args:
+        nodes: the nodes to make.
+        setting: determines their ingredients.
+        given: keys of nodes that are not made here, by place; they have no parents.
+        device: the type of device that they are made on; None for that of this process.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Artefact],
+        setting: Setting,
+        given: Mapping[str, str] | None = None,
+        device: str | None = None,
+    ) -> None:
+        self._setting, self._given, self._device = setting, given or {}, device
+        self.nodes: dict[str, Artefact] = {}
+        self.keys: dict[str, str] = {}
+        """A hash of everything that a node is made from, including its parents' keys."""
+        self.parents: dict[str, tuple[str, ...]] = {}
+        for node in nodes:
+            self._add(node)
+
+    def _add(self, node: Artefact) -> None:
+        place = node.place
+        if place in self.nodes:
+            return
+        parents = () if place in self._given else node.parents(self._setting.recipe)
+        for parent in parents:
+            self._add(parent)
+        self.nodes[place] = node
+        self.parents[place] = tuple(parent.place for parent in parents)
+        self.keys[place] = self._given.get(place) or key_of(
+            node.folder,
+            node.name,
+            sorted(node.ingredients(self._setting).items()),
+            *(self.keys[parent] for parent in self.parents[place]),
+        )
+
+    def exists(self, node: Artefact, store: Metadata) -> bool:
+        """Whether the store has a node, made from the same ingredients and from its parents as they are now."""
+        meta = store.meta(node.place)
+        if meta.get("key") != self.keys[node.place]:
+            return False
+        # The same recipe gives other bits on another machine: a parent that was made again there is a new parent.
+        made_from = meta.get("inputs", {})
+        now = {place: store.meta(place).get("bits") for place in self.parents[node.place]}
+        return all(bits is None or made_from.get(place) == bits for place, bits in now.items())
+
+    def waves(self) -> Iterator[list[Artefact]]:
+        """The nodes in groups of one kind that are made one after another; nodes of a group do not need each other.
+
+        A kind waits until all of it can be made, so that all bridges are trained in one pass, and all members predict
+        in one.
+        """
+        left = dict(self.nodes)
+        while left:
+            ready = [node for node in left.values() if not any(parent in left for parent in self.parents[node.place])]
+            waiting = {type(node) for node in left.values() if node not in ready}
+            kinds = dict.fromkeys(type(node) for node in ready)
+            kind = next((kind for kind in kinds if kind not in waiting), next(iter(kinds)))
+            wave = [node for node in ready if type(node) is kind]
+            for node in wave:
+                del left[node.place]
+            yield wave
+
+    def jobs(self, nodes: Sequence[Artefact]) -> list[Job]:
+        """Group nodes of one wave into jobs."""
+        if not nodes:
+            return []
+        on_gpu = (self._device or self._setting.engine.device.type) == "cuda"
+        several = self._setting.recipe.together if on_gpu else 1
+        size = {"one": 1, "several": several, "all": len(nodes)}[nodes[0].together]
+        return [self._job(nodes[k : k + size]) for k in range(0, len(nodes), size)]
+
+    def _job(self, nodes: Sequence[Artefact]) -> Job:
+        parents = dict.fromkeys(parent for node in nodes for parent in self.parents[node.place])
+        return Job(tuple(nodes), tuple(parents), key_of(*(self.keys[node.place] for node in nodes)))
+
+    def missing(self, store: Metadata) -> list[Job]:
+        """Jobs for everything that is not in the store, in the order in which it will be made."""
+        return [job for wave in self.waves() for job in self.jobs([n for n in wave if not self.exists(n, store)])]

@@ -1,0 +1,191 @@
+"""Jobs of a run, made in this process: the function that makes everything in a run folder, and the default executor."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import torch
+
+from modebridge.errors import plural
+from modebridge.members import ArtefactData, Parents, Setting
+from modebridge.runs.graph import Job
+from modebridge.training import Checkpoints, Epoch
+
+__all__ = ["Executor", "JobReport", "Local", "machine", "make_job"]
+
+EVERY = 10.0
+"""Seconds between two checkpoints."""
+
+JobReport: TypeAlias = Callable[[Job, Epoch], None]
+"""Called with the progress of a job: after every epoch, or every batch of predictions."""
+
+
+class Executor(Protocol):
+    """Makes jobs anywhere."""
+
+    device: str | None = None
+    """The type of device that it uses; None for that of this process."""
+
+    def execute(
+        self, jobs: Sequence[Job], setting: Setting, parents: Parents, work: Path | None, report: JobReport
+    ) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
+        """Make jobs that do not depend on each other, and yield each with its results, in any order.
+
+        Args:
+            jobs: the jobs.
+            setting: the setting of the run.
+            parents: the tensors that they need, by place.
+            work: a folder for unfinished work, from which a killed job resumes; None if there is none.
+            report: called with the progress of jobs.
+        """
+        ...
+
+
+class Local(Executor):
+    """On a CPU in parallel, one core each; on a GPU, or in several processes that train together, one at a time.
+
+    Args:
+        every: seconds between two checkpoints.
+    """
+
+    def __init__(self, every: float = EVERY) -> None:
+        self._every = every
+
+    def execute(
+        self, jobs: Sequence[Job], setting: Setting, parents: Parents, work: Path | None, report: JobReport
+    ) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
+        """Make all jobs in this process."""
+
+        def make(job: Job) -> dict[str, ArtefactData]:
+            return make_job(job, setting, parents, work, report, self._every)
+
+        engine = setting.engine
+        # One core even for a single job, so that sums over images do not depend on the number of cores.
+        if jobs[0].kind.one_core and engine.device.type == "cpu" and engine.processes.size == 1:
+            yield from _side_by_side(jobs, make)
+            return
+        # Processes that train together must train the same thing at the same time.
+        for job in jobs:
+            yield job, make(job)
+
+
+def _side_by_side(
+    jobs: Sequence[Job], make: Callable[[Job], dict[str, ArtefactData]]
+) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
+    """Jobs on threads, one core each: torch releases the GIL inside its operations."""
+    cores = os.cpu_count() or 1
+    # Three jobs that share two cores finish sooner than two and then one.
+    workers = len(jobs) if len(jobs) < 2 * cores else cores
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(workers)
+    try:
+        futures: dict[Future[dict[str, ArtefactData]], Job] = {pool.submit(make, job): job for job in jobs}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        # After an error (or Ctrl-C) start no more jobs, and do not wait for the running ones.
+        pool.shutdown(wait=False, cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def make_job(
+    job: Job,
+    setting: Setting,
+    parents: Parents,
+    work: Path | None = None,
+    report: JobReport = lambda job, epoch: None,
+    every: float = EVERY,
+) -> dict[str, ArtefactData]:
+    """Make the nodes of a job. Everything in a run folder is made by this function.
+
+    Args:
+        job: what to make.
+        setting: network, data and device.
+        parents: the tensors that the job needs, by place.
+        work: a folder for checkpoints; None saves none.
+        report: called with its progress.
+        every: seconds between two checkpoints.
+
+    Returns:
+        The results by name, with the time, the machine and the epochs of training in their metadata.
+    """
+    start = time.perf_counter()
+    saved = None if work is None or not job.nodes[0].epochs(setting.recipe) else work / job.saved_as(setting.engine.way)
+    log = _EpochLog(saved)
+
+    def note(epoch: Epoch) -> None:
+        if job.kind.trained:
+            log.add(epoch)
+        report(job, epoch)
+
+    config = replace(
+        job.nodes[0].training(setting.recipe),
+        device=setting.engine.device,
+        checkpoints=None if saved is None else Checkpoints(saved, every),
+        callbacks=(note,),
+        progress=False,  # the run shows its progress
+    )
+    made = job.kind.make(job.nodes, setting, parents, config)
+    more = {"seconds": (time.perf_counter() - start) / len(job.nodes), **machine()}
+    results: dict[str, ArtefactData] = {}
+    for k, node in enumerate(job.nodes):
+        epochs = {"epochs": log.of(node.name, k)} if job.kind.trained else {}
+        results[node.name] = replace(made[node.name], metadata={**more, **epochs, **made[node.name].metadata})
+    return results
+
+
+class _EpochLog:
+    """The epochs of a job, also those before it was killed: they are written next to its checkpoint."""
+
+    def __init__(self, checkpoint: Path | None) -> None:
+        self._file = None if checkpoint is None else checkpoint.with_name(f"{checkpoint.name}.epochs")
+        self._epochs: dict[int, dict[str, Any]] = {}
+        if checkpoint is not None and self._file is not None and checkpoint.exists() and self._file.exists():
+            for line in self._file.read_text().splitlines():
+                try:
+                    self._epochs[json.loads(line)["number"]] = json.loads(line)
+                except ValueError:  # a line that the kill cut off; its epoch is repeated
+                    continue
+        elif self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def add(self, epoch: Epoch) -> None:
+        """Add an epoch; one that is repeated replaces the first."""
+        self._epochs[epoch.number] = asdict(epoch)
+        if self._file is not None:
+            with self._file.open("a") as file:
+                file.write(f"\n{json.dumps(asdict(epoch))}")
+
+    def of(self, name: str, number: int) -> list[dict[str, Any]]:
+        """The epochs of one node among those trained together: by its name, or its number if each is a task."""
+        found: list[dict[str, Any]] = []
+        for _, epoch in sorted(self._epochs.items()):
+            losses: dict[str, float] = epoch["losses"]
+            labels = (label for label in losses if label == name or label.startswith(f"{number}/"))
+            label = next(labels, next(iter(losses)))
+            scores = {"valid": epoch["scores"][label]} if label in epoch["scores"] else {}
+            found.append({**epoch, "losses": {"train": losses[label]}, "scores": scores})
+        return found
+
+
+def machine() -> dict[str, str]:
+    """The machine and versions that something was made with."""
+    import modebridge
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    return {
+        "made": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "modebridge": modebridge.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{gpu + ', ' if gpu else ''}{plural(os.cpu_count() or 1, 'core')}, {platform.machine()}",
+    }
