@@ -284,7 +284,7 @@ def test_a_folder_of_images_in_classes(tmp_path: Path, monkeypatch: pytest.Monke
 def test_mistakes_with_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ModebridgeError, match=r"data.size to be the side in pixels"):
         recipe_on(f"folder:{tmp_path}")
-    with pytest.raises(ModebridgeError, match="train' to be a folder with one folder per class"):
+    with pytest.raises(ModebridgeError, match="train' to contain one folder per class"):
         RunData(recipe_on(f"folder:{tmp_path}", size=8))
     pictures(tmp_path / "train", "cat", count=2)
     with pytest.raises(ModebridgeError, match="enough training images to cut off 2 held-out splits, but got 2"):

@@ -1,4 +1,4 @@
-"""Corruptions of images, computed on the fly: noise, blur, contrast, pixelate and JPEG, each at five severities.
+"""Shifted images: corruptions, computed on the fly, each at five severities, and images from outside a data set.
 
 The definitions and parameters are those of D. Hendrycks and T. Dietterich, "Benchmarking Neural Network Robustness to
 Common Corruptions and Perturbations" (ICLR 2019), who give three sets of parameters: CIFAR-10-C (32 pixels), Tiny
@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from modebridge import seeds
 from modebridge.errors import ModebridgeError, near
 
-__all__ = ["CORRUPTIONS", "SEVERITIES", "corrupt", "parameter"]
+__all__ = ["CORRUPTIONS", "SEVERITIES", "corrupt", "fitted", "letters", "parameter", "read_svhn", "scrambled"]
 
 Span = tuple[float, float]
-
 SEVERITIES = (1, 2, 3, 4, 5)
 
 _PARAMETERS: dict[int, dict[str, tuple[float, ...]]] = {
@@ -89,9 +90,7 @@ def corrupt(
         raise ModebridgeError(f"Expected images to be uint8 or floats, but got {images.dtype}; convert them.")
     numbers = range(len(images)) if numbers is None else numbers
     if len(numbers) != len(images):
-        raise ModebridgeError(
-            f"Expected one number per image, but got {len(numbers)} for {len(images)}; pass one each."
-        )
+        raise ModebridgeError(f"Expected one number per image, but got {len(numbers)} for {len(images)}; pass all.")
     value = parameter(corruption, severity, min(images.shape[2:]))
     if not len(images):
         return images.clone()
@@ -104,11 +103,9 @@ def corrupt(
 def parameter(corruption: str, severity: int, side: int) -> float:
     """The parameter of a corruption for images whose shorter side has `side` pixels.
 
-    Taken from the largest reference size of 32, 64 and 224 that is not above `side` (32 for smaller images). Relative
-    parameters (noise, contrast, pixelate) and the JPEG quality are used as they are. The blur's sigma is in pixels, so
-    it grows with the side above the reference: sigma * side / reference; below 32 pixels it does not shrink, because a
-    sigma of less than 0.4 pixels changes nothing. Pixelate leaves at most side - severity pixels, so that severities
-    also differ on the smallest images: 8 pixels become 7, 6, 5, 4 and 3.
+    Taken from the largest reference size of 32, 64 and 224 that is not above `side` (32 for smaller images). The blur's
+    sigma is in pixels, so it grows with the side above the reference. Pixelate leaves at most side - severity pixels,
+    so that severities also differ on the smallest images: 8 pixels become 7, 6, 5, 4 and 3.
 
     >>> parameter("blur", 5, 32), parameter("blur", 5, 448), parameter("blur", 5, 8)
     (1.0, 12.0, 1.0)
@@ -123,10 +120,7 @@ def parameter(corruption: str, severity: int, side: int) -> float:
 
 
 def _noise(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
-    """Add noise: x + sigma (high - low) z, with z from the normal distribution, clipped to the span.
-
-    An image has the same z at every severity, so severities differ only in strength.
-    """
+    """The noise is sigma (high - low) z, clipped to the span; z is the same normal draw at every severity."""
     shape = images.shape[1:]
     drawn = [torch.randn(shape, generator=seeds.generator(seed, "noise", int(n)), dtype=images.dtype) for n in numbers]
     low, high = span
@@ -145,11 +139,7 @@ def _contrast(images: Tensor, value: float, span: Span, numbers: Sequence[int], 
 
 
 def _pixelate(images: Tensor, value: float, span: Span, numbers: Sequence[int], seed: int) -> Tensor:
-    """Scale each side of n pixels down to int(c n) by box means, and up again by repetition, like Pillow's BOX.
-
-    If the boxes do not align with the pixels, as on smooth images of 8 pixels, a stronger severity may be closer to the
-    original.
-    """
+    """Scale each side of n pixels down to int(c n) by box means, and up again by repetition, like Pillow's BOX."""
 
     def down_and_up(side: int) -> Tensor:
         small = max(1, int(value * side + 1e-9))  # 6 / 7 * 7 is 6
@@ -212,3 +202,98 @@ def _box(to: int, side: int) -> Tensor:
     offsets = (torch.arange(side, dtype=torch.float64) + 0.5 - middle[:, None]) / max(scale, 1.0)
     inside = ((offsets > -0.5) & (offsets <= 0.5)).double()
     return inside / inside.sum(dim=1, keepdim=True)
+
+
+_GLYPHS = {
+    "A": "01110 10001 10001 11111 10001 10001 10001",
+    "C": "01110 10001 10000 10000 10000 10001 01110",
+    "E": "11111 10000 10000 11110 10000 10000 11111",
+    "F": "11111 10000 10000 11110 10000 10000 10000",
+    "H": "10001 10001 10001 11111 10001 10001 10001",
+    "J": "00111 00010 00010 00010 00010 10010 01100",
+    "K": "10001 10010 10100 11000 10100 10010 10001",
+    "L": "10000 10000 10000 10000 10000 10000 11111",
+    "M": "10001 11011 10101 10101 10001 10001 10001",
+    "N": "10001 11001 10101 10101 10011 10001 10001",
+    "P": "11110 10001 10001 11110 10000 10000 10000",
+    "R": "11110 10001 10001 11110 10100 10010 10001",
+    "T": "11111 00100 00100 00100 00100 00100 00100",
+    "U": "10001 10001 10001 10001 10001 10001 01110",
+    "V": "10001 10001 10001 10001 10001 01010 00100",
+    "W": "10001 10001 10001 10101 10101 11011 10001",
+    "X": "10001 10001 01010 00100 01010 10001 10001",
+    "Y": "10001 10001 01010 00100 00100 00100 00100",
+}
+"""Capital letters of 5 x 7 dots, without those that can be mistaken for digits (B, D, G, I, O, Q, S, Z)."""
+
+
+def letters(count: int, seed: int = 0) -> Tensor:
+    """Capital letters of the same size as the hand-written digits: (count, 1, 8, 8), floats in [0, 1].
+
+    Each is one of 18 dot-matrix letters with random position and brightness, slightly blurred.
+    """
+    dots = {name: [[int(dot) for dot in row] for row in rows.split()] for name, rows in _GLYPHS.items()}
+    glyphs = torch.tensor(list(dots.values()), dtype=torch.float32)
+    generator = seeds.generator(seed, "letters")
+    which = torch.randint(len(glyphs), (count,), generator=generator).tolist()
+    down, right = (torch.randint(n, (count,), generator=generator).tolist() for n in (2, 4))
+    strength = 0.7 + 0.3 * torch.rand(count, generator=generator)
+    images = torch.zeros(count, 1, 8, 8)
+    for k in range(count):
+        images[k, 0, down[k] : down[k] + 7, right[k] : right[k] + 5] = strength[k] * glyphs[which[k]]
+    return corrupt(images, "blur", 1)
+
+
+def scrambled(images: Tensor, numbers: Sequence[int], seed: int = 0) -> Tensor:
+    """Images (N, C, H, W) with the pixels of each in its own random order: same values, but no visible structure.
+
+    Args:
+        images: images of the data set itself.
+        numbers: the numbers of the images, which determine their orders.
+        seed: seed of the orders.
+    """
+    pixels = images.shape[2] * images.shape[3]
+    orders = [torch.randperm(pixels, generator=seeds.generator(seed, "scrambled", int(n))) for n in numbers]
+    flat = images.flatten(2)
+    return torch.stack([flat[k][:, order] for k, order in enumerate(orders)]).reshape(images.shape)
+
+
+def read_svhn(folder: Path | str) -> Tensor:
+    """The test images of SVHN, uint8 (26032, 3, 32, 32), from their official file test_32x32.mat."""
+    from scipy.io import loadmat
+
+    file = Path(folder) / "test_32x32.mat"
+    if not file.is_file():
+        raise ModebridgeError(f"Expected SVHN in '{folder}', but got no '{file.name}'; pass its folder as svhn=FOLDER.")
+    try:
+        pixels = loadmat(file)["X"]
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+        raise ModebridgeError(f"Expected '{file}' to be SVHN's file, but got '{error}'; download it again.") from error
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3):
+        got = f"{pixels.dtype} of {pixels.shape}"
+        raise ModebridgeError(f"Expected '{file}' to hold images of (32, 32, 3), but got {got}; download it again.")
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)))
+
+
+def fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
+    """Images as floats in [0, 1] of another shape: channels repeated or averaged to grey, resized bilinearly.
+
+    Args:
+        images: (N, 1 or 3, h, w), uint8 or floats in [0, 1].
+        shape: (C, H, W) with 1 or 3 channels.
+
+    >>> fitted(torch.full((2, 1, 8, 8), 255, dtype=torch.uint8), (3, 32, 32)).shape
+    torch.Size([2, 3, 32, 32])
+    """
+    if images.dim() != 4 or images.shape[1] not in (1, 3) or len(shape) != 3 or shape[0] not in (1, 3):
+        raise ModebridgeError(
+            f"Expected images with 1 or 3 channels, but got {tuple(images.shape[1:])} for {tuple(shape)}; use others."
+        )
+    floats = images.float() / 255 if images.dtype == torch.uint8 else images.float()
+    if floats.shape[1] == 3 and shape[0] == 1:
+        # Luma of ITU-R 601-2, as in Pillow's "L".
+        floats = (floats * torch.tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
+    floats = floats.expand(-1, shape[0], -1, -1)
+    if tuple(floats.shape[2:]) != tuple(shape[1:]):
+        floats = F.interpolate(floats, size=tuple(shape[1:]), mode="bilinear", antialias=True, align_corners=False)
+    return floats.contiguous()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from modebridge import trees
 from modebridge.batches import check_batch, first_batch, flatten, go_to_epoch, map_inputs, take_rows
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Batches, Inputs
@@ -28,28 +29,35 @@ class LoaderSet:
     """
 
     def __init__(self, loader: Batches, what: str, *, ordered: bool) -> None:
+        if not isinstance(loader, Iterable):
+            raise ModebridgeError(
+                f"Expected {what} to be a pair of tensors (images, labels), an ImageSet or a loader of such pairs, but "
+                f"got {type(loader).__name__}; return one of these."
+            )
         self.loader = loader
         self._what = what
-        self.batches = 0
-        first = _first(loader, what)
+        batches = loader if isinstance(loader, Iterator) else PlacedLoader(self, torch.device("cpu"))
+        first = first_batch(batches, what)
         self.few: Inputs = take_rows(first[0], slice(0, 2))
         """Two inputs, to find shapes."""
-        digest = hashlib.sha256()
+        hashes: list[str] = []
         labels: list[Tensor] = []
-        for inputs, known in PlacedLoader(self, torch.device("cpu")):
-            if ordered and not self.batches and not _same((inputs, known), first):
+        for inputs, known in batches:
+            hashes.append(trees.fingerprint({**flatten(inputs), "labels": known}))
+            if (
+                ordered
+                and len(hashes) == 1
+                and hashes[0] != trees.fingerprint({**flatten(first[0]), "labels": first[1]})
+            ):
                 raise ModebridgeError(
                     f"Expected {what} to yield the same batches every time, but the first one changed; build its "
                     "loader with shuffle=False and without random augmentation."
                 )
-            for name, tensor in sorted({**flatten(inputs), "labels": known}.items()):
-                digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-                digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
             labels.append(known)
-            self.batches += 1
+        self.batches = len(labels)
         self.labels = torch.cat(labels)
         self.classes = int(self.labels.max()) + 1 if len(self.labels) else 0
-        self._hash = digest.hexdigest()
+        self._hash = hashlib.sha256("".join(hashes).encode()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -89,13 +97,14 @@ class PlacedLoader:
         return self._data.batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, if the loader supports it."""
         go_to_epoch(self._loader, epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         left = self._most
         for item in self._loader:
-            inputs, labels = _scaled(item, self._data._what)
+            if isinstance(item, tuple | list) and len(item) == 2 and getattr(item[0], "dtype", None) == torch.uint8:
+                item = (item[0].float() / 255, item[1])
+            inputs, labels = check_batch(item, self._data._what)
             if left is not None:
                 inputs, labels = take_rows(inputs, slice(0, left)), labels[:left]
                 left -= len(labels)
@@ -104,28 +113,5 @@ class PlacedLoader:
                 return
 
 
-def _scaled(item: object, what: str) -> Batch:
-    """A checked batch; uint8 images become floats in [0, 1]."""
-    if isinstance(item, tuple | list) and len(item) == 2:
-        inputs, labels = item
-        if isinstance(inputs, Tensor) and inputs.dtype == torch.uint8:
-            item = (inputs.float() / 255, labels)
-    return check_batch(item, what)
-
-
-def _first(loader: Batches, what: str) -> Batch:
-    if not isinstance(loader, Iterable):
-        raise ModebridgeError(
-            f"Expected {what} to be a pair of tensors (images, labels), an ImageSet or a loader of such pairs, but got "
-            f"{type(loader).__name__}; return one of these."
-        )
-    if isinstance(loader, Iterator):
-        return first_batch(loader, what)  # raises the error
-    for item in loader:
-        return _scaled(item, what)
-    return first_batch((), what)
-
-
-def _same(batch: Batch, other: Batch) -> bool:
-    tensors, others = ({**flatten(inputs), "labels": labels} for inputs, labels in (batch, other))
-    return tensors.keys() == others.keys() and all(torch.equal(tensors[name], others[name]) for name in tensors)
+def _hash(inputs: Inputs, labels: Tensor) -> str:
+    return trees.fingerprint({**flatten(inputs), "labels": labels})

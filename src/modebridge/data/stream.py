@@ -1,4 +1,4 @@
-"""Batches from image files, decoded and cropped by worker processes during training."""
+"""Batches of images: from memory, augmented a batch at a time, or from files that worker processes decode."""
 
 from __future__ import annotations
 
@@ -10,53 +10,108 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 
 from modebridge import seeds
-from modebridge.data.image_files import ImageFiles, open_image
+from modebridge.data.images import ImageFiles, ImageSet, centre_crop, open_image
 from modebridge.errors import ModebridgeError
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-__all__ = ["Stream", "centre_crop", "random_crop"]
+__all__ = ["Loader", "Stream", "crop_and_flip", "random_crop"]
 
 Ticket = tuple[int, int]
 """The file's index and the seed of its crop, so that the result does not depend on the worker."""
 
 
-def random_crop(image: Picture, size: int, chance: random.Random) -> Picture:
-    """Crop 8 to 100 % of the area, with an aspect ratio of 3:4 to 4:3, resize to size x size, mirror half the time.
+class Loader:
+    """Batches of an image set, augmented a batch at a time; the same seed and epoch give the same batches.
 
-    The same as torchvision's RandomResizedCrop and RandomHorizontalFlip with their defaults.
+    Each iteration is one epoch and moves on to the next. `set_epoch` jumps to any epoch, so a run can resume.
+
+    Args:
+        data: the images.
+        batch_size: images per batch; the last batch of an epoch may be smaller.
+        shuffle: whether to use a new order every epoch.
+        seed: seed of order and augmentation.
+        pad: zero pixels added on each side before a random crop to the original size; 0 for none.
+        flip: whether to mirror a random half of the images.
+
+    >>> data = ImageSet(torch.zeros(5, 1, 8, 8), torch.zeros(5, dtype=torch.int64), classes=2)
+    >>> [len(labels) for _, labels in Loader(data, batch_size=2)]
+    [2, 2, 1]
     """
-    from PIL import Image
 
-    width, height = image.size
-    for _ in range(10):
-        area = width * height * chance.uniform(0.08, 1.0)
-        ratio = math.exp(chance.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            left, top = chance.randint(0, width - w), chance.randint(0, height - h)
-            break
-    else:
-        # Too narrow for any crop: use the centre, within the allowed aspect ratios.
-        w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
-        left, top = (width - w) // 2, (height - h) // 2
-    cropped = image.crop((left, top, left + w, top + h)).resize((size, size), Image.Resampling.BILINEAR)
-    return cropped.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if chance.random() < 0.5 else cropped
+    def __init__(
+        self,
+        data: ImageSet,
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        pad: int = 0,
+        flip: bool = False,
+    ) -> None:
+        if batch_size < 1:
+            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; the paper uses 128.")
+        self.data = data
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.pad = pad
+        self.flip = flip
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return -(-len(self.data) // self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iteration."""
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return self._batches(seeds.generator(self.seed, "epoch", epoch))
+
+    def _batches(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        images, labels = self.data.images, self.data.labels
+        count, device = len(self.data), images.device
+        # All draws of the epoch at once, on the CPU: equal on every device, and one copy instead of one per batch.
+        order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
+        places = torch.randint(2 * self.pad + 1, (2, count), generator=generator) if self.pad or self.flip else None
+        mirrored = torch.rand(count, generator=generator) < 0.5 if self.flip else torch.zeros(count, dtype=torch.bool)
+        order, mirrored = order.to(device), mirrored.to(device)
+        places = places.to(device) if places is not None else None
+        for start in range(0, count, self.batch_size):
+            now = slice(start, min(start + self.batch_size, count))
+            batch = images[order[now]]
+            if batch.dtype == torch.uint8:
+                batch = batch.float() / 255
+            if places is not None:
+                batch = crop_and_flip(batch, places[0, now], places[1, now], mirrored[now], self.pad)
+            yield batch, labels[order[now]]
 
 
-def centre_crop(image: Picture, size: int, resize: int) -> Picture:
-    """Scale the shorter side to `resize`, then crop the centre."""
-    from PIL import Image
+def crop_and_flip(images: Tensor, down: Tensor, across: Tensor, mirrored: Tensor, pad: int) -> Tensor:
+    """Zero-pad, crop to the original size at given positions, and mirror some of the images.
 
-    width, height = image.size
-    short = min(width, height)
-    w, h = int(resize * width / short), int(resize * height / short)
-    left, top = round((w - size) / 2), round((h - size) / 2)
-    return image.resize((w, h), Image.Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    Args:
+        images: (B, C, H, W).
+        down: (B,), number of padded rows above the crop, 0 to 2 * pad.
+        across: (B,), the same for columns.
+        mirrored: (B,) booleans.
+        pad: pixels on each side.
+    """
+    count, channels, height, width = images.shape
+    rows = down.view(-1, 1) + torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device).expand(count, width)
+    columns = across.view(-1, 1) + torch.where(mirrored.view(-1, 1), width - 1 - columns, columns)
+    padded = F.pad(images, (pad, pad, pad, pad))
+    numbers = torch.arange(count, device=images.device).view(-1, 1, 1, 1)
+    planes = torch.arange(channels, device=images.device).view(1, -1, 1, 1)
+    return padded[numbers, planes, rows.view(count, 1, height, 1), columns.view(count, 1, 1, width)]
 
 
 class Stream:
@@ -138,9 +193,6 @@ class _Batches:
     def __iter__(self) -> Iterator[list[Ticket]]:
         return iter(self._stream._tickets)
 
-    def __len__(self) -> int:
-        return len(self._stream)
-
 
 class _Decoded(Dataset[tuple[Tensor, int]]):
     """Images by ticket, as uint8 (3, size, size)."""
@@ -159,3 +211,26 @@ class _Decoded(Dataset[tuple[Tensor, int]]):
         else:
             image = centre_crop(image, self._size, self._resize)
         return torch.from_numpy(np.array(image).transpose(2, 0, 1).copy()), self._labels[number]
+
+
+def random_crop(image: Picture, size: int, chance: random.Random) -> Picture:
+    """Crop 8 to 100 % of the area, with an aspect ratio of 3:4 to 4:3, resize to size x size, mirror half the time.
+
+    The same as torchvision's RandomResizedCrop and RandomHorizontalFlip with their defaults.
+    """
+    from PIL import Image
+
+    width, height = image.size
+    for _ in range(10):
+        area = width * height * chance.uniform(0.08, 1.0)
+        ratio = math.exp(chance.uniform(math.log(3 / 4), math.log(4 / 3)))
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = chance.randint(0, width - w), chance.randint(0, height - h)
+            break
+    else:
+        # Too narrow for any crop: use the centre, within the allowed aspect ratios.
+        w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+        left, top = (width - w) // 2, (height - h) // 2
+    cropped = image.crop((left, top, left + w, top + h)).resize((size, size), Image.Resampling.BILINEAR)
+    return cropped.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if chance.random() < 0.5 else cropped

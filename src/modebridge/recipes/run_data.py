@@ -16,8 +16,8 @@ from torch import Tensor
 from modebridge import seeds, trees
 from modebridge.batches import map_inputs
 from modebridge.data import ImageFiles, ImageSet, Loader, LoaderSet, Splits, Stream
-from modebridge.data.datasets import CLASS_NAMES, Images
 from modebridge.data.loaderset import PlacedLoader
+from modebridge.data.sets import CLASS_NAMES, Images
 from modebridge.errors import ModebridgeError, near
 from modebridge.nets import SPECS
 from modebridge.recipes.config import FOLDER, Recipe

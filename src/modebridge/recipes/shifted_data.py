@@ -31,8 +31,8 @@ from modebridge.data import (
     scrambled,
 )
 from modebridge.data.corruptions import parameter
-from modebridge.data.datasets import Images
-from modebridge.data.image_files import find_files
+from modebridge.data.images import find_files
+from modebridge.data.sets import Images
 from modebridge.errors import ModebridgeError, near
 from modebridge.recipes.config import FOLDER, DataConfig, Recipe, located
 from modebridge.recipes.run_data import BATCH, NAMED, RunData

@@ -18,7 +18,7 @@ from modebridge.data import (
     load_set,
     noisy_digits,
 )
-from modebridge.data.datasets import CLASS_NAMES, Images
+from modebridge.data.sets import CLASS_NAMES, Images
 from modebridge.errors import ModebridgeError, near
 from modebridge.recipes.config import FOLDER, DataConfig
 from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
