@@ -12,9 +12,8 @@ import timm
 import torch
 import torch.nn.functional as F
 
-from modebridge import TrainConfig
 from modebridge.data import noisy_digits
-from modebridge.recipes import DataConfig, Recipe
+from modebridge.recipes import DataConfig, Recipe, StageConfig
 
 
 def recipe() -> Recipe:
@@ -24,10 +23,11 @@ def recipe() -> Recipe:
         net=make_net,  # or by name: "timm:resnet18", "torchvision:resnet18", ...
         data=DataConfig(name=my_data, batch_size=60),
         modes=2,
-        mode=TrainConfig(epochs=12, lr=0.05, weight_decay=1e-3),
-        curve=TrainConfig(epochs=24, lr=0.05, weight_decay=1e-3),
-        bridge=TrainConfig(epochs=24, lr=0.05),
-        small=4,  # divides the widths of the bridges
+        mode=StageConfig(epochs=12, weight_decay=1e-3),
+        curve=StageConfig(epochs=24, weight_decay=1e-3),
+        bridge=StageConfig(epochs=24),
+        lr=0.05,
+        width_divisor=4,  # of the bridges
         device="cpu",
     )
 

@@ -17,7 +17,7 @@ from modebridge.cli.export_commands import examples
 from modebridge.cli.terminal import Screen
 from modebridge.data import load_digits
 from modebridge.deploy import Deployed
-from modebridge.recipes.demo import digits
+from modebridge.recipes import digits
 from tests.deploy.damage import unsealed
 from tests.runs.small import finished
 

@@ -66,7 +66,7 @@ def test_each_has_the_weights_that_the_library_gives(run: Run, answers) -> None:
         small = plan_bridge(setting.net, first, setting.example, target=targets, slim=slim).bridge.share
         wide = {"budget": small, "wide": True}
         plan = plan_bridge(setting.net, first, setting.example, target=targets, name=name, seed=seed, **wide)
-        settings = replace(run.recipe.bridge, seed=setting.seed_of("bridges"))
+        settings = replace(run.recipe.training("bridge"), seed=setting.seed_of("bridges"))
         data = setting.data.train("bridges", bridges=True)
         mixing, valid = {"mixup": 0.0, "cutmix": 1.0}, setting.data.valid()
         alone = fit_bridges(setting.net, {name: plan}, data, config=settings, valid=valid, **mixing)[name]
@@ -119,7 +119,7 @@ def test_sizes_that_nobody_knows_are_no_names(name: str) -> None:
 def test_features_without_places_have_the_body_of_a_bridge(classes: int) -> None:
     """Where no design can change anything, heads are as wide as `slim` says, whatever the rounding of shares."""
     net = nn.Sequential(nn.Linear(5, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, classes))
-    setting = Setting(recipe(small=2.0))
+    setting = Setting(recipe(width_divisor=2.0))
     vars(setting).update(network=SimpleNamespace(spec=None), net=net, example=torch.rand(2, 5))
     for heads in (1, 2, 3):
         plain, auto = (setting.body("I", "small", heads, wide) for wide in (False, True))

@@ -61,7 +61,7 @@ def test_each_has_the_weights_that_the_library_gives(run: Run, answers) -> None:
         "student-bridged": [Ensemble(setting.net, modes[:1], bridges)],
     }
     start = Mode.from_module(setting.network.build(seeds.generator(3, "student", 0)))
-    config = replace(settings.mode, epochs=2, seed=seeds.seed_for(3, "students"))
+    config = replace(settings.training("mode"), epochs=2, seed=seeds.seed_for(3, "students"))
     for name, some in teachers.items():
         plan = plan_student(setting.net, some, start=start)
         alone = fit_students(setting.net, {name: plan}, setting.data.train("students"), config=config)[name]

@@ -22,15 +22,15 @@ from modebridge.members import (
 from modebridge.members.mode_member import AlignedMode, weights_of
 from modebridge.members.swa_member import SwaWeights
 from modebridge.nets import ResNet, spec_of
-from modebridge.recipes import find_recipe
+from modebridge.recipes import StageConfig, find_recipe
 from modebridge.training import TrainConfig, side_by_side
 from tests.members.methods_run import SEED, batches, finished, recipe
 from tests.runs.small import tiny
 from tests.scenarios import EXACT, loader, tiny_net
 
 
-def of(config: TrainConfig) -> TrainConfig:
-    return SwaWeights(0).training(replace(tiny(), mode=config))
+def of(epochs: int, weight_decay: float = 0.0) -> TrainConfig:
+    return SwaWeights(0).training(replace(tiny(), mode=StageConfig(epochs, weight_decay), lr=0.05, warmup=5))
 
 
 def test_the_last_quarter_of_training_is_averaged_at_a_constant_rate() -> None:
@@ -38,9 +38,8 @@ def test_the_last_quarter_of_training_is_averaged_at_a_constant_rate() -> None:
     assert (config.average_from, config.keep, config.nesterov) == (150, "last", "authors")
     # The authors' rate from epoch 150 on.
     assert {round(config.lr * config.factor(epoch), 4) for epoch in range(149, 200)} == {0.0158}
-    assert config.factor(148) == find_recipe("tin200").mode.factor(148)
-    assert [of(TrainConfig(epochs=n)).average_from for n in (0, 1, 2, 4, 20)] == [0, 1, 1, 3, 15]
-    assert of(TrainConfig(epochs=20, average_from=5)).average_from == 5, "a recipe that says when is obeyed"
+    assert config.factor(148) == find_recipe("tin200").training("mode").factor(148)
+    assert [of(n).average_from for n in (0, 1, 2, 4, 20)] == [0, 1, 1, 3, 15]
 
 
 def test_its_rows_are_its_own_not_those_of_modes() -> None:
@@ -50,7 +49,7 @@ def test_its_rows_are_its_own_not_those_of_modes() -> None:
 
 def test_it_is_torchs_averaged_model() -> None:
     """Torch's SGD, AveragedModel and update_bn, the mean beside a training that it does not touch."""
-    config, net = of(TrainConfig(epochs=8, lr=0.05, weight_decay=1e-3)), tiny_net(0, "bn", EXACT)
+    config, net = of(8, 1e-3), tiny_net(0, "bn", EXACT)
     data = loader(dtype=EXACT)
     ours = fit_mode(net, data, config=config)
     assert config.average_from == 6
@@ -79,7 +78,7 @@ def test_it_is_torchs_averaged_model() -> None:
 def test_it_begins_and_goes_as_the_mode_of_its_number() -> None:
     def by_hand() -> Mode:
         net = ResNet(spec_of("digits", "bn", 10), seeds.generator(SEED, "mode", 0))
-        config = replace(recipe().mode, average_from=2, seed=seeds.seed_for(SEED, "mode", 0))
+        config = replace(recipe().training("mode"), average_from=2, seed=seeds.seed_for(SEED, "mode", 0))
         return fit_mode(net, batches("mode", 0), config=config)
 
     (mode,) = side_by_side([by_hand])  # one core, as in a run

@@ -17,8 +17,8 @@ from modebridge import seeds
 from modebridge.errors import ModebridgeError
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import Recipe, changed, check_recipe, find_recipe, from_toml, read_recipe, to_toml
+from modebridge.recipes.data import facts_of
 from modebridge.recipes.network import Network, network_of
-from modebridge.recipes.run_data import facts_of
 
 SMALL = "timm:resnet10t(channels=(8, 8, 8, 8), stem_width=8)"
 IMAGE = (3, 32, 32)
@@ -187,7 +187,7 @@ def test_functions_that_no_other_process_finds(mine: Path) -> None:
     for function, got in [
         (lambda: None, "a lambda"),
         (nested, "nested, which is not at the top"),
-        (find_recipe, "modebridge.recipes.find_recipe, which is part of a package"),
+        (find_recipe, "modebridge.recipes.paper.find_recipe, which is part of a package"),
         (len, "len, which is not at the top"),
     ]:
         with pytest.raises(ModebridgeError, match=f"net to be a function that another process .* but got .*{got}"):
@@ -210,8 +210,8 @@ def test_functions_that_no_other_process_finds(mine: Path) -> None:
         ("budget=1.5", "Expected budget to be between 0 and 1"),
         ("budget=nan", "Expected budget to be between 0 and 1"),
         ("budget=1e-9", "budget"),
-        ("small=1e6", "slim to leave at least one channel"),
-        ("small=1e-9", "small to be at least 0.1"),
+        ("width_divisor=1e6", "slim to leave at least one channel"),
+        ("width_divisor=1e-9", "width_divisor to be between 0.1"),
     ],
 )
 def test_sizes_of_bridges_of_any_network(setting: str, message: str, mine: Path) -> None:

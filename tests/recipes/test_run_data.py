@@ -16,8 +16,8 @@ import modebridge as mb
 from modebridge.data import ImageFiles, ImageSet, load_folder
 from modebridge.errors import ModebridgeError
 from modebridge.recipes import DataConfig, Recipe, changed, check_recipe, find_recipe, from_toml, to_toml
+from modebridge.recipes.data import DataFacts, RunData, facts_of
 from modebridge.recipes.network import network_of
-from modebridge.recipes.run_data import DataFacts, RunData, facts_of
 
 CODE = """
 import torch
@@ -99,7 +99,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recipe_on(name: str, net: str = "digits", **data: object) -> Recipe:
     """Everything as short as it can be."""
     base = find_recipe("digits")
-    once = {stage: replace(getattr(base, stage), epochs=1, warmup=1) for stage in ("mode", "curve", "bridge")}
+    once = {stage: replace(getattr(base, stage), epochs=1) for stage in ("mode", "curve", "bridge")}
     return replace(base, net=net, modes=2, data=DataConfig(name, 8, **data), **once)  # type: ignore[arg-type]
 
 

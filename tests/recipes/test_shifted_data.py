@@ -13,7 +13,7 @@ from scipy.io import savemat
 
 from modebridge.data import CORRUPTIONS, SEVERITIES, corrupt, fitted, letters, load_digits, read_svhn, scrambled
 from modebridge.errors import ModebridgeError
-from modebridge.recipes import Recipe, RunData, ShiftedData, find_recipe, known_others, shifted_data
+from modebridge.recipes import Recipe, RunData, ShiftedData, find_recipe, known_others, shifted
 
 FUNCTION = """
 import torch
@@ -61,7 +61,7 @@ def test_few_of_many_and_users_own_images(name: str, tmp_path: Path, monkeypatch
     data = RunData(recipe)
     whole = ShiftedData(recipe, data)
     noisy = torch.cat([images for table, images in whole.corrupted() if table == "noise-2"])
-    monkeypatch.setattr(shifted_data, "LOGITS", 33)  # of 3 classes: 11 images
+    monkeypatch.setattr(shifted, "LOGITS", 33)  # of 3 classes: 11 images
     few = ShiftedData(recipe, data)
     assert len(few.numbers) == 11
     assert (few.numbers.tolist() == list(range(11))) == (name == "loaders"), "of a loader the first"

@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from modebridge.recipes import Recipe
-from modebridge.recipes.demo import digits
+from modebridge.recipes import Recipe, digits
 from modebridge.runs import RunFolder, begin, run_recipe
 
 

@@ -12,8 +12,7 @@ from modebridge.data import Loader
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.members import CurveWeights
-from modebridge.recipes import find_recipe
-from modebridge.recipes.demo import digits
+from modebridge.recipes import digits, find_recipe
 from modebridge.report import closed_gap
 from modebridge.runs import Local, Run, run_recipe
 from modebridge.scoring import evaluate, surprisals

@@ -109,7 +109,7 @@ class BridgeMember(SmallNetwork):
             name=self.name,
             seed=setting.seed_of(f"{self.kind}-{self.i}-{self.j}"),
             slim=setting.recipe.slim(self.size),
-            budget=setting.budget(self.size),
+            budget=setting.recipe.budget_of(self.size),
         )
 
     @classmethod

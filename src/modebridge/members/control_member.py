@@ -66,7 +66,7 @@ class ControlMember(SmallNetwork):
             name=self.name,
             seed=setting.seed_of(f"labels-{self.i}-{self.j}"),
             slim=setting.recipe.slim(self.size),
-            budget=setting.budget(self.size),
+            budget=setting.recipe.budget_of(self.size),
         )
 
     @classmethod

@@ -51,13 +51,13 @@ class CurveWeights(TrainedWeights):
         return {
             "data": setting.data.fed_as,
             "seed": setting.seed_of("curve", self.i, self.j),
-            "training": setting.recipe.curve.key,
+            "training": self.training(setting.recipe).key,
             "pin_start": setting.recipe.pin_start,
         }
 
     def training(self, recipe: Recipe) -> TrainConfig:
         """As set in the recipe."""
-        return recipe.curve
+        return recipe.training("curve")
 
     @classmethod
     def make(

@@ -31,7 +31,7 @@ class NetworkWeights(TrainedWeights):
 
     def training(self, recipe: Recipe) -> TrainConfig:
         """The training settings, as set in the recipe for modes."""
-        return recipe.mode
+        return recipe.training("mode")
 
     def ingredients(self, setting: Setting) -> dict[str, object]:
         """Data, network, seed and training."""

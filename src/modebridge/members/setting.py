@@ -169,14 +169,10 @@ class Setting:
 
     def sizing(self, kind: Kind, size: str, heads: int, wide: bool) -> Sizing:
         """What sets the width of a body: a wide body gets the FLOPs of the plain one, so that costs are equal."""
-        plain: Sizing = {"slim": self.recipe.slim(size), "budget": self.budget(size), "wide": False}
+        plain: Sizing = {"slim": self.recipe.slim(size), "budget": self.recipe.budget_of(size), "wide": False}
         if not wide:
             return plain
         chosen = self.body(kind, size, heads)
         if not chosen.share or not any(isinstance(module, ResidualBody) for module in chosen.body.modules()):
             return plain  # no blocks
         return {**plain, "budget": plain["budget"] or chosen.share * ROUNDING, "wide": True}
-
-    def budget(self, size: str) -> float | None:
-        """The maximum share of the network's FLOPs for bridges of a size; None if `recipe.slim` sets the width."""
-        return self.recipe.budget if size == "small" and self.recipe.budget else None

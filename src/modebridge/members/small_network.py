@@ -49,8 +49,8 @@ class BridgeWeights(TrainedWeights):
             "data": setting.data.fed_as,
             "net": setting.network.key,
             "seed": setting.seed_of("bridges"),
-            "training": recipe.bridge.key,
-            "width": (recipe.slim(self.member.size), setting.budget(self.member.size)),
+            "training": self.training(recipe).key,
+            "width": (recipe.slim(self.member.size), recipe.budget_of(self.member.size)),
             "mixup": mixup,
             **({"cutmix": cutmix} if cutmix else {}),
             "batch": recipe.data.bridge_batch_size,
@@ -58,7 +58,7 @@ class BridgeWeights(TrainedWeights):
 
     def training(self, recipe: Recipe) -> TrainConfig:
         """As set in the recipe."""
-        return recipe.bridge
+        return recipe.training("bridge")
 
     @classmethod
     def mixing(cls, setting: Setting) -> tuple[float, float]:

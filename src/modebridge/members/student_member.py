@@ -69,14 +69,13 @@ class StudentWeights(TrainedWeights):
             "data": setting.data.fed_as,
             "net": setting.network.key,
             "seed": (setting.seed_of("student", self.number), setting.seed_of("students")),
-            "training": setting.recipe.mode.key,
-            "epochs": self.epochs(setting.recipe),
+            "training": self.training(setting.recipe).key,
             "mixup": MIXUP,
         }
 
     def training(self, recipe: Recipe) -> TrainConfig:
         """That of a mode, with as many epochs unless the recipe sets them."""
-        return replace(recipe.mode, epochs=recipe.student_epochs or recipe.mode.epochs)
+        return replace(recipe.training("mode"), epochs=recipe.student_epochs or recipe.mode.epochs)
 
     @classmethod
     def make(

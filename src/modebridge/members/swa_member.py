@@ -27,8 +27,8 @@ class SwaWeights(ModeWeights):
 
     def training(self, recipe: Recipe) -> TrainConfig:
         """The recipe's settings, averaged over the last quarter."""
-        mode = recipe.mode
-        start = mode.average_from or min(mode.epochs, max(1, 3 * mode.epochs // 4))
+        mode = recipe.training("mode")
+        start = min(mode.epochs, max(1, 3 * mode.epochs // 4))
         # Always the mean of all snapshots; intermediate means are not compared on validation.
         return replace(mode, average_from=start, keep="last")
 

@@ -9,14 +9,17 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
+from modebridge.batches import shapes_of, size_of
+from modebridge.bridges import choose_body, last_blocks_tap
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files import full_name, library_factory
-from modebridge.nets import SPECS, Norm, ResNet, ResNetSpec, spec_of
-from modebridge.recipes.config import Recipe
-from modebridge.recipes.run_data import NAMED, DataFacts
+from modebridge.nets import SPECS, Norm, ResNet, ResNetSpec, call, frozen_copy, spec_of
+from modebridge.recipes.data import NAMED, DataFacts, RunData, facts_of
+from modebridge.recipes.recipe import Recipe
 from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
+from modebridge.types import Inputs
 
-__all__ = ["Network", "check_reference", "network_of"]
+__all__ = ["Network", "check_recipe", "network_of"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class Network:
         spec = self.spec
         if spec is not None:
             return ResNet(spec, generator)
-        check_reference(self.reference)  # import before the global generators are borrowed
+        _check_reference(self.reference)  # import before the global generators are borrowed
         with seeded(int(torch.randint(2**62, (), generator=generator))):
             return self._from_elsewhere()
 
@@ -128,7 +131,7 @@ def network_of(recipe: Recipe, facts: DataFacts) -> Network:
     return Network(recipe.net, recipe.norm, facts.classes, image)
 
 
-def check_reference(reference: str) -> None:
+def _check_reference(reference: str) -> None:
     """Raise an error if a text does not name a network, without building one."""
     if split_reference(reference) is not None:
         find_function(reference, "net")
@@ -149,3 +152,55 @@ def _described(network: Network, _date: int) -> str:
     tensors = {name: tensor for name, tensor in net.state_dict().items() if isinstance(tensor, Tensor)}
     shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
     return f"{re.sub(' at 0x[0-9a-f]+', '', repr(net))}\n{shapes}"
+
+
+def check_recipe(recipe: Recipe, data: RunData | None = None) -> None:
+    """Raise an error if the network, images and bridges of a recipe do not fit together.
+
+    Args:
+        recipe: the choices.
+        data: its data, if already read; None checks as much as possible without reading it.
+    """
+    _check_reference(recipe.net)
+    facts = data.facts if data is not None else facts_of(recipe)
+    if facts is None:
+        return
+    network = network_of(recipe, facts)
+    spec, side = network.spec, facts.image[-1] if facts.image else 0
+    if recipe.data.pad > side:
+        raise ModebridgeError(
+            f"Expected data.pad to be at most the image side of {side} pixels, but got {recipe.data.pad}; lower it."
+        )
+    if spec is not None:
+        last_blocks_tap(spec)
+        narrowest = min(planes for planes, _ in spec.blocks()[-3:])
+        if recipe.width_divisor > narrowest:
+            raise ModebridgeError(
+                f"Expected width_divisor to be at most {narrowest}, the narrowest width that it divides, but got "
+                f"{recipe.width_divisor:g}; 1 keeps the widths, 2 halves them."
+            )
+    if spec is None or recipe.budget:
+        _check_by_running(recipe, network, data.few() if data is not None else torch.zeros(2, *facts.image or ()))
+
+
+@torch.no_grad()
+def _check_by_running(recipe: Recipe, network: Network, inputs: Inputs) -> None:
+    """Run two images through the network, and through a bridge of each size."""
+    net = frozen_copy(network.build(torch.Generator().manual_seed(0)))
+    try:
+        with seeded(0):  # networks that draw random numbers must not disturb the caller's generator
+            logits = call(net, inputs)
+    except ModebridgeError:
+        raise
+    except Exception as error:  # a user's module can raise anything
+        raise ModebridgeError(
+            f"Expected net '{recipe.net}' to run on the data's images, {shapes_of(inputs)}, but got "
+            f"'{first_line(error)}'; set its options for such images, or use other images."
+        ) from error
+    if logits.shape != (size_of(inputs), network.classes):
+        raise ModebridgeError(
+            f"Expected net '{recipe.net}' to return logits of (batch, {network.classes}), one per class of the data, "
+            f"but got {tuple(logits.shape)} for {size_of(inputs)} images; build it with {network.classes} classes."
+        )
+    for size in recipe.sizes:
+        choose_body(net, inputs, "I", slim=recipe.slim(size), budget=recipe.budget_of(size), name=f"{size} bridge")

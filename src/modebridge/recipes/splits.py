@@ -20,7 +20,7 @@ from modebridge.data import (
 )
 from modebridge.data.sets import CLASS_NAMES, Images
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes.config import FOLDER, DataConfig
+from modebridge.recipes.recipe import FOLDER, DataConfig
 from modebridge.recipes.user_code import call_function, find_function, seeded, split_reference
 
 __all__ = ["load_splits"]

@@ -37,7 +37,7 @@ def contenders_for(setting: Setting) -> tuple[list[Candidate], tuple[int, ...]]:
         example,
         min(recipe.modes, 4),
         slim=recipe.slim(size),
-        budget=setting.budget(size),
+        budget=recipe.budget_of(size),
         headed={
             # `--only` separates names by commas.
             row.name.replace(",", ""): {

@@ -26,7 +26,7 @@ from modebridge.members import (
     members_of,
 )
 from modebridge.recipes import Recipe
-from modebridge.recipes.shifted_data import file_name_of
+from modebridge.recipes.shifted import file_name_of
 from modebridge.scoring import accuracy, curve_profile, nll
 from modebridge.training import Epoch, Report, TrainConfig
 from modebridge.types import Inputs

@@ -13,7 +13,7 @@ from torch import Tensor
 from modebridge.data import CORRUPTIONS, SEVERITIES
 from modebridge.members import members_of, parse_member, row_plans
 from modebridge.recipes import known_others
-from modebridge.recipes.shifted_data import BUILT_IN, label_of
+from modebridge.recipes.shifted import BUILT_IN, label_of
 from modebridge.report import Cell, Column, StudyPart, StudyTable, lines_figure
 from modebridge.runs import Run, ShiftedAnswers, shifted_answers
 from modebridge.scoring import (

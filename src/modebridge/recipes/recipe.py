@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from modebridge.curves import PinStart
 from modebridge.errors import ModebridgeError
@@ -12,13 +12,13 @@ from modebridge.nets import Norm
 from modebridge.recipes.user_code import absolute, reference_to, split_reference
 from modebridge.training import PAPER_MIXUP, TrainConfig
 
-__all__ = ["FOLDER", "DataConfig", "Recipe", "located"]
+__all__ = ["FOLDER", "DataConfig", "Recipe", "Stage", "StageConfig", "located"]
 
 FOLDER = "folder:"
 """Prefix of the name of data in a folder of images sorted by class."""
 
-IMAGES = 10**9
-"""Upper limit for image counts, larger than any data set."""
+Stage: TypeAlias = Literal["mode", "curve", "bridge"]
+
 MODES = 100
 """Upper limit for modes: more are never trained in practice, and would have thousands of pairs."""
 
@@ -57,9 +57,9 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", _as_text(self.name, "data.name"))
-        _within("data.batch_size", self.batch_size, 1, IMAGES)
+        _within("data.batch_size", self.batch_size, 1, 10**9)
         for name in ("bridge_batch_size", "train", "valid", "test", "pad"):
-            _within(f"data.{name}", getattr(self, name), 0, IMAGES)
+            _within(f"data.{name}", getattr(self, name), 0, 10**9)
         _within("data.noise", self.noise, 0, 1000)
         _within("data.size", self.size, 0, 10_000)
         if self.name.startswith(FOLDER) and not self.size:
@@ -75,6 +75,21 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
+class StageConfig:
+    """The training of modes, curves or bridges, as far as it differs between them.
+
+    Args:
+        epochs: passes over the training data.
+        weight_decay: L2 penalty added to the gradient of every parameter.
+        keep: "best" on validation, or the "last" epoch.
+    """
+
+    epochs: int
+    weight_decay: float = 0.0
+    keep: Literal["best", "last"] = "last"
+
+
+@dataclass(frozen=True)
 class Recipe:
     """A run from data to results.
 
@@ -87,17 +102,20 @@ class Recipe:
             "timm:vit_tiny_patch16_224(img_size=32, depth=3)"; or your own function that returns a module, passed as
             such or as "FILE.py:NAME". It may take `classes` and `channels`.
         modes: number of networks to train.
-        mode: training settings of each mode.
-        curve: training settings of each curve.
-        bridge: training settings of all bridges together.
+        mode: training of each mode.
+        curve: training of each curve.
+        bridge: training of all bridges together.
+        lr: the peak learning rate of all training.
+        momentum: momentum of SGD.
+        nesterov: "no", "standard" as in torch, or "authors", see `TrainConfig`.
+        warmup: epochs until the peak.
         norm: norm of the paper's networks, "frn" or "bn"; others have their own.
         pairs: which curves to train: "first" from mode 0 to each other mode, "all" between all modes, "paper" all pairs
             of modes 0 to 4 and the pair 0-5.
         type2: which pairs get type II bridges: only the "first", or "all" curves.
         sizes: sizes of bridges to train, from "small" and "medium".
-        small: divisor of the widths of small bridges.
-        medium: divisor of the widths of medium bridges.
-        budget: maximum share of the base's FLOPs for a small bridge, used instead of `small`; 0 to use `small`.
+        width_divisor: divisor of the widths of small bridges; medium bridges are twice as wide.
+        budget: maximum share of the base's FLOPs for a small bridge, used instead of `width_divisor`; 0 for no budget.
         members_file: a .py file that registers kinds of members; it is executed whenever the run is used.
         methods: what to train and score besides bridges: methods such as "distilled" or "mimo" (the keys of
             `modebridge.members.METHODS`), or single members by name.
@@ -119,15 +137,18 @@ class Recipe:
     data: DataConfig
     net: str
     modes: int
-    mode: TrainConfig
-    curve: TrainConfig
-    bridge: TrainConfig
+    mode: StageConfig
+    curve: StageConfig
+    bridge: StageConfig
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: Literal["no", "standard", "authors"] = "no"
+    warmup: int = 5
     norm: Norm = "frn"
     pairs: Literal["first", "all", "paper"] = "first"
     type2: Literal["first", "all"] = "all"
     sizes: tuple[str, ...] = ("small",)
-    small: float = 2.0
-    medium: float = 1.0
+    width_divisor: float = 2.0
     budget: float = 0.0
     members_file: str = ""
     methods: tuple[str, ...] = ()
@@ -160,7 +181,6 @@ class Recipe:
             raise ModebridgeError(
                 f"Expected a recipe to have at least 2 modes, but got {self.modes}; a curve needs two ends."
             )
-        _within("modes", self.modes, 2, MODES)
         for size in self.sizes:
             if size not in ("small", "medium"):
                 raise ModebridgeError(
@@ -168,22 +188,32 @@ class Recipe:
                 )
         if not self.sizes:
             raise ModebridgeError("Expected at least one size of bridges, but got none; set sizes=small.")
-        for name in ("small", "medium"):
-            if not getattr(self, name) > 0:
-                raise ModebridgeError(f"Expected {name} to be above 0, but got {getattr(self, name)}; 2 halves widths.")
-        if len(set(self.sizes)) < len(self.sizes):
-            raise ModebridgeError(
-                f"Expected sizes to name each size once, but got {', '.join(self.sizes)}; shorten it."
-            )
-        if len(set(self.methods)) < len(self.methods) or not all(map(_is_text, self.methods)):
-            raise ModebridgeError(
-                f"Expected methods to name each method once, but got {', '.join(self.methods)[:50]!r}; shorten it."
-            )
+        for key in ("sizes", "methods"):
+            names = getattr(self, key)
+            if len(set(names)) < len(names) or not all(map(_is_text, names)):
+                raise ModebridgeError(
+                    f"Expected {key} to name each once, but got {', '.join(names)[:50]!r}; shorten it."
+                )
+        _within("modes", self.modes, 2, MODES)
         _within("together", self.together, 1, MODES)
-        for name in ("mixup", "cutmix"):
-            _within(name, getattr(self, name), 0, 1000)
+        _within("mixup", self.mixup, 0, 1000)
+        _within("cutmix", self.cutmix, 0, 1000)
         _within("student_epochs", self.student_epochs, 0, 10**6)
         _within("budget", self.budget, 0, 1)
+        _within("width_divisor", self.width_divisor, 0.1, 10**6)
+        for stage in ("mode", "curve", "bridge"):
+            self.training(stage)  # checks the numbers
+
+    def training(self, stage: Stage) -> TrainConfig:
+        """The training settings of a stage."""
+        own = getattr(self, stage)
+        if not isinstance(own, StageConfig):
+            raise ModebridgeError(
+                f"Expected {stage} to be a StageConfig, but got {type(own).__name__}; write StageConfig(epochs=...), "
+                "and lr, momentum, nesterov and warmup beside it in the recipe."
+            )
+        shared = {"lr": self.lr, "momentum": self.momentum, "nesterov": self.nesterov, "warmup": self.warmup}
+        return TrainConfig(**vars(own), **shared)
 
     def curves(self) -> list[tuple[int, int]]:
         """The pairs of modes that get a curve, the lower index first.
@@ -201,9 +231,12 @@ class Recipe:
 
     def slim(self, size: str) -> float:
         """The divisor of widths for a size: "small", "medium", or an explicit number as in "slim8"."""
-        if size in ("small", "medium"):
-            return float(getattr(self, size))
-        return float(size.removeprefix("slim"))
+        named = {"small": self.width_divisor, "medium": self.width_divisor / 2}
+        return float(named[size] if size in named else size.removeprefix("slim"))
+
+    def budget_of(self, size: str) -> float | None:
+        """The maximum share of the network's FLOPs for bridges of a size; None if `slim` sets the width."""
+        return self.budget if size == "small" and self.budget else None
 
 
 def located(text: str, beside: Path | None = None) -> str:
@@ -231,8 +264,4 @@ def _within(name: str, value: float, least: float, most: float) -> None:
 
 def _is_text(text: str) -> bool:
     """Whether it can be encoded as UTF-8: lone surrogates, as from file names that are not UTF-8, cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.encode(errors="replace").decode() == text

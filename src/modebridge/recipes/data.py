@@ -20,7 +20,7 @@ from modebridge.data.loaderset import PlacedLoader
 from modebridge.data.sets import CLASS_NAMES, Images
 from modebridge.errors import ModebridgeError, near
 from modebridge.nets import SPECS
-from modebridge.recipes.config import FOLDER, Recipe
+from modebridge.recipes.recipe import FOLDER, Recipe
 from modebridge.recipes.splits import load_splits
 from modebridge.recipes.user_code import split_reference
 from modebridge.types import Inputs

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.recipes.config import Recipe, located
+from modebridge.recipes.recipe import Recipe, located
 from modebridge.recipes.user_code import load_file, run_file
 
-__all__ = ["changed", "differences", "from_file", "from_toml", "keys_of", "read_toml", "to_toml"]
+__all__ = ["changed", "differences", "from_file", "from_toml", "keys_of", "to_toml"]
 
 T = TypeVar("T")
 
@@ -31,8 +31,6 @@ def keys_of(record: object, prefix: str = "") -> dict[str, Any]:
     """
     values_by_key: dict[str, Any] = {}
     for field in fields(record):  # type: ignore[arg-type]
-        if not field.metadata.get("recipe", True):
-            continue
         value = getattr(record, field.name)
         values_by_key |= (
             keys_of(value, f"{prefix}{field.name}.") if is_dataclass(value) else {prefix + field.name: value}
@@ -147,8 +145,7 @@ def from_toml(text: str, where: str, beside: Path | None = None) -> tuple[Recipe
     return _build(Recipe, document, "", where), seed
 
 
-def read_toml(file: Path) -> tuple[Recipe, int]:
-    """`from_toml` for a file."""
+def _read_toml(file: Path) -> tuple[Recipe, int]:
     with file.open("rb") as stream:
         raw = stream.read(LARGEST + 1)
     if len(raw) > LARGEST:
@@ -214,7 +211,7 @@ def from_file(path: Path) -> tuple[Recipe, int | None]:
     if not path.is_file():
         raise ModebridgeError(f"Expected a recipe in '{path}', but there is no such file; check the path.")
     if path.suffix == ".toml":
-        return read_toml(path)
+        return _read_toml(path)
     if path.suffix != ".py":
         raise ModebridgeError(f"Expected a .toml or .py file, but got '{path}'; write the recipe as one of the two.")
     make = getattr(load_file(path), "recipe", None)
