@@ -127,6 +127,6 @@ def fingerprint(*trees: Params) -> str:
         for name in sorted(tree):
             tensor = tree[name].detach().to("cpu").contiguous()
             digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # a buffer
         digest.update(b"#")
     return digest.hexdigest()

@@ -221,7 +221,7 @@ def test_odd_but_sound_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_values_that_cannot_be_stored(tmp_path: Path) -> None:
-    with pytest.raises(ModebridgeError, match=r"Expected 'params.w' to be a tensor, but got str"):
+    with pytest.raises(ModebridgeError, match=r"Expected 'params.w' to be a dense tensor of real numbers, but got str"):
         Mode({"w": "text"}, {}).save(tmp_path / "it")  # type: ignore[dict-item]
     one = bridge()
     one.share = torch.tensor(0.5)  # type: ignore[assignment]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import safetensors.torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.errors import ModebridgeError, first_line
+from modebridge.nets.quirks import unusual
 from modebridge.types import Params
 
 __all__ = [
@@ -86,16 +87,26 @@ def write_folder(path: Path | str, files: Mapping[str, Content]) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed writers left in a folder; no writer may be active."""
+    for old in list(folder.rglob(".old-*")):
+        if not os.path.lexists(path := old.with_name(old.name.removeprefix(".old-"))):
+            old.replace(path)  # the writer was killed between its two renames
     for left in [*folder.rglob(".new-*"), *folder.rglob(".old-*")]:
         _remove(left)
 
 
-def sealed(metadata: Mapping[str, Any], tensors: Params | None = None) -> str:
+def sealed(metadata: Mapping[str, Any], tensors: Params = MappingProxyType({})) -> str:
     """Metadata as JSON, with the hash over it and the tensors it belongs to.
 
     >>> sorted(json.loads(sealed({"seconds": 1.5})))
     ['hash', 'seconds']
     """
+    for name, tensor in tensors.items():
+        got = unusual(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__
+        if got is not None or tensor.is_complex():
+            raise ModebridgeError(
+                f"Expected '{name}' to be a dense tensor of real numbers, but got {got or tensor.dtype}; convert it "
+                "before saving."
+            )
     listed = {TENSORS: [[name, _strides(tensor)] for name, tensor in tensors.items()]} if tensors else {}
     try:
         record = json.loads(json.dumps({**metadata, **listed}))  # tuples as lists, keys as text
@@ -104,7 +115,7 @@ def sealed(metadata: Mapping[str, Any], tensors: Params | None = None) -> str:
             f"Expected plain numbers and text beside the tensors, but got '{first_line(error)}'; convert them with "
             "float(), int() or str()."
         ) from error
-    return json.dumps({**record, HASH: _hash(record, tensors or {})}, indent=1) + "\n"
+    return json.dumps({**record, HASH: _hash(record, tensors)}, indent=1) + "\n"
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
@@ -114,8 +125,8 @@ def read_sealed(path: Path) -> dict[str, Any]:
 
 def stored_files(tensors: Params, metadata: Mapping[str, Any], names: tuple[str, str] = FILES) -> dict[str, Content]:
     """The two files of a stored folder, for `write_folder`."""
-    plain = _plain(tensors)
-    return {names[0]: safetensors.torch.save(plain, {"format": "pt"}), names[1]: sealed(metadata, tensors)}
+    text = sealed(metadata, tensors)
+    return {names[0]: _writer(tensors, {"format": "pt"}), names[1]: text}
 
 
 def read_stored(folder: Path, names: tuple[str, str] = FILES) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -127,10 +138,9 @@ def read_stored(folder: Path, names: tuple[str, str] = FILES) -> tuple[dict[str,
     return _unsealed(folder, text, _tensors(folder / names[0]))
 
 
-def tensor_file(tensors: Params, metadata: Mapping[str, Any]) -> bytes:
+def tensor_file(tensors: Params, metadata: Mapping[str, Any]) -> Content:
     """Tensors and metadata in one file, for `write_file`."""
-    plain = _plain(tensors)
-    return safetensors.torch.save(plain, {RECORD: sealed(metadata, tensors)})
+    return _writer(tensors, {RECORD: sealed(metadata, tensors)})
 
 
 def read_tensor_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -175,6 +185,15 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
+def _writer(tensors: Params, header: dict[str, str]) -> Callable[[Path], None]:
+    # Separate copies: tensors that share memory are stored one by one.
+    plain = {
+        name: tensor.detach().to("cpu").resolve_neg().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    return lambda path: safetensors.torch.save_file(plain, path, header)
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -185,10 +204,10 @@ def _bytes(path: Path) -> bytes:
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise Damage(path, "is missing", "check the path")
     try:
-        return safetensors.torch.load(_bytes(path))
-    except Damage:
-        raise
+        return safetensors.torch.load_file(path)
     except Exception as error:  # a damaged file can raise anything
         raise Damage(path, f"cannot be read: {first_line(error)}") from error
 
@@ -212,26 +231,6 @@ def _hash(record: Mapping[str, Any], tensors: Params) -> str:
     return hashlib.sha256(f"{text}{trees.fingerprint(tensors)}".encode()).hexdigest()
 
 
-def _plain(tensors: Params) -> dict[str, Tensor]:
-    """Separate copies on the CPU: tensors that share memory are stored one by one."""
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, Tensor):
-            got = type(tensor).__name__
-            raise ModebridgeError(
-                f"Expected '{name}' to be a tensor, but got {got}; remove the extra state of that module."
-            )
-        odd = tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.device.type == "meta"
-        if odd or not re.fullmatch(r"torch\.(bool|u?int(8|16|32|64)|b?float(16|32|64)|float8\w+)", str(tensor.dtype)):
-            raise ModebridgeError(
-                f"Expected '{name}' to be a dense tensor of real numbers, but got {tensor.dtype} of layout "
-                f"{tensor.layout} on {tensor.device.type}; convert it before saving."
-            )
-    return {
-        name: tensor.detach().to("cpu").resolve_neg().clone(memory_format=torch.contiguous_format)
-        for name, tensor in tensors.items()
-    }
-
-
 def _strides(tensor: Tensor) -> list[int] | None:
     """The strides of a dense tensor unless they are the default: rounding of convolutions depends on them."""
     dense = torch.empty_like(tensor, device="meta").stride()
@@ -239,8 +238,9 @@ def _strides(tensor: Tensor) -> list[int] | None:
 
 
 def _in_memory(tensor: Tensor, strides: list[int] | None) -> Tensor:
+    """A copy that does not depend on the file, with the given strides."""
     if strides is None:
-        return tensor
+        return tensor.clone()
     dense = 1
     for stride, size in sorted(zip(strides, tensor.shape, strict=True)):
         if size > 1:

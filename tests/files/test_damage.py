@@ -1,0 +1,98 @@
+"""Every kind of stored thing, with each of its bytes flipped and cut off at many places: refused, or the same.
+
+What says that a file is damaged must name it in one sentence; nothing else may come back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import modebridge as mb
+from modebridge.errors import ModebridgeError
+from modebridge.files.atomic import (
+    read_sealed,
+    read_stored,
+    read_tensor_file,
+    sealed,
+    stored_files,
+    tensor_file,
+    write_file,
+    write_folder,
+)
+from modebridge.modes import Mode
+
+TENSORS = {"w": torch.arange(4.0), "n": torch.tensor([[1, 2], [3, 4]]).t()}
+META = {"seconds": 1.5, "parents": ["x"]}
+
+
+@dataclass
+class Stored:
+    """How a kind of thing is written and read; `read` returns what can be compared."""
+
+    write: Callable[[Path], object]
+    read: Callable[[Path], Any]
+
+
+def _values(read: tuple[dict[str, torch.Tensor], dict[str, Any]]) -> Any:
+    return {name: (tensor.tolist(), tensor.stride()) for name, tensor in read[0].items()}, read[1]
+
+
+KINDS = {
+    "saved object": Stored(lambda path: Mode(TENSORS, {}).save(path), lambda path: mb.load(path).id),
+    "artefact of a run": Stored(
+        lambda path: write_folder(path, stored_files(TENSORS, META)), lambda path: _values(read_stored(path))
+    ),
+    "checkpoint": Stored(
+        lambda path: write_file(path, tensor_file(TENSORS, META)), lambda path: _values(read_tensor_file(path))
+    ),
+    "record": Stored(lambda path: write_file(path, sealed(META)), read_sealed),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_damage_goes_unnoticed(tmp_path: Path, kind: str) -> None:
+    stored, place = KINDS[kind], tmp_path / "it"
+    stored.write(place)
+    wanted = stored.read(place)
+    for file in sorted(place.iterdir()) if place.is_dir() else [place]:
+        whole = file.read_bytes()
+        flips = [whole[:k] + bytes([whole[k] ^ 1 << k % 8]) + whole[k + 1 :] for k in range(0, len(whole), 2)]
+        cuts = [whole[:end] for end in {0, 1, 8, len(whole) // 2, len(whole) - 2}]
+        refused = []
+        for content in [*flips, *cuts, whole + whole]:
+            file.write_bytes(content)
+            try:
+                assert stored.read(place) == wanted, "white space and padding mean nothing"
+            except ModebridgeError as error:
+                refused.append(str(error))
+        assert len(refused) > 0.6 * len(flips)
+        assert all(re.fullmatch(f"Expected '{place}[^\n]*", sentence) for sentence in refused)
+        file.unlink()
+        with pytest.raises(ModebridgeError, match=r"is missing|it is not"):
+            stored.read(place)
+        file.mkdir()
+        with pytest.raises(ModebridgeError, match=r"^Expected"):
+            stored.read(place)
+        file.rmdir()
+        file.write_bytes(whole)
+    assert stored.read(place) == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_over_damage_is_whole(tmp_path: Path, kind: str) -> None:
+    stored, place = KINDS[kind], tmp_path / "it"
+    stored.write(place)
+    wanted = stored.read(place)
+    for file in sorted(place.iterdir()) if place.is_dir() else [place]:
+        if not (kind == "saved object" and file.suffix == ".json"):  # such a folder could be another program's
+            file.write_bytes(b"")
+    stored.write(place)
+    assert stored.read(place) == wanted
+    assert [entry.name for entry in tmp_path.iterdir()] == ["it"]
