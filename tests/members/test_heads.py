@@ -18,7 +18,7 @@ from modebridge.members.setting import Setting
 from modebridge.members.small_network import BridgeWeights
 from modebridge.recipes import Recipe
 from modebridge.runs import Run
-from modebridge.runs.read_answers import _belongs, _MemberLogits
+from modebridge.runs.results import _belongs, _MemberLogits
 from modebridge.scoring import MemberCost
 from tests.runs.small import tiny
 

@@ -66,7 +66,7 @@ def test_training_costs_are_counted_on_all_rows():
 def test_each_exports_alone(run):
     folder, result = run
     answers = read_answers(folder)
-    images = result.splits.test.images
+    images = result.setting.data.splits.test.images
     for name in NAMES:
         ensemble, notes = ensemble_of(folder.path, [name])
         for module in (ensemble, OneModule(ensemble)):

@@ -33,7 +33,7 @@ def test_the_ensemble_says_what_was_kept(run):
     folder, result = run
     ensemble, notes = ensemble_of(folder.path, NAMES)
     answers = read_answers(folder)
-    images = result.splits.test.images
+    images = result.setting.data.splits.test.images
     assert notes["names"] == NAMES
     assert ensemble.calibrated
     torch.testing.assert_close(ensemble(images).double(), answers.calibrated(NAMES), rtol=0, atol=1e-5)
@@ -67,7 +67,7 @@ def test_a_cascade_is_exported_as_it_was_scored(run):
     assert notes["scores"] == notes["scores"] | {"nll": scored.nll, "deferred_share": scored.deferred_share}
     assert notes["scores"]["relative_flops"] == scored.cost.relative_flops < answers.cost(names).relative_flops
     table = answers.calibrated(names, threshold=notes["threshold"]).float()
-    members = ensemble.members(result.splits.test.images)
+    members = ensemble.members(result.setting.data.splits.test.images)
     wanted = expected(members, 2, notes["temperatures"], threshold=notes["threshold"])
     # An image whose confidence rounding moves over the threshold may get either answer.
     near = (answers.calibrated(names[:1]).amax(-1) - notes["threshold"]).abs() < 1e-4
@@ -107,7 +107,7 @@ def test_a_threshold_keeps_to_its_cost_on_validation_images(run):
     threshold = answers.threshold(NAMES, (1 + whole) / 2)
     ensemble, notes = ensemble_of(run[0], NAMES)
     with torch.no_grad():
-        members = ensemble.members(run[1].splits.valid.images)
+        members = ensemble.members(run[1].setting.data.splits.valid.images)
     _, unsure = gated(members, 1, notes["temperatures"], threshold)
     assert float(unsure.double().mean()) == pytest.approx(0.5, abs=0.02)
     assert answers.threshold(NAMES, whole) == ALL
@@ -138,7 +138,7 @@ def test_temperatures_are_those_of_the_rows(run):
 
 def test_images_for_eight_bits(run):
     images, (checked, labels) = some_images(small(), None, 0)
-    splits = run[1].splits
+    splits = run[1].setting.data.splits
     assert torch.equal(images, splits.train.images[:256])
     assert torch.equal(checked, splits.valid.images)
     assert torch.equal(labels, splits.valid.labels)

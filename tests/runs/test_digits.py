@@ -50,14 +50,14 @@ def test_every_row_is_there_and_costs_what_it_should(result):
 
 
 def test_splits_do_not_overlap_and_temperatures_are_from_validation(result):
-    splits = result.splits
+    splits = result.setting.data.splits
     parts = [splits.train, splits.valid, splits.test]
     assert [len(part) for part in parts] == [60, 60, 200]
     keys = [{image.numpy().tobytes() for image in part.images} for part in parts]
     assert not keys[0] & keys[1]
     assert not keys[0] & keys[2]
     assert not keys[1] & keys[2]
-    ensemble = Ensemble(result.net, result.modes[:2]).calibrate(Loader(splits.valid, 256))
+    ensemble = Ensemble(result.setting.net, [result.mode(0), result.mode(1)]).calibrate(Loader(splits.valid, 256))
     row = next(row for row in result.rows if row.name == "DE-2")
     assert row.scores.temperature == pytest.approx(float(ensemble.temperature))
     assert row.scores.nll == pytest.approx(evaluate(ensemble, Loader(splits.test, 256)).nll)
@@ -75,15 +75,11 @@ def test_the_demo_keeps_its_promises_on_one_seed():
 @pytest.mark.slow
 def test_same_seed_same_bits_other_seed_other_bits(result):
     def bits(run):
-        return (
-            [mode.id for mode in run.modes],
-            {pair: trees.fingerprint(*curve.pins) for pair, curve in run.curves.items()},
-            {name: trees.fingerprint(bridge.state_dict()) for name, bridge in run.bridges.items()},
-            run.rows,
-        )
+        pins = {pair: trees.fingerprint(*run.curve(*pair).pins) for pair in run.recipe.curves()}
+        return [run.mode(k).id for k in range(3)], pins, trees.fingerprint(run.table.test), run.rows
 
     assert bits(run_recipe(small())) == bits(result)
-    assert run_recipe(small(), seed=1).modes[0].id != result.modes[0].id
+    assert run_recipe(small(), seed=1).mode(0).id != result.mode(0).id
 
 
 @pytest.mark.slow
@@ -124,7 +120,7 @@ def test_unknown_recipe_and_too_few_modes():
 
 def test_intervals_of_rows_are_paired_over_test_images(result):
     """Against the plain way: draw images, take the means, form the difference and the ratio."""
-    rows, answers = {row.name: row for row in result.rows}, result.answers
+    rows, answers = {row.name: row for row in result.rows}, result.table
     labels = answers.test_labels
     one, bridged, two = (
         surprisals(answers.calibrated(rows[name].members), labels).numpy()

@@ -77,17 +77,17 @@ def test_a_copy_goes_on_elsewhere_without_training(finished: RunFolder, tmp_path
     shutil.copytree(finished.path, tmp_path / "copy")
     copy = RunFolder(tmp_path / "copy")
     result = run_recipe(small(), folder=copy)
-    assert result.trained == ()
+    assert result.trained == []
     shutil.rmtree(copy.path / "bridges" / "II-0-1-small")
-    assert run_recipe(small(), folder=copy).trained == ("bridges II-0-1-small",)
+    assert run_recipe(small(), folder=copy).trained == ["bridges II-0-1-small"]
 
 
 def test_what_was_said_is_read_without_data(finished: RunFolder) -> None:
     result, read = run_recipe(small(), folder=finished), read_answers(finished)
-    assert set(read.test) == set(result.answers.test)
-    for name, logits in result.answers.test.items():
+    assert set(read.test) == set(result.table.test)
+    for name, logits in result.table.test.items():
         assert torch.equal(read.test[name], logits)
-    assert read.costs == result.answers.costs
+    assert read.costs == result.table.costs
     assert torch.equal(read.test_labels, load_splits(small().data).test.labels)
     with pytest.raises(ModebridgeError, match="to hold a finished run"):
         read_answers(RunFolder(finished.path.parent / "empty"))
@@ -100,7 +100,7 @@ def test_modes_from_elsewhere(finished: RunFolder, tmp_path: Path, form: str) ->
     for k, state in enumerate(states):
         if form == "nested":
             torch.save({"state_dict": {f"module.{n}": t for n, t in state.items()}}, tmp_path / f"{k}.pth")
-    net = run_recipe(small(), folder=finished).net
+    net = run_recipe(small(), folder=finished).setting.net
     found = find_modes(net, finished.path / "modes" if form == "run" else tmp_path)
     assert len(found) == (3 if form == "run" else 2)
     for state, own in zip(states, found, strict=False):
@@ -108,7 +108,7 @@ def test_modes_from_elsewhere(finished: RunFolder, tmp_path: Path, form: str) ->
     given = dict(enumerate(found[:2]))
     result = run_recipe(changed(small(), ["modes=2"]), folder=RunFolder(tmp_path / "given"), given=given)
     assert not any(name.startswith("modes") for name in result.trained)
-    assert [mode.id for mode in result.modes] == [mode.id for mode in given.values()]
+    assert [result.mode(k).id for k in (0, 1)] == [mode.id for mode in given.values()]
     assert json.loads((tmp_path / "given" / "modes" / "0" / "meta.json").read_text())["from"] == "elsewhere"
 
 
@@ -152,7 +152,7 @@ def test_modes_are_aligned_where_the_recipe_says_so(tmp_path):
     assert list(curve["inputs"]) == ["modes/0", "aligned/1"]
     assert curve["inputs"]["aligned/1"] == meta["bits"]
     again = run_recipe(recipe, folder=folder)
-    assert again.trained == ()
+    assert again.trained == []
     assert plain["key"] == json.loads((tmp_path / "run" / "modes" / "1" / "meta.json").read_text())["key"]
     write_page(folder)
     assert "outputs are unchanged to" in (tmp_path / "run" / "report.html").read_text()

@@ -17,10 +17,12 @@ from modebridge.errors import ModebridgeError
 from modebridge.members import KINDS, ModeMember, members_of
 from modebridge.recipes.user_code import load_file
 from modebridge.report import PageData
-from modebridge.runs import Run, RunFolder, page_data, shifted_answers
+from modebridge.runs import Run, RunFolder, page
 from modebridge.scoring import nll
 from modebridge.studies import run_study
-from tests.runs.damaging import everything, tiny
+from modebridge.studies.shifted import shifted_answers
+from tests.runs.damaging import everything
+from tests.runs.small import tiny
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_every_row_in_every_table_and_nothing_is_made_twice(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pages: list[PageData] = []
-    monkeypatch.setattr(page_data, "page", lambda data: pages.append(data) or "")  # it has tests of its own
+    monkeypatch.setattr(page, "page", lambda data: pages.append(data) or "")  # it has tests of its own
     options = RunOptions(out=folder.path, device="cpu")
     run_commands.study("shift", options, as_json=False, others=["letters", "scrambled"])
     assert "Test images against letters" in capsys.readouterr().out
@@ -48,7 +50,7 @@ def test_every_row_in_every_table_and_nothing_is_made_twice(
     shown = next(part for part in pages[-1].studies if part.name == "shift")
     assert "<svg" in shown.figure
     again = Run(tiny(), folder=RunFolder(folder.path, writes=False))
-    monkeypatch.setattr("modebridge.runs.shifted.predict", None)  # everything is there
+    monkeypatch.setattr("modebridge.studies.shifted.predict", None)  # everything is there
     monkeypatch.setattr("modebridge.studies.shift.lines_figure", lambda *given: "")
     part = run_study("shift", again)
     assert [table.as_dict() for table in part.tables] == [table.as_dict() for table in shown.tables]

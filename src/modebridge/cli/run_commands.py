@@ -26,7 +26,6 @@ from modebridge.runs import (
     Executor,
     Run,
     RunFolder,
-    RunResult,
     begin,
     gather,
     machine,
@@ -115,11 +114,9 @@ def run(
         return
     for warning in record["warnings"]:
         console.print(f"Note: {warning}", style="yellow")
-    title = (
-        f"Test split, {len(result.answers.test_labels)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
-    )
+    title = f"Test split, {len(result.table.test_labels)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
     console.print(terminal_table(result.rows, title))
-    console.print(summary(result.rows, result.answers.guess_nll))
+    console.print(summary(result.rows, result.table.guess_nll))
     if result.seconds:
         seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
         cores = plural(torch.get_num_threads(), "core")
@@ -249,13 +246,13 @@ def _quiet(engine: Engine) -> Engine:
     return engine
 
 
-def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
+def _record(result: Run, folder: RunFolder) -> dict[str, Any]:
     return {
         "recipe": result.recipe.name,
         "seed": result.seed,
         "rows": as_dicts(result.rows),
         "warnings": result.warnings,
-        "summary": summary(result.rows, result.answers.guess_nll),
+        "summary": summary(result.rows, result.table.guess_nll),
         "trained": list(result.trained),
         "settings": (folder.path / RECIPE).read_text(encoding="utf-8") if (folder.path / RECIPE).is_file() else "",
         "seconds": dict(result.seconds) if result.trained else folder.record("results.json").get("seconds", {}),
@@ -263,13 +260,13 @@ def _record(result: RunResult, folder: RunFolder) -> dict[str, Any]:
     }
 
 
-def _write(result: RunResult, record: Mapping[str, Any], folder: RunFolder) -> None:
-    text = [markdown_table(result.rows), *record["warnings"], summary(result.rows, result.answers.guess_nll)]
+def _write(result: Run, record: Mapping[str, Any], folder: RunFolder) -> None:
+    text = [markdown_table(result.rows), *record["warnings"], summary(result.rows, result.table.guess_nll)]
     folder.write("results.md", "\n\n".join(text) + "\n")
     before, now = folder.record("results.json"), json.loads(json.dumps(record))
     shown = ("recipe", "seed", "rows", "warnings", "summary", "settings")
     # If nothing changed, keep the recorded time and machine.
     if record["trained"] or any(before.get(key) != now[key] for key in shown):
         folder.write_record("results.json", record)
-    write_page(folder, gather(folder, result.rows))
+    write_page(folder, gather(folder, result.table, result.rows))
     folder.tidy()

@@ -1,17 +1,13 @@
 """A run as a graph: a store for artefacts, what is missing, executors that make it, and the results."""
 
 from modebridge.runs.assemble import absent_weights, assembled, ensemble_of, some_images
-from modebridge.runs.estimate import effort_of
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine, make_job
-from modebridge.runs.page_data import gather, write_page
-from modebridge.runs.plan import begin, find_recipe_of, given_modes_of, recipe_in, setting_for
-from modebridge.runs.read_answers import missing_members, read_answers
-from modebridge.runs.recipe_run import RunResult, run_recipe
-from modebridge.runs.results import curve_warnings, main_rows
-from modebridge.runs.run import Run
+from modebridge.runs.page import gather, write_page
+from modebridge.runs.plan import begin, effort_of, find_recipe_of, given_modes_of, recipe_in, setting_for
+from modebridge.runs.results import curve_warnings, main_rows, missing_members, read_answers
+from modebridge.runs.run import Run, run_recipe
 from modebridge.runs.shared_folder import SharedFolder, share_run
-from modebridge.runs.shifted import ShiftedAnswers, shifted_answers
 from modebridge.runs.store import RunFolder
 
 __all__ = [
@@ -21,9 +17,7 @@ __all__ = [
     "Local",
     "Run",
     "RunFolder",
-    "RunResult",
     "SharedFolder",
-    "ShiftedAnswers",
     "absent_weights",
     "assembled",
     "begin",
@@ -42,7 +36,6 @@ __all__ = [
     "run_recipe",
     "setting_for",
     "share_run",
-    "shifted_answers",
     "some_images",
     "write_page",
 ]

@@ -18,7 +18,7 @@ from modebridge.members import BridgePredictor, Member, NetworkPredictor, Predic
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, RunData
 from modebridge.runs.plan import facts_for, find_recipe_of, setting_for
-from modebridge.runs.read_answers import read_answers
+from modebridge.runs.results import read_answers
 from modebridge.runs.store import RunFolder
 from modebridge.runs.trade_offs import temperatures_of
 from modebridge.scoring import ALL, LogitTable, advise

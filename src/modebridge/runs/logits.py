@@ -26,7 +26,6 @@ from modebridge.members import (
     members_of,
 )
 from modebridge.recipes import Recipe
-from modebridge.recipes.shifted import file_name_of
 from modebridge.scoring import accuracy, curve_profile, nll
 from modebridge.training import Epoch, Report, TrainConfig
 from modebridge.types import Inputs
@@ -36,9 +35,7 @@ __all__ = [
     "Labels",
     "Logits",
     "MemberLogits",
-    "OtherLogits",
     "SampleImages",
-    "ShiftedLogits",
     "everything_in",
     "figure_data",
     "predict",
@@ -139,58 +136,6 @@ class Labels(Artefact):
     ) -> dict[str, ArtefactData]:
         labels = {split: setting.data.labels(split) for split in ("valid", "test")}
         return {"labels": ArtefactData(labels, {"scored_on": setting.data.scored_on})}
-
-
-@dataclass(frozen=True)
-class ShiftedLogits(MemberLogits):
-    """The logits of a member on the test images under every corruption and severity, with tables such as "noise-1".
-
-    In half precision, with the highest logit of each row subtracted (probabilities are the same), so that values near
-    the top, which determine scores, are the most precise.
-    """
-
-    folder = "shifted"
-    stage = "shifted scores"
-
-    def ingredients(self, setting: Setting) -> dict[str, object]:
-        return {"images": setting.shifted.key}
-
-    @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
-        predictors = {artefact.name: artefact.member.load(setting, parents) for artefact in group}
-        data = setting.shifted
-        tables = predict(setting, predictors, data.corrupted(), data.batches, config.callbacks)
-        return {name: ArtefactData({table: _half(logits) for table, logits in tables[name].items()}) for name in tables}
-
-
-@dataclass(frozen=True)
-class OtherLogits(MemberLogits):
-    """The logits of a member on the images of another set, in half precision."""
-
-    other: str
-    folder = "others"
-    stage = "other sets"
-
-    @property
-    def name(self) -> str:
-        return f"{self.member.name}--{file_name_of(self.other)}"
-
-    def ingredients(self, setting: Setting) -> dict[str, object]:
-        return {"images": setting.shifted.other_key(self.other)}
-
-    @classmethod
-    def make(
-        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
-    ) -> dict[str, ArtefactData]:
-        members = {artefact.member.name: artefact.member for artefact in group}
-        predictors = {name: member.load(setting, parents) for name, member in members.items()}
-        device = setting.engine.device
-        parts = {other: setting.shifted.other_batches(other) for other in dict.fromkeys(one.other for one in group)}
-        batches = ((other, images.to(device)) for other, pieces in parts.items() for images in pieces)
-        tables = predict(setting, predictors, batches, sum(map(len, parts.values())), config.callbacks)
-        return {one.name: ArtefactData({"logits": _half(tables[one.member.name][one.other])}) for one in group}
 
 
 @dataclass(frozen=True)
@@ -320,8 +265,3 @@ def _joined(pieces: Sequence[Sequence[Tensor]]) -> Tensor:
     """The heads' logits of all batches."""
     heads = [torch.cat(head) for head in zip(*pieces, strict=True)]
     return heads[0] if len(heads) == 1 else torch.stack(heads)
-
-
-def _half(logits: Tensor) -> Tensor:
-    lowest = torch.finfo(torch.float16).min
-    return (logits - logits.amax(dim=-1, keepdim=True)).clamp(min=lowest).half()

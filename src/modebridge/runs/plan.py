@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import torch
@@ -12,23 +13,27 @@ from torch import Tensor, nn
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import FILES, Damage, read_stored
 from modebridge.files.checkpoints import load_checkpoints
-from modebridge.members import ModeWeights, Setting, key_of
+from modebridge.members import BASES, Artefact, ModeWeights, Setting, artefacts_behind, key_of, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import DataFacts, Recipe, RunData, differences, facts_of, from_toml, to_toml
 from modebridge.recipes.user_code import load_file
 from modebridge.runs.graph import Graph
 from modebridge.runs.logits import everything_in
 from modebridge.runs.store import RECIPE, Memory, RunFolder
+from modebridge.scoring import Effort
 
 __all__ = [
+    "GIVEN",
     "Step",
     "begin",
     "check_folder",
+    "effort_of",
     "facts_for",
     "find_modes",
     "find_recipe_of",
     "given_keys",
     "given_modes_of",
+    "keep_facts",
     "recipe_in",
     "setting_for",
     "steps_of",
@@ -184,6 +189,36 @@ def keep_facts(folder: RunFolder, facts: DataFacts) -> None:
 def setting_for(recipe: Recipe, seed: int = 0, folder: RunFolder | None = None, data: Path | None = None) -> Setting:
     """A setting for use without training: the data need not be read."""
     return Setting(recipe, seed, None if data is None else str(data), known=facts_for(recipe, folder, data))
+
+
+def effort_of(setting: Setting, names: Iterable[str], have: int = 0, most: float = inf) -> Effort:
+    """The training cost of members, in epochs of one network, counted part by part.
+
+    Bridges and students trained in one pass share their frozen networks; counting them one by one ignores that, so the
+    result is slightly too high.
+
+    Args:
+        setting: the network and the recipe.
+        names: names of the members.
+        have: number of modes, from mode 0 on, that are already trained.
+        most: maximum training, in epochs.
+    """
+    recipe = setting.recipe
+    if not 0 <= have <= recipe.modes:
+        raise ModebridgeError(
+            f"Expected to have between 0 and {recipe.modes} of the run's modes, but got {have}; change it."
+        )
+    existing = {BASES[recipe.base](k) for k in range(have)}
+    needed = {
+        name: [one for one in artefacts_behind([parse_member(name)], recipe) if one not in existing] for name in names
+    }
+    parts: dict[str, Artefact] = {one.place: one for artefacts in needed.values() for one in artefacts}
+    unit = 3 * setting.base_cost.flops
+    epochs = {
+        place: type(one).work([one], setting) * one.epochs(recipe) / unit if one.epochs(recipe) else 0.0
+        for place, one in parts.items()
+    }
+    return Effort({name: frozenset(one.place for one in artefacts) for name, artefacts in needed.items()}, epochs, most)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from modebridge.curves import BezierCurve
 from modebridge.errors import ModebridgeError
@@ -21,19 +23,21 @@ from modebridge.members import (
     curve_and_ends,
     key_of,
     load_curve,
+    members_of,
 )
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local
-from modebridge.runs.logits import Labels, Logits
-from modebridge.runs.plan import given_keys
+from modebridge.runs.logits import Labels, Logits, figure_data
+from modebridge.runs.plan import GIVEN, given_keys, keep_facts
+from modebridge.runs.results import curve_warnings, main_rows
 from modebridge.runs.store import Memory, RunFolder
-from modebridge.scoring import LogitTable, MemberCost
+from modebridge.scoring import LogitTable, MemberCost, Row
 from modebridge.training import Epoch, TensorBoard
 from modebridge.types import Progress
 
-__all__ = ["Run"]
+__all__ = ["Run", "run_recipe"]
 
 
 class Run:
@@ -156,6 +160,21 @@ class Run:
             costs={member.name: self._cost(member) for member in wanted},
         )
 
+    @cached_property
+    def table(self) -> LogitTable:
+        """The logits of all members of the recipe."""
+        return self.answers(members_of(self.recipe))
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The results table."""
+        return main_rows(self.recipe, self.table)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Problems with the curves, one sentence each."""
+        return curve_warnings(self.recipe, self.table)
+
     def _cost(self, member: Member) -> MemberCost:
         meta = self.store.meta(Logits(member).place)
         return MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable, member.alone)
@@ -168,10 +187,10 @@ class Run:
                 self._check_writable(node)
                 self.store.keep(node.place, mode.state, {"key": key, "from": "elsewhere"})
         if self._given and self.folder is not None and self.folder.writes:
-            before = self.folder.record("given.json")
+            before = self.folder.record(GIVEN)
             record = {**before, **{str(k): mode.id for k, mode in self._given.items()}}
             if record != before:
-                self.folder.write_record("given.json", record)
+                self.folder.write_record(GIVEN, record)
 
     def _execute(self, jobs: Sequence[Job], graph: Graph) -> None:
         self._check_writable(jobs[0].nodes[0])
@@ -216,6 +235,20 @@ class Run:
             if job.title not in self._boards:
                 self._boards[job.title] = TensorBoard(self.folder.path / "tensorboard" / job.title.replace(" ", "/"))
             self._boards[job.title](epoch)
+
+
+def run_recipe(recipe: Recipe, *, folder: RunFolder | None = None, **options: Any) -> Run:
+    """Make everything in a recipe that does not exist yet, then score every combination on the test split.
+
+    The arguments are those of `Run`; the result has the table, its rows, and what was trained.
+    """
+    run = Run(recipe, folder=folder, **options)
+    if folder is not None:
+        keep_facts(folder, run.setting.data.facts)
+    run.rows  # noqa: B018 - makes and scores the members
+    if folder is not None:
+        run.make(figure_data(recipe))
+    return run
 
 
 class _Count:

@@ -14,7 +14,7 @@ from modebridge.members import Setting, row_plans
 from modebridge.recipes import DataFacts, Recipe
 from modebridge.runs.assemble import ensemble_of
 from modebridge.runs.plan import facts_for, find_recipe_of, setting_for
-from modebridge.runs.read_answers import read_answers
+from modebridge.runs.results import read_answers
 from modebridge.runs.store import RunFolder
 from modebridge.scoring import LogitTable, Scored, dee
 

@@ -15,7 +15,7 @@ from modebridge.members import members_of, parse_member, row_plans
 from modebridge.recipes import known_others
 from modebridge.recipes.shifted import BUILT_IN, label_of
 from modebridge.report import Cell, Column, StudyPart, StudyTable, lines_figure
-from modebridge.runs import Run, ShiftedAnswers, shifted_answers
+from modebridge.runs import Run
 from modebridge.scoring import (
     LogitTable,
     Row,
@@ -28,6 +28,7 @@ from modebridge.scoring import (
     top_probability,
 )
 from modebridge.studies.sheet import score_cells
+from modebridge.studies.shifted import ShiftedAnswers, shifted_answers
 
 __all__ = ["shift_study"]
 

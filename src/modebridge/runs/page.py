@@ -13,8 +13,7 @@ from modebridge.members import Artefact, members_of
 from modebridge.recipes import Recipe
 from modebridge.report import PageData, Samples, StudyPart, StudyTable, page
 from modebridge.runs.plan import facts_for, find_recipe_of
-from modebridge.runs.read_answers import missing_members, read_answers
-from modebridge.runs.results import curve_warnings, main_rows
+from modebridge.runs.results import curve_warnings, main_rows, missing_members, read_answers
 from modebridge.runs.store import RECIPE, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, Row
 from modebridge.training import Epoch
@@ -22,18 +21,17 @@ from modebridge.training import Epoch
 __all__ = ["gather", "write_page"]
 
 
-def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
+def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[Row] | None = None) -> PageData:
     """All content of the page of a run folder; needs neither the data set nor a network.
 
     Args:
         folder: the folder of a finished run.
+        answers: its members' predictions, if the run holds them; None reads them.
         rows: its table, if already computed; None computes it.
     """
     recipe, seed = find_recipe_of(folder)
-    answers = read_answers(folder)
+    answers = read_answers(folder) if answers is None else answers
     rows = _rows(folder, recipe, answers) if rows is None else rows
-    left = [row for row in rows if not set(row.members) <= set(answers.test)]
-    rows = [row for row in rows if row not in left]
     results = folder.record("results.json")
     imitators = [member for member in members_of(recipe) if member.imitates is not None and member.name in answers.test]
     targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
@@ -54,7 +52,6 @@ def gather(folder: RunFolder, rows: Sequence[Row] | None = None) -> PageData:
         warnings=[
             *curve_warnings(recipe, answers),
             *missing_members(folder, recipe, answers),
-            *(f"The row {row.name} is left out: some of its members are missing." for row in left),
             *folder.left_out(),
         ],
     )
