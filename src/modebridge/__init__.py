@@ -14,18 +14,17 @@ if TYPE_CHECKING:
     from modebridge.alignment.align import align
 
     # A function with the name of its file is imported from that file: elsewhere mypy takes it for the module.
-    from modebridge.bridges import Bridge
+    from modebridge.bridges import Bridge, inspect, plan_bridge
     from modebridge.curves import BezierCurve, Polychain
     from modebridge.deploy import Deployed
     from modebridge.deploy.export import export
-    from modebridge.distillation import PAPER_LOSS, DistillationLoss
     from modebridge.ensembles import Ensemble
     from modebridge.errors import ModebridgeError
     from modebridge.files import load, load_checkpoint, load_checkpoints
+    from modebridge.losses import PAPER_LOSS, DistillationLoss
     from modebridge.modes import Mode
     from modebridge.scoring.cost import cost
     from modebridge.scoring.evaluate import evaluate
-    from modebridge.scoring.tap_costs import inspect
     from modebridge.training import (
         Engine,
         TrainConfig,
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
         fit_mode,
         fit_modes,
         fit_students,
-        plan_bridge,
         plan_student,
     )
     from modebridge.training.distill import distill
@@ -78,18 +76,18 @@ __all__ = [
 
 _NAMES = {
     "alignment": ("align",),
-    "bridges": ("Bridge",),
+    "bridges": ("Bridge", "inspect", "plan_bridge"),
     "curves": ("BezierCurve", "Polychain"),
     "deploy": ("Deployed", "export"),
-    "distillation": ("PAPER_LOSS", "DistillationLoss"),
+    "losses": ("PAPER_LOSS", "DistillationLoss"),
     "ensembles": ("BridgedEnsemble", "Ensemble"),
     "errors": ("ModebridgeError",),
-    "scoring": ("cost", "evaluate", "inspect"),
+    "scoring": ("cost", "evaluate"),
     "files": ("load", "load_checkpoint", "load_checkpoints"),
     "modes": ("Mode",),
     "training": (
         *("Engine", "TrainConfig", "distill", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
-        *("fit_mode", "fit_modes", "fit_students", "plan_bridge", "plan_student"),
+        *("fit_mode", "fit_modes", "fit_students", "plan_student"),
     ),
 }
 _RENAMED = {"load_mode": "load_checkpoint", "load_modes": "load_checkpoints"}

@@ -13,23 +13,23 @@ from torch import nn
 from modebridge import trees
 from modebridge.bridges import (
     Bridge,
-    BridgeObjective,
     body_for,
     body_like,
     curve_target,
     ensemble_target,
-    kl_divergence,
-    label_target,
     last_blocks_tap,
-    mix,
     mode_target,
+    plan_bridge,
 )
 from modebridge.curves import start_curve
 from modebridge.data import Loader
 from modebridge.errors import ModebridgeError
+from modebridge.losses import kl_divergence
+from modebridge.mixing import mix
 from modebridge.modes import Mode
 from modebridge.nets import SPECS, Tapped, resnet
-from modebridge.training import fit_bridge, fit_bridges, plan_bridge
+from modebridge.objectives import BridgeObjective
+from modebridge.training import fit_bridge, fit_bridges
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 # (data set, kind, slim) -> parameters, from the facts table; the 32-to-128-channel rows have no projection.
@@ -123,10 +123,7 @@ def test_draws_follow_the_beta_distribution_and_their_seed():
 def joint(norm="frn", mixup=0.4, dtype=torch.float32):
     """Three modes, their three curves, bridges of both kinds and all targets."""
     net, ends, plans = planned(norm, dtype)
-    objective = BridgeObjective(
-        net, {n: p.bridge for n, p in plans.items()}, {n: p.target for n, p in plans.items()}, ends, mixup
-    )
-    return objective, net, ends, plans
+    return BridgeObjective(net, plans, mixup), net, ends, plans
 
 
 @cache  # nothing that is trained changes a plan, as these tests show
@@ -162,24 +159,18 @@ def test_joint_training_equals_training_alone_to_the_last_bit(norm):
 def test_every_frozen_network_runs_once_a_step():
     objective, *_ = joint()
     calls = []
-    forward = objective._frozen._forward
-    objective._frozen._forward = lambda *given: calls.append(1) or forward(*given)
+    run = objective.bases.run
+    objective.bases.run = lambda *given: calls.append(1) or run(*given)
     batch = next(iter(loader()))
     objective.prepare(batch, objective.draw(8, torch.Generator().manual_seed(0)))
     assert len(calls) == 6  # three modes and three midpoints
 
 
 def test_unread_modes_are_not_run():
-    _, net, ends, plans = joint()
-    plan = plans["I-0-1"]
+    _, net, _, plans = joint()
     ran = []
-    objective = BridgeObjective(
-        net,
-        {"b": plan.bridge},
-        {"b": plan.target},
-        ends,
-        fan_out=lambda jobs: ran.append(len(jobs)) or [job() for job in jobs],
-    )
+    objective = BridgeObjective(net, {"b": plans["I-0-1"]})
+    objective.bases.fan_out = lambda jobs: ran.append(len(jobs)) or [job() for job in jobs]
     objective.prepare(next(iter(loader())), {})
     assert ran == [2]
 
@@ -194,7 +185,7 @@ def test_losses_by_hand(name):
     outputs = [Tapped(mode.load(net), [tap])(mixed) for mode in ends]
     plan = plans[name]
     sources = {"I-1-0": [1], "II-0-1": [0, 1]}.get(name, [0])
-    out = plan.bridge(*[outputs[k][1][tap] for k in sources])
+    out = plan(*[outputs[k][1][tap] for k in sources])
     hard = F.one_hot(labels, 3).double()
     target = {
         "labels": lambda: mix(hard, draw["share"].double(), draw["partner"]),
@@ -220,7 +211,7 @@ def test_targets_and_losses_are_float32_at_least(dtype, wide):
         with torch.autocast("cpu", dtype=dtype):
             prepared = objective.prepare((images, labels), draw)
             # The logits are sixteen bits wide here, or nothing would be shown.
-            assert all(logits.dtype == dtype for logits, _ in objective._frozen(images).values())
+            assert all(logits.dtype == dtype for logits, _ in objective.bases(images).values())
     for name, given in prepared.items():
         assert given["target"].dtype == wide, name
         torch.testing.assert_close(given["target"].sum(-1), torch.ones(8, dtype=wide), rtol=0, atol=1e-6)
@@ -234,7 +225,7 @@ def test_a_bridge_learns_its_target():
     _, net, ends, _ = joint()
     curve = start_curve(net, ends[0], ends[1])
     plan = plan_bridge(net, curve, blobs(4).images, slim=1, target=mode_target(ends[0]))
-    before = BridgeObjective(net, {"b": plan.bridge}, {"b": plan.target}, ends)
+    before = BridgeObjective(net, {"b": plan}, {"b": plan.target}, ends)
     trained = fit_bridges(net, {"b": plan}, loader(48), mixup=0.0, config=quick(25))["b"]
     after = BridgeObjective(net, {"b": trained}, {"b": plan.target}, ends)
     valid = loader(48)
@@ -253,7 +244,7 @@ def test_validation_is_the_plain_kl_of_the_bridges_in_use(norm):
         with torch.no_grad():
             feature = Tapped(ends[source].load(net), [tap])(data.images)[1][tap]
             target = sum(mode.load(net)(data.images).softmax(-1) for mode in plan.target.modes) / len(plan.target.modes)
-            out = plan.bridge.eval()(feature)
+            out = plan.eval()(feature)
         expected = F.kl_div(out.log_softmax(-1), target, reduction="batchmean")
         assert scores[name] == pytest.approx(float(expected), rel=1e-12)
 
@@ -338,20 +329,16 @@ def test_bad_bridges():
         plan_bridge(net, ends[0], images)
     with pytest.raises(ModebridgeError, match="at least one bridge"):
         fit_bridges(net, {}, loader())
-    with pytest.raises(ModebridgeError, match="at least one bridge"):
-        BridgeObjective(net, {}, {}, ends)
-    with pytest.raises(ModebridgeError, match="one target per bridge"):
-        BridgeObjective(net, {"a": plans["labels"].bridge}, {}, ends)
-    with pytest.raises(ModebridgeError, match="not among them"):
-        BridgeObjective(net, {"a": plans["labels"].bridge}, {"a": label_target()}, ends[1:])
+    with pytest.raises(ModebridgeError, match="'a' to have a target to learn, but it has none"):
+        BridgeObjective(net, {"a": Bridge(nn.Identity(), ends[:1], "layers.1")})
     with pytest.raises(ModebridgeError, match="mixup to be at least 0"):
-        BridgeObjective(net, {"a": plans["labels"].bridge}, {"a": label_target()}, ends, -1.0)
+        BridgeObjective(net, {"a": plans["labels"]}, -1.0)
     with pytest.raises(ModebridgeError, match="the 3 blocks that bridges copy, but got 2"):
         last_blocks_tap(replace(net.spec, stages=(1, 1)))
     with pytest.raises(ModebridgeError, match=r"one mode \(type I\) or two"):
         Bridge(nn.Identity(), ends, "layers.1")
     with pytest.raises(ModebridgeError, match="to get 1 features, but got 2"):
-        plans["I-0-1"].bridge(images, images)
+        plans["I-0-1"](images, images)
     with pytest.raises(ModebridgeError, match="to have modes, but got none"):
         ensemble_target([])
     with pytest.raises(ModebridgeError, match=r"r to be in"):

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge.bridges import ResidualBody, TokenBody, VectorBody, body_for, body_within
+from modebridge.bridges import ResidualBody, TokenBody, VectorBody, body_for, body_within, plan_bridge
 from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import BasicBlock, BottleneckBlock, FilterResponseNorm, inspect
 from modebridge.scoring import cost, evaluate, module_cost
-from modebridge.training import fit_bridge, plan_bridge
+from modebridge.training import fit_bridge
 from tests.real_nets import IMAGES, Texts, real_net
 from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
 from tests.sequences import Sound, sounds
@@ -186,7 +186,7 @@ def test_bridges_of_real_networks_to_a_budget(name):
     net, images = real_net(name), torch.rand(2, *IMAGES[name])
     ends = [Mode.from_module(real_net(name, seed)) for seed in (0, 1)]
     curve = start_curve(net, *ends)
-    bridge = plan_bridge(net, curve, images, budget=0.05, kind="II", target="labels").bridge
+    bridge = plan_bridge(net, curve, images, budget=0.05, kind="II", target="labels")
     assert bridge.tap == inspect(net, images).chosen.name
     assert 0.02 < bridge.share <= 0.05
     ensemble = Ensemble(net, ends, [bridge])
@@ -206,7 +206,7 @@ def test_a_bridge_says_what_it_reached():
     scores = evaluate(Ensemble(net, [a], [bridge]), loader())
     assert scores.cost.relative_flops == pytest.approx(1 + bridge.share, abs=1e-12)
     # Without a budget it is counted too, and is the paper's body as before.
-    paper = plan_bridge(net, curve, blobs(2).images).bridge
+    paper = plan_bridge(net, curve, blobs(2).images)
     shape = (8, 8, 8)
     assert paper.share == module_cost(paper.body, shape).flops / module_cost(net, (1, 8, 8)).flops
     assert paper.body.layers[0].conv1.bias is not None
@@ -217,7 +217,7 @@ def test_norm_follows_the_base():
         net, (a, b) = tiny_net(0, norm), modes(2, norm)
         curve = start_curve(net, a, b)
         for options in ({"budget": 0.3}, {"slim": 2}):
-            body = plan_bridge(net, curve, blobs(2).images, tap="layers.2", target="labels", **options).bridge.body
+            body = plan_bridge(net, curve, blobs(2).images, tap="layers.2", target="labels", **options).body
             assert any(isinstance(module, FilterResponseNorm) for module in body.modules()) == (norm == "frn")
 
 
@@ -233,9 +233,7 @@ def test_bad_budgets():
     with pytest.raises(ModebridgeError, match="got 1e-06 of the base's FLOPs; the smallest bridge there takes"):
         plan_bridge(net, curve, images, budget=1e-6)
     own = nn.Sequential(nn.Flatten(), nn.Linear(512, 3))
-    assert (
-        plan_bridge(net, curve, images, body=own, budget=1.0).bridge.share == 1536 / module_cost(net, (1, 8, 8)).flops
-    )
+    assert plan_bridge(net, curve, images, body=own, budget=1.0).share == 1536 / module_cost(net, (1, 8, 8)).flops
     with pytest.raises(
         ModebridgeError, match=r"to take at most 0\.001 of the base's .* but got 1,536; use a smaller body"
     ):
@@ -247,13 +245,13 @@ def test_a_base_without_products_has_no_shares():
     a = Mode.from_module(net)
     nn.init.constant_(net[2].weight, 2.0)
     curve = start_curve(net, a, Mode.from_module(net))
-    assert plan_bridge(net, curve, torch.rand(1, 3)).bridge.share is None
+    assert plan_bridge(net, curve, torch.rand(1, 3)).share is None
 
 
 def test_a_vector_network_by_name():
     net = Vectors()
     curve = start_curve(net, *(Mode.from_module(Vectors()) for _ in range(2)))
-    bridge = plan_bridge(net, curve, torch.rand(1, 4), budget=0.5).bridge
+    bridge = plan_bridge(net, curve, torch.rand(1, 4), budget=0.5)
     # 44 multiply-adds in all, and 7 for every hidden unit.
     assert (width_of(bridge.body), bridge.share) == (3, 21 / 44)
 
@@ -262,7 +260,7 @@ def test_inputs_by_name():
     example = {"ids": torch.randint(20, (4, 7)), "mask": torch.ones(4, 7, dtype=torch.int64)}
     nets = [Texts(), Texts()]
     ends = [Mode.from_module(net) for net in nets]
-    bridge = plan_bridge(nets[0], start_curve(nets[0], *ends), example, budget=0.1, kind="II").bridge
+    bridge = plan_bridge(nets[0], start_curve(nets[0], *ends), example, budget=0.1, kind="II")
     assert isinstance(bridge.body, TokenBody)
     assert bridge.tap == "layers.3"
     assert 0.02 < bridge.share <= 0.1

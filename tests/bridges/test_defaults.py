@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modebridge.bridges import Bridge, body_within, label_target, mode_target
+from modebridge import inspect
+from modebridge.bridges import Bridge, body_within, label_target, mode_target, plan_bridge
 from modebridge.curves import start_curve
 from modebridge.data import ImageSet, Loader
 from modebridge.modes import Mode
 from modebridge.nets import run
-from modebridge.scoring import inspect
-from modebridge.training import Engine, fit_bridge, fit_bridges, plan_bridge
+from modebridge.training import Engine, fit_bridge, fit_bridges
 from modebridge.training.fitted import Fit, training_accuracy
 from tests.scenarios import Vectors, blobs, loader, modes, quick, tiny_net
 
@@ -125,16 +125,16 @@ def test_a_curve_keeps_the_papers_blocks_and_mixup():
     bridge = fit_bridge(net, curve, loader(), budget=0.3, config=ONE_EPOCH)
     assert len(blocks_of(bridge)) == 3
     assert same(bridge, by_hand(net, curve, mixup=0.4, cutmix=0.0))
-    own_target = plan_bridge(net, ends[0], blobs(6).images, target=mode_target(ends[1]), budget=0.3)
-    assert len(blocks_of(own_target.bridge)) == 3
+    for target, blocks in ((mode_target(ends[1]), 1), ("labels", 3)):
+        assert len(blocks_of(plan_bridge(net, ends[0], blobs(6).images, target=target, budget=0.3))) == blocks
 
 
 def test_what_inspect_shows_is_what_is_built():
     net, ends, images = tiny_net(0), modes(3), blobs(6).images
-    bridge = plan_bridge(net, ends, images, budget=0.3).bridge
+    bridge = plan_bridge(net, ends, images, budget=0.3)
     inspected = inspect(net, images, budget=0.3, heads=bridge.heads)
     (shown,) = [tap for tap in inspected.taps if tap.name == bridge.tap]
-    assert inspected.price(shown) == (pytest.approx(bridge.share), pytest.approx(bridge.parameter_share))
+    assert shown.bridge == (pytest.approx(bridge.share), pytest.approx(bridge.parameter_share))
 
 
 def test_bridges_of_other_kinds_in_one_pass_are_mixed_up():

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from torch.func import jacrev
 
 from modebridge import trees
-from modebridge.curves import BezierCurve, CurveObjective, Polychain, bernstein, start_curve
+from modebridge.curves import BezierCurve, Polychain, bernstein, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import initialise, run
+from modebridge.objectives import CurveObjective
 from modebridge.training import Task, fit_curve, side_by_side, train
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from modebridge import Mode, ModebridgeError
-from modebridge.bridges import choose_body
+from modebridge.bridges import build_bridge
 from modebridge.deploy import benchmark as module
 from modebridge.deploy.benchmark import contenders, race_file, time_all, usable_ways
 from modebridge.deploy.deployed import Deployed
@@ -66,7 +66,7 @@ def test_a_race_has_every_line(entered):
     one, two = by_name["DE-1 + 1 bridge I"].flops, by_name["DE-1 + 2 bridges I"].flops
     assert two - 1 == pytest.approx(2 * (one - 1))
     assert 1.0 < one < 1.25
-    assert one - 1 == pytest.approx(choose_body(ResNet(SPEC), torch.rand(1, *SPEC.image), "I").share)
+    assert one - 1 == pytest.approx(build_bridge(ResNet(SPEC), torch.rand(1, *SPEC.image), "I").share)
     for line in found:
         assert line.timing.calls >= 7
         assert line.images_per_second == pytest.approx(line.batch / line.timing.seconds.median)

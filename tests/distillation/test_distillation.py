@@ -11,10 +11,10 @@ from torch import nn
 
 import modebridge as mb
 from modebridge import seeds
-from modebridge.bridges import mix
-from modebridge.distillation import StudentObjective
 from modebridge.errors import ModebridgeError
+from modebridge.mixing import draw_mixing, mix, mixed
 from modebridge.modes import Mode, refresh_statistics
+from modebridge.objectives import StudentObjective
 from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 
@@ -138,9 +138,8 @@ def test_averaged_weights_get_the_statistics_of_mixed_images():
     config = quick(3, average_from=2)
     plan = mb.plan_student(net, teachers, seed=4)
     student = mb.fit_students(net, {"s": plan}, data, config=config)["s"]
-    objective = StudentObjective(net, {"s": plan}, 3, 1.0)
     generator = seeds.generator(config.seed, "mixed batches")
-    batches = [(objective.mixed(images, objective.draw(len(labels), generator)), labels) for images, labels in data]
+    batches = [(mixed(images, draw_mixing(len(labels), 1.0, 0.0, generator)), labels) for images, labels in data]
     wanted = refresh_statistics(net, student.params, student.buffers, batches)
     for name in (name for name in wanted if "running" in name):
         torch.testing.assert_close(student.buffers[name], wanted[name], rtol=1e-9, atol=1e-12)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modebridge.bridges import last_blocks_tap
+from modebridge.bridges import last_blocks_tap, plan_bridge
 from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Tapped
 from modebridge.scoring import evaluate
-from modebridge.training import fit_bridges, plan_bridge
+from modebridge.training import fit_bridges
 from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 

@@ -63,7 +63,7 @@ def test_each_has_the_weights_that_the_library_gives(run: Run, answers) -> None:
     for name, targets in wanted.items():
         seed = seeds.seed_for(3, name.removesuffix("-small"))
         slim, first = run.recipe.slim("small"), modes[0]
-        small = plan_bridge(setting.net, first, setting.example, target=targets, slim=slim).bridge.share
+        small = plan_bridge(setting.net, first, setting.example, target=targets, slim=slim).share
         wide = {"budget": small, "wide": True}
         plan = plan_bridge(setting.net, first, setting.example, target=targets, name=name, seed=seed, **wide)
         settings = replace(run.recipe.training("bridge"), seed=setting.seed_of("bridges"))

@@ -10,8 +10,7 @@ from torch import nn
 
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, check_modes, has_statistics, refresh_statistics
-from modebridge.modes.statistics import check_statistics
+from modebridge.modes import Mode, check_modes, check_statistics, has_statistics, refresh_statistics
 from modebridge.nets import resnet, run
 from tests.scenarios import EXACT, Vectors, blobs, loader, tiny_net
 

@@ -13,7 +13,6 @@ from torch import nn
 import modebridge
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SPECS, ResNet, Tapped, inspect, last_blocks_tap, resnet
-from modebridge.scoring import tap_costs
 from tests.real_nets import IMAGES, Texts, real_net
 from tests.scenarios import TINY, Vectors, tiny_net
 from tests.sequences import Hybrid, Sound, sounds
@@ -323,11 +322,11 @@ def test_what_a_bridge_at_each_tap_would_cost():
         for tap in blocks:
             heads = ["labels"] * options.get("heads", 1)
             same = {"budget": options.get("budget"), "wide": True, "target": heads}
-            bridge = modebridge.plan_bridge(net, mode, images, tap=tap.name, **same).bridge
-            assert seen.price(tap) == pytest.approx((bridge.share, bridge.parameter_share))
-        assert f"{seen.price(blocks[0])[0]:+.1%}" in str(seen)
+            bridge = modebridge.plan_bridge(net, mode, images, tap=tap.name, **same)
+            assert tap.bridge == pytest.approx((bridge.share, bridge.parameter_share))
+        assert f"{blocks[0].bridge[0]:+.1%}" in str(seen)
     none = modebridge.inspect(net, images, budget=1e-9)
-    assert none.price(none.taps[0]) is None
+    assert none.taps[0].bridge is None
     assert "  -  " in str(none)
 
 
@@ -340,7 +339,7 @@ def test_bridges_that_cannot_be_priced(wrong):
 def test_features_alike_are_priced_once(monkeypatch):
     priced = []
     monkeypatch.setattr(
-        tap_costs, "build_body", lambda _, __, shape, *___, **____: priced.append(shape) or nn.Linear(8, 2)
+        "modebridge.bridges.inspect.build_body", lambda _, __, shape, *___: priced.append(shape) or nn.Linear(8, 2)
     )
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
     seen = modebridge.inspect(net, torch.rand(1, 4))

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 import modebridge as mb
-from modebridge.bridges import Bridge, BridgeObjective, curve_target
+from modebridge.bridges import Bridge, curve_target, plan_bridge
 from modebridge.curves import start_curve
 from modebridge.deploy.one_module import OneModule, Positional
 from modebridge.deploy.torch_runners import Branches, Vmapped
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, call, without_side_effects
+from modebridge.objectives import BridgeObjective
 from modebridge.scoring import curve_profile, predict
-from modebridge.training import BridgePlan, fit_bridges, fit_curve, fit_mode, plan_bridge
+from modebridge.training import fit_bridges, fit_curve, fit_mode
 from tests.deploy.scenes import staged_answer
 from tests.scenarios import quick
 
@@ -74,7 +75,7 @@ def batches(count: int = 3) -> list[tuple[Tensor, Tensor]]:
     return [(torch.rand(6, 4, generator=generator, dtype=torch.float64), torch.arange(6) % 3) for _ in range(count)]
 
 
-def plans_of(net: nn.Module, inplace: bool) -> dict[str, BridgePlan]:
+def plans_of(net: nn.Module, inplace: bool) -> dict[str, Bridge]:
     a, b = modes_of()
     curve, plans = start_curve(net, a, b), {}
     for k, kind in enumerate(("I", "II", "I")):
@@ -183,7 +184,7 @@ def test_a_feature_that_a_later_layer_changes_is_refused_by_all_who_read_taps():
     curve = start_curve(net, mode, other)
     bridge = Bridge(Body(False), [mode], "stem")
     ensemble = mb.Ensemble(net, [mode], [bridge])
-    objective = BridgeObjective(net, {"b": bridge}, {"b": curve_target(curve)}, [mode])
+    objective = BridgeObjective(net, {"b": Bridge(Body(False), [mode], "stem", target=curve_target(curve))})
     asked = [
         lambda: Tapped(net, ["stem"])(images),
         lambda: tapped.run(tapped.state_of(mode.state), images),

@@ -12,12 +12,13 @@ import torchvision.models
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.scoring import cost
-from modebridge.training import Engine, TrainConfig, fit_bridge, fit_curve, fit_mode, plan_bridge
+from modebridge.training import Engine, TrainConfig, fit_bridge, fit_curve, fit_mode
 from tests.scenarios import quick
 
 
@@ -232,11 +233,11 @@ def test_reprs_are_short_and_say_what_matters():
     size, own = 6 * 5 + 12 + 21, 4 * (6 + 1) + 3 * (4 + 1)
     assert repr(a) == f"Mode({size} parameters in 6 tensors of float32, 3 buffers)"
     assert repr(curve) == f"BezierCurve(1 pin between modes of {size} parameters, statistics at r = 0.5)"
-    assert plan.bridge.parameter_share == own / size
+    assert plan.parameter_share == own / size
     costs = f"share={36 / 42:.2%} of the FLOPs and {own / size:.2%} of the parameters"
     assert repr(plan) == f"BridgePlan(type I, tap=hidden, r=0.5, name=small, {costs}, target=the curve at r = 0.5)"
-    assert costs in repr(plan.bridge)
-    fast = Ensemble(Normed(), [a], [plan.bridge])
+    assert costs in repr(plan)
+    fast = Ensemble(Normed(), [a], [plan])
     told = f"bridge(type I, tap=hidden, r=0.5, name=small, {costs})"
     assert repr(fast) == f"Ensemble(1 mode of Normed, {told}, temperature=1)"
-    assert cost(fast, (4,)).relative_params == pytest.approx(1 + plan.bridge.parameter_share)
+    assert cost(fast, (4,)).relative_params == pytest.approx(1 + plan.parameter_share)

@@ -9,18 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from modebridge import trees
+from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.modes import Mode
-from modebridge.training import (
-    Checkpoints,
-    Engine,
-    fit_bridges,
-    fit_curves,
-    fit_mode,
-    fit_modes,
-    plan_bridge,
-    side_by_side,
-)
+from modebridge.training import Checkpoints, Engine, fit_bridges, fit_curves, fit_mode, fit_modes, side_by_side
 from tests.scenarios import quick
 from tests.training.test_restart import Fragile, StopError
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from modebridge.bridges import BridgeObjective, curve_target
+from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.deploy.grouped_bridges import units
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import same_architecture
-from modebridge.training import Engine, fit_bridges, fit_curve, fit_mode, fit_modes, plan_bridge
+from modebridge.objectives import BridgeObjective
+from modebridge.training import fit_bridges, fit_curve, fit_mode, fit_modes
 from tests.scenarios import quick
 
 
@@ -78,8 +79,7 @@ def test_bodies_trained_together_are_their_own():
     assert units(bodies, [[(0, "stem")]] * 3) == [(0,), (1,), (2,)]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_one_program_serves_bodies_that_are_alike_and_only_to_a_compiler(compiled):
+def test_one_program_serves_bodies_that_are_alike():
     net = made(0)
     a, b = (Mode.from_module(made(seed)) for seed in (1, 2))
     curve = start_curve(net, a, b)
@@ -87,15 +87,9 @@ def test_one_program_serves_bodies_that_are_alike_and_only_to_a_compiler(compile
     plans = {
         name: plan_bridge(net, curve, batches()[0][0], tap="stem", body=body.double()) for name, body in bodies.items()
     }
-    objective = BridgeObjective(
-        net,
-        {name: one.bridge for name, one in plans.items()},
-        {name: curve_target(curve) for name in plans},
-        [a],
-        shares=Engine(compile=compiled).shares,
-    )
+    objective = BridgeObjective(net, plans)
     programs = {name: objective.program(name) for name in plans}
-    assert (programs["one"] is programs["twin"]) == compiled
+    assert programs["one"] is programs["twin"]
     assert programs["one"] is not programs["other"]
 
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from modebridge import trees
+from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.training import Checkpoints, Engine, fit_bridges, fit_curves, fit_modes, plan_bridge
+from modebridge.training import Checkpoints, Engine, fit_bridges, fit_curves, fit_modes
 from modebridge.training.checkpoints import fingerprint
 from tests.scenarios import blobs, loader, modes, quick, tiny_net
 

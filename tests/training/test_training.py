@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 from modebridge import trees
-from modebridge.curves import CurveObjective, start_curve
+from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, ModeObjective
+from modebridge.modes import Mode
+from modebridge.objectives import CurveObjective, ModeObjective
 from modebridge.training import (
     Engine,
     Task,

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from modebridge.batches import unflatten
 from modebridge.errors import ModebridgeError
-from modebridge.modes import ModeObjective
 from modebridge.nets import Mean, frozen_copy, logits_of, mean_probability, probabilities_of, run
+from modebridge.objectives import ModeObjective
 from modebridge.trees import wide
 from modebridge.types import Batches, Prepared, State, States
 

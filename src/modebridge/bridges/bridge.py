@@ -1,23 +1,124 @@
-"""A bridge: a small network that predicts another network's output from features of modes."""
+"""A bridge: a small network that predicts other networks' outputs from features of modes, and its targets."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from os import PathLike
+from typing import Literal, TypeAlias
 
 from torch import Tensor, nn
 
 from modebridge import trees
-from modebridge.bridges.build import Kind
+from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import without_side_effects
 
-__all__ = ["Bridge"]
+__all__ = [
+    "READS",
+    "Bridge",
+    "Kind",
+    "Target",
+    "curve_target",
+    "ensemble_target",
+    "heads_target",
+    "label_target",
+    "mode_target",
+    "with_labels",
+]
+
+Kind: TypeAlias = Literal["I", "II"]
+
+READS: dict[Kind, int] = {"I": 1, "II": 2}
+"""Number of modes that a bridge of each type reads."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a bridge learns: the mean probability of some frozen networks; without networks, the labels.
+
+    Args:
+        modes: the networks to run.
+        r: position on a curve, if the target is one.
+        what: description for tables.
+        label_share: weight of the labels in the target.
+        parts: the target of each head, if there are several.
+    """
+
+    modes: tuple[Mode, ...]
+    r: float | None
+    what: str
+    label_share: float = 0.0
+    parts: tuple[Target, ...] = ()
+
+    @property
+    def heads(self) -> int:
+        """Number of heads of the bridge."""
+        return len(self.parts) or 1
+
+    @property
+    def of_modes(self) -> bool:
+        """Whether all heads learn other modes, or labels beside them: wide blocks and CutMix suit such a bridge."""
+        parts = self.parts or (self,)
+        plain = all(part.r is None and len(part.modes) + (part.label_share == 1) == 1 for part in parts)
+        return plain and any(part.modes for part in parts)
+
+
+def curve_target(curve: Curve, r: float = 0.5) -> Target:
+    """The network on the curve at r: the paper's target."""
+    return Target((curve.at(r),), r, f"the curve at r = {r:g}")
+
+
+def mode_target(mode: Mode) -> Target:
+    """Another mode, which needs no curve."""
+    return Target((mode,), None, "another mode")
+
+
+def ensemble_target(modes: Sequence[Mode]) -> Target:
+    """The mean probability of several modes: plain distillation of a deep ensemble."""
+    if not modes:
+        raise ModebridgeError("Expected an ensemble as target to have modes, but got none; pass at least one.")
+    return Target(tuple(modes), None, f"the mean of {len(modes)} modes")
+
+
+def label_target() -> Target:
+    """The (mixed) labels: the control without a second network."""
+    return Target((), None, "the labels", label_share=1.0)
+
+
+def with_labels(target: Target, share: float) -> Target:
+    """A mix of a target and the labels, with the gradient of (1 - share) * KL to the target + share * cross entropy."""
+    if not 0 <= share <= 1:
+        raise ModebridgeError(f"Expected the labels' share to be in [0, 1], but got {share}; 0 omits them.")
+    _check_plain([target], "labels beside a target")
+    return replace(target, label_share=share, what=f"{target.what} and {share:.0%} labels")
+
+
+def heads_target(targets: Sequence[Target]) -> Target:
+    """One head per target on a shared trunk: each head is a member of the mean, and the losses are summed."""
+    if not targets:
+        raise ModebridgeError("Expected a bridge to have at least one head, but got no target; pass one per head.")
+    _check_plain(targets, "heads")
+    modes = tuple({mode.id: mode for target in targets for mode in target.modes}.values())
+    what = "; ".join(target.what for target in targets)
+    return targets[0] if len(targets) == 1 else Target(modes, None, what, parts=tuple(targets))
+
+
+def _check_plain(targets: Sequence[Target], what: str) -> None:
+    for target in targets:
+        if target.parts:
+            raise ModebridgeError(
+                f"Expected {what} to consist of plain targets, but got '{target.what}'; use curve_target, "
+                "mode_target, ensemble_target or label_target."
+            )
 
 
 class Bridge(nn.Module):
     """A body and what it reads: the taps of one mode (type I) or of two (type II, in order).
+
+    An untrained bridge also has the target that it will learn and the modes that it reads.
 
     Args:
         body: maps the features to logits (B, K), or to (B, h, K) for h heads.
@@ -27,6 +128,8 @@ class Bridge(nn.Module):
         name: name in tables.
         share: counted FLOPs relative to one base network; None if not counted.
         heads: number of heads h; each is a member of ensembles.
+        target: what it will learn; None for a trained bridge.
+        flops: counted multiply-adds for one image; NaN if not counted.
     """
 
     def __init__(
@@ -38,6 +141,9 @@ class Bridge(nn.Module):
         name: str = "bridge",
         share: float | None = None,
         heads: int = 1,
+        *,
+        target: Target | None = None,
+        flops: float = math.nan,
     ) -> None:
         super().__init__()
         if len(reads) not in (1, 2):
@@ -51,7 +157,16 @@ class Bridge(nn.Module):
         self.name = name
         self.share = share
         self.heads = heads
+        self.flops = flops
+        self.target = target
+        self.modes: tuple[Mode, ...] = () if target is None else tuple(reads)
         self._base = trees.size(reads[0].params)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the bridge as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
+        from modebridge.files import save
+
+        save(self, path)
 
     @property
     def kind(self) -> Kind:
@@ -69,13 +184,17 @@ class Bridge(nn.Module):
         return [(k, tap) for k in range(len(self.reads)) for tap in self.taps]
 
     @property
+    def params(self) -> int:
+        """Number of its parameters."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
     def parameter_share(self) -> float | None:
         """Its parameters relative to one base network; a cheap bridge at a deep tap can have many.
 
         None if the base has no parameters.
         """
-        count = sum(parameter.numel() for parameter in self.parameters())
-        return count / self._base if self._base else None
+        return self.params / self._base if self._base else None
 
     def forward(self, *features: Tensor) -> Tensor:
         """Logits (B, K), or (B, h, K), from the features of the modes in `reads`, in the order of `places`."""
@@ -88,7 +207,6 @@ class Bridge(nn.Module):
         return without_side_effects(self.body, self.body, *features)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
-        """Type, tap, position, name, heads and cost."""
         share = "" if self.share is None else f", share={self.share:.2%} of the FLOPs"
         if self.parameter_share is not None:
             share += f"{',' if not share else ' and'} {self.parameter_share:.2%} of the parameters"
@@ -99,9 +217,3 @@ class Bridge(nn.Module):
         """The logits (B, K) of each head."""
         logits = self(*features)
         return [logits] if self.heads == 1 else list(logits.unbind(dim=1))
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the bridge as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
-        from modebridge.files import save
-
-        save(self, path)

@@ -1,154 +1,246 @@
-"""Build a bridge's body: like the base's last blocks, or for any feature."""
+"""Build a bridge before training: its taps, its body, its cost and what it will learn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import torch
+from torch import Tensor, nn
 
-from modebridge.bridges.bodies import ResidualBody, TokenBody, VectorBody
-from modebridge.errors import ModebridgeError
-from modebridge.nets import BasicBlock, BottleneckBlock, Norm, ResNetSpec, last_blocks_tap
-from modebridge.nets.resnet import LAST_BLOCKS
-from modebridge.types import Layout
+from modebridge.batches import map_inputs
+from modebridge.bridges.bodies import Heads
+from modebridge.bridges.bridge import (
+    READS,
+    Bridge,
+    Kind,
+    Target,
+    curve_target,
+    heads_target,
+    label_target,
+    mode_target,
+)
+from modebridge.bridges.sizes import body_for, body_like, body_within, joined_shape
+from modebridge.curves import Curve, check_r
+from modebridge.errors import ModebridgeError, first_line
+from modebridge.modes import Mode, check_modes
+from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, frozen_copy, taps_to_read
+from modebridge.nets.flops import counting
+from modebridge.types import Inputs, Layout
 
-__all__ = ["READS", "WIDE", "Kind", "body_for", "body_like", "channels_of", "joined_shape", "layout_for"]
+__all__ = ["Aim", "build_body", "build_bridge", "check_choices", "listed", "other_targets", "plan_bridge"]
 
-Kind: TypeAlias = Literal["I", "II"]
-
-READS: dict[Kind, int] = {"I": 1, "II": 2}
-"""Number of modes that a bridge of each type reads."""
-
-WIDE = 256
-"""Bridges with at least this many channels use bottleneck blocks."""
+Aim: TypeAlias = Target | Literal["curve", "labels"]
+"""What a bridge, or one of its heads, learns to predict."""
 
 
-def body_like(
-    spec: ResNetSpec,
-    kind: Kind,
-    slim: float = 2,
+def plan_bridge(
+    net: nn.Module,
+    curve: Curve | Mode | Sequence[Mode],
+    images: Inputs,
     *,
-    projection: bool = True,
-    seed: int | None = None,
-) -> ResidualBody:
-    """The paper's bridge: a copy of the base's last three blocks, with every width divided by the slim factor.
+    kind: Kind = "I",
+    source: Literal["start", "end"] = "start",
+    tap: str | Sequence[str] | None = None,
+    slim: float = 2,
+    budget: float | None = None,
+    wide: bool | None = None,
+    r: float = 0.5,
+    target: Aim | Sequence[Aim] = "curve",
+    body: nn.Module | None = None,
+    name: str = "bridge",
+    seed: int = 0,
+) -> Bridge:
+    """A bridge before training, for a curve or on modes.
 
     Args:
-        spec: spec of the base network.
-        kind: "I" reads one feature map, "II" two, concatenated along channels.
-        slim: 1 gives the paper's medium bridge, 2 its small one.
-        projection: False omits the first shortcut if shapes differ (only this matches the parameter counts of the
-            paper's CIFAR-100 rows with 32 to 128 channels).
-        seed: seed of the weights.
+        net: the base network.
+        curve: the curve between the two modes; its point at r is the paper's target. Modes may be given instead of a
+            curve: the bridge reads the first (type II: the first two) and, unless `target` is given, gets one head for
+            each of the others.
+        images: a few images (or inputs by name), to find the shape of the features.
+        kind: "I" reads one end, "II" both.
+        source: the end that a type I bridge reads.
+        tap: where features are read, one place or several; None uses the choice of `modebridge.inspect`, which for the
+            paper's networks is the paper's.
+        slim: divisor of the widths; 2 is the paper's small bridge, 1 its medium one.
+        budget: maximum share of the base's FLOPs (0.05 for 5 %), used instead of `slim`: the widest body that fits is
+            built. Its share of the parameters may be much larger (`bridge.parameter_share`).
+        wide: one wide block within the budget instead of three; None for heads on other modes (docs/frontier.md).
+        r: the position on the curve to predict.
+        target: "curve", "labels" (a control), or any `Target`; a list gives the bridge one head per target on a shared
+            trunk.
+        body: your own module from feature(s) to logits, used instead of building one; its parameters with
+            `requires_grad=False` are not trained.
+        name: the bridge's name in tables and errors.
+        seed: seed for the bridge's initial weights.
     """
-    last_blocks_tap(spec)
-    if kind not in READS:
-        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'.")
-    before, last = spec.blocks()[:-LAST_BLOCKS], spec.blocks()[-LAST_BLOCKS:]
-    if not slim > 0 or any(int(planes / slim) < 1 for planes, _ in last):
-        raise ModebridgeError(f"Expected slim to leave at least one channel, but got {slim}; 1 is medium, 2 small.")
-    block = spec.block_type()
-    inputs = before[-1][0] * block.expansion if before else spec.stem[0]
-    return ResidualBody(
-        inputs * READS[kind],
-        [(int(planes / slim), stride) for planes, stride in last],
-        spec.classes,
-        block=block,
-        norm=spec.norm,
-        bias=spec.bias,
-        padding=spec.padding,
-        projection=projection,
-        generator=None if seed is None else torch.Generator().manual_seed(seed),
+    check_choices(net, curve, kind, source, r)
+    if isinstance(curve, Curve):
+        modes = [curve.start, curve.end] if source == "start" or kind == "II" else [curve.end]
+    else:
+        modes = listed(curve)
+    if isinstance(target, str) and target == "curve" and not isinstance(curve, Curve):
+        aim = heads_target(other_targets(modes, kind))
+    elif isinstance(target, Target | str) or not isinstance(target, Sequence):
+        aim = _aim(target, curve, r)
+    else:
+        aim = heads_target([_aim(one, curve, r) for one in target])
+    if aim.modes:
+        check_modes(net, aim.modes, 1, "a bridge's target")
+    wide = aim.of_modes if wide is None else wide
+    reads = modes[: READS[kind]]
+    return build_bridge(
+        net, images, reads, aim, tap=tap, slim=slim, budget=budget, wide=wide, body=body, name=name, seed=seed
     )
 
 
-def body_for(
-    shape: Sequence[int],
-    classes: int,
-    kind: Kind,
-    slim: float = 2,
+def build_bridge(
+    net: nn.Module,
+    images: Inputs,
+    reads: Sequence[Mode] | Kind,
+    target: Target | int = 1,
     *,
-    layout: Layout | None = None,
-    norm: Norm = "bn",
-    seed: int | None = None,
-) -> ResidualBody | TokenBody | VectorBody:
-    """A bridge for a feature of any network: residual blocks for a map or a sequence, layers on tokens, a perceptron.
+    tap: str | Sequence[str] | None = None,
+    slim: float = 2,
+    budget: float | None = None,
+    wide: bool = False,
+    body: nn.Module | None = None,
+    name: str = "bridge",
+    seed: int = 0,
+) -> Bridge:
+    """An untrained bridge with its counted cost.
 
-    Blocks are bottlenecks if the width is 256 or more. `modebridge.cost` counts the cost of a bridge; a tap late in the
-    network is cheaper, and `body_within` builds to a budget.
-
-    Args:
-        shape: shape of one feature, without the batch axis.
-        classes: number of outputs K.
-        kind: "I" or "II".
-        slim: divides the width of the feature.
-        layout: meaning of the axes; None assumes (C, H, W), (T, C) or (C,).
-        norm: norm of the residual blocks.
-        seed: seed of the weights.
+    `reads` are the modes that it reads, or its type alone, to count costs. `target` is what it will learn, or the
+    number of heads alone. The other arguments are those of `plan_bridge`.
     """
-    layout = layout_for(shape, layout)
-    channels = channels_of(shape, layout)
-    if not slim > 0 or channels / slim < 1:
+    if budget is not None and not 0 < budget <= 1:
         raise ModebridgeError(
-            f"Expected slim to leave at least one channel of {channels}, but got {slim}; 1 is medium, 2 small."
+            f"Expected budget to be a share of the base's FLOPs in (0, 1], but got {budget}; 0.05 is 5 %."
         )
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
-    width, inputs = int(channels / slim), channels * READS[kind]
-    if layout == "tokens":
-        return TokenBody(inputs, width, classes, generator=generator)
-    if layout == "vector":
-        return VectorBody(inputs, width, classes, generator)
-    # On wide maps plain 3x3 blocks would cost more than the network they replace: squeeze first, as ResNet-50 does.
-    wide = width >= WIDE
-    blocks = [(width // 4, 1)] * 3 if wide else [(width, 1)] * 3
-    block = BottleneckBlock if wide else BasicBlock
-    return ResidualBody(inputs, blocks, classes, block=block, norm=norm, layout=layout, generator=generator)
-
-
-def layout_for(shape: Sequence[int], layout: Layout | None = None) -> Layout:
-    """The layout of a feature, by default from its number of axes; raises an error if no body supports it.
-
-    >>> layout_for((8, 4, 4)), layout_for((17, 8)), layout_for((8, 17), "sequence")
-    ('map', 'tokens', 'sequence')
-    """
-    axes: dict[int, tuple[Layout, ...]] = {
-        1: ("vector",),
-        2: ("tokens", "sequence"),
-        3: ("map", "map, channels last"),
-    }
-    if len(shape) not in axes or not all(shape):
+    modes = [Mode({}, {})] * READS[reads] if isinstance(reads, str) else list(reads)
+    kind: Kind = "I" if len(modes) == 1 else "II"
+    heads = target if isinstance(target, int) else target.heads
+    first = map_inputs(lambda tensor: tensor[:1], images)
+    taps, layout = taps_to_read(net, tap, first)
+    tapped = Tapped(net, taps)
+    with torch.no_grad(), counting() as counted:
+        logits, features = (
+            tapped(first) if isinstance(reads, str) else tapped.run(tapped.state_of(modes[0].state), first)
+        )
+    base = counted()
+    read, classes = [features[tap] for tap in taps], logits.shape[1]
+    if body is None:
+        shape = joined_shape([feature.shape[1:] for feature in read], layout)
+        body = build_body(net, taps, shape, layout, classes * heads, kind, slim, budget, base, wide, seed)
+        body = (body if heads == 1 else Heads(body, heads)).to(torch.cat([feature.flatten() for feature in read]).dtype)
+    flops = _check_body(body, read * READS[kind], (classes,) if heads == 1 else (heads, classes), name)
+    if budget is not None and flops > budget * base:
         raise ModebridgeError(
-            f"Expected the feature at the tap to be (C, H, W), (C, L), (T, C) or (C,), but got {tuple(shape)}; "
-            "choose another tap or pass your own body."
+            f"Expected the body of '{name}' to take at most {budget:g} of the base's {base:,.0f} multiply-adds, "
+            f"but got {flops:,.0f}; use a smaller body or a larger budget."
         )
-    if layout is None:
-        return axes[len(shape)][0]
-    if layout not in axes[len(shape)]:
-        known = " or ".join(f"'{name}'" for name in axes[len(shape)])
-        raise ModebridgeError(f"Expected the layout of {tuple(shape)} to be {known}, but got '{layout}'; leave it out.")
-    return layout
+    plan, share = None if isinstance(target, int) else target, flops / base if base else None
+    return Bridge(body, modes, taps, plan.r if plan else None, name, share, heads, target=plan, flops=flops)
 
 
-def joined_shape(shapes: Sequence[Sequence[int]], layout: Layout | None) -> tuple[int, ...]:
-    """The shape of features concatenated along channels, at the smallest size.
+def build_body(
+    net: nn.Module,
+    taps: Sequence[str],
+    shape: Sequence[int],
+    layout: Layout | None,
+    outputs: int,
+    kind: Kind,
+    slim: float,
+    budget: float | None,
+    base: float,
+    wide: bool,
+    seed: int | None,
+) -> nn.Module:
+    """A new body for features of `shape`: within the budget of `base` FLOPs, else the paper's at its tap, else any."""
+    norm: Norm = "frn" if any(isinstance(module, FilterResponseNorm) for module in net.modules()) else "bn"
+    if budget is not None:
+        flops = budget * base
+        return body_within(shape, layout, outputs, kind, flops, norm=norm, wide=wide, seed=seed, base=base)[0]
+    if isinstance(net, ResNet) and list(taps) == [net.paper_tap]:
+        return body_like(replace(net.spec, classes=outputs), kind, slim, seed=seed)
+    return body_for(shape, outputs, kind, slim, layout=layout, norm=norm, seed=seed)
 
-    >>> joined_shape([(8, 4, 4), (4, 8, 8)], "map"), joined_shape([(17, 8), (17, 8)], "tokens")
-    ((12, 4, 4), (17, 16))
-    """
-    if len(shapes) == 1:
-        return tuple(shapes[0])
-    known = layout_for(shapes[0], layout)
-    axis = 0 if known in ("map", "sequence") else -1
-    if len({len(shape) for shape in shapes}) > 1 or (known == "tokens" and len({shape[0] for shape in shapes}) > 1):
+
+@torch.no_grad()
+def _check_body(body: nn.Module, features: Sequence[Tensor], logits: tuple[int, ...], name: str) -> float:
+    """Run the body on one image to find errors before the first step; returns its multiply-adds."""
+    shapes = ", ".join(str(tuple(feature.shape[1:])) for feature in features)
+    try:
+        with counting() as counted:
+            out = frozen_copy(body)(*features)
+    except (RuntimeError, TypeError) as error:
         raise ModebridgeError(
-            f"Expected features of matching axes, but got {[tuple(shape) for shape in shapes]}; choose other taps."
+            f"Expected the body of '{name}' to take features of {shapes}, but got '{first_line(error)}'; "
+            "adapt it to the tap."
+        ) from error
+    expected = ", ".join(map(str, ("batch", *logits)))
+    if not isinstance(out, Tensor) or out.shape != (1, *logits):
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ModebridgeError(
+            f"Expected the body of '{name}' to return logits of ({expected}), but got {got}; adapt its last layer."
         )
-    joined = [min(sides) for sides in zip(*shapes, strict=True)]
-    joined[axis] = sum(shape[axis] for shape in shapes)
-    return tuple(joined)
+    return counted()
 
 
-def channels_of(shape: Sequence[int], layout: Layout) -> int:
-    """Number of channels C: the first axis of a map or a sequence, otherwise the last."""
-    return shape[0] if layout in ("map", "sequence") else shape[-1]
+def listed(modes: Mode | Sequence[Mode]) -> list[Mode]:
+    """Modes as a list, even if only one is given."""
+    return [modes] if isinstance(modes, Mode) else list(modes)
+
+
+def other_targets(modes: Sequence[Mode], kind: Kind) -> list[Target]:
+    """One target for every mode that a bridge of this type does not read; raises an error if there are none."""
+    others = modes[READS[kind] :]
+    if not others:
+        raise ModebridgeError(
+            f"Expected a type {kind} bridge without a curve to have a target, or more modes than the {READS[kind]} "
+            f"that it reads, but got {len(modes)} and no target; add modes to learn from, or pass a curve or target=."
+        )
+    if len({mode.id for mode in modes}) < len(modes):
+        raise ModebridgeError(
+            "Expected the modes of a bridge without a curve to differ, but got one of them twice; pass each mode once: "
+            "the first is read, and each of the others gets a head."
+        )
+    return [mode_target(mode) for mode in others]
+
+
+def _aim(target: object, curve: Curve | Mode | Sequence[Mode], r: float) -> Target:
+    if target == "curve" and isinstance(curve, Curve):
+        return curve_target(curve, r)
+    if target == "labels":
+        return label_target()
+    if not isinstance(target, Target):
+        raise ModebridgeError(
+            f"Expected target to be 'curve' (for a bridge with a curve), 'labels' or a Target, but got '{target}'; "
+            "see modebridge.bridges for the others."
+        )
+    return target
+
+
+def check_choices(net: nn.Module, curve: Curve | Mode | Sequence[Mode], kind: str, source: str, r: float) -> None:
+    """Raise an error if no bridge can be planned with these choices."""
+    check_r(r)
+    if isinstance(curve, Curve):
+        check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
+    elif isinstance(curve, Mode | Sequence):
+        check_modes(net, listed(curve), 2 if kind == "II" else 1, "a bridge")
+        if source == "end":
+            raise ModebridgeError(
+                "Expected source to be 'start' for a bridge without a curve, which reads the first mode, but got "
+                "'end'; put the mode to read first."
+            )
+    else:
+        raise ModebridgeError(
+            f"Expected a curve or modes for a bridge, but got {type(curve).__name__}; create a curve with fit_curve, "
+            "or pass a list of modes."
+        )
+    if kind not in ("I", "II"):
+        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
+    if source not in ("start", "end"):
+        raise ModebridgeError(f"Expected source to be 'start' or 'end', but got '{source}'; choose one.")

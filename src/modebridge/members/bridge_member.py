@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from modebridge.bridges import Kind
+from modebridge.bridges import Bridge, Kind, plan_bridge
 from modebridge.errors import plural
 from modebridge.members.artefact import Artefact, Tensors
 from modebridge.members.curve_member import PointMember, load_curve
@@ -17,7 +17,6 @@ from modebridge.members.setting import Setting
 from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
-from modebridge.training import BridgePlan, plan_bridge
 
 __all__ = ["BridgeMember", "row_name"]
 
@@ -97,7 +96,7 @@ class BridgeMember(SmallNetwork):
         """The curve and its ends."""
         return self.imitates.artefacts(recipe)
 
-    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> BridgePlan:
+    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> Bridge:
         """A plan that reads one end or both; the target is the network on the curve."""
         return plan_bridge(
             setting.net,

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from modebridge.bridges import Bridge, plan_bridge
 from modebridge.members.artefact import Tensors
 from modebridge.members.member import Member
 from modebridge.members.mode_member import ModeMember
@@ -14,7 +15,6 @@ from modebridge.members.setting import Setting
 from modebridge.members.small_network import SIZE, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
-from modebridge.training import BridgePlan, plan_bridge
 
 __all__ = ["ControlMember"]
 
@@ -56,7 +56,7 @@ class ControlMember(SmallNetwork):
         """Whether the recipe has both modes."""
         return max(self.i, self.j) < recipe.modes
 
-    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> BridgePlan:
+    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> Bridge:
         """A plan that reads the mode; the targets are labels."""
         return plan_bridge(
             setting.net,

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from modebridge.bridges import ChosenBody, ensemble_target, label_target
-from modebridge.cutmix import suits_cutmix
+from modebridge.bridges import Bridge, ensemble_target, label_target, plan_bridge
 from modebridge.errors import plural
 from modebridge.members.artefact import Tensors
 from modebridge.members.curve_member import PointMember
@@ -16,9 +15,10 @@ from modebridge.members.member import Member, Method
 from modebridge.members.mode_member import ModeMember
 from modebridge.members.setting import Setting
 from modebridge.members.small_network import SIZE, BridgeWeights, SmallNetwork
+from modebridge.mixing import suits_cutmix
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
-from modebridge.training import BEST_CUTMIX, BridgePlan, plan_bridge
+from modebridge.training import BEST_CUTMIX
 
 __all__ = ["HeadsMember"]
 
@@ -86,7 +86,7 @@ class HeadsMember(Method, SmallNetwork):
         """Its weights."""
         return HeadsWeights(self)
 
-    def chosen(self, setting: Setting) -> ChosenBody:
+    def chosen(self, setting: Setting) -> Bridge:
         """One wide block within the FLOPs of a bridge of its size."""
         return setting.body(self.body_kind, self.size, self.heads(setting.recipe), wide=True)
 
@@ -115,7 +115,7 @@ class HeadsMember(Method, SmallNetwork):
         parts = [part for part in ("mean", "others", "midpoints") if part in self.parts]
         return tuple(dict.fromkeys(one for part in parts for head in self._learned(part, recipe) for one in head))
 
-    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> BridgePlan:
+    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> Bridge:
         """A plan that reads the mode, with one head per target."""
         recipe = setting.recipe
         learned = [networks for part in self.parts for networks in self._learned(part, recipe)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from modebridge import seeds
 from modebridge.batches import map_inputs
-from modebridge.bridges import ChosenBody, Kind, ResidualBody, choose_body
+from modebridge.bridges import Bridge, Kind, ResidualBody, build_bridge
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import ResNet, frozen_copy
@@ -30,7 +30,7 @@ ROUNDING = 1 + 1e-9
 
 
 class Sizing(TypedDict):
-    """The options of `choose_body` and `plan_bridge` that set a body's width and blocks."""
+    """The options of `build_bridge` and `plan_bridge` that set a body's width and blocks."""
 
     slim: float
     budget: float | None
@@ -154,17 +154,17 @@ class Setting:
         return self._costs[name]
 
     @cached_property
-    def _bodies(self) -> dict[tuple[Kind, str, int, bool], ChosenBody]:
+    def _bodies(self) -> dict[tuple[Kind, str, int, bool], Bridge]:
         return {}
 
-    def body(self, kind: Kind, size: str, heads: int = 1, wide: bool = False) -> ChosenBody:
+    def body(self, kind: Kind, size: str, heads: int = 1, wide: bool = False) -> Bridge:
         """The body of a bridge with its cost; it may have no weights."""
         if (kind, size, heads, wide) not in self._bodies:
             options = self.sizing(kind, size, heads, wide)
             device = next(self.bare.parameters()).device
             example = map_inputs(lambda tensor: tensor.to(device), self.example)
             with torch.device(device):  # where the body is built
-                self._bodies[kind, size, heads, wide] = choose_body(self.bare, example, kind, heads=heads, **options)
+                self._bodies[kind, size, heads, wide] = build_bridge(self.bare, example, kind, heads, **options)
         return self._bodies[kind, size, heads, wide]
 
     def sizing(self, kind: Kind, size: str, heads: int, wide: bool) -> Sizing:

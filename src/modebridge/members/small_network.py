@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from modebridge.bridges import Bridge, ChosenBody, Kind
+from modebridge.bridges import Bridge, Kind
 from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors, TrainedWeights
 from modebridge.members.member import Body, Member
 from modebridge.members.predictor import BridgePredictor
@@ -16,7 +16,7 @@ from modebridge.members.setting import Setting
 from modebridge.nets import frozen_copy
 from modebridge.recipes import Recipe
 from modebridge.scoring import MemberCost
-from modebridge.training import BridgePlan, TrainConfig, fit_bridges
+from modebridge.training import TrainConfig, fit_bridges
 
 __all__ = ["SIZE", "BridgeWeights", "SmallNetwork"]
 
@@ -108,7 +108,7 @@ class SmallNetwork(Member):
         return tuple(dict.fromkeys(artefact for member in networks for artefact in member.artefacts(recipe)))
 
     @abstractmethod
-    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> BridgePlan:
+    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> Bridge:
         """The bridge before training."""
 
     @property
@@ -124,7 +124,7 @@ class SmallNetwork(Member):
         """The number of heads of its body."""
         return 1
 
-    def chosen(self, setting: Setting) -> ChosenBody:
+    def chosen(self, setting: Setting) -> Bridge:
         """Its body with its cost, shared by all of its size."""
         return setting.body(self.body_kind, self.size, self.heads(setting.recipe))
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self, TypeAlias
 
 from modebridge import seeds
-from modebridge.distillation import Teacher
 from modebridge.ensembles import Ensemble
 from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors, TrainedWeights
 from modebridge.members.bridge_member import BridgeMember
@@ -16,6 +15,7 @@ from modebridge.members.member import Member, Method
 from modebridge.members.mode_member import BASES, ModeMember, OneNetwork
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
+from modebridge.objectives import Teacher
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import TrainConfig, fit_students, plan_student

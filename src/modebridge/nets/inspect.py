@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -39,6 +39,7 @@ class Tap:
         after: share of the FLOPs after it.
         block: whether it is one of the network's blocks.
         inner: whether it is inside a block.
+        bridge: cost of a bridge there, as shares of the network's FLOPs and parameters; None if there is none.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Tap:
     after: float
     block: bool
     inner: bool
+    bridge: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,7 @@ class Inspection:
         flops: multiply-adds of the whole network for one image.
         classes: number of classes K.
         preferred: a tap to choose whatever its share.
-        price: function from a tap to the cost of a bridge there, as shares of the network's FLOPs and parameters; it
-            returns None if there is no such bridge.
+        priced: whether the cost of a bridge was counted at each tap.
     """
 
     kind: str
@@ -71,7 +72,7 @@ class Inspection:
     flops: float
     classes: int
     preferred: str | None = field(default=None, repr=False)
-    price: Callable[[Tap], tuple[float, float] | None] | None = field(default=None, repr=False, compare=False)
+    priced: bool = field(default=False, repr=False)
 
     @property
     def chosen(self) -> Tap:
@@ -102,15 +103,14 @@ class Inspection:
         """The taps as a table with the choice marked; `every` includes those inside blocks."""
         chosen = self.chosen.name if self.taps else None
         shown = [tap for tap in self.taps if every or not tap.inner or tap.name == chosen]
-        prices = [] if self.price is None else ["bridge: FLOPs", "params"]
+        prices = ["bridge: FLOPs", "params"] if self.priced else []
         rows = [["", "tap", "feature", "layout", "before", "after", *prices]]
         for tap in shown:
             sizes = " x ".join(map(str, tap.shape))
             mark = "->" if tap.name == chosen else ""
             rows.append([mark, tap.name, sizes, tap.layout, f"{tap.before:.1%}", f"{tap.after:.1%}"])
-            if self.price is not None:
-                price = self.price(tap)
-                rows[-1] += ["-", "-"] if price is None else [f"{share:+.1%}" for share in price]
+            if self.priced:
+                rows[-1] += ["-", "-"] if tap.bridge is None else [f"{share:+.1%}" for share in tap.bridge]
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         lines = [
             "  ".join(

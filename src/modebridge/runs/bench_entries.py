@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from modebridge.bridges import Bridge, choose_body
+from modebridge.bridges import Bridge, build_bridge
 from modebridge.deploy.benchmark import Candidate, contenders
 from modebridge.members import HeadsMember, Setting
 from modebridge.modes import Mode
@@ -69,7 +69,7 @@ def random_contenders(
         modes: number of networks; there is one type I bridge for each curve from the first to another.
         slim: divisor of the widths of bridges.
         budget: maximum share of the network's FLOPs for a bridge, used instead of `slim`.
-        headed: further bridges on the first network, with several heads: options of `choose_body` by name.
+        headed: further bridges on the first network, with several heads: options of `build_bridge` by name.
     """
     net = build(generator(0, "net"))
 
@@ -80,8 +80,8 @@ def random_contenders(
 
     def bridge(kind: Literal["I", "II"], reads: Sequence[Mode], name: str | int, **options: Any) -> Bridge:
         options = {"slim": slim, "budget": budget, **options}
-        chosen = choose_body(net, images, kind, seed=seed_for(0, kind, name), **options)
-        return Bridge(chosen.body, reads, chosen.taps, name=f"{kind}-{name}", heads=options.get("heads", 1))
+        heads = options.pop("heads", 1)
+        return build_bridge(net, images, reads, heads, name=f"{kind}-{name}", seed=seed_for(0, kind, name), **options)
 
     return contenders(
         net,

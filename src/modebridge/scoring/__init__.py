@@ -39,7 +39,6 @@ from modebridge.scoring.scores import (
     surprisals,
 )
 from modebridge.scoring.table import MemberCost, Row, Scored
-from modebridge.scoring.tap_costs import inspect
 
 __all__ = [
     "ALL",
@@ -80,7 +79,6 @@ __all__ = [
     "feature_shapes",
     "fpr_at",
     "hits",
-    "inspect",
     "interval_of",
     "is_low_loss",
     "judge_curve",

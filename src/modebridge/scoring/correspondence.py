@@ -8,9 +8,9 @@ from typing import Literal, TypeAlias, overload
 import torch
 from torch import Tensor
 
-from modebridge.bridges import kl_divergence
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
+from modebridge.losses import kl_divergence
 from modebridge.scoring.scores import check_probabilities
 
 __all__ = ["Average", "Correspondence", "correspondence", "kl", "r2"]

@@ -1,6 +1,5 @@
 """The training loop, and fitting modes, curves, bridges and students with it."""
 
-from modebridge.training.bridge_plan import BridgePlan, plan_bridge
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.config import TrainConfig
 from modebridge.training.distill import distill, fit_students, plan_student
@@ -14,7 +13,6 @@ from modebridge.training.processes import side_by_side
 __all__ = [
     "BEST_CUTMIX",
     "PAPER_MIXUP",
-    "BridgePlan",
     "Checkpoints",
     "Engine",
     "Epoch",
@@ -32,7 +30,6 @@ __all__ = [
     "fit_modes",
     "fit_students",
     "parse_metrics",
-    "plan_bridge",
     "plan_student",
     "side_by_side",
     "train",

@@ -12,8 +12,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from modebridge import seeds
 from modebridge.batches import Checked, check_batch, check_labels, first_batch, flatten, map_inputs, shapes_of
 from modebridge.bridges import Bridge
-from modebridge.cutmix import image_size
 from modebridge.errors import ModebridgeError, first_line
+from modebridge.mixing import image_size
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import frozen_copy, logits_of, run
 from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros

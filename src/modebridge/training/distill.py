@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from modebridge.distillation import DistillationLoss, MixedBatches, StudentObjective, StudentPlan, Teacher
 from modebridge.errors import ModebridgeError
+from modebridge.losses import DistillationLoss
+from modebridge.mixing import MixedBatches
 from modebridge.modes import Mode, check_modes, fresh_weights
 from modebridge.nets import frozen_copy
+from modebridge.objectives import StudentObjective, StudentPlan, Teacher
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_mixing, check_train, stale_statistics, trainable
 from modebridge.training.config import DEFAULT, TrainConfig
@@ -133,11 +135,9 @@ def fit_students(
         plans,
         data.classes,
         mixup,
-        cutmix=cutmix,
-        compiled=engine.compiled,
-        fan_out=engine.fan_out,
-        shares=engine.shares,
+        cutmix,
     )
+    engine.speed_up(objective.bases)
     first = next(iter(plans.values()))
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
     title = counted(len(plans), "student")
@@ -146,7 +146,7 @@ def fit_students(
     if stale:
         # The statistics collected in training belong to those weights, not to their mean. Mixed-up images are used, as
         # in all training of students: on digits, statistics of plain images cost .02 to .03 of NLL.
-        batches = MixedBatches(objective, engine.feed(data), config.seed)
+        batches = MixedBatches(engine.feed(data), mixup, cutmix, config.seed)
         students = {name: refreshed(plan.net, students[name], batches, engine) for name, plan in plans.items()}
     return {name: mode.to("cpu") for name, mode in students.items()}
 

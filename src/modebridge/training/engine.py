@@ -17,6 +17,7 @@ from torch import nn
 
 from modebridge.batches import go_to_epoch, map_inputs
 from modebridge.caches import cache_folder
+from modebridge.ensembles import Bases
 from modebridge.errors import ModebridgeError
 from modebridge.nets import same_architecture
 from modebridge.training.config import TrainConfig
@@ -135,6 +136,11 @@ class Engine:
             for name, tensor in draw.items()
         }
         return (images, labels), moved if self.device.type != "cpu" else draw
+
+    def speed_up(self, bases: Bases[Any]) -> None:
+        """Compile the forward pass of frozen networks, and run them in parallel streams, where that is enabled."""
+        bases.run = self.compiled(bases.run)
+        bases.fan_out = self.fan_out
 
     def fan_out(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
         """Run independent jobs and return their results; during graph capture each gets its own stream.

@@ -8,10 +8,11 @@ from dataclasses import replace
 from torch import nn
 
 from modebridge.baselines import Rival
-from modebridge.curves import BezierCurve, CurveKind, CurveObjective, PinStart, Polychain, check_r, start_curve
+from modebridge.curves import BezierCurve, CurveKind, PinStart, Polychain, check_r, start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode, ModeObjective
+from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
+from modebridge.objectives import CurveObjective, ModeObjective
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_pairing, check_train, stale_statistics, trainable
 from modebridge.training.config import DEFAULT, TrainConfig

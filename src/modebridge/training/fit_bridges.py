@@ -9,19 +9,14 @@ from typing import Literal
 
 from torch import nn
 
-from modebridge.bridges import (
-    READS,
-    Bridge,
-    BridgeObjective,
-    Kind,
-    label_target,
-)
+from modebridge.bridges import READS, Bridge, Kind, label_target, plan_bridge
+from modebridge.bridges.build import Aim, check_choices, listed, other_targets
 from modebridge.curves import Curve
-from modebridge.cutmix import suits_cutmix
 from modebridge.errors import ModebridgeError
+from modebridge.mixing import suits_cutmix
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import frozen_copy, listed_taps
-from modebridge.training.bridge_plan import Aim, BridgePlan, check_choices, listed, other_targets, plan_bridge
+from modebridge.objectives import BridgeObjective
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.checks import check_batches, check_mixing, check_train, least_for_bridges, trainable
 from modebridge.training.config import DEFAULT, TrainConfig
@@ -41,7 +36,7 @@ BEST_CUTMIX = 1.0
 
 def fit_bridges(
     net: nn.Module,
-    plans: Mapping[str, BridgePlan],
+    bridges: Mapping[str, Bridge],
     train_data: Batches,
     *,
     mixup: float | None = None,
@@ -57,7 +52,7 @@ def fit_bridges(
 
     Args:
         net: the base network.
-        plans: the bridges by name, from `plan_bridge`.
+        bridges: untrained bridges by name, from `plan_bridge`.
         train_data: yields (images, labels); only controls and heads on labels learn from the labels.
         mixup: alpha of the per-sample mixup; 0 turns it off.
         cutmix: alpha of CutMix, for images only; 0 turns it off. With mixup as well, each batch gets one of the two. If
@@ -72,40 +67,33 @@ def fit_bridges(
         report: called after every epoch.
         progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
     """
-    if not plans:
-        raise ModebridgeError("Expected at least one bridge to train, but got none; pass some plans.")
-    if config.average_from and any(has_statistics(plan.bridge) for plan in plans.values()):
+    if not bridges:
+        raise ModebridgeError("Expected at least one bridge to train, but got none; pass some.")
+    if config.average_from and any(map(has_statistics, bridges.values())):
         raise ModebridgeError(
             "Expected average_from to be 0 for bridges with batch norm, but got "
             f"{config.average_from}; the mean's running statistics are not estimated for bridges."
         )
-    for plan in plans.values():
-        trainable(plan.bridge.body)
+    for bridge in bridges.values():
+        trainable(bridge.body)
     engine = engine or Engine.of(config, net)
-    modes: Sequence[Mode] = list({m.id: m for plan in plans.values() for m in plan.reads}.values())
-    least = partial(least_for_bridges, net, [plan.bridge for plan in plans.values()], engine)
+    modes: Sequence[Mode] = list({mode.id: mode for bridge in bridges.values() for mode in bridge.modes}.values())
+    least = partial(least_for_bridges, net, list(bridges.values()), engine)
     train_data = check_batches(net, modes[0], train_data, "train", least=least)
     if mixup is None and cutmix is None:
         mixup, cutmix = config.mixup, config.cutmix
     if mixup is None and cutmix is None:
-        best = all(plan.of_modes for plan in plans.values()) and suits_cutmix(train_data.first())
+        best = all(bridge.target and bridge.target.of_modes for bridge in bridges.values()) and suits_cutmix(
+            train_data.first()
+        )
         best = best and training_accuracy(net, modes, train_data, train_data.classes, engine).suits_cutmix
         mixup, cutmix = (0.0, BEST_CUTMIX) if best else (PAPER_MIXUP, 0.0)
     mixup, cutmix = mixup or 0.0, cutmix or 0.0
     check_mixing(mixup, cutmix, train_data)
-    objective = BridgeObjective(
-        frozen_copy(net).to(engine.device),
-        {name: plan.bridge for name, plan in plans.items()},
-        {name: plan.target for name, plan in plans.items()},
-        modes,
-        mixup,
-        cutmix=cutmix,
-        compiled=engine.compiled,
-        fan_out=engine.fan_out,
-        shares=engine.shares,
-    )
+    objective = BridgeObjective(frozen_copy(net).to(engine.device), bridges, mixup, cutmix)
+    engine.speed_up(objective.bases)
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
-    title = counted(len(plans), "bridge")
+    title = counted(len(bridges), "bridge")
     (states,) = run_training([objective], [train_data], [config.seed], title, net, modes[0], **how)
     return objective.result(states)
 
@@ -146,7 +134,7 @@ def fit_bridge(
     engine = engine or Engine.of(config, net)
     start = curve.start if isinstance(curve, Curve) else listed(curve)[0]
     checked = check_train(net, start, train_data, engine, norms_only=True)
-    images, wide = checked.first(), None
+    images = checked.first()
     if isinstance(curve, Curve):
         curve = curve.with_statistics(net, r, checked)
     elif target == "curve" and body is None:
@@ -158,10 +146,10 @@ def fit_bridge(
                 f"{fit.accuracy:.0%} of its training data. Pass target= to choose what it learns.",
                 stacklevel=2,
             )
-            target, wide = [*others, label_target()], True
+            target = [*others, label_target()]
         if {mixup, cutmix, config.mixup, config.cutmix} == {None} and fit.suits_cutmix and suits_cutmix(images):
             cutmix = BEST_CUTMIX
-    plan = plan_bridge(
+    bridge = plan_bridge(
         net,
         curve,
         images,
@@ -170,7 +158,6 @@ def fit_bridge(
         tap=tap,
         slim=slim,
         budget=budget,
-        wide=wide,
         r=r,
         target=target,
         body=body,
@@ -178,4 +165,4 @@ def fit_bridge(
         seed=config.seed,
     )
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
-    return fit_bridges(net, {name: plan}, train_data, mixup=mixup, cutmix=cutmix, **how)[name]
+    return fit_bridges(net, {name: bridge}, train_data, mixup=mixup, cutmix=cutmix, **how)[name]

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from modebridge.batches import Checked, flatten, take_rows
-from modebridge.distillation import Teacher
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
+from modebridge.objectives import Teacher
 from modebridge.training.checks import classes_of
 
 __all__ = ["check_teachers", "listed_teachers"]

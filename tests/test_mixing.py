@@ -11,11 +11,11 @@ import torch.nn.functional as F
 
 import modebridge as mb
 from modebridge import trees
-from modebridge.bridges import BridgeObjective, label_target
 from modebridge.curves import start_curve
-from modebridge.cutmix import draw_shares, label_shares, pixel_shares
 from modebridge.errors import ModebridgeError
+from modebridge.mixing import draw_mixing, label_shares, mixed, mixed_labels, pixel_shares
 from modebridge.nets import Tapped, last_blocks_tap
+from modebridge.objectives import BridgeObjective
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 
@@ -50,12 +50,11 @@ BOXES = [
 def test_pixel_by_pixel(size):
     images = torch.rand(len(BOXES), 3, *size, dtype=EXACT)
     draw, labels = of_boxes(BOXES), torch.arange(len(BOXES)) % 4
-    objective = label_objective(cutmix=1.0)
-    mixed, targets = objective.mixed(images, draw), objective.mixed_labels(labels, 4, EXACT, draw, images)
+    cut, targets = mixed(images, draw), mixed_labels(labels, 4, EXACT, draw, images)
     for k, box in enumerate(BOXES):
         j = int(draw["partner"][k])
         wanted, share = cut_by_loops(images[k].numpy(), images[j].numpy(), *box)
-        assert np.array_equal(mixed[k].numpy(), wanted), box
+        assert np.array_equal(cut[k].numpy(), wanted), box
         hard = torch.eye(4, dtype=EXACT)
         by_hand = share * hard[labels[k]] + (1 - share) * hard[labels[j]]
         torch.testing.assert_close(targets[k], by_hand, rtol=0, atol=1e-14)
@@ -66,31 +65,28 @@ def test_pixel_by_pixel(size):
         assert shares[[0, 5, 6, 7, 8]].tolist() == [1 - 16 / 64, 0, 1 - 4 * 5 / 64, 1, 1]
 
 
-def label_objective(mixup=0.0, cutmix=0.0, dtype=EXACT):
-    net, ends = tiny_net(0, dtype=dtype), modes(2, dtype=dtype)
-    images = blobs(2, dtype=dtype).images
-    bridge = mb.plan_bridge(net, start_curve(net, *ends), images, target="labels").bridge
-    return BridgeObjective(net, {"b": bridge}, {"b": label_target()}, ends, mixup, cutmix=cutmix)
+def drawn(size, mixup, cutmix, seed):
+    return draw_mixing(size, mixup, cutmix, torch.Generator().manual_seed(seed))
 
 
 def test_mixup_alone_draws_and_mixes_what_it_did():
     """By the code that was here before CutMix."""
-    objective, images = label_objective(0.4), blobs(9).images
+    images = blobs(9).images
     generator = torch.Generator().manual_seed(5)
     seed = int(torch.randint(2**62, (), generator=generator))
     share = torch.from_numpy(np.random.default_rng(seed).beta(0.4, 0.4, 9)).float()
     partner = torch.randperm(9, generator=generator)
-    draw = objective.draw(9, torch.Generator().manual_seed(5))
+    draw = drawn(9, 0.4, 0, 5)
     assert draw.keys() == {"share", "partner"}
     assert torch.equal(draw["share"], share)
     assert torch.equal(draw["partner"], partner)
     shares = share.view(-1, 1, 1, 1)
-    assert torch.equal(objective.mixed(images, draw), shares * images + (1 - shares) * images[partner])
-    assert label_objective().draw(9, generator) == {}
+    assert torch.equal(mixed(images, draw), shares * images + (1 - shares) * images[partner])
+    assert draw_mixing(9, 0, 0, generator) == {}
 
 
 def test_draws_are_either_of_the_two():
-    draws = [draw_shares(50, 0.4, 1.5, seed) for seed in range(200)]
+    draws = [drawn(50, 0.4, 1.5, seed) for seed in range(200)]
     boxed = [draw for draw in draws if bool(draw["box"][:, 0].any())]
     assert 70 < len(boxed) < 130
     assert all(bool((draw["share"] == 1).all()) for draw in boxed)
@@ -100,14 +96,14 @@ def test_draws_are_either_of_the_two():
     centres = torch.cat([draw["box"][:, 1:] for draw in draws])
     assert bool(((centres >= 0) & (centres < 1)).all())
     assert torch.histc(centres[:, 0], 10).min() > 850  # 1,000 each
-    mixed = torch.cat([draw["share"] for draw in draws if not draw["box"][:, 0].any()])
-    assert float(mixed.var()) == pytest.approx(1 / (4 * (2 * 0.4 + 1)), abs=0.005)
+    shares = torch.cat([draw["share"] for draw in draws if not draw["box"][:, 0].any()])
+    assert float(shares.var()) == pytest.approx(1 / (4 * (2 * 0.4 + 1)), abs=0.005)
     # A batch of mixup is mixup, whatever the centres of its boxes of no size.
     images = torch.rand(50, 1, 8, 8)
     plain = next(draw for draw in draws if not draw["box"][:, 0].any())
     assert torch.equal(pixel_shares(plain, images), plain["share"].view(-1, 1, 1, 1).expand(-1, 1, 8, 8))
     # CutMix alone has no batches of mixup.
-    assert all(bool(draw_shares(5, 0, 1.0, seed)["box"][:, 0].all()) for seed in range(20))
+    assert all(bool(drawn(5, 0, 1.0, seed)["box"][:, 0].all()) for seed in range(20))
 
 
 def test_one_step_by_hand():
@@ -116,19 +112,19 @@ def test_one_step_by_hand():
     curve = start_curve(net, *ends)
     images, labels = blobs(8, dtype=EXACT).images, blobs(8).labels
     plan = mb.plan_bridge(net, curve, images)
-    objective = BridgeObjective(net, {"b": plan.bridge}, {"b": plan.target}, ends, 0.0, cutmix=1.0)
+    objective = BridgeObjective(net, {"b": plan}, 0.0, 1.0)
     draw = objective.draw(8, torch.Generator().manual_seed(2))
     side, partner = draw["box"].tolist(), draw["partner"].tolist()
     cut = [
         cut_by_loops(images[k].numpy(), images[partner[k]].numpy(), side[k][0] ** 2, side[k][1], side[k][2])[0]
         for k in range(8)
     ]
-    mixed = torch.from_numpy(np.stack(cut))
-    assert not torch.equal(mixed, images)
+    shown = torch.from_numpy(np.stack(cut))
+    assert not torch.equal(shown, images)
     tap = last_blocks_tap(net.spec)
     with torch.no_grad():
-        target = curve.at(0.5).load(net)(mixed).softmax(-1)
-        out = plan.bridge(Tapped(ends[0].load(net), [tap])(mixed)[1][tap])
+        target = curve.at(0.5).load(net)(shown).softmax(-1)
+        out = plan(Tapped(ends[0].load(net), [tap])(shown)[1][tap])
     wanted = F.kl_div(out.log_softmax(-1), target, reduction="batchmean")
     got = objective.program("b")(objective.start()["b"], objective.prepare((images, labels), draw)["b"])
     torch.testing.assert_close(got.detach(), wanted, rtol=0, atol=1e-12)
@@ -159,10 +155,9 @@ def test_halves_and_channels_last():
     """Boxes are computed in float32 whatever the images are: shares of pixels of cut images are 0 and 1 exactly."""
     images = torch.rand(4, 3, 8, 8).to(memory_format=torch.channels_last)
     draw = of_boxes(BOXES[:4])
-    objective = label_objective(cutmix=1.0)
-    mixed = objective.mixed(images, draw)
-    assert mixed.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(objective.mixed(images.bfloat16(), draw), mixed.bfloat16())
+    cut = mixed(images, draw)
+    assert cut.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(mixed(images.bfloat16(), draw), cut.bfloat16())
 
 
 def test_what_cannot_be_cut_is_said():

@@ -1,17 +1,52 @@
-"""The loss of a student."""
+"""The Kullback-Leibler losses of bridges and students."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from modebridge.bridges import kl_divergence
 from modebridge.errors import ModebridgeError
-from modebridge.nets import mean_probability
 from modebridge.trees import wide
 
-__all__ = ["PAPER_LOSS", "DistillationLoss"]
+__all__ = ["PAPER_LOSS", "DistillationLoss", "bridge_loss", "kl_divergence"]
+
+
+def kl_divergence(target: Tensor, logits: Tensor) -> Tensor:
+    r"""KL(target || softmax(logits)) of each row, in nats; zeros in the target contribute nothing.
+
+    .. math:: D_\mathrm{KL}(t \| p) = \sum_k t_k (\log t_k - \log p_k), \qquad p = \operatorname{softmax}(\text{logits})
+
+    Args:
+        target: probabilities (B, K).
+        logits: logits (B, K); log probabilities are logits too.
+
+    >>> kl_divergence(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
+    tensor([0.])
+    """
+    negative_entropy: Tensor = torch.special.xlogy(target, target)
+    return (negative_entropy - target * F.log_softmax(logits, dim=-1)).sum(dim=-1)
+
+
+def bridge_loss(target: Tensor, logits: Tensor) -> Tensor:
+    r"""The loss of a bridge on a batch, exactly as in the paper's algorithms 1 and 2.
+
+    .. math:: \ell = \frac{1}{|B|} \sum_{x \in B} D_\mathrm{KL}\big(v_{1,2}(r) \,\|\, \tilde v_{1,2}(r)\big)
+
+    with the network on the curve :math:`v_{1,2}(r) = f_{\theta_{1,2}(r)}(\tilde x)` and the bridge
+    :math:`\tilde v_{1,2}(r) = h_{1,2}(z_1)` (type I) or :math:`H_{1,2}(z_1, z_2)` (type II), all on one mixed image
+    :math:`\tilde x` (`mixing.mix`) and its features z.
+
+    Args:
+        target: probabilities v (B, K) of the network on the curve; (B, h, K) for h heads, whose losses are summed.
+        logits: logits of the bridge, of the same shape; half precision is converted to float32.
+
+    >>> bridge_loss(torch.tensor([[0.5, 0.5]]), torch.zeros(1, 2))
+    tensor(0.)
+    """
+    return kl_divergence(target, wide(logits)).mean(dim=0).sum()
 
 
 @dataclass(frozen=True)
@@ -51,7 +86,7 @@ class DistillationLoss:
         """The mean (B, K) of teachers' probabilities (M, B, K), each at the loss's temperature."""
         if self.temperature != 1:
             probabilities = (probabilities.log() / self.temperature).softmax(dim=-1)
-        return mean_probability(probabilities)
+        return probabilities.mean(dim=0)
 
     def __call__(self, target: Tensor | None, labels: Tensor | None, logits: Tensor) -> Tensor:
         """The mean loss over a batch.

@@ -1,4 +1,4 @@
-"""The taps that a bridge could read, and the cost of a bridge at each."""
+"""Every tap of a network, with the cost of a bridge there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import nn
 
-from modebridge.bridges.choose import build_body
+from modebridge.bridges.build import build_body
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Inspection, ResNet, Tap
 from modebridge.nets import inspect as inspect_taps
@@ -19,12 +19,7 @@ __all__ = ["inspect"]
 
 
 def inspect(
-    net: nn.Module,
-    example: Inputs | Batch,
-    *,
-    slim: float = 2,
-    budget: float | None = None,
-    heads: int = 1,
+    net: nn.Module, example: Inputs | Batch, *, slim: float = 2, budget: float | None = None, heads: int = 1
 ) -> Inspection:
     """List every tap of `net` that a bridge could read, the default choice, and the cost of a bridge at each.
 
@@ -35,7 +30,7 @@ def inspect(
         example: a batch of at least one image, or a dict of tensors that are passed by keyword. Labels, in a pair or in
             a dict, are ignored, and so are values that are not tensors.
         slim: divides the widths of the type I bridges whose costs are shown.
-        budget: maximum share of the network's FLOPs, used instead of `slim`.
+        budget: maximum share of the network's FLOPs, used instead of `slim`; bridges are then wide.
         heads: number of heads of those bridges.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -51,36 +46,25 @@ def inspect(
             f"Expected slim above 0, budget in (0, 1] or None and heads of at least 1, but got {slim=}, {budget=}, "
             f"{heads=}; change the value that is out of range."
         )
-    inspected = inspect_taps(net, example)
+    seen = inspect_taps(net, example)
     size = sum(parameter.numel() for parameter in net.parameters())
 
     @cache  # many taps have features of the same shape, and fitting a width to a budget is a search
-    def counted_at(shape: tuple[int, ...], layout: Layout, taps: tuple[str, ...]) -> tuple[float, float] | None:
-        outputs = inspected.classes * heads
+    def price(shape: tuple[int, ...], layout: Layout, taps: tuple[str, ...]) -> tuple[float, float] | None:
         try:
             with torch.device("meta"):  # nothing is drawn, computed or stored
-                body = build_body(
-                    net,
-                    taps,
-                    shape,
-                    layout,
-                    outputs,
-                    "I",
-                    slim=slim,
-                    budget=budget,
-                    base=inspected.flops,
-                    wide=True,
-                )
+                outputs = seen.classes * heads
+                body = build_body(net, taps, shape, layout, outputs, "I", slim, budget, seen.flops, True, None)
         except ModebridgeError:  # no bridge is small enough
             return None
         with torch.no_grad(), counting() as counted:
             body.eval()(*zeros(body, shape))
         params = sum(parameter.numel() for parameter in body.parameters())
-        return (counted() / inspected.flops, params / size) if inspected.flops and size else None
+        return (counted() / seen.flops, params / size) if seen.flops and size else None
 
-    def price(tap: Tap) -> tuple[float, float] | None:
+    def priced(tap: Tap) -> Tap:
         # Only the paper's tap has a body of its own.
         taps = (tap.name,) if isinstance(net, ResNet) and tap.name == net.paper_tap else ()
-        return counted_at(tuple(tap.shape), tap.layout, taps)
+        return replace(tap, bridge=price(tuple(tap.shape), tap.layout, taps))
 
-    return replace(inspected, price=price)
+    return replace(seen, taps=tuple(map(priced, seen.taps)), priced=True)

@@ -1,0 +1,173 @@
+"""Mixup, and CutMix (Yun et al., 2019), which replaces a box of every image with the same box of its partner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from modebridge import seeds
+from modebridge.batches import flatten, go_to_epoch, map_inputs, shapes_of
+from modebridge.errors import ModebridgeError
+from modebridge.types import Batch, Batches, Draw, Inputs
+
+__all__ = [
+    "MixedBatches",
+    "draw_mixing",
+    "image_size",
+    "label_shares",
+    "mix",
+    "mixed",
+    "mixed_labels",
+    "pixel_shares",
+    "suits_cutmix",
+]
+
+SMALLEST = 5
+"""Images with a shorter side are not cut by default; it is also how inputs with channels last are told from images."""
+
+
+def draw_mixing(size: int, mixup: float, cutmix: float, generator: torch.Generator) -> dict[str, Tensor]:
+    """Draw how a batch is mixed; with both mixup and CutMix, each is used with probability 1/2.
+
+    Args:
+        size: batch size B.
+        mixup: alpha of the Beta distribution of an image's share, not folded to >= 0.5; 0 turns mixup off.
+        cutmix: alpha of the Beta distribution of the box's share of the area, before clipping; 0 turns CutMix off.
+        generator: random generator.
+
+    Returns:
+        "partner" (B,), the image to mix with; "share" (B,), the share of an image outside its box; and if `cutmix` is
+        above 0 also "box" (B, 3): its side, and its center from the top and from the left, relative to the image's
+        sides. Mixup has boxes of size 0 and CutMix has shares of 1, so one program serves both.
+    """
+    if not (mixup or cutmix):
+        return {}
+    # numpy's Beta takes a generator; torch's public one only uses the global generator.
+    random = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
+    draw = {}
+    if not cutmix:
+        share = random.beta(mixup, mixup, size)
+    else:
+        if mixup and random.random() < 0.5:
+            share, side = random.beta(mixup, mixup, size), np.zeros(size)
+        else:
+            share, side = np.ones(size), np.sqrt(random.beta(cutmix, cutmix, size))
+        draw["box"] = torch.from_numpy(np.column_stack([side, random.random((size, 2), dtype=np.float32)])).float()
+    return {
+        "share": torch.from_numpy(share).float(),
+        **draw,
+        "partner": torch.randperm(size, generator=generator),
+    }
+
+
+def mixed(inputs: Inputs, draw: Draw) -> Inputs:
+    """The images, mixed according to a draw."""
+    return map_inputs(partial(_mixed, draw, pixel_shares(draw, inputs)), inputs) if "share" in draw else inputs
+
+
+def mixed_labels(labels: Tensor, classes: int, dtype: torch.dtype, draw: Draw, images: Inputs) -> Tensor:
+    """The labels as probabilities (B, K), mixed like the images."""
+    target = F.one_hot(labels, classes).to(dtype)
+    return _mixed(draw, label_shares(draw, images, dtype), target) if "share" in draw else target
+
+
+def _mixed(draw: Draw, share: Tensor, tensor: Tensor) -> Tensor:
+    return mix(tensor, share.to(tensor), draw["partner"].to(tensor.device))
+
+
+def mix(values: Tensor, share: Tensor, partner: Tensor) -> Tensor:
+    """Share * values + (1 - share) * values[partner], with one share per sample, or per pixel for CutMix."""
+    shares = share.view(*share.shape, *[1] * (values.dim() - share.dim()))
+    return shares * values + (1 - shares) * values[partner]
+
+
+def pixel_shares(draw: Draw, inputs: Inputs) -> Tensor:
+    """The share of an image in each pixel of its mixture: (B, 1, H, W), or (B,) for mixup alone."""
+    if "box" not in draw:
+        return draw["share"]
+    height, width = image_size(inputs)
+    inside = _within(draw["box"], 1, height)[:, :, None] & _within(draw["box"], 2, width)[:, None, :]
+    return (draw["share"][:, None, None] * ~inside)[:, None]
+
+
+def label_shares(draw: Draw, inputs: Inputs, dtype: torch.dtype) -> Tensor:
+    r"""The share (B,) of an image's own label in its mixture: the mean of `pixel_shares`.
+
+    .. math:: \lambda = s \, (1 - \text{clipped area} / (H W))
+    """
+    share = draw["share"].to(dtype)
+    if "box" not in draw:
+        return share
+    height, width = image_size(inputs)
+    (top, bottom), (left, right) = _edges(draw["box"], 1, height), _edges(draw["box"], 2, width)
+    return share * (height * width - (bottom - top) * (right - left)) / (height * width)
+
+
+def image_size(inputs: Inputs) -> tuple[int, int]:
+    """Height and width; raises an error for inputs that cannot share a box."""
+    size = _size_of_all(inputs)
+    if size is None:
+        raise ModebridgeError(
+            f"Expected the inputs of CutMix to be images (batch, channels, height, width) of one size, but got "
+            f"{shapes_of(inputs)}; set cutmix=0."
+        )
+    return size
+
+
+def suits_cutmix(inputs: Inputs) -> bool:
+    """Whether all inputs are images (batch, channels, height, width) of one size, and not tiny.
+
+    >>> [suits_cutmix(torch.zeros(1, *shape)) for shape in ((3, 8, 8), (8, 8, 3), (8,))]
+    [True, False, False]
+    """
+    size = _size_of_all(inputs)
+    return size is not None and min(size) >= SMALLEST
+
+
+def _size_of_all(inputs: Inputs) -> tuple[int, int] | None:
+    """Height and width of all inputs; None if they are not images of one size."""
+    sizes = {tuple(tensor.shape[2:]) for tensor in flatten(inputs).values()}
+    size = sizes.pop() if len(sizes) == 1 else ()
+    return (size[0], size[1]) if len(size) == 2 else None
+
+
+def _within(box: Tensor, axis: int, length: int) -> Tensor:
+    """Which pixels along an axis are in each box: (B, length)."""
+    first, last = _edges(box, axis, length)
+    pixels = torch.arange(length, device=box.device)
+    return (pixels >= first[:, None]) & (pixels < last[:, None])
+
+
+def _edges(box: Tensor, axis: int, length: int) -> tuple[Tensor, Tensor]:
+    """The first pixel of each box along an axis and the one after its last; half a side rounds down, as in theirs."""
+    half = (box[:, 0] * length).long() // 2
+    center = (box[:, axis] * length).long()
+    return (center - half).clamp(min=0), (center + half).clamp(max=length)
+
+
+class MixedBatches:
+    """Batches mixed as in training, with their own draws.
+
+    Args:
+        batches: the unmixed batches.
+        mixup: alpha of mixup; 0 turns it off.
+        cutmix: alpha of CutMix; 0 turns it off.
+        seed: seed of the draws.
+    """
+
+    def __init__(self, batches: Batches, mixup: float, cutmix: float, seed: int) -> None:
+        self._batches, self._mixup, self._cutmix, self._seed = batches, mixup, cutmix, seed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, if the batches have epochs."""
+        go_to_epoch(self._batches, epoch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        generator = seeds.generator(self._seed, "mixed batches")
+        for images, labels in self._batches:
+            yield mixed(images, draw_mixing(len(labels), self._mixup, self._cutmix, generator)), labels

@@ -1,0 +1,301 @@
+"""Step 1: a mode, one trained point in parameter space, with its batch norm statistics and new random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.parameter import is_lazy
+
+from modebridge import seeds, trees
+from modebridge.batches import check_batch
+from modebridge.errors import ModebridgeError
+from modebridge.nets import frozen_copy, initialise, run
+from modebridge.nets.blocks import DRAWN
+from modebridge.nets.quirks import check_weights
+from modebridge.types import Batches, Params
+
+__all__ = [
+    "Mode",
+    "check_modes",
+    "check_statistics",
+    "fresh_weights",
+    "has_statistics",
+    "refresh_statistics",
+    "tensors_of",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Mode:
+    """One point in parameter space, with the running statistics that belong to it.
+
+    Args:
+        params: the trained parameters by name.
+        buffers: the persistent buffers by name (batch norm statistics); may be empty.
+
+    >>> mode = Mode.from_module(nn.Linear(2, 3))
+    >>> sorted(mode.params), mode.buffers
+    (['bias', 'weight'], {})
+    """
+
+    params: Params
+    buffers: Params
+
+    @classmethod
+    def from_module(cls, net: nn.Module) -> Mode:
+        """Copy the parameters and persistent buffers of a trained module."""
+        return cls.from_state_dict(net, net.state_dict())
+
+    @classmethod
+    def from_state_dict(cls, net: nn.Module, state: Mapping[str, Tensor]) -> Mode:
+        """Copy a mode from a state dict whose names and shapes must match `net`.
+
+        Floats are converted to the network's dtype. Other dtypes are rejected where the network has floats.
+        """
+        net_params, net_buffers, aliases = tensors_of(net)
+        saved = {name: tensor for name, tensor in state.items() if name not in aliases and isinstance(tensor, Tensor)}
+        for name, tensor in saved.items():
+            check_weights(name, tensor, net_params.get(name, net_buffers.get(name)))
+        trees.check_same(
+            [{**net_params, **net_buffers}, saved], f"the checkpoint and {type(net).__name__}", types=False
+        )
+        # In the network's dtypes and memory formats, as load_state_dict would load it.
+        params = {name: _like(tensor, saved[name]) for name, tensor in net_params.items()}
+        buffers = {name: _like(tensor, saved[name]) for name, tensor in net_buffers.items()}
+        for name, tensor in {**params, **buffers}.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise ModebridgeError(
+                    f"Expected a mode to be finite, but got NaN or Inf in '{name}'; "
+                    "use a checkpoint saved before training diverged."
+                )
+        return cls(params, buffers)
+
+    def __repr__(self) -> str:
+        types = ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.params.values()}))
+        counts = f"{trees.size(self.params):,} parameters in {len(self.params)} tensors"
+        return f"Mode({counts}{f' of {types}' if types else ''}, {len(self.buffers)} buffers)"
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of the content: modes with equal values have the same id."""
+        return trees.fingerprint(self.params, self.buffers)
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """Parameters and buffers together, as `load_state_dict` takes them."""
+        return {**self.params, **self.buffers}
+
+    def to(self, device: torch.device | str) -> Mode:
+        """The same mode on another device."""
+        return Mode(trees.to(self.params, device), trees.to(self.buffers, device))
+
+    def load(self, net: nn.Module) -> nn.Module:
+        """A copy of `net`, in evaluation mode, with this mode's parameters and buffers."""
+        self.check(net)
+        filled = frozen_copy(net)
+        # Not strict: a mode has only the first name of a tied tensor; `check` has verified all others.
+        filled.load_state_dict(self.state, strict=False)
+        return filled
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the mode as a folder that `modebridge.load` reads; see `modebridge.files.save`."""
+        from modebridge.files import save
+
+        save(self, path)
+
+    def check(self, net: nn.Module) -> None:
+        """Raise an error if names or shapes of this mode do not match the network."""
+        params, buffers, _ = tensors_of(net)
+        trees.check_same([{**params, **buffers}, self.state], f"the mode and {type(net).__name__}")
+
+
+def _like(expected: Tensor, saved: Tensor) -> Tensor:
+    return torch.empty_like(expected, device=saved.device, requires_grad=False).copy_(saved.detach())
+
+
+def tensors_of(net: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, str]]:
+    """The tensors of a mode of `net`: parameters and persistent buffers, with tied tensors only once.
+
+    Returns:
+        Parameters by name, buffers by name, and for every further name of a tied tensor its first name.
+    """
+    params: dict[str, Tensor] = dict(net.named_parameters())
+    for name, tensor in (*params.items(), *net.named_buffers()):
+        if is_lazy(tensor):
+            raise ModebridgeError(
+                f"Expected the weights of {type(net).__name__} to be initialized, but '{name}' has no shape yet; "
+                "run the network once on a batch of images first."
+            )
+    first = {tensor: name for name, tensor in (*params.items(), *net.named_buffers())}
+    every = (*net.named_parameters(remove_duplicate=False), *net.named_buffers(remove_duplicate=False))
+    aliases = {name: first[tensor] for name, tensor in every if name != first[tensor]}
+    state = net.state_dict()
+    buffers = {name: tensor for name, tensor in net.named_buffers() if name in state}
+    return params, buffers, aliases
+
+
+def check_modes(net: nn.Module, modes: Sequence[Mode], at_least: int, what: str) -> None:
+    """Raise an error if there are too few modes, or if one does not fit the network."""
+    if isinstance(modes, Mode):
+        raise ModebridgeError(f"Expected {what} to get a list of modes, but got one Mode; put it in a list.")
+    if len(modes) < at_least:
+        raise ModebridgeError(
+            f"Expected {what} to have at least {at_least} mode{'s' if at_least > 1 else ''}, "
+            f"but got {len(modes)}; train or load more."
+        )
+    for mode in modes:
+        if not isinstance(mode, Mode):
+            raise ModebridgeError(
+                f"Expected {what} to get modes, but got {type(mode).__name__}; "
+                "create one with Mode.from_module(net) or curve.at(r)."
+            )
+        mode.check(net)
+
+
+def has_statistics(net: nn.Module) -> bool:
+    """Whether the network has running statistics, which are valid only at one point of parameter space.
+
+    Batch norm has them, and instance norm that tracks them. Those of a frozen batch norm are constants.
+    """
+    return any(isinstance(m, _NormBase) and m.track_running_stats for m in net.modules())
+
+
+def check_statistics(net: nn.Module, start: Params, end: Params) -> None:
+    """Raise an error that names the layer if a network has buffers whose values between two modes are unknown.
+
+    Batch norm's statistics are re-estimated, and buffers that both ends share are constants. What remains are buffers
+    of layers with their own rules (spectral norm's vectors, other running statistics), and batch norm without any.
+
+    Args:
+        net: the network.
+        start: buffers of one end.
+        end: buffers of the other end.
+    """
+    modules = dict(net.named_modules())
+    for name, module in modules.items():
+        if isinstance(module, _BatchNorm) and not module.track_running_stats:
+            raise ModebridgeError(
+                f"Expected batch norm to keep running statistics, but '{name}' has track_running_stats=False: its "
+                "output for an image depends on the others in the batch, and so would a bridge's target; turn it on."
+            )
+    for name, tensor in start.items():
+        path, _, buffer = name.rpartition(".")
+        owner = modules.get(path, net)
+        known = isinstance(owner, _NormBase) and buffer in ("running_mean", "running_var", "num_batches_tracked")
+        if not known and tensor.is_floating_point() and not torch.equal(tensor, end[name]):
+            raise ModebridgeError(
+                f"Expected buffers to be batch norm's or equal at both ends, but '{name}' of "
+                f"{type(owner).__name__} differs, and how it depends on the parameters is unknown; "
+                "fold that layer into the weights, or use one without such a buffer."
+            )
+
+
+@torch.no_grad()
+def refresh_statistics(net: nn.Module, params: Params, buffers: Params, batches: Batches) -> dict[str, Tensor]:
+    """The buffers of `net` at `params`, with running statistics averaged over all `batches`.
+
+    Every image has the same weight: batch k of size n_k has momentum n_k / (n_1 + ... + n_k), so a smaller last batch
+    is not weighted too much. Each layer counts separately, whatever its own momentum: a layer that runs twice per pass,
+    or not in every pass, gets the average over its inputs.
+
+    Args:
+        net: the network; it is not changed.
+        params: the parameters, usually a point on the curve.
+        buffers: initial buffers, from either end.
+        batches: the training images; labels are not used.
+    """
+    fresh = {name: tensor.detach().clone() for name, tensor in buffers.items()}
+    copy = frozen_copy(net)
+    norms = {name: m for name, m in copy.named_modules() if isinstance(m, _NormBase) and m.track_running_stats}
+    if not norms:
+        return fresh
+    # Only batch norm is in training mode: dropout and similar layers stay in evaluation mode.
+    for name, module in norms.items():
+        module.train()
+        module.register_forward_pre_hook(_Average(), with_kwargs=True)
+        fresh[f"{name}.running_mean"].zero_()
+        fresh[f"{name}.running_var"].fill_(1.0)
+    seen = 0
+    for item in batches:
+        images, labels = check_batch(item, "train")
+        seen += len(labels)
+        try:
+            run(copy, params, fresh, images)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise ModebridgeError(
+                f"Expected batches to hold more than one value per channel for batch norm, but got {len(labels)} "
+                "image; drop the last batch (drop_last=True) or change the batch size."
+            ) from error
+    if seen == 0:
+        raise ModebridgeError(
+            "Expected batches to re-estimate batch norm's statistics, but got none; pass the training data."
+        )
+    return fresh
+
+
+class _Average:
+    """Sets a layer's momentum before each pass so that all images so far have the same weight."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        assert isinstance(module, _NormBase)
+        count = len(args[0] if args else kwargs["input"])
+        self._seen += count
+        module.momentum = count / self._seen
+
+
+RESETS = ("reset_parameters", "_reset_parameters")
+"""Names of the methods with which torch's modules draw their weights; attention uses the latter."""
+
+EMBEDDING = 0.02
+"""Standard deviation for all-zero tokens and position embeddings, the usual value in transformers."""
+
+
+def fresh_weights(net: nn.Module, seed: int) -> dict[str, Tensor]:
+    """New values for every parameter: each module's own reset, then the paper's initialisation where it applies.
+
+    Parameters that neither covers (class tokens, position embeddings, layer scales, the parts of weight norm) are drawn
+    from a normal distribution with their mean and spread in `net`. Constants such as a norm's ones are neutral values
+    and stay; but zero tensors with several axes, such as new tokens, are drawn with standard deviation 0.02.
+
+    Args:
+        net: any module; it is not changed.
+        seed: seed of all draws.
+    """
+    copy = frozen_copy(net)
+    versions = {name: parameter._version for name, parameter in copy.named_parameters()}
+    device = next((parameter.device for parameter in copy.parameters()), None)
+    with seeds.borrowed(seed, device), torch.no_grad():  # third-party modules draw from the global generator
+        for module in copy.modules():
+            reset = next((method for name in RESETS if callable(method := getattr(module, name, None))), None)
+            if reset is not None and not isinstance(module, DRAWN):
+                reset()
+    generator = torch.Generator().manual_seed(seed)
+    initialise(copy, generator)
+    fresh: dict[str, Tensor] = dict(copy.named_parameters())
+    for name, parameter in net.named_parameters():
+        # Both are needed: some resets write the same values, and writes through `.data` do not change the version.
+        if fresh[name]._version == versions[name] and torch.equal(fresh[name], parameter):
+            fresh[name] = _alike(parameter.detach(), generator)
+    return trees.clone(fresh)
+
+
+def _alike(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Normal random values with the mean and standard deviation of a tensor."""
+    wide = tensor.double()
+    spread = float(wide.std(correction=0)) if tensor.numel() else 0.0
+    if spread == 0 and tensor.numel() > 1 and tensor.dim() > 1 and not bool(tensor.any()):
+        spread = EMBEDDING
+    drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
+    return torch.empty_like(tensor).copy_(wide.mean() + spread * drawn)

@@ -1,0 +1,452 @@
+r"""The four losses: of a mode, a curve, a bridge and a student.
+
+| what | trains | loss on a batch |
+|---|---|---|
+| mode | a network | cross entropy on labels |
+| curve | its pins | cross entropy of the network at :math:`\theta(r)`, one :math:`r \sim U(0,1)` per step |
+| bridge | a small body | KL(target || bridge) on mixed images, features and targets from frozen networks |
+| student | a network | KL(mean of teachers || student) on mixed images, possibly with labels |
+
+An objective only knows mathematics; how steps are run, compiled and distributed is the training loop's.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Self, TypeAlias, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from modebridge import trees
+from modebridge.batches import flatten, go_to_epoch, unflatten
+from modebridge.bridges import Bridge, Target
+from modebridge.curves import Curve, Position
+from modebridge.ensembles import Bases, Ensemble, Output, features_of
+from modebridge.errors import ModebridgeError
+from modebridge.losses import DistillationLoss, bridge_loss
+from modebridge.mixing import draw_mixing, mixed, mixed_labels
+from modebridge.modes import Mode, has_statistics, refresh_statistics
+from modebridge.nets import check_tap, frozen_copy, mean_probability, probabilities_of, run, same_architecture
+from modebridge.trees import wide
+from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
+
+__all__ = [
+    "BridgeObjective",
+    "CurveObjective",
+    "MatchingObjective",
+    "ModeObjective",
+    "StudentObjective",
+    "StudentPlan",
+    "Teacher",
+    "error_rate",
+]
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Curve)
+
+MODE, CURVE = "mode", "curve"
+"""The names of the only member of these objectives."""
+
+SHARED = "shared"
+
+
+class ModeObjective(Objective[Mode]):
+    """Train one network on labels with the mean cross entropy per batch.
+
+    Args:
+        net: the architecture.
+        mode: the initial weights.
+        trainable: names of the parameters to train, the others are frozen; None trains all.
+    """
+
+    def __init__(self, net: nn.Module, mode: Mode, trainable: Collection[str] | None = None) -> None:
+        self._train = frozen_copy(net, training=True)
+        self._eval = frozen_copy(net)
+        self._mode = mode
+        self._trainable = trainable
+        # Stored so that copies of this objective (`on`) share one program, which is compiled once.
+        self._program: Program = self._loss
+
+    def on(self, mode: Mode, trainable: Collection[str] | None = None) -> Self:
+        """The same objective with other initial weights; it shares the compiled program."""
+        other = copy.copy(self)
+        other._mode, other._trainable = mode, trainable
+        return other
+
+    def start(self) -> States:
+        learns = self._mode.params if self._trainable is None else self._trainable
+        return {MODE: State.split(self._mode.params, self._mode.buffers, learns)}
+
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        """The batch unchanged: augmentation is part of the data."""
+        return {MODE: {**flatten(batch[0]), "labels": batch[1]}}
+
+    def program(self, member: str) -> Program:
+        return self._program
+
+    def _loss(self, state: State, prepared: Prepared) -> Tensor:
+        logits = run(self._train, state.all_params, state.buffers, unflatten(prepared))
+        return F.cross_entropy(logits, prepared["labels"])
+
+    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
+        """The error rate."""
+        return {MODE: error_rate(self._eval, states[MODE], batches)}
+
+    def result(self, states: States) -> Mode:
+        return Mode(states[MODE].all_params, states[MODE].buffers)
+
+
+@torch.no_grad()
+def error_rate(net: nn.Module, state: State, batches: Batches) -> float:
+    """The share of images whose predicted class is not their label."""
+    wrong, seen = 0, 0
+    for images, labels in batches:
+        logits = run(net, state.all_params, state.buffers, images)
+        wrong += int((logits.argmax(-1) != labels).sum())
+        seen += len(labels)
+    return wrong / seen if seen else math.nan
+
+
+class CurveObjective(Objective[C]):
+    r"""Minimize :math:`E_{r \sim U(0,1)} L(\theta(r))` over the pins: one r per step, cross entropy on the labels.
+
+    A parameter that is not trained stays at the value that both ends share, as for a layer frozen in both. If the ends
+    differ, it stays on the path through the given pins (the straight segment).
+
+    Args:
+        net: the network of the modes.
+        curve: the initial curve; its ends are frozen.
+        train: batches to re-estimate batch norm's statistics on, for networks that have any.
+        r: position used for validation, and for the statistics of the result.
+        trainable: names of the parameters whose pins are trained; None trains all.
+    """
+
+    def __init__(
+        self, net: nn.Module, curve: C, train: Batches, r: float = 0.5, *, trainable: Collection[str] | None = None
+    ) -> None:
+        self._train_net = frozen_copy(net, training=True)
+        self._net = frozen_copy(net)
+        self._curve = curve
+        self._train = train
+        self._r = r
+        self._trainable = trainable
+        # Stored so that copies of this objective (`on`) share one program, which is compiled once.
+        self._program: Program = self._loss
+
+    def on(self, curve: C, train: Batches) -> Self:
+        """The same objective for another curve of this kind and its batches; it shares the compiled program."""
+        other = copy.copy(self)
+        other._curve, other._train = curve, train
+        return other
+
+    def start(self) -> States:
+        """The pins, named by number; the ends and all untrained parameters are frozen."""
+        controls = self._curve.controls
+        learns = self._curve.start.params if self._trainable is None else self._trainable
+        pairs = zip(self._keys, controls, strict=True)
+        every = {f"{key}:{name}": tensor for key, tree in pairs for name, tensor in tree.items()}
+        for name, tensor in trees.common(controls).items():
+            if name not in learns:
+                # Stored once and never averaged: rounding would make it depend on r.
+                for key in self._keys:
+                    del every[f"{key}:{name}"]
+                every[f"{SHARED}:{name}"] = tensor
+        pins = {f"{key}:{name}" for key in self._keys[1:-1] for name in learns}
+        # Scratch buffers for the forward pass: statistics during training are not used.
+        return {CURVE: State.split(every, self._curve.start.buffers, pins)}
+
+    def draw(self, size: int, generator: torch.Generator) -> Draw:
+        """One r for the whole batch."""
+        return {"r": torch.rand((), generator=generator, dtype=torch.float64)}
+
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        return {CURVE: {**flatten(batch[0]), "labels": batch[1], "r": draw["r"]}}
+
+    def program(self, member: str) -> Program:
+        return self._program
+
+    def _loss(self, state: State, prepared: Prepared) -> Tensor:
+        r = prepared["r"]
+        # A Python number where reading it is free; on a GPU it stays a tensor, the input of a CUDA graph.
+        point = self._point(state, float(r) if r.device.type == "cpu" else r)
+        return F.cross_entropy(run(self._train_net, point, state.buffers, unflatten(prepared)), prepared["labels"])
+
+    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
+        """The error rate at r (0.5 by default), with statistics of that point."""
+        state = states[CURVE]
+        point, buffers = self._point(state, self._r), state.buffers
+        if has_statistics(self._net):
+            buffers = refresh_statistics(self._net, point, buffers, self._same_batches())
+        return {CURVE: error_rate(self._net, State(point, buffers), batches)}
+
+    def result(self, states: States) -> C:
+        """The curve with the trained pins, and statistics at r if the network needs them."""
+        controls, shared = self._controls(states[CURVE])
+        pins = [{**tree, **shared} for tree in controls[1:-1]]
+        names = self._curve.start.params
+        trained = self._curve.with_pins([trees.clone({name: pin[name] for name in names}) for pin in pins])
+        return trained.with_statistics(self._net, self._r, self._same_batches())
+
+    def _same_batches(self) -> Batches:
+        """The training data at epoch 0: statistics must not depend on the loader's current epoch."""
+        go_to_epoch(self._train, 0)
+        return self._train
+
+    def _point(self, state: State, r: Position) -> Params:
+        controls, shared = self._controls(state)
+        return {**trees.combine(self._curve.weights(r), controls), **shared}
+
+    @property
+    def _keys(self) -> list[str]:
+        """Prefixes of the names in a state: "start", the numbers of the pins, "end"."""
+        return ["start", *(str(k) for k in range(len(self._curve.pins))), "end"]
+
+    def _controls(self, state: State) -> tuple[list[Params], Params]:
+        """Start, pins and end from a state, by the prefix of the names, and the tensors that all of them share."""
+        parts: dict[str, dict[str, Tensor]] = {key: {} for key in (*self._keys, SHARED)}
+        for full_name, tensor in state.all_params.items():
+            key, name = full_name.split(":", 1)
+            parts[key][name] = tensor
+        return [parts[key] for key in self._keys], parts[SHARED]
+
+
+class MatchingObjective(Objective[T]):
+    """Train networks to match the predictions of frozen ones on mixed images; each frozen one runs once per batch.
+
+    Args:
+        bases: the frozen networks.
+        mixup: alpha of the Beta distribution of the shares; 0 turns mixup off.
+        cutmix: alpha of the Beta distribution of the box areas; 0 turns CutMix off. With both, each batch uses one.
+    """
+
+    def __init__(self, bases: Bases[str], mixup: float, cutmix: float = 0.0) -> None:
+        for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
+            if not alpha >= 0:
+                raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
+        self.bases = bases
+        self._mixup, self._cutmix = mixup, cutmix
+        # By member, filled by subclasses: the loss in training, and the loss of the same networks in evaluation mode.
+        self._programs: dict[str, Program] = {}
+        self._measures: dict[str, Program] = {}
+
+    def draw(self, size: int, generator: torch.Generator) -> Draw:
+        return draw_mixing(size, self._mixup, self._cutmix, generator)
+
+    def program(self, member: str) -> Program:
+        return self._programs[member]
+
+    @torch.no_grad()
+    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
+        """The mean loss of each member on unmixed images."""
+        totals = dict.fromkeys(self._measures, 0.0)
+        seen = 0
+        for batch in batches:
+            prepared = self.prepare(batch, {})
+            for name, measure in self._measures.items():
+                totals[name] += float(measure(states[name], prepared[name])) * len(batch[1])
+            seen += len(batch[1])
+        return {name: total / seen if seen else math.nan for name, total in totals.items()}
+
+
+class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
+    """Train many bridges at once; each frozen network runs once per batch, whatever the number of bridges.
+
+    With m modes, all curves between them and any number of bridges, a batch takes m + m(m-1)/2 frozen forward
+    passes. Bridges share batches and frozen outputs but no parameters, so each is trained exactly as it would be alone.
+
+    Args:
+        net: the base network.
+        bridges: untrained bridges by name, with their targets; training starts from their weights.
+        mixup: alpha of mixup; 0 turns it off.
+        cutmix: alpha of CutMix; 0 turns it off.
+    """
+
+    def __init__(self, net: nn.Module, bridges: Mapping[str, Bridge], mixup: float = 0.4, cutmix: float = 0.0) -> None:
+        self._bridges = dict(bridges)
+        self._targets = {name: _target_of(name, bridge) for name, bridge in bridges.items()}
+        for tap in dict.fromkeys(tap for bridge in bridges.values() for tap in bridge.taps):
+            check_tap(net, tap)
+        # Only the networks that are needed: modes whose features are read, and targets.
+        read = {mode.id: mode for bridge in bridges.values() for mode in bridge.modes}
+        needed = read | {mode.id: mode for target in self._targets.values() for mode in target.modes}
+        bases = Bases(net, needed, [tap for bridge in bridges.values() for tap in bridge.taps])
+        super().__init__(bases, mixup, cutmix)
+        for name, bridge in bridges.items():
+            # Bridges of one architecture share a program, which is compiled once.
+            twins = (key for key in self._programs if len(bridges[key].places) == len(bridge.places))
+            twin = next((key for key in twins if same_architecture(bridges[key].body, bridge.body)), None)
+            for programs, training in ((self._programs, True), (self._measures, False)):
+                programs[name] = (
+                    programs[twin] if twin else _bridge_program(frozen_copy(bridge.body, training=training))
+                )
+
+    def start(self) -> States:
+        """The bodies' weights; those with `requires_grad=False` are frozen."""
+        states: dict[str, State] = {}
+        for name, bridge in self._bridges.items():
+            mode = Mode.from_module(bridge.body)
+            states[name] = State.split(mode.params, mode.buffers, _learned(bridge.body))
+        return states
+
+    @torch.no_grad()
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        """Mix the images, run every frozen network once on them, and give each bridge its features and target."""
+        outputs = self.bases(mixed(batch[0], draw))
+        prepared: dict[str, Prepared] = {}
+        for name, bridge in self._bridges.items():
+            features = enumerate(features_of(bridge, bridge.reads, outputs))
+            target = self._targets[name]
+            parts = [_probabilities(part, outputs, batch, draw) for part in target.parts or (target,)]
+            prepared[name] = {
+                **{f"feature{k}": feature for k, feature in features},
+                "target": torch.stack(parts, dim=1) if target.parts else parts[0],
+            }
+        return prepared
+
+    def result(self, states: States) -> dict[str, Bridge]:
+        """The trained bridges by name, in evaluation mode; `requires_grad` flags are kept."""
+        trained = {}
+        for name, bridge in self._bridges.items():
+            body = frozen_copy(bridge.body)
+            body.load_state_dict({**states[name].all_params, **states[name].buffers})
+            for copied, parameter in zip(body.parameters(), bridge.body.parameters(), strict=True):
+                copied.requires_grad_(parameter.requires_grad)
+            own = bridge.r, bridge.name, bridge.share, bridge.heads
+            trained[name] = Bridge(body.cpu(), bridge.modes, bridge.taps, *own, flops=bridge.flops).eval()
+        return trained
+
+
+def _target_of(name: str, bridge: Bridge) -> Target:
+    if bridge.target is None:
+        raise ModebridgeError(
+            f"Expected bridge '{name}' to have a target to learn, but it has none; build it with plan_bridge."
+        )
+    if bridge.heads != bridge.target.heads:
+        raise ModebridgeError(
+            f"Expected bridge '{name}' to have one head per target, but got {bridge.heads} heads for "
+            f"{bridge.target.heads}; see heads_target."
+        )
+    return bridge.target
+
+
+def _probabilities(target: Target, outputs: Mapping[str, Output], batch: Batch, draw: Draw) -> Tensor:
+    """The probabilities (B, K) of a target on a batch."""
+    if target.modes:
+        mean = mean_probability([probabilities_of(outputs[mode.id][0]) for mode in target.modes])
+        if not target.label_share:
+            return mean
+    logits = wide(next(iter(outputs.values()))[0])
+    labels = mixed_labels(batch[1], logits.shape[-1], logits.dtype, draw, batch[0])
+    return torch.lerp(mean, labels, target.label_share) if target.modes else labels
+
+
+def _bridge_program(body: nn.Module) -> Program:
+    def loss(state: State, prepared: Prepared) -> Tensor:
+        features = [tensor for name, tensor in prepared.items() if name.startswith("feature")]
+        return bridge_loss(prepared["target"], run(body, state.all_params, state.buffers, *features))
+
+    return loss
+
+
+def _learned(net: nn.Module) -> set[str]:
+    return {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+
+
+Teacher: TypeAlias = Mode | Ensemble
+"""A network, or an ensemble, each of whose members counts as one teacher."""
+
+
+@dataclass(frozen=True)
+class StudentPlan:
+    """One student to train.
+
+    Args:
+        net: its architecture; parameters with `requires_grad` are trained.
+        start: the initial weights.
+        teachers: networks whose mean probability is the target; without any it is trained on labels, mixed like images.
+        loss: the loss.
+    """
+
+    net: nn.Module
+    start: Mode
+    teachers: tuple[Teacher, ...]
+    loss: DistillationLoss
+
+
+class StudentObjective(MatchingObjective[dict[str, Mode]]):
+    """Train students, all on the same mixed batches; every teacher runs once per batch.
+
+    Args:
+        net: the architecture of the teachers that are modes, on the device.
+        plans: the students by name.
+        classes: number of classes K.
+        mixup: alpha of mixup; 0 turns it off.
+        cutmix: alpha of CutMix; 0 turns it off.
+    """
+
+    def __init__(
+        self, net: nn.Module, plans: Mapping[str, StudentPlan], classes: int, mixup: float = 1.0, cutmix: float = 0.0
+    ) -> None:
+        teachers = [teacher for plan in plans.values() for teacher in plan.teachers]
+        super().__init__(Bases(net, {mode.id: mode for mode in teachers if isinstance(mode, Mode)}), mixup, cutmix)
+        device = next((tensor.device for tensor in net.state_dict().values()), torch.device("cpu"))
+        # Copies, so that the caller's ensemble stays on its device.
+        ensembles = {id(teacher): teacher for teacher in teachers if isinstance(teacher, Ensemble)}
+        self._ensembles = {key: copy.deepcopy(teacher).to(device) for key, teacher in ensembles.items()}
+        self._plans, self._classes = dict(plans), classes
+        for name, plan in plans.items():
+            # Students that differ only in weights and targets share a program, which is compiled once.
+            alike = (key for key in self._programs if plans[key].loss == plan.loss)
+            alike = (key for key in alike if bool(plans[key].teachers) == bool(plan.teachers))
+            twin = next((key for key in alike if same_architecture(plans[key].net, plan.net)), None)
+            for programs, training in ((self._programs, True), (self._measures, False)):
+                copied = None if twin else frozen_copy(plan.net, training=training).to(device)
+                programs[name] = programs[twin] if copied is None else _student_program(copied, plan.loss)
+
+    def start(self) -> States:
+        """The students' initial weights; those with `requires_grad=False` are frozen."""
+        plans = self._plans.items()
+        return {name: State.split(plan.start.params, plan.start.buffers, _learned(plan.net)) for name, plan in plans}
+
+    @torch.no_grad()
+    def prepare(self, batch: Batch, draw: Draw) -> Mapping[str, Prepared]:
+        """Mix the images, run every teacher once on them, and give each student images and target."""
+        images, labels = batch
+        shown = mixed(images, draw)
+        answers = self._answers(shown)
+        prepared: dict[str, Prepared] = {}
+        for name, plan in self._plans.items():
+            inputs = flatten(shown)
+            if plan.teachers and plan.loss.soft:
+                keys = [teacher.id if isinstance(teacher, Mode) else id(teacher) for teacher in plan.teachers]
+                inputs["target"] = plan.loss.target(torch.cat([answers[key] for key in keys]))
+            if plan.loss.hard or not plan.teachers:
+                # In the precision of the student's loss.
+                dtype = torch.promote_types(next(iter(plan.start.params.values())).dtype, torch.float32)
+                inputs["labels"] = mixed_labels(labels, self._classes, dtype, draw, images)
+            prepared[name] = inputs
+        return prepared
+
+    def _answers(self, images: Inputs) -> dict[str | int, Tensor]:
+        """The probabilities (M, B, K) of every teacher: M is 1 for a mode, the number of members for an ensemble."""
+        of_modes: dict[str | int, Tensor] = {
+            key: probabilities_of(logits)[None] for key, (logits, _) in self.bases(images).items()
+        }
+        return of_modes | {key: ensemble.members(images) for key, ensemble in self._ensembles.items()}
+
+    def result(self, states: States) -> dict[str, Mode]:
+        """The trained students by name."""
+        return {name: Mode(state.all_params, state.buffers) for name, state in states.items()}
+
+
+def _student_program(net: nn.Module, loss: DistillationLoss) -> Program:
+    def program(state: State, prepared: Prepared) -> Tensor:
+        logits = run(net, state.all_params, state.buffers, unflatten(prepared))
+        return loss(prepared.get("target"), prepared.get("labels"), logits)
+
+    return program
