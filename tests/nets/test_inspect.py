@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 
 import pytest
@@ -339,7 +340,9 @@ def test_bridges_that_cannot_be_priced(wrong):
 def test_features_alike_are_priced_once(monkeypatch):
     priced = []
     monkeypatch.setattr(
-        "modebridge.bridges.inspect.build_body", lambda _, __, shape, *___: priced.append(shape) or nn.Linear(8, 2)
+        sys.modules["modebridge.bridges.inspect"],
+        "build_body",
+        lambda _, __, shape, *___: priced.append(shape) or nn.Linear(8, 2),
     )
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
     seen = modebridge.inspect(net, torch.rand(1, 4))

@@ -235,7 +235,6 @@ def test_reprs_are_short_and_say_what_matters():
     assert repr(curve) == f"BezierCurve(1 pin between modes of {size} parameters, statistics at r = 0.5)"
     assert plan.parameter_share == own / size
     costs = f"share={36 / 42:.2%} of the FLOPs and {own / size:.2%} of the parameters"
-    assert repr(plan) == f"BridgePlan(type I, tap=hidden, r=0.5, name=small, {costs}, target=the curve at r = 0.5)"
     assert costs in repr(plan)
     fast = Ensemble(Normed(), [a], [plan])
     told = f"bridge(type I, tap=hidden, r=0.5, name=small, {costs})"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.batches import shapes_of, size_of
-from modebridge.bridges import choose_body, last_blocks_tap
+from modebridge.bridges import build_bridge, last_blocks_tap
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.files import full_name, library_factory
 from modebridge.nets import SPECS, Norm, ResNet, ResNetSpec, call, frozen_copy, spec_of
@@ -203,4 +203,4 @@ def _check_by_running(recipe: Recipe, network: Network, inputs: Inputs) -> None:
             f"but got {tuple(logits.shape)} for {size_of(inputs)} images; build it with {network.classes} classes."
         )
     for size in recipe.sizes:
-        choose_body(net, inputs, "I", slim=recipe.slim(size), budget=recipe.budget_of(size), name=f"{size} bridge")
+        build_bridge(net, inputs, "I", slim=recipe.slim(size), budget=recipe.budget_of(size), name=f"{size} bridge")
