@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -61,6 +65,34 @@ def test_scores_are_those_by_hand(ensemble):
     assert found.nll != found.raw_nll
     assert found.cost == cost(ensemble, (1, 8, 8))
     assert found.intervals == {}
+
+
+def test_a_mode_and_a_module_are_ensembles_of_one(ensemble):
+    (mode, _), net, data = modes(2, dtype=EXACT), tiny_net(dtype=EXACT), batches()
+    wanted = evaluate(Ensemble(net, [mode]), data)
+    assert evaluate(mode, data, net=net) == wanted
+    assert evaluate(mode.load(net), data) == wanted
+    assert wanted.cost.relative_flops == 1.0
+    with pytest.raises(ModebridgeError, match="no net; pass net="):
+        evaluate(mode, data)
+    with pytest.raises(ModebridgeError, match="a module or an exported file, but got function"):
+        evaluate(batches, data)
+
+
+def test_an_exported_file_has_calibrated_scores_and_its_own_cost(ensemble):
+    ensemble.calibrate(batches(seed=1))
+    whole = evaluate(ensemble, batches())
+
+    class File:
+        meta: ClassVar = {"cost": asdict(whole.cost)}
+
+        def __call__(self, images):
+            return SimpleNamespace(probabilities=ensemble(images).detach().numpy())
+
+    found = evaluate(File(), batches(), intervals=True)
+    assert (found.n, found.accuracy, found.cost.relative_flops) == (18, whole.accuracy, whole.cost.relative_flops)
+    assert found.nll == pytest.approx(whole.nll, rel=1e-9)
+    assert found.temperature is None
 
 
 def test_never_calibrated(ensemble):

@@ -39,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.mark.slow
 def test_it_runs_by_the_program(made: tuple[Path, str]) -> None:
-    rows = [row["name"] for row in json.loads(made[1])[0]["rows"]]
+    rows = list(json.loads(made[1])[0]["rows"])
     assert rows == [
         "DE-1",
         "DE-2",
@@ -84,7 +84,7 @@ class Answering:
 def test_the_papers_rows_stand_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper_tables, "lines_figure", lambda *args, **options: "<svg></svg>")
     part = run_study("swa", Answering(find_recipe("tin200")))  # type: ignore[arg-type]
-    rows = {row.name: row.cells for row in part.tables[0].rows}
+    rows = part.tables[0].rows
     printed = {name: cells["NLL"].paper for name, cells in rows.items() if cells["NLL"].paper}
     assert printed == {
         "SWA": "1.519 ± 0.01",

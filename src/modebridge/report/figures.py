@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Collection, Mapping, Sequence
 from itertools import cycle, product
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
+from modebridge.report.drawing import COLORS, GREY, MARKERS, axes_of, styled, svg_of, whole_ticks
 from modebridge.report.tables import Cell
 from modebridge.scoring import Correspondence, CurvePoint, Reliability, Row
 from modebridge.training import Epoch
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = [
     "bars_figure",
@@ -30,68 +25,8 @@ __all__ = [
     "training_figure",
 ]
 
-GREY = "#8a8f98"
-COLORS = ("#e07b39", "#3b82c4", "#3fa56b", "#a05bc4", "#c9a227", "#c44e6a", "#5a9ea8", "#8c6d4f")
-MARKERS = "osDX^vP"
-WIDTH = 8.4
-"""Width of every figure in inches: one width for all keeps their text the same size on the page."""
-STYLE: dict[str, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "legend.frameon": False,
-    "axes.grid": True,
-    "grid.color": GREY,
-    "grid.alpha": 0.2,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 4,
-    "lines.markeredgewidth": 0,
-    # Text stays text, and the same figure is the same file.
-    "svg.fonttype": "none",
-    "svg.hashsalt": "modebridge",
-}
 
-
-def _axes(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
-    """A figure and its axes in reading order."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    with rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
-
-
-def _svg(figure: Figure, *, legend: bool = True) -> str:
-    """The figure as SVG, with one legend for all axes below them, where no line crosses it."""
-    from matplotlib import rc_context
-
-    handles: dict[str, Any] = {}
-    for axis in figure.axes:
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    with rc_context(STYLE), io.StringIO() as buffer:
-        if handles and legend:
-            letters = max(map(len, handles))
-            columns = max(1, int(72 * WIDTH // (5 * letters + 38)))  # points per letter, and of the handle
-            figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
-            figure.set_figheight(figure.get_figheight() + 0.17 * math.ceil(len(handles) / columns) + 0.1)
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-        return buffer.getvalue()
-
-
-def _whole_ticks(axis: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
-
-
+@styled
 def cost_figure(rows: Sequence[Row]) -> str:
     """Accuracy and calibrated NLL against relative FLOPs, with intervals; deep ensembles are joined by a dashed line.
 
@@ -100,7 +35,7 @@ def cost_figure(rows: Sequence[Row]) -> str:
     ensembles = [row for row in rows if row.family == rows[0].family]
     families = list(dict.fromkeys(row.family for row in rows))
     styles = dict(zip(families, [(GREY, "o"), *zip(cycle(COLORS), cycle(MARKERS), range(len(families)))], strict=False))
-    figure, axes = _axes(1, 2, 3.4)
+    figure, axes = axes_of(1, 2, 3.4)
     for axis, (score, label, scale) in zip(
         axes, (("accuracy", "accuracy, %", 100.0), ("nll", "calibrated NLL", 1.0)), strict=True
     ):
@@ -125,7 +60,7 @@ def cost_figure(rows: Sequence[Row]) -> str:
         axis.set_xlabel(f"FLOPs, relative to one network{below}", wrap=True)
         axis.set_ylabel(label)
         axis.margins(x=0.14, y=0.1)
-    return _svg(figure)
+    return svg_of(figure)
 
 
 def _far_worse(rows: Sequence[Row], ensembles: Sequence[Row], score: str) -> list[Row]:
@@ -138,19 +73,20 @@ def _far_worse(rows: Sequence[Row], ensembles: Sequence[Row], score: str) -> lis
 
 def profile_figure(profiles: Mapping[str, Sequence[CurvePoint]]) -> str:
     """NLL and accuracy along each curve."""
-    lines = {f"curve {name}": [point.r for point in points] for name, points in profiles.items()}
-    nll = {f"curve {name}": [point.nll for point in points] for name, points in profiles.items()}
-    accuracy = {f"curve {name}": [100 * point.accuracy for point in points] for name, points in profiles.items()}
-    panels = [
-        (f"validation {label}", {name: (rs, values[name]) for name, rs in lines.items()})
-        for label, values in (("NLL", nll), ("accuracy, %", accuracy))
-    ]
+    curves = {f"curve {name}": [point.r for point in points] for name, points in profiles.items()}
+    panels = []
+    for label, score, scale in (("NLL", "nll", 1.0), ("accuracy, %", "accuracy", 100.0)):
+        values = [[scale * getattr(point, score) for point in points] for points in profiles.values()]
+        panels.append(
+            (f"validation {label}", dict(zip(curves, zip(curves.values(), values, strict=True), strict=True)))
+        )
     return lines_figure("r, the position on the curve", panels)
 
 
+@styled
 def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]]) -> str:
     """Accuracy against confidence before (gray) and after calibration, one panel per combination."""
-    figure, axes = _axes(1, len(diagrams), 2.9, sharey=True)
+    figure, axes = axes_of(1, len(diagrams), 2.9, sharey=True)
     for axis, (name, before, after) in zip(axes, diagrams, strict=True):
         axis.plot([0, 1], [0, 1], ":", color=GREY, linewidth=1)
         for table, color, label in ((before, GREY, "before"), (after, COLORS[0], "after")):
@@ -160,14 +96,15 @@ def reliability_figure(diagrams: Sequence[tuple[str, Reliability, Reliability]])
         axis.set(title=name, xlabel="confidence", xlim=(0, 1), ylim=(0, 1))
         axis.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "", "0.5", "", "1"])
     axes[0].set_ylabel("accuracy")
-    return _svg(figure)
+    return svg_of(figure)
 
 
+@styled
 def correspondence_figure(
     bridges: Sequence[str], targets: Sequence[str], compared: Sequence[Sequence[Correspondence]]
 ) -> str:
     """R2 and KL of every bridge against every curve's midpoint; the better, the darker."""
-    figure, axes = _axes(1, 2, 0.9 + 0.26 * len(bridges), sharey=True)
+    figure, axes = axes_of(1, 2, 0.9 + 0.26 * len(bridges), sharey=True)
     for axis, (score, title, colors) in zip(
         axes, (("r2", "R2", "Greens"), ("kl", "KL, nats", "Oranges_r")), strict=True
     ):
@@ -180,9 +117,10 @@ def correspondence_figure(
         axis.set_xticks(range(len(targets)), targets)
         axis.set_yticks(range(len(bridges)), bridges)
         axis.set_title(title)
-    return _svg(figure)
+    return svg_of(figure)
 
 
+@styled
 def bars_figure(
     images: Tensor, truth: Sequence[str], classes: Sequence[str], probabilities: Mapping[str, Tensor]
 ) -> str:
@@ -195,7 +133,7 @@ def bars_figure(
         probabilities: four tables of probabilities (N, K): the two ends, the midpoint, the bridge, in this order.
     """
     count = len(images)
-    figure, axes = _axes(count, 3, 1.25 * count, width_ratios=[1, 3.4, 3.4])
+    figure, axes = axes_of(count, 3, 1.25 * count, width_ratios=[1, 3.4, 3.4])
     labels = list(probabilities)
     palette = (GREY, COLORS[3], COLORS[1], COLORS[0])
     for row in range(count):
@@ -213,7 +151,7 @@ def bars_figure(
             axis.set_xticks(range(len(kept)), [classes[c] for c in kept] if named else [""] * len(kept))
             axis.tick_params(axis="x", labelsize=7, rotation=45 if max(map(len, classes)) > 3 else 0)
             axis.set(ylim=(0, 1), yticks=[0, 0.5, 1])
-    return _svg(figure)
+    return svg_of(figure)
 
 
 def _likely(tables: Sequence[Tensor], most: int) -> list[int]:
@@ -222,21 +160,23 @@ def _likely(tables: Sequence[Tensor], most: int) -> list[int]:
     return sorted(np.argsort(-peak, kind="stable")[:most].tolist())
 
 
+@styled
 def training_figure(metrics: Mapping[str, Mapping[str, Sequence[Epoch]]]) -> str:
     """Training losses by epoch, one panel per folder of artefacts: modes, curves, bridges."""
-    figure, axes = _axes(1, len(metrics), 2.6)
+    figure, axes = axes_of(1, len(metrics), 2.6)
     for axis, (folder, series) in zip(axes, metrics.items(), strict=True):
         for color, (name, epochs) in zip(cycle(COLORS), series.items(), strict=False):
             losses = [epoch.losses["train"] for epoch in epochs]
             axis.plot([epoch.number for epoch in epochs], losses, color=color, linewidth=1.2, label=name)
         axis.set(title=folder, xlabel="epoch")
-        _whole_ticks(axis)
+        whole_ticks(axis)
         if len(series) <= len(COLORS):
-            axis.legend(frameon=False, fontsize=7)
+            axis.legend(fontsize=7)
     axes[0].set_ylabel("training loss")
-    return _svg(figure, legend=False)
+    return svg_of(figure, legend=False)
 
 
+@styled
 def lines_figure(
     xlabel: str | Sequence[str],
     panels: Sequence[tuple[str, Mapping[str, tuple[Sequence[float], Sequence[float]]]]],
@@ -253,7 +193,7 @@ def lines_figure(
     """
     columns = len(panels) if len(panels) <= 3 else 2
     rows = math.ceil(len(panels) / columns)
-    figure, axes = _axes(rows, columns, 2.9 * rows)
+    figure, axes = axes_of(rows, columns, 2.9 * rows)
     xlabels = [xlabel] * len(panels) if isinstance(xlabel, str) else xlabel
     for axis, along, (label, lines) in zip(axes, xlabels, panels, strict=True):
         for color, (line, (xs, ys)) in zip(cycle(COLORS), lines.items(), strict=False):
@@ -263,11 +203,12 @@ def lines_figure(
             axis.axhline(level, color=GREY, linestyle="--", linewidth=1)
             axis.annotate(line, (1.01, level), xycoords=("axes fraction", "data"), va="center", fontsize=7)
         if all(float(x).is_integer() for xs, _ in lines.values() for x in xs):
-            _whole_ticks(axis)
+            whole_ticks(axis)
         axis.set(xlabel=along, title=label)
-    return _svg(figure)
+    return svg_of(figure)
 
 
+@styled
 def dots_figure(panels: Sequence[tuple[str, Mapping[str, Mapping[str, Cell]]]]) -> str:
     """Dots over categories, one panel per score; bars are standard deviations.
 
@@ -277,7 +218,7 @@ def dots_figure(panels: Sequence[tuple[str, Mapping[str, Mapping[str, Cell]]]]) 
     categories = list(
         dict.fromkeys(category for _, series in panels for cells in series.values() for category in cells)
     )
-    figure, axes = _axes(1, len(panels), 0.9 + 0.28 * len(categories), sharey=True)
+    figure, axes = axes_of(1, len(panels), 0.9 + 0.28 * len(categories), sharey=True)
     for axis, (label, series) in zip(axes, panels, strict=True):
         for number, (color, (line, cells)) in enumerate(zip(cycle(COLORS), series.items(), strict=False)):
             # Several series of one category stand a little apart, so that none hides another.
@@ -290,4 +231,4 @@ def dots_figure(panels: Sequence[tuple[str, Mapping[str, Mapping[str, Cell]]]]) 
         axis.margins(x=0.08)
     axes[0].set_yticks(range(len(categories)), categories)
     axes[0].set_ylim(len(categories) - 0.5, -0.5)
-    return _svg(figure)
+    return svg_of(figure)

@@ -12,8 +12,8 @@ from modebridge.scoring.cost import (
     feature_shapes,
     module_cost,
 )
+from modebridge.scoring.dee import DeeConvention, dee
 from modebridge.scoring.detection import auroc, fpr_at, negative_entropy, top_probability
-from modebridge.scoring.equivalence import DeeConvention, dee
 from modebridge.scoring.evaluate import evaluate, predict
 from modebridge.scoring.logit_table import LogitTable, Split
 from modebridge.scoring.profile import (

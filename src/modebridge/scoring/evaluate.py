@@ -1,10 +1,10 @@
-"""Every score of a bridged ensemble and its cost, from one pass over the data."""
+"""Every score of a model and its cost, from one pass over the data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,12 +12,21 @@ from torch import Tensor, nn
 from modebridge.batches import check_batch
 from modebridge.ensembles import Ensemble, average, scale
 from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode
 from modebridge.nets import without_side_effects
-from modebridge.scoring.cost import cost
+from modebridge.scoring.cost import Cost, cost
 from modebridge.scoring.table import Scored
 from modebridge.types import Batches, Inputs
 
 __all__ = ["evaluate", "predict"]
+
+
+class Exported(Protocol):
+    """A file of an ensemble, as `DeployedEnsemble` loads it: predicts, and knows its cost."""
+
+    meta: dict[str, Any]
+
+    def __call__(self, images: Any) -> Any: ...
 
 
 @torch.no_grad()
@@ -70,19 +79,39 @@ def _evaluating(model: object) -> Iterator[None]:
 
 
 @torch.no_grad()
-def evaluate(ensemble: Ensemble, data: Batches, *, intervals: bool = False) -> Scored:
-    """Every score of an ensemble from one pass over the data.
+def evaluate(
+    model: Ensemble | Mode | nn.Module | Exported,
+    test: Batches,
+    *,
+    net: nn.Module | None = None,
+    intervals: bool = False,
+) -> Scored:
+    """Every score of a model, and its cost, from one pass over the data.
 
     Args:
-        ensemble: the ensemble; call `ensemble.calibrate(valid)` first to get calibrated scores.
-        data: the test split, anything that yields (images, labels).
+        model: an ensemble (call `ensemble.calibrate(valid)` first to get calibrated scores), a mode with its `net`, any
+            module that maps a batch to logits, or a file loaded by `DeployedEnsemble.load`.
+        test: the test split, anything that yields (images, labels).
+        net: the network of a mode.
         intervals: whether to add bootstrap intervals over images.
     """
-    if not isinstance(ensemble, Ensemble):
+    if isinstance(model, Mode) and net is None:
+        raise ModebridgeError("Expected a mode with its network, but got no net; pass net=.")
+    if isinstance(model, Mode) and net is not None:
+        model = Ensemble(net, [model])
+    elif isinstance(model, nn.Module) and not isinstance(model, Ensemble):
+        model = Ensemble(model, [Mode.from_module(model)])
+    if isinstance(model, Ensemble):
+        return _of_ensemble(model, test, intervals)
+    if not hasattr(model, "meta"):
         raise ModebridgeError(
-            f"Expected evaluate to get a Ensemble, but got {type(ensemble).__name__}; "
-            "for a single network create Ensemble(net, [Mode.from_module(net)])."
+            f"Expected evaluate to get an ensemble, a mode, a module or an exported file, but got "
+            f"{type(model).__name__}; to score probabilities, use the functions of modebridge.scoring."
         )
+    return _of_file(model, test, intervals)
+
+
+def _of_ensemble(ensemble: Ensemble, test: Batches, intervals: bool) -> Scored:
     first: list[Inputs] = []
 
     def mean(images: Inputs) -> Tensor:
@@ -90,7 +119,15 @@ def evaluate(ensemble: Ensemble, data: Batches, *, intervals: bool = False) -> S
         return average(ensemble._checked_members(images, "data"), ensemble.mean)
 
     with _evaluating(ensemble):
-        plain, labels = predict(mean, data)
-    tempered = scale(plain, ensemble.temperature) if ensemble.calibrated else plain
+        plain, labels = predict(mean, test)
     temperature = float(ensemble.temperature) if ensemble.calibrated else None
+    tempered = scale(plain, ensemble.temperature) if ensemble.calibrated else plain
     return Scored.of(plain, tempered, labels, cost(ensemble, first[0]), intervals=intervals, temperature=temperature)
+
+
+def _of_file(file: Exported, test: Batches, intervals: bool) -> Scored:
+    """Files return calibrated probabilities only, so the raw scores are the same."""
+    table, labels = predict(lambda images: torch.as_tensor(file(images).probabilities), test)
+    price = file.meta["cost"]
+    relative = price["relative_flops"], price["relative_params"]
+    return Scored.of(table, table, labels, Cost(price["flops"], 0, *relative), intervals=intervals)

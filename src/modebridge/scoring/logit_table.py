@@ -14,7 +14,7 @@ from modebridge.errors import ModebridgeError, near
 from modebridge.scoring.bootstrap import interval_of, resampled_means
 from modebridge.scoring.cascade import cascaded, choose_threshold
 from modebridge.scoring.cost import Cost
-from modebridge.scoring.equivalence import dee
+from modebridge.scoring.dee import dee
 from modebridge.scoring.scores import surprisals
 from modebridge.scoring.table import MemberCost, Row, Scored
 
