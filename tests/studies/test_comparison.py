@@ -21,13 +21,12 @@ SOME = ("distilled",)
 def test_rows_costs_and_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of the methods; all of them are in `make test-slow`."""
     monkeypatch.setattr(comparison, "METHODS", {name: METHODS[name] for name in SOME})
-    monkeypatch.setattr(comparison, "SECONDS", 0.01)
     recipe = tiny()
     short = replace(recipe.curve, epochs=1)
     run = Run(replace(recipe, curve=short, bridge=short, student_epochs=1), seed=1)
     part = run_study("comparison", run)
     (table,) = part.tables
-    rows = {row.name: {name: cell.mean for name, cell in row.cells.items()} for row in table.rows}
+    rows = {row: {name: cell.mean for name, cell in cells.items()} for row, cells in table.rows.items()}
     assert list(rows)[:2] == ["DE-1", "DE-1 + 1 bridge I"]
     assert {"DE-2", "DE-2 cascade x1.15", "student of DE-2"} <= set(rows)
     assert "SWA" not in rows
@@ -36,11 +35,9 @@ def test_rows_costs_and_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rows[name]["training"] == base_epochs([parse_member(one) for one in names], run.setting)
     # Two modes of one epoch, and one epoch of the student and its two teachers.
     assert rows["student of DE-2"]["training"] == pytest.approx(2 + 1 + 2 / 3)
-    assert rows["DE-1"]["time"] == 1
-    assert all(row["time"] > 0 for row in rows.values())
     assert rows["DE-2"]["FLOPs"] == 2.0
     assert 1 < rows["DE-2 cascade x1.15"]["FLOPs"] < 1.5
-    assert part.figure.startswith("<svg")
+    assert part.figure.startswith("<?xml")
 
 
 def test_the_papers_rows_have_members() -> None:
@@ -52,7 +49,7 @@ def test_the_papers_rows_have_members() -> None:
 def test_the_papers_rows_stand_beside_ours() -> None:
     recipe = replace(find_recipe("tin200"), methods=tuple(METHODS))
     plans, notes = comparison._plans(Setting(recipe), beside_paper=True)
-    rows = {tuple(member.name for member in plan.members): plan.name for plan in plans}
-    assert {names for _, names in PAPER_ROWS.values()} <= set(rows)
-    assert len({plan.name for plan in plans}) == len(plans)
+    rows = {row.members for row in plans}
+    assert {names for _, names in PAPER_ROWS.values()} <= rows
+    assert len({row.name for row in plans}) == len(plans)
     assert notes == []

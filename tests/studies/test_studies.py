@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from modebridge.errors import ModebridgeError
+from modebridge.members import Member, parse_member
 from modebridge.recipes import Recipe, find_recipe
-from modebridge.report import StudyPart
-from modebridge.runs import Run, RunFolder, run_recipe
-from modebridge.studies import STUDIES, run_study, write_study
+from modebridge.runs import Run, RunFolder, ensemble_of, run_recipe
+from modebridge.scoring import LogitTable, MemberCost
+from modebridge.studies import STUDIES, paper_tables, run_study, write_study
 from modebridge.studies.sheet import Sheet, paper_numbers, runs
 from tests.runs.small import finished, small
 
@@ -59,16 +62,17 @@ def test_a_study_has_its_rows_and_files(folder: RunFolder, name: str) -> None:
     assert (place / "figure.svg").read_text().startswith("<?xml")
     # Everything is there now: a second time nothing is trained.
     again = Run(small(), folder=folder)
-    assert _same(run_study(name, again), part)
+    assert [table.as_dict() for table in run_study(name, again).tables] == [table.as_dict() for table in part.tables]
     assert not again.trained
 
 
-def _same(a: StudyPart, b: StudyPart) -> bool:
-    """All but times, which are measured anew."""
-    first, second = ([table.as_dict() for table in part.tables] for part in (a, b))
-    for cells in (cells for table in (*first, *second) for cells in table["rows"].values()):
-        cells.pop("time", None)
-    return first == second
+@pytest.mark.slow
+def test_bridges_of_the_study_swa_stand_on_swa_networks_and_can_be_exported(folder: RunFolder) -> None:
+    run_study("swa", Run(small(), folder=folder))
+    assert {"curves/swa-0-1", "swa/0", "bridges/swa-I-0-1-small"} <= set(folder.places())
+    ensemble, notes = ensemble_of(folder, ["swa-0", "swa-I-0-1-small"])
+    assert (len(ensemble.bases), len(ensemble.bridges)) == (1, 1)
+    assert notes["names"] == ["swa-0", "swa-I-0-1-small"]
 
 
 def test_scores_are_those_of_the_ensemble(folder: RunFolder) -> None:
@@ -115,8 +119,11 @@ def test_the_papers_numbers_are_those_of_the_reference() -> None:
 
 def test_the_deep_ensembles_of_the_papers_runs() -> None:
     """The sets that the authors' references were made from: four different ones of every size, over eight modes."""
-    sheet = Sheet(_Stub(find_recipe("cifar10")), runs(find_recipe("cifar10"), 6), 7)  # type: ignore[arg-type]
-    sets = {m: [{member.number for member in sheet.deep_ensemble(m, run)} for run in range(4)] for m in range(1, 8)}
+    sheet = Sheet(Answering(find_recipe("cifar10")), runs(find_recipe("cifar10"), 6), 7)  # type: ignore[arg-type]
+    sets = {
+        m: [{int(name.removeprefix("mode-")) for name in sheet.deep_ensemble(m, run)} for run in range(4)]
+        for m in range(1, 8)
+    }
     assert sets[1] == [{0}, {1}, {2}, {3}]
     assert sets[2] == [{0, 1}, {0, 2}, {0, 3}, {0, 4}]
     assert sets[4] == [{0, 1, 2, 3}, {0, 2, 3, 4}, {0, 3, 4, 5}, {0, 4, 5, 1}]
@@ -130,11 +137,18 @@ def test_the_deep_ensembles_of_the_papers_runs() -> None:
     assert all(len(set(printed[f"DE-{m}"]["cNLL"]["runs"])) == 4 for m in range(1, 8))
 
 
-@dataclass(frozen=True)
-class _Stub:
-    """All that a sheet needs of a run before anything is made."""
+@dataclass
+class Answering:
+    """A run whose members predict anything, at once."""
 
     recipe: Recipe
+
+    def answers(self, members: Sequence[Member]) -> LogitTable:
+        assert all(parse_member(member.name) == member for member in members)
+        generator, labels = torch.Generator().manual_seed(0), torch.arange(8) % 3
+        tables = {member.name: torch.randn(8, 3, generator=generator) for member in members}
+        costs = {member.name: MemberCost(1.0, 1, tuple(read.name for read in member.reads)) for member in members}
+        return LogitTable(valid=tables, test=tables, valid_labels=labels, test_labels=labels, costs=costs)
 
 
 def test_runs_turn_the_partners() -> None:
@@ -143,3 +157,23 @@ def test_runs_turn_the_partners() -> None:
     assert runs(recipe, 3) == [[0, 1, 2], [0, 2, 1]]
     with pytest.raises(ModebridgeError, match="did you mean type"):
         run_study("type", Run(small()))
+
+
+def test_the_papers_rows_stand_beside_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper_tables, "lines_figure", lambda *args, **options: "<svg></svg>")
+    part = run_study("swa", Answering(find_recipe("tin200")))  # type: ignore[arg-type]
+    rows = part.tables[0].rows
+    printed = {name: cells["NLL"].paper for name, cells in rows.items() if cells["NLL"].paper}
+    assert printed == {
+        "SWA": "1.519 ± 0.01",
+        "DE-2 (SWA)": "1.400 ± 0.003",
+        "SWA + 1 bridge I small": "1.435 ± 0.004",
+        "SWA + 2 bridges I small": "1.403 ± 0.003",
+        "SWA + 3 bridges I small": "1.387 ± 0.001",
+        "SWA + 1 bridge I medium": "1.422 ± 0.004",
+        "SWA + 2 bridges I medium": "1.386 ± 0.004",
+        "SWA + 3 bridges I medium": "1.369 ± 0.002",
+        "SWA + 4 bridges I medium": "1.359 ± 0.001",
+    }
+    with pytest.raises(ModebridgeError, match="base to be sgd for the study swa"):
+        run_study("swa", Answering(replace(small(), base="swa")))  # type: ignore[arg-type]

@@ -216,7 +216,6 @@ class RunFolder:
         top, _, rest = place.partition("/")
         verbs = {
             "studies": f"modebridge study {rest.partition('/')[0]} --out {self.path}",
-            "times.json": f"modebridge advise {self.path} --cost-unit time",
             "bench": f"modebridge bench {self.path}",
             **dict.fromkeys(("shifted", "others"), f"modebridge study shift --out {self.path}"),
         }

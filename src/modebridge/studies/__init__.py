@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from modebridge.errors import ModebridgeError, near
-from modebridge.report import StudyPart
+from modebridge.report import StudyPart, StudyTable
 from modebridge.runs import Run, RunFolder
 from modebridge.studies.comparison import comparison_study
 from modebridge.studies.curve_positions import correspondence_study, r_ablation, r_position
@@ -13,7 +13,7 @@ from modebridge.studies.shift import shift_study
 
 __all__ = ["STUDIES", "run_study", "write_study"]
 
-STUDIES: dict[str, Callable[[Run], StudyPart]] = {
+STUDIES: dict[str, Callable[[Run], tuple[list[StudyTable], str]]] = {
     "type1": type1,
     "type2": type2,
     "correspondence": correspondence_study,
@@ -26,7 +26,7 @@ STUDIES: dict[str, Callable[[Run], StudyPart]] = {
     "comparison": comparison_study,
     "shift": shift_study,
 }
-"""Every study by name."""
+"""Every study by name: its tables and its figure. The first line of its docstring says what it is about."""
 
 
 def run_study(name: str, run: Run, others: Sequence[str] = ()) -> StudyPart:
@@ -41,7 +41,9 @@ def run_study(name: str, run: Run, others: Sequence[str] = ()) -> StudyPart:
         raise ModebridgeError(f"Expected a known study, but got '{name}'; {near(name, STUDIES)}")
     if others and name != "shift":
         raise ModebridgeError(f"Expected --ood only with the study shift, but got it with {name}; leave it out.")
-    return shift_study(run, others) if others else STUDIES[name](run)
+    tables, figure = shift_study(run, others) if others else STUDIES[name](run)
+    about, _, _ = (STUDIES[name].__doc__ or "").partition("\n")
+    return StudyPart(name, about, tuple(tables), figure)
 
 
 def write_study(part: StudyPart, folder: RunFolder) -> Path:

@@ -6,20 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
 from modebridge.errors import ModebridgeError, plural
-from modebridge.members import BridgeMember, Member, ModeMember, PointMember, SwaMember, mode_on
-from modebridge.report import Column, StudyPart, StudyTable, dots_figure, lines_figure
+from modebridge.members import parse_member
+from modebridge.report import Column, StudyTable, dots_figure, lines_figure
 from modebridge.runs import Run
 from modebridge.scoring import accuracy, r2
-from modebridge.studies.sheet import COLUMNS, Sheet, paper_numbers, runs
+from modebridge.studies.sheet import COLUMNS, Names, Sheet, midpoint, modes, paper_numbers, runs
 
 __all__ = ["bridge_size", "mode_choice", "swa", "type1", "type2", "type_mix"]
 
 SIZES = {"small": "sm", "medium": "md"}
 """The sizes of bridges, and what the paper calls them."""
-SWA = SwaMember.base
 
 
-def type1(run: Run) -> StudyPart:
+def type1(run: Run) -> tuple[list[StudyTable], str]:
     """One network with k type I bridges, compared with deep ensembles and with the midpoints of the curves."""
     recipe = run.recipe
     # The authors' type I bridges go from mode 0 to modes 1 to 5.
@@ -28,69 +27,42 @@ def type1(run: Run) -> StudyPart:
     sheet.add_deep_ensemble(1, paper="ResNet (DE-1)")
     _add_type1(sheet, most)
     for k in range(1, most + 1):
-        sheet.add(
-            f"DE-1 + {k} Bezier", [[ModeMember(0), *(PointMember(0, j) for j in o[1 : k + 1])] for o in sheet.orders]
-        )
+        sheet.add(f"DE-1 + {k} Bezier", [["mode-0", *(midpoint(0, j) for j in o[1 : k + 1])] for o in sheet.orders])
     for m in range(2, min(recipe.modes, 7) + 1):
         sheet.add_deep_ensemble(m, paper=f"DE-{m}")
     table = sheet.table(
-        f"Type I bridges, {recipe.name}",
+        "Type I bridges",
         paper=paper_numbers("type1", recipe),
         notes=(
             "Rows with bridges start from mode 0 and vary its partners; DE-1 varies the mode.",
             "#Params is the actual count; the paper divides bridges by three networks (docs/cost.md).",
         ),
     )
-    return StudyPart("type1", type1.__doc__ or "", (table,), _by_count(table, most))
-
-
-def _add_type1(sheet: Sheet, most: int, base: str = "") -> None:
-    """Rows of one network with 1 to `most` type I bridges, small and medium."""
-    network = base.upper() or "DE-1"
-    for size, short in SIZES.items():
-        for k in range(1, most + 1):
-            sets = [
-                [mode_on(base, 0), *(BridgeMember("I", 0, j, size, base=base) for j in order[1 : k + 1])]
-                for order in sheet.orders
-            ]
-            name = f"{network} + {plural(k, 'bridge')} I {size}"
-            sheet.add(name, sets, f"ResNet ({network}) + {k} Bridge_{short}")
-
-
-def _by_count(table: StudyTable, most: int) -> str:
-    """Accuracy and NLL of the first row, and of those with 1 to `most` members of a kind besides."""
     counts = [float(k) for k in range(most + 1)]
     endings = {"bridges I small": "I small", "bridges I medium": "I medium", "Bezier": "Bezier"}
-    lines = {label: (counts, [next(iter(table.rows)), *_ending(table, ending)]) for label, ending in endings.items()}
+    lines = {label: (counts, ["DE-1", *_ending(table, ending)]) for label, ending in endings.items()}
     levels = {
         column: {name: table.rows[name][column].mean for name in ("DE-2", "DE-3") if name in table.rows}
         for column in ("ACC", "NLL")
     }
-    return lines_figure("members added", _panels(table, lines), levels)
+    return [table], lines_figure("members added", _panels(table, lines), levels)
 
 
-def _ending(table: StudyTable, ending: str) -> list[str]:
-    return [name for name in table.rows if name.endswith(ending)]
+def _add_type1(sheet: Sheet, most: int, base: str = "mode") -> None:
+    """Rows of one network with 1 to `most` type I bridges, small and medium."""
+    network, prefix = ("DE-1", "") if base == "mode" else (base.upper(), f"{base}-")
+    for size, short in SIZES.items():
+        for k in range(1, most + 1):
+            sets = [[f"{base}-0", *(f"{prefix}I-0-{j}-{size}" for j in order[1 : k + 1])] for order in sheet.orders]
+            name = f"{network} + {plural(k, 'bridge')} I {size}"
+            sheet.add(name, sets, f"ResNet ({network}) + {k} Bridge_{short}")
 
 
-def _panels(
-    table: StudyTable,
-    lines: Mapping[str, tuple[Sequence[float], Sequence[str]]],
-    columns: Sequence[str] = ("ACC", "NLL"),
-) -> list[tuple[str, dict[str, tuple[Sequence[float], list[float]]]]]:
-    """The panels of a figure, one per column: the means of rows over a number, for each line."""
-    return [
-        (column, {label: (xs, table.means(column, names)) for label, (xs, names) in lines.items()})
-        for column in columns
-    ]
-
-
-def type2(run: Run) -> StudyPart:
+def type2(run: Run) -> tuple[list[StudyTable], str]:
     """Deep ensembles with type II bridges between their modes, compared with the midpoints of the curves."""
     recipe = run.recipe
     # The paper's tables put type II bridges between modes 0 to 4.
     sheet = Sheet(run, runs(recipe, 5), min(recipe.modes, 7))
-    every = range(len(sheet.orders))
     largest = len(sheet.orders[0])
     sheet.add_deep_ensemble(1)
     for m in range(2, min(4, largest) + 1):
@@ -99,49 +71,58 @@ def type2(run: Run) -> StudyPart:
         counts = [b for b in (1, 2, 3, 4, 6) if b <= len(pairs[0]) and not (m == 4 and b == 3)]
         for size, short in SIZES.items():
             for b in counts:
-                sets = [
-                    [*sheet.base(m, number), *(BridgeMember("II", i, j, size) for i, j in pairs[number][:b])]
-                    for number in every
-                ]
+                sets = _with_type2(sheet, m, size, b)
                 sheet.add(f"DE-{m} + {plural(b, 'bridge')} II {size}", sets, f"DE-{m} + {b} Bridge_{short}")
         for b in counts:
-            sets = [[*sheet.base(m, number), *(PointMember(i, j) for i, j in pairs[number][:b])] for number in every]
+            sets = [
+                [*modes(order[:m]), *(midpoint(*pair) for pair in some[:b])]
+                for order, some in zip(sheet.orders, pairs, strict=True)
+            ]
             sheet.add(f"DE-{m} + {b} Bezier", sets)
     if largest > 4:
         sheet.add_deep_ensemble(5, paper="DE-5")
     table = sheet.table(
-        f"Type II bridges, {recipe.name}",
+        "Type II bridges",
         paper=paper_numbers("type2", recipe),
         notes=("Bridges in the order 0-a, 0-b, 0-c, a-b, a-c, b-c.",),
     )
     endings = {"+ bridges II small": "II small", "+ bridges II medium": "II medium", "+ Bezier": "Bezier"}
-    return StudyPart("type2", type2.__doc__ or "", (table,), _beside_ensembles(table, endings))
+    return [table], _beside_ensembles(table, endings)
 
 
-def type_mix(run: Run) -> StudyPart:
+def _with_type2(sheet: Sheet, m: int, size: str = "small", most: int | None = None) -> list[list[str]]:
+    """The first m modes of each repetition, with the first type II bridges between them; None for all."""
+    return [
+        [
+            *modes(order[:m]),
+            *(f"II-{min(pair)}-{max(pair)}-{size}" for pair in list(combinations(order[:m], 2))[:most]),
+        ]
+        for order in sheet.orders
+    ]
+
+
+def type_mix(run: Run) -> tuple[list[StudyTable], str]:
     """Deep ensembles with type II bridges between their modes, and with additional type I bridges."""
     recipe = run.recipe
     sheet = Sheet(run, runs(recipe, 5), min(recipe.modes, 7))
     for m in range(2, min(3, len(sheet.orders[0])) + 1):
-        twos: list[list[Member]] = []
-        ones: list[list[Member]] = []
-        for number, order in enumerate(sheet.orders):
-            base = sheet.base(m, number)
-            twos.append([*base, *(BridgeMember("II", i, j) for i, j in combinations(order[:m], 2))])
-            # One type I bridge on each mode, toward the next.
-            ones.append([*twos[-1], *(BridgeMember("I", order[a], order[(a + 1) % m]) for a in range(m))])
+        twos = _with_type2(sheet, m)
+        # One type I bridge on each mode, toward the next.
+        both = [
+            [*two, *(f"I-{order[a]}-{order[(a + 1) % m]}-small" for a in range(m))]
+            for two, order in zip(twos, sheet.orders, strict=True)
+        ]
         b = m * (m - 1) // 2
         sheet.add_deep_ensemble(m, paper=f"DE-{m}")
         sheet.add(f"DE-{m} + {b} II", twos, f"DE-{m} + {b} Bridge_sm (II)")
-        sheet.add(f"DE-{m} + {b} II + {m} I", ones, f"DE-{m} + {b} Bridge_sm (II) + {m} Bridge_sm (I)")
+        sheet.add(f"DE-{m} + {b} II + {m} I", both, f"DE-{m} + {b} Bridge_sm (II) + {m} Bridge_sm (I)")
     if len(sheet.orders[0]) > 3:
         sheet.add_deep_ensemble(4, paper="DE-4")
-    table = sheet.table(f"Both types of bridges, {recipe.name}", paper=paper_numbers("type_mix", recipe))
-    endings = {"+ bridges II": " II", "+ bridges II and I": " I"}
-    return StudyPart("type-mix", type_mix.__doc__ or "", (table,), _beside_ensembles(table, endings))
+    table = sheet.table("Both types of bridges", paper=paper_numbers("type_mix", recipe))
+    return [table], _beside_ensembles(table, {"+ bridges II": " II", "+ bridges II and I": " I"})
 
 
-def swa(run: Run) -> StudyPart:
+def swa(run: Run) -> tuple[list[StudyTable], str]:
     """Bridges on SWA networks, compared with deep ensembles of plain and of averaged networks."""
     recipe = run.recipe
     if recipe.base != "sgd":
@@ -154,17 +135,14 @@ def swa(run: Run) -> StudyPart:
     largest = min(4, recipe.modes)
     for m in range(1, largest + 1):
         sheet.add_deep_ensemble(m)
-    sheet.add_deep_ensemble(1, "SWA", "ResNet (SWA)", SWA)
+    sheet.add_deep_ensemble(1, "SWA", "ResNet (SWA)", "swa")
     for m in range(2, largest + 1):
-        sheet.add_deep_ensemble(m, f"DE-{m} (SWA)", f"DE-{m} (SWA)", SWA)
-    _add_type1(sheet, min(4, recipe.modes - 1), SWA)
-    twos = [
-        [*sheet.base(2, number, SWA), BridgeMember("II", order[0], order[1], base=SWA)]
-        for number, order in enumerate(sheet.orders)
-    ]
+        sheet.add_deep_ensemble(m, f"DE-{m} (SWA)", f"DE-{m} (SWA)", "swa")
+    _add_type1(sheet, min(4, recipe.modes - 1), "swa")
+    twos = [[*modes(order[:2], "swa"), f"swa-II-0-{order[1]}-small"] for order in sheet.orders]
     sheet.add("DE-2 (SWA) + 1 bridge II small", twos)
     table = sheet.table(
-        f"Bridges on SWA networks, {recipe.name}",
+        "Bridges on SWA networks",
         paper=paper_numbers("swa", recipe),
         notes=(
             "SWA: the mean of the weights after each epoch of the last quarter of training, at a constant learning "
@@ -178,76 +156,57 @@ def swa(run: Run) -> StudyPart:
     }
     for size in SIZES:
         bridged = [name for name in _ending(table, size) if name.startswith("SWA +")]
-        lines[f"SWA + bridges I {size}"] = [*lines["of SWA networks"][:1], *bridged]
-    return StudyPart("swa", swa.__doc__ or "", (table,), _against_flops(table, lines))
+        lines[f"SWA + bridges I {size}"] = ["SWA", *bridged]
+    return [table], _against_flops(table, lines)
 
 
-def _beside_ensembles(table: StudyTable, endings: Mapping[str, str]) -> str:
-    """Deep ensembles as a line, other rows as points, grouped by how their names end."""
-    groups = {"deep ensembles": [name for name in table.rows if "+" not in name]}
-    groups |= {label: _ending(table, ending) for label, ending in endings.items()}
-    return _against_flops(table, groups, unordered=endings)
-
-
-def _against_flops(table: StudyTable, groups: Mapping[str, Sequence[str]], unordered: Collection[str] = ()) -> str:
-    """Accuracy and NLL of groups of rows, each a line unless unordered."""
-    lines = {label: (table.means("FLOPs", names), names) for label, names in groups.items() if names}
-    return lines_figure("FLOPs, relative to one network", _panels(table, lines), unordered=unordered)
-
-
-def bridge_size(run: Run) -> StudyPart:
+def bridge_size(run: Run) -> tuple[list[StudyTable], str]:
     """Type II bridges of several widths: how closely they match the midpoint, and the scores of DE-2 with each."""
     recipe = run.recipe
-    slims = [8.0, 4.0, 2.0, 1.0]
-    members = {slim: BridgeMember("II", 0, 1, f"slim{slim:g}") for slim in slims}
-    answers = run.answers([*members.values(), PointMember(0, 1), ModeMember(0), ModeMember(1)])
-    target = answers.probabilities([PointMember(0, 1).name])
+    slims = [8, 4, 2, 1]
+    names = [*(f"II-0-1-slim{slim}" for slim in slims), midpoint(0, 1), *modes([0, 1])]
+    answers = run.answers([parse_member(name) for name in names])
+    target = answers.probabilities([midpoint(0, 1)])
     sheet = Sheet(run, [[0, 1]])
     extra: dict[str, dict[str, float]] = {}
-    unit = answers.costs[ModeMember(0).name]
+    unit = answers.costs["mode-0"]
     spec = run.setting.network.spec
     width = spec.widths[-1] if spec is not None else 0  # only the paper prints rows by width
-    for slim, member in members.items():
-        name = f"widths / {slim:g}"
-        probabilities, cost = answers.probabilities([member.name]), answers.costs[member.name]
+    for slim, bridge in zip(slims, names, strict=False):
+        name, cost = f"widths / {slim}", answers.costs[bridge]
         extra[name] = {
             "bridge FLOPs": cost.flops / unit.flops,
             "bridge #Params": cost.params / unit.params,
-            "R2": r2(target, probabilities),
+            "R2": r2(target, answers.probabilities([bridge])),
         }
-        sheet.add(name, [[ModeMember(0), ModeMember(1), member]], f"CNN {int(width / slim)} ch")
+        sheet.add(name, [[*modes([0, 1]), bridge]], f"CNN {width // slim} ch")
     columns = (Column("bridge FLOPs", 4), Column("bridge #Params", 4), Column("R2", 3, "up"), *COLUMNS[2:6])
-    printed = paper_numbers("model_size", recipe)
-    table = sheet.table(f"Sizes of a type II bridge, {recipe.name}", columns, printed, extra=extra)
+    table = sheet.table("Sizes of a type II bridge", columns, paper_numbers("model_size", recipe), extra=extra)
     panels = _panels(table, {"bridge alone": (table.means("bridge FLOPs"), list(table.rows))}, ("R2", "NLL"))
-    figure = lines_figure("FLOPs of the bridge, relative to one network", panels)
-    return StudyPart("bridge-size", bridge_size.__doc__ or "", (table,), figure)
+    return [table], lines_figure("FLOPs of the bridge, relative to one network", panels)
 
 
-def mode_choice(run: Run) -> StudyPart:
+def mode_choice(run: Run) -> tuple[list[StudyTable], str]:
     """Bridges on the best, the middle and the worst of three modes by validation accuracy."""
     recipe = run.recipe
     count = min(3, recipe.modes)
-    answers = run.answers([ModeMember(k) for k in range(count)])
-    accuracies = {
-        k: accuracy(answers.probabilities([ModeMember(k).name], "valid"), answers.valid_labels) for k in range(count)
-    }
-    ranked = sorted(accuracies, key=lambda k: -accuracies[k])
+    answers = run.answers([parse_member(name) for name in modes(range(count))])
+    accuracies = [
+        accuracy(answers.probabilities([name], "valid"), answers.valid_labels) for name in modes(range(count))
+    ]
+    ranked = sorted(range(count), key=lambda k: -accuracies[k])
     names = ["High", "Center", "Low"] if count == 3 else ["High", "Low"]
     sheet = Sheet(run, [list(range(count))])
     extra = {}
     for name, k in zip(names, ranked, strict=True):
-        others = [j for j in range(count) if j != k]
-        bridged = f"{name} + {plural(len(others), 'bridge')} I"
-        sheet.add(name, [[ModeMember(k)]], f"ResNet ({name})")
-        sheet.add(
-            bridged, [[ModeMember(k), *(BridgeMember("I", k, j) for j in others)]], f"ResNet ({name}) + 2 Bridge_sm"
-        )
+        bridges = [f"I-{k}-{j}-small" for j in range(count) if j != k]
+        sheet.add(name, [modes([k])], f"ResNet ({name})")
+        bridged = f"{name} + {plural(len(bridges), 'bridge')} I"
+        sheet.add(bridged, [[*modes([k]), *bridges]], f"ResNet ({name}) + 2 Bridge_sm")
         extra[name] = {"valid ACC": 100 * accuracies[k]}
-    columns = (Column("valid ACC", 2), *COLUMNS[:6])
     table = sheet.table(
-        f"The mode to start from, {recipe.name}",
-        columns,
+        "The mode to start from",
+        (Column("valid ACC", 2), *COLUMNS[:6]),
         paper_numbers("optimal_mode", recipe, " / Comparable differences"),
         ("Modes are ranked by accuracy on the validation split.",),
         extra,
@@ -260,4 +219,31 @@ def mode_choice(run: Run) -> StudyPart:
         (column, {label: {mode: cells[column] for mode, cells in rows.items()} for label, rows in groups.items()})
         for column in ("ACC", "NLL")
     ]
-    return StudyPart("mode-choice", mode_choice.__doc__ or "", (table,), dots_figure(panels))
+    return [table], dots_figure(panels)
+
+
+def _ending(table: StudyTable, ending: str) -> list[str]:
+    return [name for name in table.rows if name.endswith(ending)]
+
+
+def _panels(
+    table: StudyTable, lines: Mapping[str, tuple[Sequence[float], Names]], columns: Names = ("ACC", "NLL")
+) -> list[tuple[str, dict[str, tuple[Sequence[float], list[float]]]]]:
+    """The panels of a figure, one per column: the means of rows over a number, for each line."""
+    return [
+        (column, {label: (xs, table.means(column, names)) for label, (xs, names) in lines.items()})
+        for column in columns
+    ]
+
+
+def _beside_ensembles(table: StudyTable, endings: Mapping[str, str]) -> str:
+    """Deep ensembles as a line, other rows as points, grouped by how their names end."""
+    groups = {"deep ensembles": [name for name in table.rows if "+" not in name]}
+    groups |= {label: _ending(table, ending) for label, ending in endings.items()}
+    return _against_flops(table, groups, unordered=endings)
+
+
+def _against_flops(table: StudyTable, groups: Mapping[str, Names], unordered: Collection[str] = ()) -> str:
+    """Accuracy and NLL of groups of rows, each a line unless unordered."""
+    lines = {label: (table.means("FLOPs", names), names) for label, names in groups.items() if names}
+    return lines_figure("FLOPs, relative to one network", _panels(table, lines), unordered=unordered)

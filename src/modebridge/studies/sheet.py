@@ -6,14 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
+from typing import TypeAlias
 
-from modebridge.members import Member, mode_on
+from modebridge.members import parse_member
 from modebridge.recipes import Recipe, find_recipe
 from modebridge.report import Cell, Column, StudyTable, cell_of
 from modebridge.runs import Run
 from modebridge.scoring import Scored, dee
 
-__all__ = ["COLUMNS", "Sheet", "paper_numbers", "runs", "score_cells"]
+__all__ = ["COLUMNS", "Names", "Sheet", "midpoint", "modes", "paper_numbers", "runs", "score_cells"]
+
+Names: TypeAlias = Sequence[str]
+"""The names of some members."""
 
 COLUMNS = (
     Column("FLOPs", 3),
@@ -60,6 +64,16 @@ def runs(recipe: Recipe, pool: int | None = None) -> list[list[int]]:
     return [[0, *others[k:], *others[:k]] for k in range(min(4, len(others)))]
 
 
+def modes(numbers: Sequence[int], base: str = "mode") -> list[str]:
+    """The names of modes, or of SWA networks."""
+    return [f"{base}-{number}" for number in numbers]
+
+
+def midpoint(i: int, j: int) -> str:
+    """The name of the network half-way between two modes."""
+    return f"curve-{min(i, j)}-{max(i, j)}"
+
+
 def score_cells(scored: Scored) -> dict[str, float]:
     """Cost and scores by the names of `COLUMNS`."""
     return {
@@ -87,41 +101,25 @@ class Sheet:
         self.orders = [list(order) for order in orders]
         sizes, repetitions = range(1, (largest or len(self.orders[0])) + 1), range(len(self.orders))
         self._references = [[self.deep_ensemble(m, number) for m in sizes] for number in repetitions]
-        self._plans: list[tuple[str, list[list[Member]], str]] = []
+        self._plans: list[tuple[str, Sequence[Names], str]] = []
 
-    def add(self, name: str, sets: Sequence[Sequence[Member]], paper: str = "") -> None:
-        """Add a row: one set of members per repetition.
+    def add(self, name: str, sets: Sequence[Names], paper: str = "") -> None:
+        """Add a row: one set of members per repetition, and the name of the row in the paper."""
+        self._plans.append((name, sets, paper))
 
-        Args:
-            name: name of the row.
-            sets: members in each repetition.
-            paper: name of the row in the paper.
-        """
-        self._plans.append((name, [list(members) for members in sets], paper))
-
-    def add_deep_ensemble(self, m: int, name: str = "", paper: str = "", base: str = "") -> None:
+    def add_deep_ensemble(self, m: int, name: str = "", paper: str = "", base: str = "mode") -> None:
         """Add a row of DE-m; see `deep_ensemble`."""
         self.add(name or f"DE-{m}", [self.deep_ensemble(m, number, base) for number in range(len(self.orders))], paper)
 
-    def deep_ensemble(self, m: int, number: int, base: str = "") -> list[Member]:
+    def deep_ensemble(self, m: int, number: int, base: str = "mode") -> Names:
         """DE-m of a repetition: DE-1 of repetition k is mode k; larger ones are mode 0 and m - 1 others.
 
         As in the authors' code, these rotate through modes 0 to 5 up to DE-5 and through all eight from DE-6 on, so
         that every repetition has a different set (the authors' reference has four different DE-6 and DE-7).
-
-        Args:
-            m: number of modes.
-            number: number of the repetition.
-            base: base of the modes, if it is not that of the recipe.
         """
         if m == 1:
-            return [mode_on(base, number)]
-        orders = runs(self._run.recipe, 6 if m < 6 else max(8, m + 1))
-        return [mode_on(base, k) for k in orders[number][:m]]
-
-    def base(self, m: int, number: int, base: str = "") -> list[Member]:
-        """The modes that the bridges of a repetition read: the first m of its order."""
-        return [mode_on(base, k) for k in self.orders[number][:m]]
+            return modes([number], base)
+        return modes(runs(self._run.recipe, 6 if m < 6 else max(8, m + 1))[number][:m], base)
 
     def table(
         self,
@@ -134,38 +132,35 @@ class Sheet:
         """The table of all rows; trains what is missing.
 
         Args:
-            title: title of the table.
+            title: title of the table; the recipe's name is appended.
             columns: columns, in order.
             paper: cells of the paper, by the paper's row names.
             notes: notes below the table.
             extra: further numbers by row, for columns that are not scores of a set of members.
         """
         everything = [*(sets for _, sets, _ in self._plans), *self._references]
-        needed = dict.fromkeys(member for sets in everything for members in sets for member in members)
-        scored = cache(self._run.answers(list(needed)).score)
-
-        def score_of(members: Sequence[Member]) -> Scored:
-            return scored(tuple(member.name for member in members))
-
-        references = [[score_of(members).nll for members in ensembles] for ensembles in self._references]
+        needed = dict.fromkeys(name for sets in everything for names in sets for name in names)
+        answers = self._run.answers([parse_member(name) for name in needed])
+        scored = cache(lambda *names: answers.score(names))
+        references = [[scored(*names).nll for names in ensembles] for ensembles in self._references]
         rows: dict[str, dict[str, Cell]] = {}
         for name, sets, printed in self._plans:
-            combined = [score_of(members) for members in sets]
+            every = [scored(*names) for names in sets]
             # The same set of members in all repetitions is one measurement, without a spread.
-            scores = combined if len({frozenset(members) for members in sets}) > 1 else combined[:1]
-            values = {column: [score_cells(score)[column] for score in scores] for column in score_cells(scores[0])}
+            different = every if len({frozenset(names) for names in sets}) > 1 else every[:1]
+            values = {column: [score_cells(one)[column] for one in different] for column in score_cells(every[0])}
             # Costs do not vary between repetitions; the references for DEE do.
             values |= {column: values[column][:1] for column in ("FLOPs", "#Params")}
-            values["DEE"] = [dee(score.nll, levels) for score, levels in zip(combined, references, strict=True)]
+            values["DEE"] = [dee(one.nll, levels) for one, levels in zip(every, references, strict=True)]
             paper_cells = (paper or {}).get(printed, {})
             shown = [column.name for column in columns if column.name in values]
-            cells = {column: cell_of(values[column], paper_cells.get(column, "")) for column in shown}
+            rows[name] = {column: cell_of(values[column], paper_cells.get(column, "")) for column in shown}
             for column, value in (extra or {}).get(name, {}).items():
                 # Where a table has the costs of bridges alone, the paper does not say so in the column's name.
-                cells[column] = Cell(value, None, paper_cells.get(column.removeprefix("bridge "), ""))
-            rows[name] = cells
+                rows[name][column] = Cell(value, None, paper_cells.get(column.removeprefix("bridge "), ""))
         counted = (
             f"{len(self.orders)} repetitions that share modes, as in the authors' code; the spread is not that of "
             "independent runs."
         )
-        return StudyTable(title, tuple(columns), rows, (*notes, *([counted] if len(self.orders) > 1 else [])))
+        notes = [*notes, *([counted] if len(self.orders) > 1 else [])]
+        return StudyTable(f"{title}, {self._run.recipe.name}", tuple(columns), rows, tuple(notes))

@@ -14,7 +14,7 @@ from modebridge.data import CORRUPTIONS, SEVERITIES
 from modebridge.members import members_of, parse_member, row_plans
 from modebridge.recipes import known_others
 from modebridge.recipes.shifted import BUILT_IN, label_of
-from modebridge.report import Cell, Column, StudyPart, StudyTable, lines_figure
+from modebridge.report import Cell, Column, StudyTable, lines_figure
 from modebridge.runs import Run
 from modebridge.scoring import (
     LogitTable,
@@ -38,7 +38,7 @@ STEPS = {0: ["clean"], **{severity: [f"{name}-{severity}" for name in CORRUPTION
 """Tables by severity; 0 for clean images."""
 
 
-def shift_study(run: Run, others: Sequence[str] = ()) -> StudyPart:
+def shift_study(run: Run, others: Sequence[str] = ()) -> tuple[list[StudyTable], str]:
     """All rows on corrupted test images, and how well they detect out-of-distribution images.
 
     Args:
@@ -60,8 +60,7 @@ def shift_study(run: Run, others: Sequence[str] = ()) -> StudyPart:
         *map(shifted.detection, names),
     ]
     tables = [replace(table, title=f"{table.title}, {run.recipe.name}") for table in tables]
-    about = "All rows on corrupted test images, and how well they detect out-of-distribution images."
-    return StudyPart("shift", about, tuple(tables), shifted.figure())
+    return tables, shifted.figure()
 
 
 class _Shifted:
