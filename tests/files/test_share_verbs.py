@@ -79,8 +79,6 @@ def test_pushed_and_pulled(run, tmp_path, hub, monkeypatch):
     for place in ("digits-bridge", "me/digits-bridge"):
         assert torch.equal(mb.load(place)(notes["example"]), wanted(notes["example"]))
     assert Path("digits-bridge/README.md").read_bytes() == hub.files("me/digits-bridge")["README.md"]
-    answer = invoke("pull", "me/digits-bridge", tmp_path / "other", "--json")
-    assert json.loads(answer.stdout)["kind"] == "ensemble"
 
 
 def test_wrong_wishes(tmp_path, cache):
@@ -88,7 +86,6 @@ def test_wrong_wishes(tmp_path, cache):
         (("push", tmp_path), "Expected OWNER/NAME on the hub, or --folder DIR"),
         (("push", tmp_path, "nonsense"), "to be OWNER/NAME, but got 'nonsense'"),
         (("push", tmp_path, "me/it"), "to be a run folder"),
-        (("push", tmp_path, "--folder", tmp_path / "x", "--mean", "median"), "mean"),
         (("pull", "nonsense"), "to be OWNER/NAME"),
         (("pull", "me/nothing", tmp_path / "x"), "check the name, the network and your login"),
     ):

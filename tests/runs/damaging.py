@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from modebridge.cli import advise_command, run_commands, show_commands
+from modebridge.cli import advise_command, show_commands
+from modebridge.cli import run as run_module
 from modebridge.cli.options import RunOptions
 from modebridge.errors import ModebridgeError
 from modebridge.report import Cell, Column, PageData, StudyPart, StudyTable
@@ -69,7 +70,7 @@ def hear(verb: str, path: Path) -> Heard:
 
 
 def _run(path: Path) -> None:
-    run_commands.run(RunOptions(out=path, device="cpu"), as_json=True)
+    run_module.run(RunOptions(out=path, device="cpu"), as_json=True)
 
 
 _VERBS: dict[str, Callable[[Path], None]] = {
@@ -126,7 +127,7 @@ def _made() -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory()
     path = Path(folder.name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_commands, "read_recipe", lambda name: (tiny(), 0))
+        patch.setattr(run_module, "read_recipe", lambda name: (tiny(), 0))
         assert hear("run", path).shown is not None
     rows = {"DE-1": {"NLL": Cell(0.5, 0.1)}, "DE-2": {"NLL": Cell(0.4)}}
     table = StudyTable("A study", (Column("NLL", 3, "down"),), rows, ("A note.",))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from modebridge.cli import run_commands
+from modebridge.cli import run as run_module
 from modebridge.cli.options import RunOptions
 from modebridge.data import SEVERITIES, corrupt
 from modebridge.ensembles import fit_temperature, mean_probability, scale
@@ -43,7 +43,7 @@ def test_every_row_in_every_table_and_nothing_is_made_twice(
     pages: list[PageData] = []
     monkeypatch.setattr(page, "page", lambda data: pages.append(data) or "")  # it has tests of its own
     options = RunOptions(out=folder.path, device="cpu")
-    run_commands.study("shift", options, as_json=False, others=["letters", "scrambled"])
+    run_module.study("shift", options, as_json=False, others=["letters", "scrambled"])
     assert "Test images against letters" in capsys.readouterr().out
     place = folder.path / "studies" / "shift"
     assert {file.name for file in place.iterdir()} == {"table.md", "table.json", "table.tex", "figure.svg"}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from modebridge.cli.deploy_verbs import bench, export, predict, pull, push, serve
+from modebridge.cli.deploy_verbs import bench, export, predict, serve
 from modebridge.cli.options import (
     Data,
     Device,
@@ -22,6 +22,7 @@ from modebridge.cli.options import (
     Seed,
     Settings,
 )
+from modebridge.cli.share import pull, push
 
 __all__ = ["app"]
 
@@ -83,13 +84,13 @@ def run(
     Examples: `modebridge run`, `modebridge run cifar10-short --data ~/cifar --out runs/c10`,
     `modebridge run digits --set modes=3 --set norm=frn`.
     """
-    from modebridge.cli import run_commands
+    from modebridge.cli import run as runs
 
     options = RunOptions(recipe, out, settings, seed, data, device, modes)
     if plan:
-        run_commands.show_plan(options, as_json=as_json)
+        runs.show_plan(options, as_json=as_json)
         return
-    run_commands.run(options, boards=tensorboard, as_json=as_json, on=on, gpus=gpus_per_stage)
+    runs.run(options, boards=tensorboard, as_json=as_json, on=on, gpus=gpus_per_stage)
 
 
 @app.command()
@@ -130,11 +131,11 @@ def study(
 
     Examples: `modebridge study type1`, `modebridge study shift --ood letters`.
     """
-    from modebridge.cli import run_commands
+    from modebridge.cli import run as runs
     from modebridge.cli.terminal import listed
 
     options = RunOptions(recipe, out, settings, seed, data, device)
-    run_commands.study(name, options, as_json=as_json, others=listed("--ood", ood) or [])
+    runs.study(name, options, as_json=as_json, others=listed("--ood", ood) or [])
 
 
 @app.command()
@@ -145,10 +146,11 @@ def cost(
     as_json: Json = False,
 ) -> None:
     """Count FLOPs and parameters of networks, bridges and ensembles, without training."""
-    from modebridge.cli import run_commands, show_commands
+    from modebridge.cli import run as runs
+    from modebridge.cli import show_commands
 
     options = RunOptions(recipe, settings=settings)
-    show_commands.show_cost(run_commands.chosen(options)[0], paper=paper, as_json=as_json)
+    show_commands.show_cost(runs.chosen(options)[0], paper=paper, as_json=as_json)
 
 
 @app.command()

@@ -11,25 +11,14 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from threading import Lock
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NoReturn
 
-from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
-from rich.measure import Measurement
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from tqdm import tqdm
 
 from modebridge.errors import ModebridgeError
 
@@ -48,10 +37,6 @@ __all__ = [
 ]
 
 MIN_WIDTH = 20
-FOLDED = 12
-"""Minimum width of a text column that is wrapped."""
-UNITS = {"scores": "batches", "shifted scores": "batches", "other sets": "batches", "figures": "curves"}
-"""What the progress of a stage counts, where it is not epochs."""
 Report = Callable[[str, int, int, float], None]
 
 
@@ -90,10 +75,11 @@ class Screen(Console):
         return super().render_str(visible(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; tables too wide for the screen become lists."""
-        shown = [_fitting(item, self) if isinstance(item, Table) else item for item in objects]
+        """Print; columns of tables too wide for the screen are folded, so that nothing is cut off."""
+        for column in (column for item in objects if isinstance(item, Table) for column in item.columns):
+            column.no_wrap, column.overflow = False, "fold"
         try:
-            super().print(*shown, **options)
+            super().print(*objects, **options)
         except OSError as error:
             # A failed progress message must not stop the work.
             if not self.stderr:
@@ -106,47 +92,6 @@ class Screen(Console):
     def on_broken_pipe(self) -> None:
         """Let the boundary handle it."""
         raise
-
-
-def _fitting(table: Table, console: Console) -> RenderableType:
-    """The table if it fits the console, else a list: each row's first cell, then its other cells with their headers."""
-    if _needs(table, console) <= console.width:
-        return table
-    columns = [[_text(cell, console) for cell in (column.header, *column.cells)] for column in table.columns]
-    heads, *rows = zip(*columns, strict=True)
-    lines = [Text(_text(table.title, console))] if table.title else []
-    for table_row, cells in zip(table.rows, rows, strict=True):
-        labelled = [f"{head} {cell}".strip() for head, cell in zip(heads[1:], cells[1:], strict=True) if cell]
-        style = table_row.style or ""
-        lines += [Text(text, style, overflow="fold") for text in (cells[0], *_filled(labelled, console.width)) if text]
-    return Group(*lines)
-
-
-def _needs(table: Table, console: Console) -> int:
-    """The width that the table needs with nothing cut off."""
-    needed = 0
-    for column in table.columns:
-        widths = [Measurement.get(console, console.options, cell) for cell in (column.header, *column.cells)]
-        widest = max(width.maximum for width in widths)
-        needed += widest if column.no_wrap else min(widest, FOLDED)
-    # Our table style: two spaces between columns, one at each end.
-    return needed + 2 * len(table.columns)
-
-
-def _filled(items: Sequence[str], width: int) -> list[str]:
-    """Comma-separated items in indented lines; items that fit on a line are not broken."""
-    lines: list[str] = []
-    for k, item in enumerate(items):
-        part = item if k == len(items) - 1 else f"{item},"
-        if lines and cell_len(lines[-1]) + 1 + cell_len(part) <= width:
-            lines[-1] += f" {part}"
-        else:
-            lines.append(f"  {part}")
-    return lines
-
-
-def _text(cell: RenderableType | None, console: Console) -> str:
-    return cell.plain if isinstance(cell, Text) else console.render_str(str(cell)).plain
 
 
 def put(line: str) -> None:
@@ -197,35 +142,23 @@ def listed(option: str, text: str | None) -> list[str] | None:
 
 
 @contextmanager
-def progress_bars(*, show: bool = True) -> Iterator[Report]:
-    """Progress bars on stderr, with rate and remaining time; in a pipe, one line per finished stage.
-
-    Args:
-        show: draw bars on a terminal; False if something else is drawn there.
-    """
-    console = Screen(stderr=True)
-    lock = Lock()
-    tasks: dict[str, TaskID] = {}
-    with Progress(
-        TextColumn("{task.description:8}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not (show and console.is_terminal),
-    ) as bars:
+def progress_bars() -> Iterator[Report]:
+    """A progress bar on stderr for each stage; in a pipe, one line per finished stage."""
+    on_terminal = Screen(stderr=True).is_terminal
+    with ExitStack() as stack:
+        bars: dict[str, tqdm[NoReturn]] = {}
 
         def report(stage: str, done: int, total: int, rate: float) -> None:
-            unit = UNITS.get(stage, "epochs")
-            with lock:
-                if stage not in tasks:
-                    tasks[stage] = bars.add_task(stage, total=total, rate="", unit=unit)
-                bars.update(tasks[stage], completed=done, total=total, rate=f"{rate:,.0f} images/s" if rate else "")
-                if done == total and not console.is_terminal:
-                    console.print(f"{stage}: {total} {unit} done")
+            if not first_process():
+                return
+            if not on_terminal:
+                if done == total:
+                    say(f"{stage}: done")
+                return
+            if stage not in bars:
+                bars[stage] = stack.enter_context(tqdm(desc=stage, dynamic_ncols=True))
+            bars[stage].total, bars[stage].n = total, done
+            bars[stage].set_postfix_str(f"{rate:,.0f} images/s" if rate else "")
 
         yield report
 

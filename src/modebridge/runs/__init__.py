@@ -3,7 +3,7 @@
 from modebridge.runs.assemble import absent_weights, assembled, ensemble_of, some_images
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine, make_job
-from modebridge.runs.page import gather, write_page
+from modebridge.runs.page import gather, write_page, write_results
 from modebridge.runs.plan import begin, effort_of, find_recipe_of, given_modes_of, recipe_in, setting_for
 from modebridge.runs.results import curve_warnings, main_rows, missing_members, read_answers
 from modebridge.runs.run import Run, run_recipe
@@ -38,4 +38,5 @@ __all__ = [
     "share_run",
     "some_images",
     "write_page",
+    "write_results",
 ]

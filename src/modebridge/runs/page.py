@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,16 @@ from torch import Tensor
 from modebridge.errors import ModebridgeError
 from modebridge.members import Artefact, members_of
 from modebridge.recipes import Recipe
-from modebridge.report import PageData, Samples, StudyPart, StudyTable, page
+from modebridge.report import PageData, Samples, StudyPart, StudyTable, as_dicts, markdown_table, page, summary
+from modebridge.runs.local import machine
 from modebridge.runs.plan import facts_for, find_recipe_of
 from modebridge.runs.results import curve_warnings, main_rows, missing_members, read_answers
-from modebridge.runs.store import RECIPE, RunFolder
+from modebridge.runs.run import Run
+from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 from modebridge.scoring import CurvePoint, LogitTable, Row
 from modebridge.training import Epoch
 
-__all__ = ["gather", "write_page"]
+__all__ = ["gather", "write_page", "write_results"]
 
 
 def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[Row] | None = None) -> PageData:
@@ -32,7 +35,7 @@ def gather(folder: RunFolder, answers: LogitTable | None = None, rows: Sequence[
     recipe, seed = find_recipe_of(folder)
     answers = read_answers(folder) if answers is None else answers
     rows = _rows(folder, recipe, answers) if rows is None else rows
-    results = folder.record("results.json")
+    results = folder.record(RESULTS)
     imitators = [member for member in members_of(recipe) if member.imitates is not None and member.name in answers.test]
     targets = dict.fromkeys(member.imitates.name for member in imitators if member.imitates is not None)
     return PageData(
@@ -67,6 +70,35 @@ def write_page(folder: RunFolder, data: PageData | None = None) -> Path:
     data = gather(folder) if data is None else data
     folder.write("report.html", page(data))
     return folder.path / "report.html"
+
+
+def write_results(run: Run, folder: RunFolder) -> dict[str, Any]:
+    """Write results.md, results.json and the page of a finished run, unless the folder is read-only; returns a record.
+
+    If nothing has changed, results.json keeps its time and machine.
+    """
+    recipe, before = folder.path / RECIPE, folder.record(RESULTS)
+    record: dict[str, Any] = {
+        "recipe": run.recipe.name,
+        "seed": run.seed,
+        "rows": as_dicts(run.rows),
+        "warnings": run.warnings,
+        "summary": summary(run.rows, run.table.guess_nll),
+        "settings": recipe.read_text(encoding="utf-8") if recipe.is_file() else "",
+    }
+    changed = bool(run.trained) or any(
+        before.get(key) != value for key, value in json.loads(json.dumps(record)).items()
+    )
+    record["trained"] = run.trained
+    record["seconds"] = run.seconds if run.trained else before.get("seconds", {})
+    record |= machine()
+    if folder.writes:
+        folder.write("results.md", "\n\n".join([markdown_table(run.rows), *run.warnings, record["summary"]]) + "\n")
+        if changed:
+            folder.write_record(RESULTS, record)
+        write_page(folder, gather(folder, run.table, run.rows))
+        folder.tidy()
+    return record
 
 
 def _rows(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> list[Row]:

@@ -19,7 +19,7 @@ from modebridge.recipes import DataFacts, Recipe, RunData, differences, facts_of
 from modebridge.recipes.user_code import load_file
 from modebridge.runs.graph import Graph
 from modebridge.runs.logits import everything_in
-from modebridge.runs.store import RECIPE, Memory, RunFolder
+from modebridge.runs.store import RECIPE, RESULTS, Memory, RunFolder
 from modebridge.scoring import Effort
 
 __all__ = [
@@ -93,8 +93,8 @@ def begin(folder: RunFolder, recipe: Recipe, seed: int) -> list[str]:
     """
     check_folder(folder, recipe, seed)
     text, written = to_toml(recipe, seed), recipe_in(folder)
-    settings = folder.record("results.json").get("settings")
-    before = from_toml(settings, "results.json") if isinstance(settings, str) else written
+    settings = folder.record(RESULTS).get("settings")
+    before = from_toml(settings, RESULTS) if isinstance(settings, str) else written
     changes = differences(before[0], recipe) if before is not None else []
     if folder.read_only and changes:
         raise ModebridgeError(

@@ -25,9 +25,9 @@ from modebridge.files.atomic import (
     write_folder,
 )
 
-__all__ = ["RECIPE", "Memory", "RunFolder"]
+__all__ = ["RECIPE", "RESULTS", "Memory", "RunFolder"]
 
-RECIPE = "recipe.toml"
+RECIPE, RESULTS = "recipe.toml", "results.json"
 
 
 class Memory:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,18 +19,17 @@ from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import Setting, file_of_own_kinds
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, changed, check_recipe, read_recipe
-from modebridge.report import as_dicts, markdown_table, study_table, summary, terminal_table
+from modebridge.report import study_table, summary, terminal_table
 from modebridge.runs import (
     Executor,
     Run,
     RunFolder,
     begin,
-    gather,
-    machine,
     recipe_in,
     run_recipe,
     setting_for,
     write_page,
+    write_results,
 )
 from modebridge.runs.plan import check_folder, find_modes, steps_of
 from modebridge.runs.store import RECIPE
@@ -98,11 +95,9 @@ def run(
                 boards=boards,
                 executor=executor,
             )
-        record = _record(result, folder)
+        record = write_results(result, folder)
         page = folder.path / "report.html"
-        if folder.writes:
-            _write(result, record, folder)
-        elif folder.read_only:
+        if folder.read_only:
             say("The folder is read-only: results and report were not updated.", style="yellow")
         mended = [f"{place} was damaged ({why}) and has been made again." for place, why in folder.mended.items()]
         for sentence in (*mended, *folder.left_out()):
@@ -244,29 +239,3 @@ def _quiet(engine: Engine) -> Engine:
     if engine.compile:
         silence_compiler()
     return engine
-
-
-def _record(result: Run, folder: RunFolder) -> dict[str, Any]:
-    return {
-        "recipe": result.recipe.name,
-        "seed": result.seed,
-        "rows": as_dicts(result.rows),
-        "warnings": result.warnings,
-        "summary": summary(result.rows, result.table.guess_nll),
-        "trained": list(result.trained),
-        "settings": (folder.path / RECIPE).read_text(encoding="utf-8") if (folder.path / RECIPE).is_file() else "",
-        "seconds": dict(result.seconds) if result.trained else folder.record("results.json").get("seconds", {}),
-        **machine(),
-    }
-
-
-def _write(result: Run, record: Mapping[str, Any], folder: RunFolder) -> None:
-    text = [markdown_table(result.rows), *record["warnings"], summary(result.rows, result.table.guess_nll)]
-    folder.write("results.md", "\n\n".join(text) + "\n")
-    before, now = folder.record("results.json"), json.loads(json.dumps(record))
-    shown = ("recipe", "seed", "rows", "warnings", "summary", "settings")
-    # If nothing changed, keep the recorded time and machine.
-    if record["trained"] or any(before.get(key) != now[key] for key in shown):
-        folder.write_record("results.json", record)
-    write_page(folder, gather(folder, result.table, result.rows))
-    folder.tidy()
