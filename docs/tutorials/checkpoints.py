@@ -77,9 +77,9 @@ print(f"The bridge reads '{bridge.tap}' and costs {bridge.share:.1%} of one netw
 
 # %%
 ensembles = {
-    "one network": mb.BridgedEnsemble(net, modes[:1]),
-    "one network + bridge": mb.BridgedEnsemble(net, modes[:1], [bridge]),
-    "two networks": mb.BridgedEnsemble(net, modes),
+    "one network": mb.Ensemble(net, modes[:1]),
+    "one network + bridge": mb.Ensemble(net, modes[:1], [bridge]),
+    "two networks": mb.Ensemble(net, modes),
 }
 print(f"{'members':24}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}")
 for name, ensemble in ensembles.items():
@@ -133,9 +133,7 @@ plt.show()
 of_curve = mb.fit_bridge(
     net, curve, train, budget=0.05, config=mb.TrainConfig(epochs=60, lr=0.05)
 )
-scores = mb.evaluate(
-    mb.BridgedEnsemble(net, modes[:1], [of_curve]).calibrate(valid), test
-)
+scores = mb.evaluate(mb.Ensemble(net, modes[:1], [of_curve]).calibrate(valid), test)
 print(f"one network + bridge of the curve: {scores.accuracy:.1%}, NLL {scores.nll:.3f}")
 
 # %% [markdown]

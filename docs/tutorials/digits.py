@@ -126,7 +126,7 @@ scores = {}
 print(f"{'members':36}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}{'ECE':>8}")
 for name, (members, bridges) in rows.items():
     scores[name] = mb.evaluate(
-        mb.BridgedEnsemble(net, members, bridges).calibrate(valid), test
+        mb.Ensemble(net, members, bridges).calibrate(valid), test
     )
     s = scores[name]
     print(

@@ -54,10 +54,10 @@ print(f"{bridge.heads} heads, {bridge.share:.1%} of the FLOPs of one network")
 
 # %%
 ensembles = {
-    "one network": mb.BridgedEnsemble(net, modes[:1]),
-    "student": mb.BridgedEnsemble(net, [student]),
-    "student + bridge": mb.BridgedEnsemble(net, [student], [bridge]),
-    "three networks": mb.BridgedEnsemble(net, modes),
+    "one network": mb.Ensemble(net, modes[:1]),
+    "student": mb.Ensemble(net, [student]),
+    "student + bridge": mb.Ensemble(net, [student], [bridge]),
+    "three networks": mb.Ensemble(net, modes),
 }
 print(f"{'members':20}{'FLOPs':>8}{'ACC':>8}{'NLL':>8}")
 scores = {}

@@ -80,7 +80,7 @@ _NAMES = {
     "curves": ("BezierCurve", "Polychain"),
     "deploy": ("Deployed", "export"),
     "losses": ("PAPER_LOSS", "DistillationLoss"),
-    "ensembles": ("BridgedEnsemble", "Ensemble"),
+    "ensembles": ("Ensemble",),
     "errors": ("ModebridgeError",),
     "scoring": ("cost", "evaluate"),
     "files": ("load", "load_checkpoint", "load_checkpoints"),
@@ -90,7 +90,7 @@ _NAMES = {
         *("fit_mode", "fit_modes", "fit_students", "plan_student"),
     ),
 }
-_RENAMED = {"load_mode": "load_checkpoint", "load_modes": "load_checkpoints"}
+_RENAMED = {"BridgedEnsemble": "Ensemble", "load_mode": "load_checkpoint", "load_modes": "load_checkpoints"}
 """Names of version 0.2, which still work."""
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 

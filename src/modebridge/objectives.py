@@ -26,12 +26,12 @@ from modebridge import trees
 from modebridge.batches import flatten, go_to_epoch, unflatten
 from modebridge.bridges import Bridge, Target
 from modebridge.curves import Curve, Position
-from modebridge.ensembles import Bases, Ensemble, Output, features_of
+from modebridge.ensembles import Bases, Ensemble, Output, average, features_of, probabilities_of
 from modebridge.errors import ModebridgeError
 from modebridge.losses import DistillationLoss, bridge_loss
 from modebridge.mixing import draw_mixing, mixed, mixed_labels
 from modebridge.modes import Mode, has_statistics, refresh_statistics
-from modebridge.nets import check_tap, frozen_copy, mean_probability, probabilities_of, run, same_architecture
+from modebridge.nets import check_tap, frozen_copy, run, same_architecture
 from modebridge.trees import wide
 from modebridge.types import Batch, Batches, Draw, Inputs, Objective, Params, Prepared, Program, State, States
 
@@ -337,7 +337,7 @@ def _target_of(name: str, bridge: Bridge) -> Target:
 def _probabilities(target: Target, outputs: Mapping[str, Output], batch: Batch, draw: Draw) -> Tensor:
     """The probabilities (B, K) of a target on a batch."""
     if target.modes:
-        mean = mean_probability([probabilities_of(outputs[mode.id][0]) for mode in target.modes])
+        mean = average([probabilities_of(outputs[mode.id][0]) for mode in target.modes])
         if not target.label_share:
             return mean
     logits = wide(next(iter(outputs.values()))[0])

@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modebridge.ensembles import Ensemble, average, fit_temperature, logarithmic_mean, mean_probability, scale
+from modebridge.ensembles import Ensemble, average, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.scoring import predict
 from tests.scenarios import blobs, modes, tiny_net
+
+
+def logarithmic(tables):
+    return average(tables, "logarithmic")
 
 
 def logits(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -20,27 +24,27 @@ def logits(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_it_is_the_softmax_of_the_mean_logits(shape):
     table = logits(*shape)
     members = table.softmax(-1)
-    torch.testing.assert_close(logarithmic_mean(members), table.mean(0).softmax(-1), rtol=1e-12, atol=1e-15)
-    torch.testing.assert_close(logarithmic_mean(list(members)), logarithmic_mean(members), rtol=0, atol=0)
+    torch.testing.assert_close(logarithmic(members), table.mean(0).softmax(-1), rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(logarithmic(list(members)), logarithmic(members), rtol=0, atol=0)
     # A member may add what it likes to all logits of an image.
     shifted = table + logits(*shape[:2], 1, seed=1)
-    torch.testing.assert_close(logarithmic_mean(shifted.softmax(-1)), logarithmic_mean(members), rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(logarithmic(shifted.softmax(-1)), logarithmic(members), rtol=1e-12, atol=1e-15)
     # By its other definition: the normalised product of the M-th roots.
     product = members.prod(0) ** (1 / len(members))
-    torch.testing.assert_close(logarithmic_mean(members), product / product.sum(-1, keepdim=True), rtol=1e-12, atol=0)
+    torch.testing.assert_close(logarithmic(members), product / product.sum(-1, keepdim=True), rtol=1e-12, atol=0)
 
 
 def test_of_one_member_both_means_are_the_member():
     one = logits(1, 6, 4).softmax(-1)
-    torch.testing.assert_close(logarithmic_mean(one), mean_probability(one), rtol=1e-14, atol=0)
+    torch.testing.assert_close(logarithmic(one), average(one), rtol=1e-14, atol=0)
     # Members that agree are left as they are by both.
     same = one.expand(3, 6, 4)
-    torch.testing.assert_close(logarithmic_mean(same), one[0], rtol=1e-14, atol=0)
+    torch.testing.assert_close(logarithmic(same), one[0], rtol=1e-14, atol=0)
 
 
 def test_probabilities_that_underflow_leave_numbers():
     sure = torch.tensor([[[1.0, 0.0, 0.0]], [[0.0, 1.0, 0.0]]])
-    mean = logarithmic_mean(sure)
+    mean = logarithmic(sure)
     torch.testing.assert_close(mean, torch.tensor([[0.5, 0.5, 0.0]]), rtol=0, atol=1e-18)
 
 

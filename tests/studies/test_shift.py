@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from modebridge.cli import run as run_module
 from modebridge.cli.options import RunOptions
 from modebridge.data import SEVERITIES, corrupt
-from modebridge.ensembles import fit_temperature, mean_probability, scale
+from modebridge.ensembles import average, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.members import KINDS, ModeMember, members_of
 from modebridge.recipes.user_code import load_file
@@ -78,7 +78,7 @@ def test_scores_are_those_of_the_networks_on_corrupted_images(folder: RunFolder)
     def predicted(images: torch.Tensor) -> torch.Tensor:
         net = run.setting.net.eval()
         logits = [torch.func.functional_call(net, dict(mode.state), (images,)) for mode in nets]
-        return mean_probability([one.double().softmax(dim=-1) for one in logits])
+        return average([one.double().softmax(dim=-1) for one in logits])
 
     temperature = fit_temperature(predicted(valid.images), valid.labels)
     of_two = {table.title: table.rows["DE-2"] for table in part.tables}

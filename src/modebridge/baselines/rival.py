@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from modebridge.batches import unflatten
+from modebridge.ensembles import Mean, average, probabilities_of
 from modebridge.errors import ModebridgeError
-from modebridge.nets import Mean, frozen_copy, logits_of, mean_probability, probabilities_of, run
+from modebridge.nets import frozen_copy, logits_of, run
 from modebridge.objectives import ModeObjective
 from modebridge.trees import wide
 from modebridge.types import Batches, Prepared, State, States
@@ -38,7 +39,7 @@ class RivalObjective(ModeObjective):
         wrong, seen = 0, 0
         for images, labels in batches:
             logits = run(self._eval, state.all_params, state.buffers, images)
-            table = mean_probability(torch.unflatten(probabilities_of(logits), 0, (-1, len(labels))))
+            table = average(torch.unflatten(probabilities_of(logits), 0, (-1, len(labels))))
             wrong += int((table.argmax(-1) != labels).sum())
             seen += len(labels)
         return {member: wrong / seen if seen else math.nan}

@@ -20,8 +20,8 @@ from modebridge.cli.terminal import Screen, note, put, say
 from modebridge.deploy import Answer, Deployed, Exported, UncheckedFileWarning, export
 from modebridge.deploy.export import check_format
 from modebridge.deploy.image_decoding import from_path
+from modebridge.ensembles import check_mean
 from modebridge.errors import ModebridgeError, plural
-from modebridge.nets import check_mean
 from modebridge.runs import ensemble_of, find_recipe_of, some_images
 
 __all__ = ["examples", "export_run", "predict_files"]

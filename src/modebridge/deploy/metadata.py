@@ -6,12 +6,12 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from modebridge.deploy.file_seal import SEAL
 from modebridge.deploy.inputs import OUTPUTS, TYPES
+from modebridge.ensembles import Mean
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets import MEANS
 
 __all__ = ["FORMAT", "KEY", "metadata_json", "read_metadata"]
 
@@ -101,7 +101,7 @@ RULES: dict[str, tuple[str, Test]] = {
     "temperature": _POSITIVE,
     "temperatures": ("a list of positive numbers", _all(_positive, 1)),
     "first_temperature": _POSITIVE,
-    "mean": (" or ".join(MEANS), lambda value: value in list(MEANS)),
+    "mean": (" or ".join(get_args(Mean)), lambda value: value in get_args(Mean)),
     "threshold": ("null or a number of at least 0", lambda value: value is None or (_number(value) and value >= 0)),
     "elastic": _FLAG,
     "outputs": (f"a list of {', '.join(OUTPUTS)} with probabilities and used", _outputs),

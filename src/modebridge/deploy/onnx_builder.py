@@ -103,7 +103,7 @@ class Builder:
         return self.add("Div", [self.add("Sum", list(tables)), share])
 
     def log_mean(self, tables: Sequence[str], used: str, ran: Sequence[str | None] | None = None) -> str:
-        """The softmax of the mean log of tables, as in `nets.logarithmic_mean`.
+        """The softmax of the mean log of tables, as in `ensembles.average`.
 
         `ran` has the name of a boolean for each member that may not have run, and None for members that always run.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import Self
@@ -10,19 +10,28 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from modebridge.batches import check_batch, check_labels
+from modebridge.batches import IMAGES, check_batch, check_labels, check_type
 from modebridge.bridges import Bridge
-from modebridge.ensembles.forward import EvaluationOnly, Output, member_logits
-from modebridge.ensembles.inputs_check import check_inputs, check_logits, refusal, takes_tokens
+from modebridge.ensembles.forward import (
+    EvaluationOnly,
+    Mean,
+    Output,
+    average,
+    check_mean,
+    member_logits,
+    probabilities_of,
+)
 from modebridge.ensembles.temperature import fit_temperature, scale
-from modebridge.errors import ModebridgeError
+from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode, check_modes
-from modebridge.nets import Mean, Taps, average, call, check_mean, check_tap, frozen_copy, probabilities_of
+from modebridge.nets import Taps, call, check_tap, frozen_copy
 from modebridge.nets.flops import FAILED
 from modebridge.nets.quirks import tracing
 from modebridge.types import Batches, Inputs
 
 __all__ = ["Ensemble"]
+
+TOKENS = (torch.int64, torch.int32)
 
 
 class Ensemble(EvaluationOnly):
@@ -81,7 +90,7 @@ class Ensemble(EvaluationOnly):
             for k in range(len(modes))
         ]
         self._readers = [Taps(base, taps) for base, taps in zip(self.bases, self._taps, strict=True)]
-        self._tokens = takes_tokens(net)
+        self._tokens = _takes_tokens(net)
         self.register_buffer("temperature", torch.ones(()))
         # A buffer, so that a state dict records whether the temperature was fitted.
         self.register_buffer("_fitted", torch.zeros((), dtype=torch.bool))
@@ -108,13 +117,13 @@ class Ensemble(EvaluationOnly):
     def _checked_members(self, given: object, what: str) -> Tensor:
         """The probabilities of all members; raises a clear error for unsuitable inputs."""
         self.check_evaluating()
-        images = check_inputs(given, self._tokens, what)
+        images = _check_inputs(given, self._tokens, what)
         if tracing():
             return self._run(images)
         try:
             return self._run(images)
         except FAILED as error:
-            refused = refusal(error, images, self, what)
+            refused = _refusal(error, images, self, what)
             if refused is None:
                 raise
             raise refused from error
@@ -123,7 +132,7 @@ class Ensemble(EvaluationOnly):
         outputs: dict[int, Output] = {}
         for k, (base, reader) in enumerate(zip(self.bases, self._readers, strict=True)):
             outputs[k] = reader.read(partial(call, base, images))
-            check_logits(outputs[k][0], images)
+            _check_logits(outputs[k][0], images)
         return probabilities_of(torch.stack(member_logits(outputs, self.reads)))
 
     @property
@@ -135,6 +144,11 @@ class Ensemble(EvaluationOnly):
     def forward(self, images: Inputs | None = None, **inputs: Tensor) -> Tensor:
         """The calibrated mean of the members' probabilities (B, K); pass several inputs as a dict or by name."""
         return scale(average(self.members(inputs if images is None else images), self.mean), self.temperature)
+
+    @torch.no_grad()
+    def predict_proba(self, images: Inputs) -> Tensor:
+        """The calibrated probabilities (B, K), without gradients."""
+        return self(images)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def calibrate(self, valid: Batches) -> Self:
@@ -161,3 +175,71 @@ class Ensemble(EvaluationOnly):
         from modebridge.files import save
 
         save(self, path, net=net)
+
+
+def _takes_tokens(net: nn.Module) -> bool:
+    """Whether a network has embeddings, so that integers may be its only input."""
+    return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in net.modules())
+
+
+def _check_inputs(given: object, tokens: bool, what: str) -> Inputs:
+    """Raise an error for inputs that are not tensors, and for unscaled images; values are not read."""
+    if isinstance(given, Tensor):
+        if not (tokens and given.dtype in TOKENS):
+            check_type(given, IMAGES, what)
+        return given
+    if not isinstance(given, Mapping):
+        raise ModebridgeError(
+            f"Expected the images of {what} to be a tensor or a dict of tensors, but got {type(given).__name__}; "
+            "convert arrays with torch.from_numpy, and stack lists of images with torch.stack."
+        )
+    for name, tensor in given.items():
+        if not isinstance(tensor, Tensor):
+            raise ModebridgeError(
+                f"Expected '{name}' of {what} to be a tensor, but got {type(tensor).__name__}; omit or convert it."
+            )
+        check_type(tensor, str(name), what)
+    if not given:
+        raise ModebridgeError(f"Expected {what} to hold images, but got none; pass a tensor, or several by name.")
+    return given
+
+
+def _check_logits(logits: Tensor, given: Inputs) -> Tensor:
+    """Raise an error unless logits have one row per image; some networks accept an image without a batch axis."""
+    if logits.dim() != 2:
+        raise ModebridgeError(
+            f"Expected the network's logits to be (batch, classes), but got {tuple(logits.shape)} for {_shapes(given)};"
+            " pass a batch, or images[None] for a single image."
+        )
+    return logits
+
+
+def _refusal(error: Exception, given: Inputs, ensemble: nn.Module, what: str) -> ModebridgeError | None:
+    """An error that explains why the networks failed on their inputs; None if the inputs are not the cause."""
+    if isinstance(error, ModebridgeError | torch.OutOfMemoryError) or "CUDA error" in str(error):
+        return None
+    tensors = {IMAGES: given} if isinstance(given, Tensor) else given
+    weight = next((parameter for parameter in ensemble.parameters() if parameter.is_floating_point()), None)
+    for name, tensor in tensors.items():
+        if weight is None:
+            break
+        if tensor.device != weight.device:
+            return ModebridgeError(
+                f"Expected the {name} of {what} to be on {weight.device}, where the ensemble is, but got "
+                f"{tensor.device}; move them with {name}.to('{weight.device}'), or move the ensemble."
+            )
+        if tensor.is_floating_point() and tensor.dtype != weight.dtype:
+            return ModebridgeError(
+                f"Expected the {name} of {what} to be {weight.dtype}, as the ensemble's weights are, but got "
+                f"{tensor.dtype}; convert them with {name}.to({weight.dtype})."
+            )
+    return ModebridgeError(
+        f"Expected the ensemble to run on the images of {what}, but got {_shapes(given)} and '{first_line(error)}'; "
+        "check their shape and dtype (pass a single image as images[None])."
+    )
+
+
+def _shapes(given: Inputs) -> str:
+    if isinstance(given, Tensor):
+        return f"{tuple(given.shape)} of {given.dtype}"
+    return ", ".join(f"{name} {_shapes(tensor)}" for name, tensor in given.items())

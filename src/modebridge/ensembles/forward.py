@@ -2,9 +2,9 @@
 
 Ensembles, the logits of a run, exported files and the training of bridges all use these functions:
 
-    outputs = bases(inputs)                                # {key: (logits, features by tap)}, each base once
+    outputs = bases(inputs)                                  # {key: (logits, features by tap)}, each base once
     logits = member_logits(outputs, [(bridge, keys), ...])   # the bases', then those of the heads of every bridge
-    probabilities = average(probabilities_of(torch.stack(logits)), mean)
+    probabilities = average(probabilities_of(torch.stack(logits)))
     probabilities, deferred = cascaded(first, probabilities, threshold)
 
 Keys are whatever names the bases: their numbers in an ensemble, ids of modes in training, names of members in a run.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Generic, Self, TypeAlias, TypeVar
+from typing import Generic, Literal, Self, TypeAlias, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,14 +23,29 @@ from modebridge.bridges.bridge import Bridge
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, tracing
+from modebridge.trees import wide
 from modebridge.types import Inputs
 
-__all__ = ["Bases", "EvaluationOnly", "Output", "cascaded", "features_of", "member_logits"]
+__all__ = [
+    "Bases",
+    "EvaluationOnly",
+    "Mean",
+    "Output",
+    "average",
+    "cascaded",
+    "check_mean",
+    "features_of",
+    "member_logits",
+    "probabilities_of",
+]
 
 K = TypeVar("K")
 
 Output: TypeAlias = tuple[Tensor, Mapping[str, Tensor]]
 """What a base returns: its logits (B, K), and its features by tap."""
+
+Mean: TypeAlias = Literal["probability", "logarithmic"]
+"""How members are averaged: the mean of their probabilities, as in the paper, or of their log probabilities."""
 
 
 class Bases(Generic[K]):
@@ -85,6 +100,40 @@ def member_logits(outputs: Mapping[K, Output], bridges: Iterable[tuple[Bridge, S
     for bridge, reads in bridges:
         logits += bridge.head_logits(*features_of(bridge, reads, outputs))
     return logits
+
+
+def probabilities_of(logits: Tensor) -> Tensor:
+    """The softmax of logits over classes; half precision is computed in float32, as bfloat16 rows do not sum to 1.
+
+    >>> probabilities_of(torch.zeros(1, 3, dtype=torch.bfloat16)).dtype
+    torch.float32
+    """
+    return wide(logits).softmax(dim=-1)
+
+
+def check_mean(mean: Mean) -> Mean:
+    """Return `mean` if it is a known name; raise an error otherwise."""
+    if mean not in get_args(Mean):
+        raise ModebridgeError(f"Expected the mean to be probability or logarithmic, but got {mean!r}; choose one.")
+    return mean
+
+
+def average(tables: Tensor | Sequence[Tensor], mean: Mean = "probability") -> Tensor:
+    r"""The probability (B, K) of an ensemble from its members' (M, B, K), before any temperature.
+
+    .. math:: p = \frac{1}{M} \sum_{m=1}^{M} p_m
+
+    "logarithmic" is the normalized geometric mean instead, the softmax of the mean of the members' logits.
+
+    >>> average([torch.tensor([[0.9, 0.1]]), torch.tensor([[0.5, 0.5]])])
+    tensor([[0.7000, 0.3000]])
+    >>> average([torch.tensor([[0.9, 0.1]]), torch.tensor([[0.5, 0.5]])], "logarithmic")
+    tensor([[0.7500, 0.2500]])
+    """
+    stacked = tables if isinstance(tables, Tensor) else torch.stack(list(tables))
+    if check_mean(mean) == "probability":
+        return stacked.mean(dim=0)
+    return stacked.clamp_min(torch.finfo(stacked.dtype).tiny).log().mean(dim=0).softmax(dim=-1)
 
 
 def cascaded(first: Tensor, full: Tensor, threshold: Tensor | float) -> tuple[Tensor, Tensor]:

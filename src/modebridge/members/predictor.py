@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from modebridge.bridges import Bridge
-from modebridge.ensembles import features_of
+from modebridge.ensembles import Mean, features_of
 from modebridge.members.artefact import key_of
 from modebridge.modes import Mode
-from modebridge.nets import Mean
 from modebridge.trees import fingerprint
 from modebridge.types import Inputs
 

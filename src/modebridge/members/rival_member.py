@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from modebridge import seeds
 from modebridge.baselines import MeanOfMembers, Rival
+from modebridge.ensembles import Mean
 from modebridge.errors import ModebridgeError
 from modebridge.members.artefact import Artefact, Tensors, key_of
 from modebridge.members.member import Numbered
@@ -19,7 +20,7 @@ from modebridge.members.network_weights import NetworkWeights
 from modebridge.members.predictor import Outputs, Predictor
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
-from modebridge.nets import Mean, ResNetSpec, call
+from modebridge.nets import ResNetSpec, call
 from modebridge.recipes import Recipe
 from modebridge.scoring import MemberCost
 from modebridge.types import Inputs

@@ -12,15 +12,6 @@ from modebridge.nets.blocks import (
 )
 from modebridge.nets.cuda_graph import CudaGraph
 from modebridge.nets.inspect import Inspection, Tap, inspect, listed_taps, taps_to_read
-from modebridge.nets.probabilities import (
-    MEANS,
-    Mean,
-    average,
-    check_mean,
-    logarithmic_mean,
-    mean_probability,
-    probabilities_of,
-)
 from modebridge.nets.quirks import (
     check_weights,
     correct_conv_gradients,
@@ -44,14 +35,12 @@ from modebridge.nets.running import (
 )
 
 __all__ = [
-    "MEANS",
     "SPECS",
     "BasicBlock",
     "BottleneckBlock",
     "CudaGraph",
     "FilterResponseNorm",
     "Inspection",
-    "Mean",
     "Norm",
     "ResNet",
     "ResNetSpec",
@@ -59,9 +48,7 @@ __all__ = [
     "Tap",
     "Tapped",
     "Taps",
-    "average",
     "call",
-    "check_mean",
     "check_tap",
     "check_weights",
     "correct_conv_gradients",
@@ -72,11 +59,8 @@ __all__ = [
     "is_narrow",
     "last_blocks_tap",
     "listed_taps",
-    "logarithmic_mean",
     "logits_of",
     "make_norm",
-    "mean_probability",
-    "probabilities_of",
     "resnet",
     "run",
     "same_architecture",

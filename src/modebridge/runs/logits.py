@@ -12,7 +12,7 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.batches import size_of
-from modebridge.ensembles import Bases, mean_probability
+from modebridge.ensembles import Bases, average
 from modebridge.members import (
     Artefact,
     ArtefactData,
@@ -215,7 +215,7 @@ def _alone(tables: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[s
     scores: dict[str, float] = {}
     for split, logits in tables.items():
         heads = logits if logits.ndim == 3 else logits[None]
-        table = mean_probability(heads.double().softmax(dim=-1))
+        table = average(heads.double().softmax(dim=-1))
         scores |= {f"{split}_accuracy": accuracy(table, labels[split]), f"{split}_nll": nll(table, labels[split])}
     return scores
 
