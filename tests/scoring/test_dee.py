@@ -25,23 +25,22 @@ falling = st.lists(numbers, min_size=2, max_size=8, unique=True).map(lambda x: s
 
 
 @pytest.mark.parametrize(
-    ("nll", "linear", "clipped"),
+    ("nll", "size"),
     [
-        (2.0, 1.0, 1.0),
-        (1.75, 1.5, 1.5),
-        (1.375, 2.5, 2.5),
-        (1.125, 4.0, 4.0),
-        (1.0, 5.0, 4.0),
-        (0.875, 6.0, 4.0),
-        (2.5, 0.0, 1.0),
-        (4.0, -3.0, 1.0),
-        (math.inf, -math.inf, 1.0),
-        (-math.inf, math.inf, 4.0),
+        (2.0, 1.0),
+        (1.75, 1.5),
+        (1.375, 2.5),
+        (1.125, 4.0),
+        (1.0, 5.0),
+        (0.875, 6.0),
+        (2.5, 0.0),
+        (4.0, -3.0),
+        (math.inf, -math.inf),
+        (-math.inf, math.inf),
     ],
 )
-def test_closed_forms(nll, linear, clipped):
-    assert dee(nll, FALLING) == linear
-    assert dee(nll, FALLING, "clipped") == clipped
+def test_closed_forms(nll, size):
+    assert dee(nll, FALLING) == size
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,6 @@ def test_closed_forms(nll, linear, clipped):
 )
 def test_references_that_do_not_fall(nll, reference, size):
     assert dee(nll, reference) == pytest.approx(size)
-    assert 1 <= dee(nll, reference, "clipped") <= len(reference)
 
 
 @given(falling)
@@ -72,13 +70,7 @@ def test_a_reference_point_is_its_index(reference):
 @given(references, numbers, numbers)
 def test_never_grows_with_the_nll(reference, a, b):
     a, b = min(a, b), max(a, b)
-    for convention in ("linear", "clipped"):
-        assert dee(a, reference, convention) >= dee(b, reference, convention)
-
-
-@given(references, numbers)
-def test_clipped_is_linear_within_its_range(reference, nll):
-    assert dee(nll, reference, "clipped") == min(max(dee(nll, reference), 1.0), len(reference))
+    assert dee(a, reference) >= dee(b, reference)
 
 
 @given(falling, st.floats(0, 1))
@@ -103,11 +95,9 @@ def test_refuses_a_reference(reference):
         dee(1.0, reference)
 
 
-def test_refuses_nan_and_unknown_conventions():
+def test_refuses_nan():
     with pytest.raises(ModebridgeError, match="nan"):
         dee(math.nan, FALLING)
-    with pytest.raises(ModebridgeError, match="'linear' or 'clipped'"):
-        dee(1.0, FALLING, "cubic")
 
 
 def paper_cells():

@@ -11,7 +11,7 @@ from torch import nn
 from modebridge.curves import BezierCurve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.scoring import CurvePoint, barrier, check_curve, curve_profile, is_low_loss
+from modebridge.scoring import CurvePoint, barrier, check_curve, curve_profile, judge_curve
 from tests.scenarios import EXACT, modes, tiny_net
 
 
@@ -91,14 +91,14 @@ def test_an_empty_loader_is_refused():
     ],
 )
 def test_the_rule(midpoint, ends, samples, tolerance, verdict):
-    assert is_low_loss(midpoint, ends, samples, tolerance) is verdict
+    assert judge_curve(midpoint, ends, samples, tolerance=tolerance).low_loss is verdict
 
 
 def test_the_rule_refuses_nonsense():
-    with pytest.raises(ModebridgeError, match="samples"):
-        is_low_loss(0.5, 0.5, 0)
-    with pytest.raises(ModebridgeError, match="tolerance"):
-        is_low_loss(0.5, 0.5, 10, -0.1)
+    with pytest.raises(ModebridgeError, match="at least 1 sample and a tolerance of at least 0, but got 0 and"):
+        judge_curve(0.5, 0.5, 0)
+    with pytest.raises(ModebridgeError, match=r"but got 10 and -0\.1"):
+        judge_curve(0.5, 0.5, 10, tolerance=-0.1)
 
 
 def test_a_bad_curve_is_noticed_and_said():

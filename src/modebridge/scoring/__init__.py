@@ -12,7 +12,7 @@ from modebridge.scoring.cost import (
     feature_shapes,
     module_cost,
 )
-from modebridge.scoring.dee import DeeConvention, dee
+from modebridge.scoring.dee import dee
 from modebridge.scoring.detection import auroc, fpr_at, negative_entropy, top_probability
 from modebridge.scoring.evaluate import evaluate, predict
 from modebridge.scoring.logit_table import LogitTable, Split
@@ -22,7 +22,6 @@ from modebridge.scoring.profile import (
     barrier,
     check_curve,
     curve_profile,
-    is_low_loss,
     judge_curve,
 )
 from modebridge.scoring.scores import (
@@ -49,7 +48,6 @@ __all__ = [
     "CostConvention",
     "CurveCheck",
     "CurvePoint",
-    "DeeConvention",
     "Effort",
     "Interval",
     "LogitTable",
@@ -80,7 +78,6 @@ __all__ = [
     "fpr_at",
     "hits",
     "interval_of",
-    "is_low_loss",
     "judge_curve",
     "kl",
     "module_cost",

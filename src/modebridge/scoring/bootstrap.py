@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import torch
@@ -30,15 +29,12 @@ def bootstrap_mean(values: Tensor, *, resamples: int = 1000, level: float = 0.95
     >>> bootstrap_mean(torch.arange(100) % 2 == 0, resamples=200)
     (0.4, 0.59)
     """
-    _check(resamples, level)
-    if values.dim() != 1 or len(values) == 0:
+    if values.dim() != 1:
         raise ModebridgeError(
             f"Expected values to be (N,) with at least one sample, but got the shape {tuple(values.shape)}; "
             "pass one number per sample."
         )
-    wide = values.double()
-    means = [wide[index].mean() for index in _draws(len(wide), resamples, seed, wide.device)]
-    return _percentiles(torch.stack(means), level)
+    return interval_of(resampled_means(values[:, None], resamples=resamples, seed=seed)[:, 0], level)
 
 
 def resampled_means(values: Tensor, *, resamples: int = 1000, seed: int = 0) -> Tensor:
@@ -51,46 +47,30 @@ def resampled_means(values: Tensor, *, resamples: int = 1000, seed: int = 0) -> 
     >>> interval_of(means[:, 0] / means[:, 1])
     (0.5, 0.5)
     """
-    _check(resamples, 0.5)
+    if resamples < 1:
+        raise ModebridgeError(f"Expected resamples to be at least 1, but got {resamples}; the default is 1000.")
     if values.dim() != 2 or len(values) == 0:
         raise ModebridgeError(
             f"Expected values to be (N, C) with at least one sample, but got the shape {tuple(values.shape)}; "
             "pass one row per sample."
         )
     samples, wide = len(values), values.double()
-    # Counts of each sample, so that all columns need only one product per resample.
-    return torch.stack(
-        [
-            index.bincount(minlength=samples).double() @ wide / samples
-            for index in _draws(samples, resamples, seed, values.device)
-        ]
-    )
+    # Drawn on the CPU, so that scores on a GPU have the same interval.
+    generator = torch.Generator().manual_seed(seed)
+    means: list[Tensor] = []
+    # Many at a time, in the same order as one by one, but never more than some MB.
+    for first in range(0, resamples, block := max(1, 100_000 // samples)):
+        shape = (min(block, resamples - first), samples)
+        # Counts of each sample, so that all columns need only one product per resample.
+        counts = [row.bincount(minlength=samples) for row in torch.randint(samples, shape, generator=generator)]
+        means.append(torch.stack(counts).to(wide) @ wide / samples)
+    return torch.cat(means)
 
 
 def interval_of(values: Tensor, level: float = 0.95) -> Interval:
     """The percentile interval of a score's values (R,) over resamples."""
-    _check(len(values), level)
-    return _percentiles(values, level)
-
-
-def _check(resamples: int, level: float) -> None:
-    if resamples < 1:
-        raise ModebridgeError(f"Expected resamples to be at least 1, but got {resamples}; the default is 1000.")
     if not 0 < level < 1:
         raise ModebridgeError(f"Expected level to be within (0, 1), but got {level}; the default is 0.95.")
-
-
-def _draws(samples: int, resamples: int, seed: int, device: torch.device) -> Iterator[Tensor]:
-    # Drawn on the CPU, so that scores on a GPU have the same interval.
-    generator = torch.Generator().manual_seed(seed)
-    # Many at a time, in the same order as one by one, but never more than some MB.
-    block = max(1, 100_000 // samples)
-    for first in range(0, resamples, block):
-        shape = (min(block, resamples - first), samples)
-        yield from torch.randint(samples, shape, generator=generator).to(device)
-
-
-def _percentiles(values: Tensor, level: float) -> Interval:
     tails = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
     low, high = torch.quantile(values.double().cpu(), tails).tolist()
     return low, high

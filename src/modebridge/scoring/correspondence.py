@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, overload
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,18 +15,10 @@ from modebridge.scoring.scores import check_probabilities
 
 __all__ = ["Average", "Correspondence", "correspondence", "kl", "r2"]
 
-Average: TypeAlias = Literal["variance_weighted", "uniform", "none"]
+Average: TypeAlias = Literal["variance_weighted", "uniform"]
 
 
-@overload
-def r2(target: Tensor, prediction: Tensor, average: Literal["none"]) -> Tensor: ...
-@overload
-def r2(
-    target: Tensor,
-    prediction: Tensor,
-    average: Literal["variance_weighted", "uniform"] = "variance_weighted",
-) -> float: ...
-def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted") -> float | Tensor:
+def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted") -> float:
     r"""The coefficient of determination of probabilities, class by class, then averaged.
 
     .. math:: R^2_k = 1 - \frac{\sum_n (t_{nk} - p_{nk})^2}{\sum_n (t_{nk} - \bar t_k)^2}
@@ -38,15 +30,15 @@ def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted
     Args:
         target: probabilities (N, K) of the network on the curve, N at least 2.
         prediction: probabilities (N, K) of the bridge.
-        average: "variance_weighted", "uniform" (the plain mean over classes) or "none" (one value per class, (K,)).
+        average: "variance_weighted", or "uniform" (the plain mean over classes).
 
     >>> target = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     >>> r2(target, target), r2(target, torch.full((2, 2), 0.5))
     (1.0, 0.0)
     """
-    if average not in ("variance_weighted", "uniform", "none"):
+    if average not in ("variance_weighted", "uniform"):
         raise ModebridgeError(
-            f"Expected average to be 'variance_weighted', 'uniform' or 'none', but got '{average}'; choose one."
+            f"Expected average to be 'variance_weighted' or 'uniform', but got '{average}'; choose one of the two."
         )
     target, prediction = _pair(target, prediction)
     if len(target) < 2:
@@ -61,8 +53,6 @@ def r2(target: Tensor, prediction: Tensor, average: Average = "variance_weighted
     scores = torch.where(
         variance > 0, 1 - error / variance.masked_fill(variance == 0, 1.0), (error == 0).to(error.dtype)
     )
-    if average == "none":
-        return scores
     if average == "uniform" or not bool((variance > 0).any()):
         return float(scores.mean())
     return float((scores * variance).sum() / variance.sum())

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["DeeConvention", "dee"]
-
-DeeConvention: TypeAlias = Literal["linear", "clipped"]
+__all__ = ["dee"]
 
 
-def dee(nll: float, reference: Sequence[float], convention: DeeConvention = "linear") -> float:
+def dee(nll: float, reference: Sequence[float]) -> float:
     r"""The smallest (real-valued) size at which the deep ensemble is at least as good.
 
     .. math:: \mathrm{DEE} = \min \{ m : \mathrm{NLL}_{\mathrm{DE-}m} \le \mathrm{NLL} \}
@@ -22,18 +19,17 @@ def dee(nll: float, reference: Sequence[float], convention: DeeConvention = "lin
     which would give every better model the DEE of the worst.) If the reference is not monotonic, the first segment
     in which it falls to the value counts, so the DEE never grows with the NLL.
 
-    "linear", as the authors do, extrapolates: below 1 with the slope from DE-1 to DE-2, above the largest size with
-    the slope of the last segment. A segment that does not fall cannot be extended: the DEE is then `inf` for a value
-    better than the whole reference, and `-inf` for one worse than DE-1. "clipped" stays within [1, m].
+    Like the authors, it extrapolates: below 1 with the slope from DE-1 to DE-2, above the largest size with the slope
+    of the last segment. A segment that does not fall cannot be extended: the DEE is then `inf` for a value better than
+    the whole reference, and `-inf` for one worse than DE-1.
 
     Args:
         nll: the (calibrated) NLL to convert.
         reference: NLLs of DE-1, DE-2, ... DE-m on the same data, m at least 2.
-        convention: "linear" or "clipped".
 
     >>> reference = [1.75, 1.5, 1.375]
-    >>> dee(1.4375, reference), dee(1.25, reference), dee(1.25, reference, "clipped")
-    (2.5, 4.0, 3.0)
+    >>> dee(1.4375, reference), dee(1.25, reference)
+    (2.5, 4.0)
 
     Reference: Ashukha et al., Pitfalls of in-domain uncertainty estimation and ensembling in deep learning, 2020.
     """
@@ -47,15 +43,6 @@ def dee(nll: float, reference: Sequence[float], convention: DeeConvention = "lin
         raise ModebridgeError(f"Expected the reference to be finite, but got {values}; check the deep ensembles.")
     if math.isnan(nll):
         raise ModebridgeError("Expected the NLL to be a number, but got nan; check for a network that diverged.")
-    if convention not in ("linear", "clipped"):
-        raise ModebridgeError(
-            f"Expected convention to be 'linear' or 'clipped', but got '{convention}'; choose one of the two."
-        )
-    size = _first_crossing(float(nll), values)
-    return size if convention == "linear" else min(max(size, 1.0), float(len(values)))
-
-
-def _first_crossing(nll: float, values: Sequence[float]) -> float:
     if nll > values[0]:
         drop = values[0] - values[1]
         return 1.0 - (nll - values[0]) / drop if drop > 0 else -math.inf

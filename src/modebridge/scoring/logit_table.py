@@ -155,31 +155,22 @@ class LogitTable:
         Thresholds of cascades come from the validation split. The first row's family are deep ensembles of 1, 2, ...
         networks, and the rows with the roles "one" and "two" are among them.
         """
-        thresholds = [
-            None if row.average_cost is None else self.threshold(row.members, row.average_cost) for row in rows
-        ]
-        scored = [
-            replace(row, scored=self.score(row.members, threshold=threshold, intervals=True))
-            for row, threshold in zip(rows, thresholds, strict=True)
-        ]
+        scored = []
+        for row in rows:
+            threshold = None if row.average_cost is None else self.threshold(row.members, row.average_cost)
+            scored.append(replace(row, scored=self.score(row.members, threshold=threshold, intervals=True)))
         levels = [row.scores.nll for row in scored if row.family == rows[0].family]
-        places = {row.role: place for place, row in enumerate(rows)}
-        surprise = torch.stack(
-            [
-                surprisals(self.calibrated(row.members, threshold=threshold), self.test_labels)
-                for row, threshold in zip(rows, thresholds, strict=True)
-            ],
-            dim=1,
-        )
-        gains = resampled_means(surprise[:, [places["one"]]] - surprise)
-        gap = gains[:, places["two"]]
+        tables = [self.calibrated(row.members, threshold=row.scores.threshold) for row in scored]
+        nlls = resampled_means(torch.stack([surprisals(table, self.test_labels) for table in tables], dim=1))
+        one, two = (nlls[:, [row.role for row in rows].index(role)] for role in ("one", "two"))
+        gap = interval_of(one - two)[0] > 0
         compared = []
-        for row, gain in zip(scored, gains.T, strict=True):
+        for row, nll in zip(scored, nlls.T, strict=True):
             intervals = dict(row.scores.intervals)
             if row.role != "one":
-                intervals["gain"] = interval_of(gain)
-            if row.is_cheap and interval_of(gap)[0] > 0:
-                intervals["closed"] = interval_of(gain / gap)
+                intervals["gain"] = interval_of(one - nll)
+            if row.is_cheap and gap:
+                intervals["closed"] = interval_of((one - nll) / (one - two))
             level = dee(row.scores.nll, levels)
             compared.append(replace(row, scored=replace(row.scores, dee=level, intervals=intervals)))
         return compared

@@ -17,7 +17,7 @@ from modebridge.scoring.evaluate import predict
 from modebridge.scoring.scores import accuracy, nll
 from modebridge.types import Batches
 
-__all__ = ["CurveCheck", "CurvePoint", "barrier", "check_curve", "curve_profile", "is_low_loss", "judge_curve"]
+__all__ = ["CurveCheck", "CurvePoint", "barrier", "check_curve", "curve_profile", "judge_curve"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class CurveCheck:
     Args:
         midpoint_accuracy: accuracy of the network that bridges will predict.
         ends_accuracy: mean accuracy of the two ends.
-        low_loss: the verdict, see `is_low_loss`.
+        low_loss: the verdict, see `judge_curve`.
         sentence: the verdict as text, with numbers and advice.
     """
 
@@ -89,18 +89,6 @@ def barrier(profile: Sequence[CurvePoint]) -> float:
     )
 
 
-def is_low_loss(midpoint_accuracy: float, ends_accuracy: float, samples: int, tolerance: float = 0.015) -> bool:
-    """Whether a point of a curve is about as good as the ends.
-
-    It is not if its accuracy is below the ends' mean by more than the tolerance, and by more than two standard errors
-    of a proportion: a small validation split cannot resolve less.
-
-    >>> is_low_loss(0.90, 0.92, samples=100), is_low_loss(0.90, 0.92, samples=10_000)
-    (True, False)
-    """
-    return ends_accuracy - midpoint_accuracy <= _allowed(ends_accuracy, samples, tolerance)
-
-
 def check_curve(
     net: nn.Module,
     curve: Curve,
@@ -116,7 +104,7 @@ def check_curve(
         curve: the curve.
         valid: held-out data.
         r: the position that bridges will predict.
-        tolerance: allowed loss of accuracy, see `is_low_loss`.
+        tolerance: allowed loss of accuracy, see `judge_curve`.
         train: batches to re-estimate batch norm's statistics on, if the curve does not have them at r.
     """
     check_r(r)
@@ -128,9 +116,21 @@ def check_curve(
 def judge_curve(
     midpoint_accuracy: float, ends_accuracy: float, samples: int, r: float = 0.5, tolerance: float = 0.015
 ) -> CurveCheck:
-    """The verdict of `check_curve` from known accuracies."""
-    low_loss = is_low_loss(midpoint_accuracy, ends_accuracy, samples, tolerance)
-    gap, allowed = ends_accuracy - midpoint_accuracy, _allowed(ends_accuracy, samples, tolerance)
+    """The verdict of `check_curve` from known accuracies.
+
+    A curve is not low-loss if its accuracy is below the ends' mean by more than the tolerance, and by more than two
+    standard errors of a proportion: a small validation split cannot resolve less.
+
+    >>> judge_curve(0.90, 0.92, samples=100).low_loss, judge_curve(0.90, 0.92, samples=10_000).low_loss
+    (True, False)
+    """
+    if samples < 1 or not tolerance >= 0:
+        raise ModebridgeError(
+            f"Expected at least 1 sample and a tolerance of at least 0, but got {samples} and {tolerance}; "
+            "pass validation data, and 0.015 for the default."
+        )
+    allowed = max(tolerance, 2 * math.sqrt(ends_accuracy * (1 - ends_accuracy) / samples))
+    gap = ends_accuracy - midpoint_accuracy
     figures = (
         f"at r = {r:g} its validation accuracy is {midpoint_accuracy:.1%}, {abs(gap) * 100:.1f} points "
         f"{'below' if gap > 0 else 'above'} the mean of its ends, {ends_accuracy:.1%} "
@@ -138,18 +138,10 @@ def judge_curve(
     )
     sentence = (
         f"The curve is low-loss: {figures}."
-        if low_loss
+        if gap <= allowed
         else f"The curve is not low-loss: {figures}; train it longer, since a bridge is no better than its target."
     )
-    return CurveCheck(midpoint_accuracy, ends_accuracy, low_loss, sentence)
-
-
-def _allowed(ends_accuracy: float, samples: int, tolerance: float) -> float:
-    if samples < 1:
-        raise ModebridgeError(f"Expected samples to be at least 1, but got {samples}; pass validation data.")
-    if not tolerance >= 0:
-        raise ModebridgeError(f"Expected tolerance to be at least 0, but got {tolerance}; 0.015 is the default.")
-    return max(tolerance, 2 * math.sqrt(ends_accuracy * (1 - ends_accuracy) / samples))
+    return CurveCheck(midpoint_accuracy, ends_accuracy, gap <= allowed, sentence)
 
 
 def _score(net: nn.Module, curve: Curve, r: float, data: Batches, train: Batches | None) -> tuple[CurvePoint, int]:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
-from modebridge.scoring.bootstrap import Interval, bootstrap_mean
+from modebridge.scoring.bootstrap import Interval, interval_of, resampled_means
 from modebridge.scoring.cost import Cost
 from modebridge.scoring.scores import accuracy, brier, ece, hits, nll, surprisals
 
@@ -81,6 +82,8 @@ class Scored:
         cls, plain: Tensor, tempered: Tensor, labels: Tensor, cost: Cost, *, intervals: bool = False, **more: Any
     ) -> Self:
         """Score probabilities (N, K) before and after calibration."""
+        both = torch.stack([hits(plain, labels), surprisals(tempered, labels)], dim=1)
+        means = resampled_means(both) if intervals else None
         return cls(
             n=len(labels),
             cost=cost,
@@ -91,12 +94,7 @@ class Scored:
             raw_nll=nll(plain, labels),
             raw_ece=ece(plain, labels),
             raw_brier=brier(plain, labels),
-            intervals={
-                "accuracy": bootstrap_mean(hits(plain, labels)),
-                "nll": bootstrap_mean(surprisals(tempered, labels)),
-            }
-            if intervals
-            else {},
+            intervals={} if means is None else {"accuracy": interval_of(means[:, 0]), "nll": interval_of(means[:, 1])},
             **more,
         )
 
