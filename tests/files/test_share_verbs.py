@@ -74,11 +74,11 @@ def test_pushed_and_pulled(run, tmp_path, hub, monkeypatch):
     for words in commands:
         answer = invoke(*words)
         assert answer.exit_code == 0, (answer.output, answer.exception)
-    assert len(hub.repos["me/digits-bridge"]) == 1
     wanted, notes = ensemble_of(run, ["mode-0", "I-0-1-small"])
     for place in ("digits-bridge", "me/digits-bridge"):
         assert torch.equal(mb.load(place)(notes["example"]), wanted(notes["example"]))
-    assert Path("digits-bridge/README.md").read_bytes() == hub.files("me/digits-bridge")["README.md"]
+    (commit,) = hub.repos["me/digits-bridge"]
+    assert Path("digits-bridge/README.md").read_bytes() == (commit / "README.md").read_bytes()
 
 
 def test_wrong_wishes(tmp_path, cache):
@@ -117,4 +117,4 @@ def test_the_code_of_the_page(tmp_path, monkeypatch, hub):
     for block in blocks:
         exec(block, space)
     assert torch.equal(space["again"](space["images"]), space["fast"](space["images"]))
-    assert "my photos" in hub.files("me/fast")["README.md"].decode()
+    assert "my photos" in (hub.repos["me/fast"][0] / "README.md").read_text()
