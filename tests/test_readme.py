@@ -10,7 +10,7 @@ import timm
 import torch
 
 import modebridge as mb
-from modebridge.deploy import Deployed
+from modebridge.deploy import DeployedEnsemble
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -37,7 +37,7 @@ def test_the_dozen_lines_work_on_three_timm_checkpoints(tmp_path, monkeypatch, c
     assert "4 images; temperature " in printed
     assert space["bridge"].share <= 0.05
     assert space["bridge"].heads == 2
-    said = Deployed.load("fast.onnx")(images).probabilities
+    said = DeployedEnsemble.load("fast.onnx")(images).probabilities
     torch.testing.assert_close(torch.from_numpy(said), space["fast"](images).detach(), atol=1e-5, rtol=0)
     if paper:
         (short,) = re.findall(r"```python\n(bridge = mb.fit_bridge.*?)```", README.read_text(), flags=re.DOTALL)

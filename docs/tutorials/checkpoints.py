@@ -146,11 +146,11 @@ print(f"one network + bridge of the curve: {scores.accuracy:.1%}, NLL {scores.nl
 fast = ensembles["one network + bridge"]
 done = mb.export(fast, "fast.onnx", example=images[:1], valid=valid)
 print(
-    f"{done.bytes / 1e6:.2f} MB, largest difference of a probability: {done.parity:.1e}"
+    f"{done.path.stat().st_size / 1e6:.2f} MB, largest difference of a probability: {done.parity:.1e}"
 )
 
 # %%
-answer = mb.Deployed.load("fast.onnx")(images[-3:])
+answer = mb.DeployedEnsemble.load("fast.onnx")(images[-3:])
 print(
     "predicted",
     answer.probabilities.argmax(axis=1),

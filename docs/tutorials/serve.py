@@ -90,10 +90,10 @@ done = mb.export(
     example=digits.images[:1],
     valid=valid,
     classes=[f"digit {k}" for k in range(10)],
-    scores={"accuracy": scores[chosen].accuracy, "nll": scores[chosen].nll},
+    info={"scores": {"accuracy": scores[chosen].accuracy, "nll": scores[chosen].nll}},
 )
 print(
-    f"{chosen}: {done.bytes / 1e6:.2f} MB, differs from the library by at most {done.parity:.1e}"
+    f"{chosen}: {done.path.stat().st_size / 1e6:.2f} MB, differs from the library by at most {done.parity:.1e}"
 )
 
 # %% [markdown]

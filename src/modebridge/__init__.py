@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     # A function with the name of its file is imported from that file: elsewhere mypy takes it for the module.
     from modebridge.bridges import Bridge, inspect, plan_bridge
     from modebridge.curves import BezierCurve, Polychain
-    from modebridge.deploy import Deployed
+    from modebridge.deploy import DeployedEnsemble
     from modebridge.deploy.export import export
     from modebridge.ensembles import Ensemble
     from modebridge.errors import ModebridgeError
@@ -45,7 +45,7 @@ __all__ = [
     "PAPER_LOSS",
     "BezierCurve",
     "Bridge",
-    "Deployed",
+    "DeployedEnsemble",
     "DistillationLoss",
     "Engine",
     "Ensemble",
@@ -78,7 +78,7 @@ _NAMES = {
     "alignment": ("align",),
     "bridges": ("Bridge", "inspect", "plan_bridge"),
     "curves": ("BezierCurve", "Polychain"),
-    "deploy": ("Deployed", "export"),
+    "deploy": ("Deployed", "DeployedEnsemble", "export"),
     "losses": ("PAPER_LOSS", "DistillationLoss"),
     "ensembles": ("Ensemble",),
     "errors": ("ModebridgeError",),

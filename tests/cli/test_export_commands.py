@@ -16,9 +16,8 @@ from modebridge.cli.app import app
 from modebridge.cli.export_commands import examples
 from modebridge.cli.terminal import Screen
 from modebridge.data import load_digits
-from modebridge.deploy import Deployed
+from modebridge.deploy import DeployedEnsemble
 from modebridge.recipes import digits
-from tests.deploy.damage import unsealed
 from tests.runs.small import finished
 
 
@@ -52,7 +51,7 @@ def test_what_export_says(made):
     root, answer, _ = made
     assert "Members: mode-0 + I-0-1-small + I-0-2-small (elastic, 0 to 2 bridges)" in answer.stdout.replace("\n", " ")
     assert "Parity: the file's probabilities are within" in answer.stdout
-    meta = Deployed.load(root / "fast.onnx").meta
+    meta = DeployedEnsemble.load(root / "fast.onnx").meta
     assert meta["about"].startswith("digits, seed 0")
     assert f"accuracy {100 * meta['scores']['accuracy']:.2f} %" in answer.stdout.replace("\n", " ")
 
@@ -92,23 +91,14 @@ def test_good_images_are_answered_and_bad_ones_named(made):
     found = {record["file"].rsplit("/", 1)[-1]: record for record in lines(answer)}
     assert set(found) == {"grey.png", "colour.PNG", "large.jpg"}
     assert "bad.png: Expected an image file" in answer.stderr
-    assert "nowhere.png: Expected a file or a folder" in answer.stderr
+    assert "nowhere.png: Expected a readable file, but got 'No such file" in answer.stderr
     assert "Skipped 2 of 5 images" in answer.stderr
     grey = found["grey.png"]
-    wanted = Deployed.load(root / "fast.onnx")((pixels / 255.0).astype(np.float32)[None, None])
+    wanted = DeployedEnsemble.load(root / "fast.onnx")((pixels / 255.0).astype(np.float32)[None, None])
     assert grey["probabilities"] == pytest.approx(wanted.probabilities[0].tolist(), abs=1e-6)
     assert grey["class"] == str(wanted.probabilities[0].argmax())
     assert grey["probability"] == max(grey["probabilities"])
     assert found["colour.PNG"]["probabilities"] == pytest.approx(grey["probabilities"], abs=1e-6)
-
-
-def test_images_with_too_many_pixels_are_left_out(made):
-    root, _, _ = made
-    images = (root / "images" / "grey.png", root / "images" / "large.jpg")
-    answer = invoke("predict", root / "fast.onnx", *images, "--json", "--max-megapixels", "0.0003")
-    assert answer.exit_code == 1
-    assert [record["file"] for record in lines(answer)] == [str(images[0])]
-    assert "large.jpg: Expected an image of at most 0.0003 megapixels, but got 20 x 30 pixels" in answer.stderr
 
 
 def test_the_table_and_fewer_bridges(made, monkeypatch):
@@ -162,8 +152,8 @@ def test_wrong_commands_are_one_sentence(arguments, message, made):
 def test_wrong_wishes(made):
     root, _, _ = made
     for more, message in (
-        (("--grouped", "maybe"), "--grouped to be auto, yes or no"),
-        (("--plain", "--average-cost", "1.1"), "Expected --average-cost without --plain"),
+        (("--plain", "--average-cost", "1.1"), "Expected --average-cost or --threshold, for an .onnx file without"),
+        (("--threshold", "0.5", "--average-cost", "1.1"), "but got --average-cost and --threshold"),
         (("--average-cost", "0.5"), "at least the base's 1, but got 0.5"),
     ):
         answer = invoke("export", root / "run", root / "x.onnx", *more)
@@ -177,10 +167,10 @@ def test_wrong_wishes(made):
 def test_a_file_for_an_average_cost(made):
     root, _, _ = made
     members = ("--members", "mode-0,I-0-1-small", "--per-member", "--average-cost", "1.02")
-    answer = invoke("export", root / "run", root / "cheap.pt2", *members)
+    answer = invoke("export", root / "run", root / "cheap.onnx", *members)
     assert answer.exit_code == 0, answer.output
     assert "Threshold: 0." in answer.stdout
-    meta = Deployed.load(root / "cheap.pt2").meta
+    meta = DeployedEnsemble.load(root / "cheap.onnx").meta
     assert 0 < meta["threshold"] < 1
     assert "members" in meta["outputs"]
 
@@ -195,16 +185,8 @@ def test_what_is_named_but_cannot_be_read_is_left_out(made, tmp_path):
     assert answer.exit_code == 1
     assert [record["file"].rsplit("/", 1)[-1] for record in lines(answer)] == ["grey.png"]
     for path in bad:
-        assert f"{path}: Expected a file or a folder, but " in answer.stderr
+        assert f"{path}: Expected a readable file, but got" in answer.stderr
     assert "Skipped 5 of 6 images" in answer.stderr
-
-
-def test_a_file_of_an_earlier_version_is_noted(made, tmp_path):
-    root, _, _ = made
-    old = unsealed(root / "fast.onnx", tmp_path / "old.onnx")
-    answer = invoke("predict", old, root / "images" / "grey.png", "--json")
-    assert (answer.exit_code, len(lines(answer))) == (0, 1)
-    assert " ".join(answer.stderr.split()).startswith(f"Note: '{old}' was written by an older modebridge")
 
 
 def installed(*arguments, **options):
@@ -246,5 +228,6 @@ def test_a_wrong_command_of_the_installed_program(made, tmp_path):
     (tmp_path / "bad.onnx").write_bytes(data)
     done = installed(told=[tmp_path / "bad.onnx", root / "images"])
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"modebridge: Expected '{tmp_path / 'bad.onnx'}' to be intact, but")
+    what = f"Expected '{tmp_path / 'bad.onnx'}' to be written by `modebridge export` and intact, but"
+    assert done.stderr.startswith(f"modebridge: {what}")
     assert done.stderr.count("\n") == 1

@@ -8,6 +8,7 @@ from modebridge.deploy import Temperatures, export
 from tests.deploy.scenes import ensemble, images, tied
 
 FITTED = Temperatures(0.8, (1.0, 1.1, 1.2, 1.3))
+ALL_OUTPUTS = ("members", "entropy", "mutual_information")
 
 
 @pytest.fixture(scope="session")
@@ -16,17 +17,16 @@ def own():
 
 
 @pytest.fixture(scope="session")
-def elastic(own, tmp_path_factory):
-    """Every output, elastic, two bases and three bridges."""
+def cascade(own, tmp_path_factory):
+    """Every output, two bases and three bridges."""
     return export(
         own,
-        tmp_path_factory.mktemp("elastic") / "fast.onnx",
+        tmp_path_factory.mktemp("cascade") / "fast.onnx",
         images(2),
-        members=True,
-        temperatures=FITTED,
+        valid=FITTED,
+        outputs=ALL_OUTPUTS,
         classes=["ant", "bee", "cow"],
-        scores={"accuracy": 0.5},
-        about="a test",
+        info={"scores": {"accuracy": 0.5}, "about": "a test"},
     )
 
 
@@ -34,19 +34,19 @@ def elastic(own, tmp_path_factory):
 def package(own, tmp_path_factory):
     """The same as a .pt2 archive."""
     path = tmp_path_factory.mktemp("package") / "fast.pt2"
-    return export(own, path, images(2), members=True, temperatures=FITTED)
+    return export(own, path, images(2), outputs=ALL_OUTPUTS, valid=FITTED)
 
 
 @pytest.fixture(scope="session")
 def little_onnx(tmp_path_factory):
     """Ten classes, a mode and a bridge in 20 kB: to be damaged many times."""
-    return export(tied(), tmp_path_factory.mktemp("little") / "fast.onnx", images(2), members=True).path
+    return export(tied(), tmp_path_factory.mktemp("little") / "fast.onnx", images(2), outputs=ALL_OUTPUTS).path
 
 
 @pytest.fixture(scope="session")
 def little_pt2(tmp_path_factory):
     """The same as a .pt2 archive."""
-    return export(tied(), tmp_path_factory.mktemp("little") / "fast.pt2", images(2), members=True).path
+    return export(tied(), tmp_path_factory.mktemp("little") / "fast.pt2", images(2), outputs=ALL_OUTPUTS).path
 
 
 @pytest.fixture(params=["little_onnx", "little_pt2"])

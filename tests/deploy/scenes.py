@@ -1,31 +1,28 @@
-"""Ensembles with random weights whose probabilities are neither flat nor saturated."""
+"""Ensembles with random weights whose probabilities are neither flat nor saturated, and what they say, by hand."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from scipy.special import softmax
+from scipy.stats import entropy
 from torch import nn
 
-from modebridge.bridges import Bridge, body_like, last_blocks_tap
-from modebridge.bridges.bodies import VectorBody
-from modebridge.deploy.elastic_answer import Answer, staged
-from modebridge.deploy.one_module import OneModule
+from modebridge.bridges import Bridge, Heads, VectorBody, body_like
+from modebridge.deploy import Answer, Temperatures
 from modebridge.ensembles import Ensemble
 from modebridge.modes import Mode
-from modebridge.nets import without_side_effects
+from modebridge.nets import last_blocks_tap
 from tests.scenarios import tiny_net
 
 
 def stirred(net: nn.Module, seed: int) -> nn.Module:
     """Batch norms with statistics of their own, and a head whose logits are of order one."""
     generator = torch.Generator().manual_seed(seed)
+    ranges = {"running_mean": (-0.5, 0.5), "running_var": (0.5, 1.5), "weight": (0.5, 1.5), "bias": (-0.5, 0.5)}
     for layer in net.modules():
         if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
-            for name, low, high in (
-                ("running_mean", -0.5, 0.5),
-                ("running_var", 0.5, 1.5),
-                ("weight", 0.5, 1.5),
-                ("bias", -0.5, 0.5),
-            ):
+            for name, (low, high) in ranges.items():
                 tensor = getattr(layer, name)
                 if tensor is not None:
                     tensor.data.uniform_(low, high, generator=generator)
@@ -49,6 +46,24 @@ def ensemble(norm: str = "bn", bases: int = 2, ones: int = 2, twos: int = 1) -> 
     return found
 
 
+def headed() -> Ensemble:
+    """Two modes; type II with three heads at two taps, and type I with one: little to export."""
+    generator = torch.Generator().manual_seed(0)
+    early, late = (lambda: nn.Conv2d(1, 3, 3, 2, 1)), (lambda: nn.Conv2d(3, 4, 3, 2, 1))
+    nets = [nn.Sequential(early(), nn.ReLU(), late(), nn.Flatten(), nn.Linear(16, 4)).eval() for _ in range(2)]
+    bodies = [Heads(VectorBody(14, 5, 12, generator, layout="map"), 3), VectorBody(4, 5, 4, generator, layout="map")]
+    for weight in (weight for part in (*nets, *bodies) for weight in part.parameters()):
+        weight.data.normal_(0, 0.6, generator=generator)
+    modes = [Mode.from_module(net) for net in nets]
+    bridges = [
+        Bridge(bodies[0], modes, ["0", "2"], name="three", heads=3),
+        Bridge(bodies[1], modes[1:], "2", name="one"),
+    ]
+    found = Ensemble(nets[0], modes, bridges)
+    found.temperature.fill_(1.3)
+    return found
+
+
 def tied() -> Ensemble:
     """An untrained network: the first mode's answers differ by rounding alone, the bridge's do not."""
     with torch.random.fork_rng():
@@ -63,34 +78,51 @@ def tied() -> Ensemble:
     return Ensemble(net, [mode], [Bridge(body, [mode], "2")])
 
 
-def staged_answer(
-    one: OneModule, batch: torch.Tensor, bridges: int | None = None, threshold: float | None = None
-) -> Answer:
-    """The elastic answer, from the parts of a module as a .pt2 file runs its programs."""
-    count = len(one.reads) if bridges is None else bridges
-    return staged(
-        batch,
-        lambda k, some: one.bases[k](some),
-        lambda features: [
-            without_side_effects(runner, runner, *[features[place] for place in reads])
-            for runner, reads in list(zip(one.runners, one.reads, strict=True))[:count]
-        ],
-        taps=one.taps,
-        members=len(one.bases) + sum(one.heads),
-        temperatures=one.temperatures,
-        count=count,
-        threshold=threshold,
-    )
-
-
 def images(count: int, seed: int = 0) -> torch.Tensor:
     return torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
 
 
-def middle(found: Ensemble, batch: torch.Tensor, temperature: float) -> float:
+@torch.no_grad()
+def by_hand(
+    found: Ensemble, batch: object, fitted: Temperatures, bridges: int | None = None, threshold: float = 2.0
+) -> Answer:
+    """What a file must say, in float64 and without a line of the library but for the members' probabilities."""
+    members = found.members(batch).double().numpy()
+    heads = [bridge.heads for bridge in found.bridges]
+    count = len(heads) if bridges is None else bridges
+    end = len(found.bases) + sum(heads[:count])
+    first = softmax(np.log(members[0]) / fitted.first, axis=-1)
+    full = softmax(np.log(members[:end].mean(0)) / fitted.by_bridges[count], axis=-1)
+    unsure = first.max(-1) < threshold
+    ran = np.where(unsure[:, None, None], np.arange(len(members))[:, None] < end, np.arange(len(members))[:, None] < 1)
+    used = ran[:, :, 0].sum(1)
+    members = np.where(ran, members.transpose(1, 0, 2), 0.0)
+    mean = members.sum(1) / used[:, None]
+    inside = np.where(ran[:, :, 0], entropy(np.where(ran, members, 1.0), axis=-1), 0.0).sum(1) / used
+    answer = np.where(unsure[:, None], full, first)
+    return Answer(answer, used, members, entropy(answer, axis=-1), entropy(mean, axis=-1) - inside)
+
+
+def middle(found: Ensemble, batch: object, temperature: float) -> float:
     """A threshold that splits a batch, far from every image's confidence."""
     with torch.no_grad():
         logs = found.members(batch)[0].log() / temperature
     top = logs.softmax(-1).amax(-1).sort().values
     gap = int(top.diff().argmax())
     return float(top[gap] + top[gap + 1]) / 2
+
+
+def check_says_what_the_library_says(file: object, found: Ensemble, batch: object, fitted: Temperatures) -> None:
+    """Every output, however the file can be asked."""
+    ways = [(None, None)]
+    if file.meta["elastic"]:
+        ways += [*((j, 2.0) for j in range(len(found.bridges) + 1)), (None, 0.0)]
+        ways += [(j, middle(found, batch, fitted.first)) for j in (None, 1)] if len(next(iter(file(batch)))) > 1 else []
+    for bridges, threshold in ways:
+        told = file(batch, bridges=bridges, threshold=threshold)
+        wanted = by_hand(found, batch, fitted, bridges, 2.0 if threshold is None else threshold)
+        for name in told._fields:
+            np.testing.assert_allclose(
+                getattr(told, name), getattr(wanted, name), atol=1e-5, err_msg=f"{name} {bridges} {threshold}"
+            )
+        assert (told.probabilities.dtype, told.used.dtype) == (np.float32, np.int64)

@@ -14,13 +14,14 @@ from typer.testing import CliRunner
 
 from modebridge.bridges import Bridge
 from modebridge.cli.app import app
-from modebridge.deploy import ALL, Deployed, OneModule, Temperatures, export
-from modebridge.deploy.benchmark import race_file
+from modebridge.deploy import Temperatures, export
+from modebridge.deploy.bench import time_file
 from modebridge.deploy.parity import probe
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from tests.deploy.scenes import middle, staged_answer
+from tests.deploy.conftest import ALL_OUTPUTS
+from tests.deploy.scenes import check_says_what_the_library_says
 
 LENGTH, WORDS = 6, 11
 FITTED = Temperatures(0.8, (1.0, 1.1, 1.2))
@@ -74,65 +75,57 @@ def inputs(count, seed=0):
     return {name: value for name, value in texts(count, seed).items() if name not in ("labels", "texts")}
 
 
-@pytest.fixture(scope="module")
-def own():
+def reader():
     """Two modes, a bridge of each type."""
     nets = [Reader(seed).eval() for seed in range(2)]
     modes = [Mode.from_module(net) for net in nets]
-    bridges = [
-        Bridge(Pooled(8), modes[:1], "mixed", name="I"),
-        Bridge(Pooled(16), modes, "mixed", name="II"),
-    ]
+    bridges = [Bridge(Pooled(8), modes[:1], "mixed", name="I"), Bridge(Pooled(16), modes, "mixed", name="II")]
     return Ensemble(nets[0], modes, bridges)
 
 
-@pytest.fixture(
-    scope="module",
-    params=["plain.pt2", *(pytest.param(f"elastic.{suffix}", marks=pytest.mark.slow) for suffix in ("onnx", "pt2"))],
-)
+def texts_file(folder):
+    """A file of tokens, for those who only take images."""
+    net = Reader().eval()
+    return export(Ensemble(net, [Mode.from_module(net)]), folder / "texts.pt2", texts(2)).path
+
+
+@pytest.fixture(scope="module")
+def own():
+    return reader()
+
+
+@pytest.fixture(scope="module", params=["a.pt2", pytest.param("a.onnx", marks=pytest.mark.slow)])
 def done(request, own, tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / request.param
-    elastic = "elastic" in request.param
-    return export(own, path, texts(3), members=True, elastic=elastic, temperatures=FITTED, check=texts(5, seed=4))
+    return export(own, path, texts(5), outputs=ALL_OUTPUTS, valid=FITTED)
 
 
 @torch.no_grad()
 def test_tokens_get_the_librarys_answers(own, done):
-    file, one = Deployed.load(done.path), OneModule(own, FITTED)
-    ways = [(None, None), (0, None), (1, None), (None, 0.0), (1, ALL)] if file.meta["elastic"] else [(None, None)]
-    for count in (1, 2, 7):
-        batch = inputs(count, seed=9)
-        some = [(None, middle(own, batch, FITTED.first))] if count > 1 and file.meta["elastic"] else []
-        for bridges, threshold in [*ways, *some]:
-            told = file(batch, bridges=bridges, threshold=threshold)
-            wanted = staged_answer(one, batch, bridges, threshold)
-            for name in told._fields:
-                got = getattr(told, name)
-                np.testing.assert_allclose(got, getattr(wanted, name).numpy(), atol=2e-6, err_msg=f"{name} {bridges}")
-        if some:
-            assert sorted(set(file(batch, threshold=some[0][1]).used.tolist())) == [1, 4]
+    for count in (1, 7):
+        check_says_what_the_library_says(done, own, inputs(count, seed=9), FITTED)
     # A tokenizer's lists, a loader's dict with its labels, other whole numbers: all the same.
-    plain = file(inputs(4)).probabilities
-    np.testing.assert_array_equal(file(texts(4)).probabilities, plain)
-    np.testing.assert_array_equal(file({k: v.tolist() for k, v in inputs(4).items()}).probabilities, plain)
-    np.testing.assert_array_equal(file({k: v.int() for k, v in inputs(4).items()}).probabilities, plain)
-    assert file(inputs(0)).probabilities.shape == (0, 3)
+    plain = done(inputs(4)).probabilities
+    np.testing.assert_array_equal(done(texts(4)).probabilities, plain)
+    np.testing.assert_array_equal(done({k: v.tolist() for k, v in inputs(4).items()}).probabilities, plain)
+    np.testing.assert_array_equal(done({k: v.int() for k, v in inputs(4).items()}).probabilities, plain)
+    assert done(inputs(0)).probabilities.shape == (0, 3)
 
 
 def test_its_metadata_names_the_inputs(done):
-    meta = Deployed.load(done.path).meta
+    meta = done.meta
     assert done.parity < 1e-5
-    assert meta["parity"]["images"] == 7 + 1 + 3 + 1 + 5 + 3
+    assert meta["parity"]["images"] == 7 + 1 + 5 + 1
     assert meta["inputs"]["input_ids"] == {"shape": [LENGTH], "type": "int64"}
     assert list(meta["inputs"]) == ["input_ids", "attention_mask", "token_type_ids"]
-    assert (meta["image"], meta["format"]) == (None, 2)
+    assert meta["image"] is None
     if done.path.suffix == ".onnx":
         session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
         assert [one.name for one in session.get_inputs()][:3] == list(meta["inputs"])
 
 
 def test_what_a_file_of_tokens_does_not_take(done, tmp_path):
-    file = Deployed.load(done.path)
+    file = done
     good = inputs(2)
     for wrong, words in (
         (torch.rand(2, 3, 8, 8), r"inputs by name \(input_ids, attention_mask, token_type_ids\), but got Tensor"),
@@ -145,8 +138,8 @@ def test_what_a_file_of_tokens_does_not_take(done, tmp_path):
     ):
         with pytest.raises(ModebridgeError, match=words):
             file(wrong)
-    with pytest.raises(ModebridgeError, match="a file that takes images, but"):
-        race_file(file, [1])
+    with pytest.raises(ModebridgeError, match=r"a file that takes images \(C, H, W\), but"):
+        time_file(file, [1])
     (tmp_path / "a.png").write_bytes(b"")
     result = CliRunner().invoke(app, ["predict", str(done.path), str(tmp_path / "a.png")])
     assert isinstance(result.exception, ModebridgeError)
@@ -173,16 +166,14 @@ def test_images_by_name_are_images(tmp_path):
     net = Masked().eval()
     own = Ensemble(net, [Mode.from_module(net)])
     x = torch.rand(2, 1, 4, 4)
-    file = Deployed.load(export(own, tmp_path / "a.pt2", {"pixel_values": x}).path)
+    file = export(own, tmp_path / "a.pt2", {"pixel_values": x})
     assert file.image_shape() == (1, 4, 4)
     np.testing.assert_array_equal(file(x).probabilities, file({"pixel_values": x}).probabilities)
     mask = torch.arange(16).expand(2, 16) > 5
     both = export(own, tmp_path / "b.onnx", ({"pixel_values": x, "mask": mask}, torch.tensor([0, 1])))
     with torch.no_grad():
         wanted = own({"pixel_values": x, "mask": mask}).numpy()
-    np.testing.assert_allclose(
-        Deployed.load(both.path)({"pixel_values": x, "mask": mask}).probabilities, wanted, atol=2e-6
-    )
+    np.testing.assert_allclose(both({"pixel_values": x, "mask": mask}).probabilities, wanted, atol=2e-6)
 
 
 class Counter(nn.Module):
@@ -200,7 +191,7 @@ def test_one_tensor_of_tokens(tmp_path):
     net = Counter().eval()
     own = Ensemble(net, [Mode.from_module(net)])
     tokens = torch.tensor([[1, 2, 4], [0, 0, 3]])
-    file = Deployed.load(export(own, tmp_path / "a.pt2", tokens).path)
+    file = export(own, tmp_path / "a.pt2", tokens)
     with torch.no_grad():
         np.testing.assert_allclose(file(tokens).probabilities, own(tokens).numpy(), atol=2e-6)
 
@@ -208,16 +199,16 @@ def test_one_tensor_of_tokens(tmp_path):
 def test_made_up_tokens_are_the_examples(own):
     """Every row is one of the example's, moved along with its mask; what the network cannot answer is left out."""
     example = inputs(3)
-    random, one, *rest = probe(example, None, own)
+    random, one, *rest = probe(example, own)
     assert [len(batch["input_ids"]) for batch in (random, one, *rest)] == [7, 1, 3, 1]
     for k in range(7):
         for name in example:
             assert torch.equal(random[name][k].roll(-k), example[name][k % 3])
-    assert len(probe(torch.rand(2, 4), None, Ensemble(nn.Linear(4, 2), [Mode.from_module(nn.Linear(4, 2))]))) == 4
+    assert len(probe(torch.rand(2, 4), Ensemble(nn.Linear(4, 2), [Mode.from_module(nn.Linear(4, 2))]))) == 4
     broken = nn.Linear(4, 2)
     broken.register_forward_hook(lambda m, a, out: out / (len(out) == 2))
     ensemble = Ensemble(broken, [Mode.from_module(broken)])
-    assert [len(batch) for batch in probe(torch.rand(2, 4), None, ensemble)] == [2, 1]
+    assert [len(batch) for batch in probe(torch.rand(2, 4), ensemble)] == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -236,13 +227,3 @@ def test_examples_that_are_none(own, tmp_path, example, words):
     with pytest.raises(ModebridgeError, match=words):
         export(own, tmp_path / "a.onnx", example)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_eight_bits_of_tokens(tmp_path):
-    net = Reader().eval()
-    own = Ensemble(net, [Mode.from_module(net)])
-    done = export(own, tmp_path / "a.onnx", texts(2), int8=texts(40, seed=2), check=texts(30, seed=3))
-    assert done.int8 is not None
-    assert done.int8.images == 30
-    assert done.int8.agreement > 0.5

@@ -12,8 +12,6 @@ import torch
 from torch import nn
 
 from modebridge.bridges import Bridge
-from modebridge.deploy import OneModule
-from modebridge.deploy.torch_runners import Vmapped
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
@@ -55,8 +53,6 @@ def test_threads_run_one_network_at_different_weights():
     states = [(tapped.state_of(mode.state),) for mode in modes]
     assert all(_on_threads(lambda state: feature(tapped.run(state, batch)), states))
     assert Mode.from_module(bare).id == before
-    stacked = Vmapped(ensemble(ones=0, twos=0))
-    assert all(_on_threads(stacked, [(images(2, seed),) for seed in range(4)]))
 
 
 @torch.no_grad()
@@ -111,10 +107,9 @@ def test_it_is_one_graph_to_a_compiler_and_to_an_exporter():
     assert torch.equal(torch.export.export(own, (batch,)).module()(batch), said)
 
 
-@pytest.mark.parametrize("make", [lambda own: own, OneModule])
 @torch.no_grad()
-def test_training_mode_changes_no_buffer_and_no_answer(make):
-    own, batch = make(_dropping()), images(4)
+def test_training_mode_changes_no_buffer_and_no_answer():
+    own, batch = _dropping(), images(4)
     said, before = own(batch), {name: tensor.clone() for name, tensor in own.state_dict().items()}
     whole = nn.ModuleDict({"teacher": own, "student": nn.Dropout(0.1)})
     for turn in (whole.train, own.train, lambda: whole.apply(nn.Module.train), whole.eval):

@@ -16,7 +16,7 @@ torchvision_on_cpu.mend()
 timm = pytest.importorskip("timm")
 
 from modebridge.cli.app import app  # noqa: E402
-from modebridge.deploy import Deployed  # noqa: E402
+from modebridge.deploy import DeployedEnsemble  # noqa: E402
 from modebridge.runs import RunFolder, read_answers  # noqa: E402
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_recipe.py"
@@ -68,7 +68,7 @@ def test_report_times_and_export(run: Path, tmp_path: Path) -> None:
     invoke("report", run)
     assert json.loads(invoke("advise", run, "--by", "time", "--json"))["chosen"]["cost"] > 0
     invoke("export", run, tmp_path / "fast.onnx", "--members", "mode-0,I-0-1-small")
-    deployed = Deployed.load(tmp_path / "fast.onnx")
+    deployed = DeployedEnsemble.load(tmp_path / "fast.onnx")
     answers = read_answers(RunFolder(run, writes=False))
     samples = RunFolder(run, writes=False).read("samples/0-1")[0]
     expected = answers.calibrated(["mode-0", "I-0-1-small"])[samples["numbers"]]

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from modebridge.deploy import export
-from modebridge.deploy.describe import describe
-from modebridge.deploy.one_module import OneModule
+from modebridge.deploy import EnsembleModule, export
+from modebridge.deploy.metadata import describe
 from modebridge.errors import ModebridgeError
 from modebridge.members import Setting, base_epochs, members_of, parse_member
 from modebridge.runs import (
@@ -69,18 +68,9 @@ def test_each_exports_alone(run):
     images = result.setting.data.splits.test.images
     for name in NAMES:
         ensemble, notes = ensemble_of(folder.path, [name])
-        for module in (ensemble, OneModule(ensemble)):
-            torch.testing.assert_close(module(images).double(), answers.calibrated([name]), rtol=0, atol=1e-5)
-        meta = describe(
-            ensemble,
-            notes["temperatures"],
-            images,
-            classes=None,
-            names=[name],
-            scores=None,
-            about="",
-            unit=notes["unit"],
-        )
+        for told in (ensemble(images), EnsembleModule(ensemble)(images)[0]):
+            torch.testing.assert_close(told.double(), answers.calibrated([name]), rtol=0, atol=1e-5)
+        meta = describe(ensemble, notes["temperatures"], images, info={"names": [name], "unit": notes["unit"]})
         # In units of the recipe's network, not of itself.
         assert meta["cost"]["relative_flops"] == pytest.approx(answers.score([name]).relative_flops)
         assert (len(ensemble), notes["names"], ensemble.calibrated) == (1, [name], True)
@@ -93,7 +83,8 @@ def test_each_exports_alone(run):
 def test_a_file_of_one(run, tmp_path, name):
     folder, _ = run
     ensemble, notes = ensemble_of(folder.path, [name])
-    done = export(ensemble, tmp_path / "one.onnx", notes.pop("example"), **notes, elastic=False)
+    info = {key: notes[key] for key in ("names", "scores", "unit")}
+    done = export(ensemble, tmp_path / "one.onnx", notes["example"], valid=notes["temperatures"], info=info, plain=True)
     assert done.parity < 1e-5
     assert done.meta["cost"]["relative_flops"] == pytest.approx(done.meta["scores"]["relative_flops"])
 

@@ -11,15 +11,14 @@ from torch import Tensor, nn
 import modebridge as mb
 from modebridge.bridges import Bridge, curve_target, plan_bridge
 from modebridge.curves import start_curve
-from modebridge.deploy.one_module import OneModule, Positional
-from modebridge.deploy.torch_runners import Branches, Vmapped
+from modebridge.deploy import EnsembleModule
+from modebridge.deploy.runners import Branches
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, call, without_side_effects
 from modebridge.objectives import BridgeObjective
 from modebridge.scoring import curve_profile, predict
 from modebridge.training import fit_bridges, fit_curve, fit_mode
-from tests.deploy.scenes import staged_answer
 from tests.scenarios import quick
 
 
@@ -91,7 +90,7 @@ def everything(way: str, inplace: bool) -> dict[str, Tensor]:
     net, (a, b), data = net_of(way), modes_of(), batches()
     bridges = fit_bridges(net, plans_of(net, inplace), data, config=quick(2))
     ensemble = mb.Ensemble(net, [a, b], list(bridges.values())).calibrate(data)
-    one, images = OneModule(ensemble, folded=False), data[0][0]
+    one, images = EnsembleModule(ensemble, outputs=["members"], folded=False), data[0][0]
     curve, mode = fit_curve(net, a, b, data, config=quick(2)), fit_mode(net, data, config=quick(2))
     with torch.no_grad():
         found = {name: tensor for key, bridge in bridges.items() for name, tensor in _named(key, bridge.state_dict())}
@@ -99,11 +98,9 @@ def everything(way: str, inplace: bool) -> dict[str, Tensor]:
         found |= dict(_named("pin", curve.pins[0]))
         for turn in range(2):  # the first call sees how the network works, the second trusts it
             found[f"members {turn}"] = ensemble.members(images)
-            found[f"one {turn}"] = one.members(images)
-            found[f"answer {turn}"] = staged_answer(one, images, threshold=0.4).probabilities
+            found[f"one {turn}"] = one(images)[0]
             found[f"branches {turn}"] = Branches(ensemble, dtype=torch.float64)(images)
             found[f"predict {turn}"] = predict(ensemble, data)[0]
-        found["stacked"] = Vmapped(mb.Ensemble(net, [a, b]), dtype=torch.float64)(images)
         found["profile"] = torch.tensor([point.nll for point in curve_profile(net, curve, data, 3)])
         found["temperature"] = ensemble.temperature
     with torch.inference_mode():
@@ -190,7 +187,7 @@ def test_a_feature_that_a_later_layer_changes_is_refused_by_all_who_read_taps():
         lambda: tapped.run(tapped.state_of(mode.state), images),
         lambda: objective.prepare((images, torch.zeros(3, dtype=torch.long)), {}),
         lambda: ensemble(images),
-        lambda: OneModule(ensemble, folded=False)(images),
+        lambda: EnsembleModule(ensemble, folded=False)(images),
     ]
     for ask in asked:
         with pytest.raises(ModebridgeError, match="tap 'stem' to stay unchanged, but a later layer changed it"):
@@ -213,7 +210,8 @@ def test_traced_programs_are_pure_too(way):
             shift = 0.3 if isinstance(net, Net) else 0.0
             torch.testing.assert_close(features[tap], net.stem(images - shift), rtol=0, atol=1e-12)
         body = Body(True).double()
-        program = torch.export.export(Positional(body).eval(), (features["stem"],))
+        bridge = Bridge(body, [Mode.from_module(net)], "stem").eval()
+        program = torch.export.export(bridge, (features["stem"],))
         before = features["stem"].clone()
         said = program.module()(features["stem"])
         assert torch.equal(features["stem"], before)

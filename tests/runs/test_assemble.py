@@ -9,12 +9,12 @@ import torch
 from huggingface_hub import ModelCard
 
 import modebridge
-from modebridge.deploy import ALL, gated
 from modebridge.deploy.parity import expected
+from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
 from modebridge.report import as_dicts
 from modebridge.runs import read_answers, run_recipe, share_run
-from modebridge.runs.assemble import ensemble_of, some_images
+from modebridge.runs.assemble import ensemble_of
 from modebridge.runs.trade_offs import temperatures_of
 from modebridge.scoring import advise, dee
 from tests.runs.small import finished, small
@@ -39,7 +39,7 @@ def test_the_ensemble_says_what_was_kept(run):
     torch.testing.assert_close(ensemble(images).double(), answers.calibrated(NAMES), rtol=0, atol=1e-5)
     assert notes["scores"]["nll"] == answers.score(NAMES).nll
     # Fewer bridges are calibrated for themselves.
-    short = expected(ensemble.members(images), 1, notes["temperatures"], bridges=1)
+    short = expected(ensemble.members(images), [1, 1], notes["temperatures"], bridges=1)
     torch.testing.assert_close(short.double(), answers.calibrated(NAMES[:2]), rtol=0, atol=1e-5)
     assert notes["example"].shape[1:] == images.shape[1:]
     assert any(torch.equal(notes["example"][0], image) for image in images), "a real image"
@@ -68,7 +68,7 @@ def test_a_cascade_is_exported_as_it_was_scored(run):
     assert notes["scores"]["relative_flops"] == scored.cost.relative_flops < answers.cost(names).relative_flops
     table = answers.calibrated(names, threshold=notes["threshold"]).float()
     members = ensemble.members(result.setting.data.splits.test.images)
-    wanted = expected(members, 2, notes["temperatures"], threshold=notes["threshold"])
+    wanted = expected(members, [1], notes["temperatures"], 1, notes["threshold"])
     # An image whose confidence rounding moves over the threshold may get either answer.
     near = (answers.calibrated(names[:1]).amax(-1) - notes["threshold"]).abs() < 1e-4
     torch.testing.assert_close(wanted[~near], table[~near], rtol=0, atol=1e-4)
@@ -108,9 +108,9 @@ def test_a_threshold_keeps_to_its_cost_on_validation_images(run):
     ensemble, notes = ensemble_of(run[0], NAMES)
     with torch.no_grad():
         members = ensemble.members(run[1].setting.data.splits.valid.images)
-    _, unsure = gated(members, 1, notes["temperatures"], threshold)
+    unsure = scale(members[0], notes["temperatures"].first).amax(-1) < threshold
     assert float(unsure.double().mean()) == pytest.approx(0.5, abs=0.02)
-    assert answers.threshold(NAMES, whole) == ALL
+    assert answers.threshold(NAMES, whole) == 2.0
 
 
 def test_cascades_are_rows_of_the_table(run):
@@ -134,14 +134,6 @@ def test_temperatures_are_those_of_the_rows(run):
     found = temperatures_of(answers, NAMES)
     assert found.first == answers.temperature(NAMES[:1])
     assert found.by_bridges == pytest.approx([answers.temperature(NAMES[:m]) for m in (1, 2, 3)])
-
-
-def test_images_for_eight_bits(run):
-    images, (checked, labels) = some_images(small(), None, 0)
-    splits = run[1].setting.data.splits
-    assert torch.equal(images, splits.train.images[:256])
-    assert torch.equal(checked, splits.valid.images)
-    assert torch.equal(labels, splits.valid.labels)
 
 
 @torch.no_grad()

@@ -113,10 +113,7 @@ Exported = Annotated[
 Images = Annotated[
     list[Path] | None, typer.Argument(parser=path, metavar="IMAGES", help="Image files, or folders of images.")
 ]
-Target = Annotated[
-    Path | None,
-    typer.Argument(parser=path, metavar="DIR|FILE", help="A run folder or an exported file."),
-]
+Target = Annotated[str, typer.Argument(metavar="DIR|FILE|RECIPE", help="A run folder, an exported file, or a recipe.")]
 Modes = Annotated[
     Path | None, typer.Option(parser=path, metavar="DIR", help="Use trained modes from a folder of checkpoints.")
 ]

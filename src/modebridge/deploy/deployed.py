@@ -1,39 +1,97 @@
-"""Load and run an exported file, with the same interface for all formats."""
+"""Load and run an exported file, with the same interface for both formats."""
 
 from __future__ import annotations
 
-import stat
-import warnings
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
-from modebridge.deploy.elastic_answer import Answer
-from modebridge.deploy.file_seal import check_seal
 from modebridge.deploy.inputs import Array, Arrays, checked, output_specs, specs_in
-from modebridge.deploy.runtimes import OnnxFile, PackageFile
+from modebridge.deploy.metadata import FORMAT, KEY, check_intact, read_metadata
+from modebridge.deploy.pt2 import read_pt2
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.types import Inputs
 
-__all__ = ["Deployed", "UncheckedFileWarning"]
+__all__ = ["Answer", "DeployedEnsemble", "needs_onnx"]
 
 
-class UncheckedFileWarning(UserWarning):
-    """A file without a seal, so it cannot be checked for damage."""
+class Answer(NamedTuple):
+    """The prediction of a file for a batch.
 
-
-class Deployed:
-    """An exported ensemble: maps images (or tokens, by name) to an answer. Thread-safe.
-
-    >>> # file = Deployed.load("fast.onnx"); file(images).probabilities
+    Args:
+        probabilities: (B, K), calibrated.
+        used: (B,) number of members averaged for each image; every head of a bridge counts as one.
+        members: (B, M, K) probabilities of each member before calibration; zeros where a member did not run. None if
+            the file does not output them.
+        entropy: (B,) entropy of the calibrated probabilities, in nats; None if the file does not output it.
+        mutual_information: (B,) disagreement of the members: the entropy of their mean minus the mean of their
+            entropies, before calibration, in nats; None if the file does not output it.
     """
 
-    def __init__(self, runtime: OnnxFile | PackageFile, path: Path) -> None:
-        self._runtime = runtime
-        self.meta = runtime.meta
-        self.path = path
-        self._specs = specs_in(runtime.meta)
+    probabilities: Array
+    used: Array
+    members: Array | None = None
+    entropy: Array | None = None
+    mutual_information: Array | None = None
+
+
+class DeployedEnsemble:
+    """An exported ensemble: maps images (or tokens, by name) to an answer. Thread-safe.
+
+    >>> # file = DeployedEnsemble.load("fast.onnx"); file(images).probabilities
+    """
+
+    def __init__(self, path: Path, meta: dict[str, Any], run: Callable[[dict[str, Array]], list[Array]]) -> None:
+        self.path, self.meta, self._run = path, meta, run
+        self._specs = specs_in(meta)
+
+    @classmethod
+    def load(cls, path: Path | str, *, threads: int | None = None) -> DeployedEnsemble:
+        """Load a file written by `export`.
+
+        Args:
+            path: .onnx or .pt2. A .pt2 archive contains code: load only files you trust.
+            threads: CPU threads per call; None for the runtime's default. Ignored for .pt2, which uses torch's setting.
+        """
+        place = Path(path)
+        if place.suffix not in (".onnx", ".pt2"):
+            raise ModebridgeError(
+                f"Expected a file ending in .onnx or .pt2, but got '{place}'; create one with `modebridge export`."
+            )
+        try:
+            if not place.is_file():
+                what = "is not one" if place.exists() else "does not exist"
+                raise ModebridgeError(
+                    f"Expected '{place}' to be a file, but it {what}; create it with `modebridge export`."
+                )
+            check_intact(place)
+        except OSError as error:
+            raise ModebridgeError(
+                f"Expected to read '{place}', but got '{error.strerror}'; check its name and permissions."
+            ) from error
+        onnx = place.suffix == ".onnx"
+        if onnx:
+            needs_onnx("onnxruntime")
+        try:
+            return cls(place, *(_onnx(place, threads) if onnx else _pt2(place)))
+        except ModebridgeError:
+            raise
+        except Exception as error:
+            # Both runtimes have their own exceptions for files that they do not support.
+            raise ModebridgeError(
+                f"Expected '{place}' to load, but got '{first_line(error)}'; update the runtime, or export it again."
+            ) from error
+
+    @property
+    def parity(self) -> float:
+        """The largest difference of a probability between the file and the library, measured when it was exported."""
+        return float(self.meta["parity"]["largest_difference"])
 
     def image_shape(self) -> tuple[int, int, int]:
         """(C, H, W) of the images that the file takes; an error if it takes other inputs."""
@@ -42,44 +100,13 @@ class Deployed:
             takes = ", ".join(f"{name} {spec.shape} of {spec.type}" for name, spec in self._specs.items())
             raise ModebridgeError(
                 f"Expected a file that takes images (C, H, W), but '{self.path}' takes {takes}; "
-                "run it in Python with Deployed.load."
+                "run it in Python with DeployedEnsemble.load."
             )
         return (shape[0], shape[1], shape[2])
 
-    @classmethod
-    def load(cls, path: Path | str, *, threads: int | None = None) -> Deployed:
-        """Load a file written by `export`.
-
-        Args:
-            path: .onnx or .pt2. A .pt2 archive contains code: load only files you trust.
-            threads: CPU threads per call; None for the runtime's default. Ignored for .pt2, which uses torch's setting.
-        """
-        place = Path(path)
-        _check_is_file(place)
-        if place.suffix not in (".onnx", ".pt2"):
-            raise ModebridgeError(
-                f"Expected a file ending in .onnx or .pt2, but got '{place}'; create one with `modebridge export`."
-            )
-        try:
-            sealed = check_seal(place)
-        except OSError as error:
-            raise ModebridgeError(
-                f"Expected to read '{place}', but got '{error.strerror}'; check its permissions."
-            ) from error
-        onnx = place.suffix == ".onnx"
-        runtime: OnnxFile | PackageFile = OnnxFile(place, threads, sealed) if onnx else PackageFile(place, sealed)
-        if not sealed:
-            warnings.warn(
-                f"'{place}' was written by an older modebridge without a SHA-256 and cannot be checked for damage; "
-                "export it again to add one.",
-                UncheckedFileWarning,
-                stacklevel=2,
-            )
-        return cls(runtime, place)
-
     def __call__(
         self, images: Arrays | Inputs, *, bridges: int | None = None, threshold: float | None = None
-    ) -> Answer[Array]:
+    ) -> Answer:
         """Predict for images (B, ...), floats in [0, 1], or for inputs by name.
 
         Args:
@@ -88,53 +115,86 @@ class Deployed:
             threshold: images whose first base is at least this confident use only that base. None for the threshold
                 in the file; 2 runs every member on every image.
         """
-        tables = checked(images, self._specs)
+        feed = checked(images, self._specs)
         if not self.meta["elastic"] and (bridges is not None or threshold is not None):
             raise ModebridgeError(
-                "Expected an elastic file for bridges and threshold, but this one is not; export it with elastic=True."
+                "Expected a file with a cascade for bridges and threshold, but this one always runs all members; "
+                "export it as .onnx without plain."
             )
-        if threshold is not None and not threshold >= 0:
-            raise ModebridgeError(f"Expected threshold to be at least 0, but got {threshold}; 2 runs all members.")
-        most = self.meta["bridges"]
-        if bridges is not None and (not isinstance(bridges, int) or not 0 <= bridges <= most):
-            raise ModebridgeError(f"Expected bridges to be from 0 to {most}, but got {bridges}; leave it out for all.")
+        if threshold is not None:
+            if not threshold >= 0:
+                raise ModebridgeError(f"Expected threshold to be at least 0, but got {threshold}; 2 runs all members.")
+            feed["threshold"] = np.array(threshold, np.float32)
+        if bridges is not None:
+            most = self.meta["bridges"]
+            if not isinstance(bridges, int) or not 0 <= bridges <= most:
+                raise ModebridgeError(
+                    f"Expected bridges to be from 0 to {most}, but got {bridges}; leave it out for all."
+                )
+            feed["bridges"] = np.array(bridges, np.int64)
+        names = self.meta["outputs"]
         # Runtimes handle empty batches differently, so they never see one.
-        if len(next(iter(tables.values()))):
-            outputs = self._run(tables, most if bridges is None else int(bridges), threshold)
-        else:
-            outputs = {n: np.zeros((0, *spec.shape), spec.type) for n, spec in output_specs(self.meta).items()}
-        members, entropy, mutual_information = map(outputs.get, ("members", "entropy", "mutual_information"))
-        return Answer(outputs["probabilities"], members, entropy, mutual_information, outputs["used"])
-
-    def _run(self, tables: Mapping[str, Array], bridges: int, threshold: float | None) -> Mapping[str, Array]:
+        if not len(feed[next(iter(self._specs))]):
+            empty = {name: np.zeros((0, *spec.shape), spec.type) for name, spec in output_specs(self.meta).items()}
+            return Answer(**empty)
         try:
-            outputs = self._runtime.run(tables, bridges, threshold)
+            return Answer(**dict(zip(names, self._run(feed), strict=True)))
         except Exception as error:
-            # Runtimes raise their own exceptions for tokens out of range, lack of memory, or a graph that does not fit.
+            # Runtimes raise their own exceptions for tokens out of range or lack of memory.
             raise ModebridgeError(
                 f"Expected '{self.path}' to run on these inputs, but got '{first_line(error)}'; check their values, "
                 "or export it again."
             ) from error
-        shape, classes = outputs["probabilities"].shape, self.meta["classes"]
-        if shape[1:] != (len(classes),):
-            raise ModebridgeError(
-                f"Expected '{self.path}' to return probabilities of {len(classes)} classes, but got shape {shape}; "
-                "export it again."
-            )
-        return outputs
 
 
-def _check_is_file(place: Path) -> None:
+def _onnx(path: Path, threads: int | None) -> tuple[dict[str, Any], Callable[[dict[str, Array]], list[Array]]]:
+    """The metadata of a file, and a function that runs it in ONNX Runtime on the CPU."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    # No messages on stderr: errors are raised as exceptions.
+    options.log_severity_level = 4
+    # Threads that spin while waiting for the next call take CPU time from other work.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    # Graphs have not changed since format 1.
+    meta = read_metadata(session.get_modelmeta().custom_metadata_map[KEY], path, range(1, FORMAT + 1))
+    return meta, lambda feed: list(session.run(meta["outputs"], feed))
+
+
+def _pt2(path: Path) -> tuple[dict[str, Any], Callable[[Mapping[str, Array]], list[Array]]]:
+    """The metadata of a file, and a function that runs its program in torch."""
+    program, text = read_pt2(path)
+    meta = read_metadata(text, path, range(FORMAT, FORMAT + 1))
+
+    @torch.no_grad()
+    def run(feed: Mapping[str, Array]) -> list[Array]:
+        return [table.numpy() for table in program(*[torch.from_numpy(feed[name]) for name in meta["inputs"]])]
+
+    return meta, run
+
+
+def needs_onnx(*names: str) -> None:
+    """Check that packages are installed and load, by default all that exporting needs.
+
+    ONNX Runtime is first loaded here, with telemetry off: since 1.31, it writes a device id and events to the user's
+    cache as soon as it is loaded, and sends them.
+    """
+    names = names or ("onnx", "onnxscript", "onnxruntime")
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        kind = place.stat().st_mode
-    except FileNotFoundError as error:
+        # Find all packages before loading the first, which takes seconds.
+        missing = [name for name in names if find_spec(name) is None]
+        if missing:
+            raise ImportError(f"no {', '.join(missing)}")
+        for name in names:
+            module = import_module(name)
+            if name == "onnxruntime":
+                # If the caller loaded it before, this is all that can be done.
+                module.disable_telemetry_events()
+    except ImportError as error:
         raise ModebridgeError(
-            f"Expected '{place}' to be a file, but it does not exist; create it with `modebridge export`."
+            f"Expected {', '.join(names)} for .onnx files, but got '{error}'; pip install 'modebridge[onnx]'."
         ) from error
-    except (OSError, ValueError) as error:
-        raise ModebridgeError(f"Expected '{place}' to be a file, but got '{first_line(error)}'; check it.") from error
-    if not stat.S_ISREG(kind):
-        what = "a folder" if stat.S_ISDIR(kind) else "something else"
-        raise ModebridgeError(
-            f"Expected '{place}' to be a file, but it is {what}; give a file written by `modebridge export`."
-        )

@@ -1,232 +1,222 @@
-"""The metadata of a file as JSON, checked by one table of rules when written and when read."""
+"""What a file says of itself, stored in it as JSON, and the hash that protects all of it."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+import platform
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any
 
-from modebridge.deploy.file_seal import SEAL
-from modebridge.deploy.inputs import OUTPUTS, TYPES
-from modebridge.ensembles import Mean
-from modebridge.errors import ModebridgeError, first_line
+import torch
+from torch import Tensor
 
-__all__ = ["FORMAT", "KEY", "metadata_json", "read_metadata"]
+from modebridge import trees
+from modebridge.batches import shapes_of, take_rows
+from modebridge.bridges import Bridge
+from modebridge.deploy.inputs import specs_of
+from modebridge.deploy.module import Temperatures
+from modebridge.ensembles import Ensemble
+from modebridge.errors import ModebridgeError, first_line, near
+from modebridge.modes import Mode
+from modebridge.nets import call
+from modebridge.nets.flops import FAILED
+from modebridge.scoring.cost import Cost, combination_cost, feature_shapes
+from modebridge.types import Inputs
 
-FORMAT = 4
-"""Version of the format; raised when older readers cannot read newer files.
+__all__ = ["FORMAT", "KEY", "check_intact", "describe", "metadata_json", "read_metadata", "seal"]
 
-2 adds inputs by name, 3 the logarithmic mean, 4 bridges with several heads.
-"""
+FORMAT = 5
+"""Version of the format; raised when older readers cannot read newer files."""
 
 KEY = "modebridge"
 """The key of the JSON in a file."""
 
-MOST = 2**28
-"""Maximum number of values in one input, 1 GiB of floats per image; a larger shape is a sign of damage."""
+DIGITS = 64
+NAME = b"modebridge.sha256"
 
 
-Test: TypeAlias = Callable[[Any], bool]
+def describe(
+    ensemble: Ensemble,
+    temperatures: Temperatures,
+    example: Inputs,
+    classes: Sequence[str] | None = None,
+    info: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The metadata of an ensemble: its members, weights, versions, and its cost in multiples of the first base.
+
+    Args:
+        ensemble: the ensemble to export.
+        temperatures: temperature per number of bridges.
+        example: a batch.
+        classes: class names; None for numbers.
+        info: further facts to store, see `export`.
+    """
+    given = dict(info or {})
+    unknown = [name for name in given if name not in ("names", "scores", "about", "unit")]
+    if unknown:
+        raise ModebridgeError(
+            f"Expected info to have names, scores, about or unit, but got '{unknown[0]}'; "
+            f"{near(unknown[0], ('names', 'scores', 'about', 'unit'))}"
+        )
+    count = _classes(ensemble, example)
+    labels = [str(k) for k in range(count)] if classes is None else [str(name) for name in classes]
+    if len(labels) != count:
+        raise ModebridgeError(
+            f"Expected one name per class, {count} names, but got {len(labels)}; leave them out for numbers."
+        )
+    bridges = [bridge for bridge, _ in ensemble.reads]
+    heads = [bridge.heads for bridge in bridges]
+    costs = _costs(ensemble, bridges, example, given.get("unit"))
+    specs = specs_of(example)
+    # A single float input is the image, whatever the network calls it.
+    image = next(iter(specs.values())) if [spec.type for spec in specs.values()] == ["float32"] else None
+    return {
+        "format": FORMAT,
+        "about": given.get("about") or "",
+        "created": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "classes": labels,
+        "image": list(image.shape) if image is not None else None,
+        "inputs": {name: {"shape": list(spec.shape), "type": spec.type} for name, spec in specs.items()},
+        "normalization": _normalization(ensemble) if image is not None else {},
+        "members": _member_names(ensemble, bridges, given.get("names")),
+        "bases": len(ensemble.bases),
+        "bridges": len(bridges),
+        "heads": heads,
+        "taps": [bridge.tap for bridge in bridges],
+        "temperature": temperatures.by_bridges[-1],
+        "temperatures": list(temperatures.by_bridges),
+        "first_temperature": temperatures.first,
+        "calibrated": ensemble.calibrated,
+        "cost": {
+            "relative_flops": costs[-1].relative_flops,
+            "relative_params": costs[-1].relative_params,
+            "flops": costs[-1].flops,
+            "by_bridges": [part.relative_flops for part in costs],
+        },
+        "scores": dict(given.get("scores") or {}),
+        "modes": [Mode.from_module(base).id for base in ensemble.bases],
+        "weights": trees.fingerprint(ensemble.state_dict()),
+        "versions": _versions(),
+    }
 
 
-def _whole(least: int) -> Test:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
+def _member_names(ensemble: Ensemble, bridges: Sequence[Bridge], names: Sequence[str] | None) -> list[str]:
+    unnamed = [f"mode-{k}" for k in range(len(ensemble.bases))] + [bridge.name for bridge in bridges]
+    parts = unnamed if names is None else [str(name) for name in names]
+    if len(parts) != len(unnamed):
+        raise ModebridgeError(
+            f"Expected one name per mode and bridge, {len(unnamed)} names, but got {len(parts)}; "
+            "give modes first, then bridges."
+        )
+    heads = [1] * len(ensemble.bases) + [bridge.heads for bridge in bridges]
+    return [
+        name if count == 1 else f"{name}/{k}" for name, count in zip(parts, heads, strict=True) for k in range(count)
+    ]
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+def _costs(ensemble: Ensemble, bridges: Sequence[Bridge], example: Inputs, unit: Cost | None) -> list[Cost]:
+    """The costs with 0, 1, ... bridges, in multiples of the unit, by default the first base."""
+    base = ensemble.bases[0]
+    shapes = feature_shapes(base, example, [tap for bridge in bridges for tap in bridge.taps])
+    fed = [(bridge, [shapes[tap] for _, tap in bridge.places]) for bridge in bridges]
+    costs = [combination_cost(base, example, len(ensemble.bases), fed[:j]) for j in range(len(bridges) + 1)]
+    if unit is None:
+        return costs
+    return [
+        replace(one, relative_flops=one.flops / unit.flops, relative_params=one.params / unit.params) for one in costs
+    ]
 
 
-def _positive(value: Any) -> bool:
-    return _number(value) and value > 0
+def _classes(ensemble: Ensemble, example: Inputs) -> int:
+    base = ensemble.bases[0]
+    try:
+        with torch.no_grad():
+            return int(call(base, take_rows(example, slice(1))).shape[-1])
+    except FAILED as error:
+        raise ModebridgeError(
+            f"Expected {type(base).__name__} to run on one row of the example, {shapes_of(example)}, "
+            f"but got '{first_line(error)}'; check its shape and type, and that the network accepts any batch size."
+        ) from error
 
 
-def _text(value: Any) -> bool:
-    # JSON can contain lone surrogates, which cannot be printed.
-    return isinstance(value, str) and value == value.encode("utf-8", "ignore").decode()
+def _normalization(ensemble: Ensemble) -> dict[str, Any]:
+    """Mean and std, if the network has attributes of these names, as ours do; otherwise they are unknown."""
+    base = ensemble.bases[0]
+    found = {name: value for name in ("mean", "std") if isinstance(value := getattr(base, name, None), Tensor)}
+    if len(found) == 2 and all(value.numel() <= 4 for value in found.values()):
+        numbers = {name: [round(float(one), 6) for one in value.flatten()] for name, value in found.items()}
+        return {"input": "floats in [0, 1]; mean and std are applied inside", **numbers}
+    return {"input": "not known: images go to the network as they are given, floats in [0, 1] from image files"}
 
 
-def _all(test: Test, least: int = 0) -> Test:
-    return lambda value: isinstance(value, list) and len(value) >= least and all(map(test, value))
-
-
-def _shape(value: Any) -> bool:
-    return _all(_whole(1))(value) and math.prod(value) <= MOST
-
-
-def _input(value: Any) -> bool:
-    return isinstance(value, dict) and _shape(value.get("shape")) and value.get("type") in TYPES
-
-
-def _inputs(value: Any) -> bool:
-    return isinstance(value, dict) and len(value) > 0 and all(map(_text, value)) and all(map(_input, value.values()))
-
-
-def _outputs(value: Any) -> bool:
-    return _all(lambda name: name in OUTPUTS)(value) and {"probabilities", "used"} <= set(value)
-
-
-def _cost(value: Any) -> bool:
-    numbers = dict(value) if isinstance(value, dict) else {}
-    return _all(_number, 1)(numbers.pop("by_bridges", None)) and all(map(_number, numbers.values()))
-
-
-def _place(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and _whole(0)(value[0]) and _text(value[1])
-
-
-def _plan(value: Any) -> bool:
-    plan = value if isinstance(value, dict) else {}
-    return _all(_all(_text), 1)(plan.get("taps")) and _all(_all(_place, 1))(plan.get("reads"))
-
-
-_COUNT = "an integer of at least 1", _whole(1)
-_FLAG = "true or false", lambda value: isinstance(value, bool)
-_NAMES = "a list of names", _all(_text, 1)
-_OBJECT = "an object", lambda value: isinstance(value, dict)
-_POSITIVE = "a positive number", _positive
-_TEXT = "text", _text
-
-RULES: dict[str, tuple[str, Test]] = {
-    "format": _COUNT,
-    "classes": _NAMES,
-    "image": ("null or a shape", lambda value: value is None or _shape(value)),
-    "inputs": (f"shapes and types ({', '.join(TYPES)}) by name", _inputs),
-    "members": _NAMES,
-    "bases": _COUNT,
-    "bridges": ("an integer of at least 0", _whole(0)),
-    "heads": ("a list of integers of at least 1", _all(_whole(1))),
-    "temperature": _POSITIVE,
-    "temperatures": ("a list of positive numbers", _all(_positive, 1)),
-    "first_temperature": _POSITIVE,
-    "mean": (" or ".join(get_args(Mean)), lambda value: value in get_args(Mean)),
-    "threshold": ("null or a number of at least 0", lambda value: value is None or (_number(value) and value >= 0)),
-    "elastic": _FLAG,
-    "outputs": (f"a list of {', '.join(OUTPUTS)} with probabilities and used", _outputs),
-    "cost": ("numbers by name, with a list of them for by_bridges", _cost),
-    "scores": _OBJECT,
-    "about": _TEXT,
-    "created": _TEXT,
-    "normalisation": _OBJECT,
-    "taps": ("a list of names", _all(_text)),
-    "calibrated": _FLAG,
-    "modes": _NAMES,
-    "weights": _TEXT,
-    "versions": _OBJECT,
-    "precision": ("fp32 or int8", lambda value: value in ("fp32", "int8")),
-    "aot": _FLAG,
-    "parity": _OBJECT,
-    "int8": _OBJECT,
-    "seal": (SEAL, lambda value: value == SEAL),
-    # How the programs of a .pt2 archive are connected.
-    "plan": ("taps by base and reads by bridge", _plan),
-}
-"""What each entry must be: a description and a test."""
-
-OPTIONAL = ("inputs", "heads", "mean", "parity", "int8", "seal", "plan")
-"""Files of 0.1 take only images and have no seal. Without `heads`, every bridge has one; without `mean`, it is that of
-probabilities."""
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    for name in ("modebridge", "onnx", "onnxscript", "onnxruntime"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
 
 
 def metadata_json(metadata: Mapping[str, Any], path: Path) -> str:
-    """The metadata as stored in a file; an error if no reader would accept it."""
+    """The metadata as stored in a file; an error if it cannot be stored."""
     try:
-        text = json.dumps(metadata)
+        text = json.dumps(metadata, allow_nan=False)
+        text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise ModebridgeError(
-            f"Expected numbers, strings, lists and dicts to store in '{path}', but got '{error}'; "
+            f"Expected finite numbers, strings, lists and dicts to store in '{path}', but got '{error}'; "
             "convert scores and names with float() and str()."
         ) from error
-    _check(json.loads(text), path, "check what you pass to export")
     return text
 
 
-def read_metadata(text: str | None, path: Path, *, sealed: bool) -> dict[str, Any]:
-    """Parse and check the metadata of a file.
+def read_metadata(text: str, path: Path, formats: range) -> dict[str, Any]:
+    """Parse the metadata of an intact file, if it is of one of the formats."""
+    metadata: dict[str, Any] = json.loads(text)
+    if metadata["format"] not in formats:
+        hint = "install a newer modebridge" if metadata["format"] > FORMAT else "export it again"
+        raise ModebridgeError(f"Expected '{path}' to be of format {formats[-1]}, but got {metadata['format']}; {hint}.")
+    return metadata
 
-    Args:
-        text: the value of `KEY`; None if the file has none.
-        path: path of the file, for error messages.
-        sealed: whether the file has a seal, see `check_seal`.
+
+def seal(path: Path) -> None:
+    """Append the SHA-256 of a file to it, in hex digits, where other readers of its format ignore them.
+
+    In ONNX it is the value of another metadata entry, in .pt2 the comment of the archive, which has none before.
     """
-    if text is None:
+    with path.open("r+b") as file:
+        if path.suffix == ".onnx":
+            import onnx
+
+            entry = onnx.StringStringEntryProto(key=NAME.decode(), value="0" * DIGITS)
+            file.seek(0, os.SEEK_END)
+            file.write(onnx.ModelProto(metadata_props=[entry]).SerializeToString()[:-DIGITS])
+        else:
+            file.seek(-2, os.SEEK_END)  # the length of the comment
+            file.write(struct.pack("<H", len(NAME) + 2 + DIGITS) + NAME + b": ")
+        file.seek(0)
+        file.write(hashlib.file_digest(file, "sha256").hexdigest().encode())
+
+
+def check_intact(path: Path) -> None:
+    """Refuse a file that does not end with the SHA-256 of all bytes before: weights, graph and metadata."""
+    digest, last = hashlib.sha256(), b""
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            data = last + part
+            digest.update(data[:-DIGITS])
+            last = data[-DIGITS:]
+    if last != digest.hexdigest().encode():
         raise ModebridgeError(
-            f"Expected '{path}' to be written by modebridge, but it has no modebridge metadata; "
-            "create one with `modebridge export`."
-        )
-    try:
-        metadata = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ModebridgeError(
-            f"Expected the metadata of '{path}' to be JSON, but got '{first_line(error)}'; export it again."
-        ) from error
-    _check(metadata, path, "export it again")
-    if "seal" in metadata and not sealed:
-        raise ModebridgeError(
-            f"Expected '{path}' to end with its SHA-256, but it does not, so it was damaged or changed; "
+            f"Expected '{path}' to be written by `modebridge export` and intact, but it does not end with its SHA-256; "
             "download it again, or export it again."
         )
-    return dict(metadata)
-
-
-def _check(metadata: Any, path: Path, hint: str) -> None:
-    """Check the rules above, then the consistency of the entries."""
-    if not isinstance(metadata, dict):
-        raise ModebridgeError(f"Expected the metadata of '{path}' to be an object, but got {_shown(metadata)}; {hint}.")
-    for name, (description, test) in RULES.items():
-        if name not in metadata and name not in OPTIONAL:
-            raise ModebridgeError(f"Expected '{name}' in the metadata of '{path}', but it is missing; {hint}.")
-        if name in metadata and not test(metadata[name]):
-            raise ModebridgeError(
-                f"Expected '{name}' in the metadata of '{path}' to be {description}, "
-                f"but got {_shown(metadata[name])}; {hint}."
-            )
-        if name == "format" and metadata[name] > FORMAT:
-            # The other entries of a newer format may differ.
-            raise ModebridgeError(
-                f"Expected '{path}' to be of format {FORMAT} or older, but got {metadata[name]}; "
-                "install a newer modebridge."
-            )
-    for name, value, wanted in _agreements(metadata):
-        if value != wanted:
-            raise ModebridgeError(
-                f"Expected {name} in the metadata of '{path}' to be {wanted}, to match its other entries, but got "
-                f"{value}; {hint}."
-            )
-
-
-def _agreements(metadata: Mapping[str, Any]) -> Sequence[tuple[str, Any, Any]]:
-    """Redundant entries: a description, the value, and the value it must equal."""
-    bridges, bases = metadata["bridges"], metadata["bases"]
-    heads = metadata.get("heads")
-    given = list(metadata.get("inputs", {}).values())
-    # A single float input is the image.
-    image = given[0]["shape"] if [entry["type"] for entry in given] == ["float32"] else None
-    agreements: list[tuple[str, Any, Any]] = [
-        ("the number of bridges with heads", bridges if heads is None else len(heads), bridges),
-        ("the number of members", len(metadata["members"]), bases + (bridges if heads is None else sum(heads))),
-        ("the number of temperatures", len(metadata["temperatures"]), bridges + 1),
-        ("the number of costs", len(metadata["cost"]["by_bridges"]), bridges + 1),
-    ]
-    if given or metadata["image"] is None:
-        agreements.append(("the image", metadata["image"], image if given else "a shape"))
-    if "plan" in metadata:
-        taps, reads = metadata["plan"]["taps"], metadata["plan"]["reads"]
-        places = [(k, tap) for k, names in enumerate(taps) for tap in names]
-        missing = [place for places_read in reads for place in places_read if tuple(place) not in places]
-        agreements += [
-            ("the number of bases in the plan", len(taps), bases),
-            ("the number of bridges in the plan", len(reads), bridges),
-            ("the list of taps that bridges read but no base has", missing, []),
-        ]
-    return agreements
-
-
-def _shown(value: Any, most: int = 60) -> str:
-    try:
-        text = json.dumps(value)
-    except RecursionError:
-        return "too deeply nested lists"
-    return text if len(text) <= most else f"{text[:most]}..."

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from modebridge.batches import map_inputs, size_of, take_rows
-from modebridge.deploy.bridge_temperatures import Temperatures
-from modebridge.deploy.elastic_answer import ALL
 from modebridge.deploy.inputs import Array
-from modebridge.deploy.thresholds import gated
-from modebridge.ensembles import Ensemble, Mean, scale
+from modebridge.deploy.module import Temperatures
+from modebridge.ensembles import Ensemble, average, cascaded, scale
 from modebridge.nets.flops import FAILED
+from modebridge.scoring.cascade import ALL
 from modebridge.types import Inputs
 
 __all__ = ["Ask", "expected", "largest_difference", "probe"]
@@ -26,19 +25,16 @@ MARGIN = 1e-4
 """A confidence this close to a threshold may be on either side of it, due to rounding."""
 
 
-def probe(example: Inputs, more: Inputs | None = None, ensemble: Ensemble | None = None) -> list[Inputs]:
-    """Batches to compare on: the example, the given images and random ones, in several sizes including one.
+def probe(example: Inputs, ensemble: Ensemble) -> list[Inputs]:
+    """Batches to compare on: rows of the example and random ones, in several sizes including one.
 
     Args:
         example: (B, ...), or several inputs by name.
-        more: further images.
         ensemble: random inputs on which it fails (such as meaningless sequences of tokens) are left out.
     """
     random = _random(example)
-    batches = [batch for batch in (random, take_rows(random, slice(1))) if ensemble is None or _runs(ensemble, batch)]
-    batches += [take_rows(example, slice(64)), take_rows(example, slice(1))]
-    if more is not None:
-        batches += [take_rows(more, rows) for rows in (slice(64), slice(64, 256), slice(3))]
+    batches = [batch for batch in (random, take_rows(random, slice(1))) if _runs(ensemble, batch)]
+    batches += [take_rows(example, rows) for rows in (slice(64), slice(1), slice(64, 256))]
     return [batch for batch in batches if size_of(batch)]
 
 
@@ -66,25 +62,20 @@ def _runs(ensemble: Ensemble, batch: Inputs) -> bool:
 
 
 def expected(
-    members: Tensor,
-    bases: int,
-    temperatures: Temperatures,
-    bridges: int | None = None,
-    threshold: float | None = None,
-    mean: Mean = "probability",
+    members: Tensor, heads: Sequence[int], temperatures: Temperatures, bridges: int, threshold: float = ALL
 ) -> Tensor:
-    """The prediction of the library: every member has run, and those that an elastic file would skip are dropped.
+    """The prediction of the library: every member has run, and those that a file would skip are dropped.
 
     Args:
         members: (M, B, K) probabilities of `Ensemble.members`.
-        bases: number of bases among them.
+        heads: number of heads of each bridge.
         temperatures: temperature per number of bridges.
-        bridges: number of bridges to use; None for all.
-        threshold: confidence threshold of the first base; None uses every member for every image.
-        mean: how members are averaged.
+        bridges: number of bridges to use.
+        threshold: confidence threshold of the first base.
     """
-    kept = members if bridges is None else members[: bases + temperatures.members(bridges)]
-    return gated(kept, bases, temperatures, ALL if threshold is None else threshold, mean)[0]
+    kept = members[: len(members) - sum(heads[bridges:])]
+    long = scale(average(kept), temperatures.by_bridges[bridges])
+    return cascaded(scale(members[0], temperatures.first), long, threshold)[0]
 
 
 @torch.no_grad()
@@ -94,38 +85,40 @@ def largest_difference(
     temperatures: Temperatures,
     batches: Sequence[Inputs],
     *,
-    elastic: bool,
+    cascade: bool,
     margin: float = MARGIN,
 ) -> float:
-    """The largest difference of a probability over all batches and, if the file is elastic, over all ways to run it.
+    """The largest difference of a probability over all batches and, with a cascade, over all ways to run it.
 
     An image whose confidence is within `margin` of a threshold may go either way, so both predictions are accepted.
     """
-    worst, bases, mean = 0.0, len(ensemble.bases), ensemble.mean
+    worst, heads = 0.0, [bridge.heads for bridge, _ in ensemble.reads]
     for number, images in enumerate(batches):
         members = ensemble.members(images)
+        sure = scale(members[0], temperatures.first).amax(dim=-1)
         ways: list[tuple[int | None, float | None]] = [(None, None)]
-        if elastic:
-            ways.append((None, _between(scale(members[0], temperatures.first))))
+        if cascade:
+            ways.append((None, _between(sure)))
             # Every number of bridges, on the first batch only; the full ensemble covers them on the others.
-            ways += [(j, None) for j in range(len(ensemble.bridges))] if number == 0 else []
+            ways += [(j, None) for j in range(len(heads))] if number == 0 else []
         for bridges, threshold in ways:
             output = torch.from_numpy(ask(images, bridges, threshold))
-            wanted = [expected(members, bases, temperatures, bridges, threshold, mean)]
-            if threshold is not None:
-                first = scale(members[0], temperatures.first).amax(dim=-1)
-                tied = ((first - threshold).abs() <= margin)[:, None]
-                other = [expected(members, bases, temperatures, bridges, way, mean) for way in (0.0, None)]
-                wanted = [torch.where(tied, either, wanted[0]) for either in other]
-            differences = torch.stack([(output - either).abs().amax(dim=-1) for either in wanted])
+            count = len(heads) if bridges is None else bridges
+            limit = ALL if threshold is None else threshold
+            wanted = expected(members, heads, temperatures, count, limit)
+            tied = ((sure - limit).abs() <= margin)[:, None]
+            either = [
+                torch.where(tied, expected(members, heads, temperatures, count, way), wanted) for way in (0.0, ALL)
+            ]
+            differences = torch.stack([(output - one).abs().amax(dim=-1) for one in either])
             # NaN counts as infinity.
             worst = max(worst, float(differences.amin(dim=0).nan_to_num(nan=float("inf")).max()))
     return worst
 
 
-def _between(first: Tensor) -> float:
+def _between(confidences: Tensor) -> float:
     """A threshold in the widest gap between confidences of the first base, where rounding matters least."""
-    top = first.amax(dim=-1).sort().values
+    top = confidences.sort().values
     if len(top) == 1:
         return float(top[0]) / 2
     gap = int(top.diff().argmax())

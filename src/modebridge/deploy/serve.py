@@ -1,26 +1,35 @@
-"""Serve an exported file over HTTP with dynamic batching, health and metrics (needs the `serve` extra: LitServe)."""
+"""Serve an exported file over HTTP: one process, small batches, limits. Needs the `serve` extra: Starlette, uvicorn."""
 
 from __future__ import annotations
 
-import errno
-import math
-import os
+import asyncio
+import json
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
-from modebridge.deploy.image_decoding import MAX_MEGAPIXELS
-from modebridge.errors import ModebridgeError
+import numpy as np
+import uvicorn
+from numpy.typing import NDArray
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 
-__all__ = ["ServeConfig", "Stop", "check_config", "serve"]
+from modebridge.deploy.deployed import DeployedEnsemble
+from modebridge.deploy.images import MAX_MEGAPIXELS, TooManyPixelsError, from_base64, from_bytes, from_lists
+from modebridge.errors import ModebridgeError, first_line
 
-HOSTS = ("127.0.0.1", "0.0.0.0", "::")
+__all__ = ["ServeConfig", "application", "serve"]
+
+DECODERS = 4
+"""Number of images decoded at a time; the largest allowed image takes about 200 MB."""
 
 
 @dataclass(frozen=True)
@@ -29,131 +38,172 @@ class ServeConfig:
 
     Args:
         host: address to bind: "127.0.0.1" for this machine only, "0.0.0.0" or "::" for all interfaces.
-        port: port from 1024 to 65535.
+        port: port to listen on.
         batch: maximum batch size.
-        timeout_ms: how long the first image of a batch waits for others, in milliseconds.
-        max_mb: maximum request size, in MB.
-        queue_seconds: maximum time until a response (504 after that). If the worker is silent for half of it, /health
-            returns 503.
+        wait_ms: how long the first image of a batch waits for others, in milliseconds.
+        max_mb: maximum request size, in MB (413).
         max_megapixels: maximum image size; larger images are refused before they are decoded (413).
-        read_seconds: maximum time for a request to arrive completely (408 after that).
+        max_requests: maximum number of requests at a time (429).
+        read_seconds: maximum time for a request to arrive completely (408).
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     batch: int = 32
-    timeout_ms: float = 2.0
+    wait_ms: float = 2.0
     max_mb: float = 10.0
-    queue_seconds: float = 30.0
     max_megapixels: float = MAX_MEGAPIXELS
+    max_requests: int = 256
     read_seconds: float = 30.0
 
-    @property
-    def max_bytes(self) -> int:
-        """Maximum request size in bytes."""
-        return int(self.max_mb * 1e6)
 
+def serve(path: Path | str, config: ServeConfig | None = None, *, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve a file until SIGINT (Ctrl-C) or SIGTERM, and then answer the requests that have arrived.
 
-def serve(path: Path | str, config: ServeConfig | None = None) -> None:
-    """Serve a file until the process receives SIGINT (Ctrl-C) or SIGTERM.
-
-    `POST /predict` takes one image: an image file as the body or in a form, or JSON with "image" as base64 of an image
-    file or as nested lists (C, H, W) in [0, 1]. It returns JSON: class, probabilities, entropy. `GET /health`,
-    `GET /info` (the metadata of the file) and `GET /metrics` (Prometheus) exist too. Bad requests get an error message:
-    400 for a bad image, 413 for one that is too large. The worker is a separate process that imports the calling
-    script, so call this under `if __name__ == "__main__":`.
+    `POST /predict` takes one image: an image file as the body or in a form, or JSON: nested lists (C, H, W) in [0, 1],
+    or {"image": such lists, or base64 of an image file}. `GET /health` and `GET /info` (the metadata) exist too.
 
     Args:
         path: a file written by `modebridge export`.
         config: settings; None for the defaults.
+        ready: called when the file is loaded and the port is open.
     """
     config = config or ServeConfig()
-    check_config(config)
-    stop = Stop()
-    with stop.listening(), _listen(config) as listener:
+    app = application(DeployedEnsemble.load(path), config)
+    settings = uvicorn.Config(app, log_level="warning", ws="none", timeout_graceful_shutdown=30)
+    with socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            from modebridge.deploy.server import Server
-
-            Server(Path(path), config).serve(listener, stop)
-        except KeyboardInterrupt:
-            # Stopped before the server was running.
-            return
-
-
-class Stop:
-    """Handles SIGINT (Ctrl-C) and SIGTERM: before the server runs they raise KeyboardInterrupt, later they stop it.
-
-    The first signal lets pending requests finish; a second Ctrl-C stops at once.
-    """
-
-    def __init__(self) -> None:
-        self.gently: Callable[[], None] | None = None
-        self.at_once: Callable[[], None] = lambda: None
-        self._asked = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Handle a signal."""
-        again, self._asked = self._asked, True
-        if self.gently is None:
-            if not again:
-                raise KeyboardInterrupt
-        elif again and number == signal.SIGINT:
-            self.at_once()
-            os._exit(128 + number)
-        else:
-            self.gently()
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Handle signals inside this context; Python delivers them only to the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-def check_config(config: ServeConfig) -> None:
-    """Check the settings, before any process is started."""
-    for package in ("litserve", "multipart", "PIL"):
-        if find_spec(package if package != "multipart" else "python_multipart") is None:
+            listener.bind((config.host, config.port))
+            listener.listen(2048)
+        except OSError as error:
             raise ModebridgeError(
-                f"Expected {package} to be installed for serving, but it is not; pip install 'modebridge[serve]'."
-            )
-    if config.host not in HOSTS:
-        raise ModebridgeError(
-            f"Expected host to be one of {', '.join(HOSTS)}, but got '{config.host}'; 127.0.0.1 is this machine only."
-        )
-    if not 1024 <= config.port <= 65535:
-        raise ModebridgeError(f"Expected port to be from 1024 to 65535, but got {config.port}; choose another.")
-    if config.batch < 1:
-        raise ModebridgeError(f"Expected batch to be at least 1, but got {config.batch}; 1 means no batching.")
-    for name, default in (("max_mb", 10), ("max_megapixels", 25), ("queue_seconds", 30), ("read_seconds", 30)):
-        value = getattr(config, name)
-        if not 0 < value < math.inf:
-            raise ModebridgeError(f"Expected {name} to be above 0, but got {value}; try {default}.")
-    if not 0 <= config.timeout_ms <= 1000 * config.queue_seconds:
-        raise ModebridgeError(
-            f"Expected timeout_ms to be from 0 to {1000 * config.queue_seconds:g}, but got {config.timeout_ms}; try 2."
-        )
-    _listen(config).close()
+                f"Expected port {config.port} of {config.host} to be free, but got '{first_line(error)}'; "
+                "choose another with --port."
+            ) from error
+        ready()
+        # uvicorn stops gently on both signals, and then raises them again for the handlers from before.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        uvicorn.Server(settings).run(sockets=[listener])
 
 
-def _listen(config: ServeConfig) -> socket.socket:
-    """Bind the port and listen: two servers can bind one port as long as neither listens."""
-    listener = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((config.host, config.port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        why = "another program is using it" if error.errno == errno.EADDRINUSE else error.strerror
-        raise ModebridgeError(
-            f"Expected port {config.port} of {config.host} to be free, but got '{why}'; choose another with --port."
-        ) from error
-    return listener
+def application(file: DeployedEnsemble, config: ServeConfig | None = None) -> Starlette:
+    """The server as an application for any ASGI server."""
+    server = _Server(file, config or ServeConfig())
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"detail": error.detail}, error.status_code)
+
+    async def health(request: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def info(request: Request) -> Response:
+        return JSONResponse({"model": file.meta})
+
+    routes = [Route("/predict", server.predict, methods=["POST"]), Route("/health", health), Route("/info", info)]
+    return Starlette(routes=routes, lifespan=server.running, exception_handlers={HTTPException: refused})
+
+
+class _Server:
+    """Decodes images in threads, collects them for a few milliseconds, and runs them together in another thread."""
+
+    def __init__(self, file: DeployedEnsemble, config: ServeConfig) -> None:
+        self.file, self.config, self.shape, self.requests = file, config, file.image_shape(), 0
+        self.queue: asyncio.Queue[tuple[NDArray[np.float32], asyncio.Future[Any]]] = asyncio.Queue()
+        self.decoders, self.runner = ThreadPoolExecutor(DECODERS), ThreadPoolExecutor(1)
+        self.answers(np.zeros((1, *self.shape), np.float32))  # the first call is slow
+
+    @asynccontextmanager
+    async def running(self, app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.run_batches())
+        yield
+        task.cancel()
+
+    async def predict(self, request: Request) -> Response:
+        if self.requests >= self.config.max_requests:
+            most = self.config.max_requests
+            raise HTTPException(429, f"Expected at most {most} requests at a time, but got more; try again later.")
+        self.requests += 1
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.config.read_seconds):
+                data, kind = await self.body_of(request)
+            pixels = await loop.run_in_executor(self.decoders, self.decode, data, kind)
+            future = loop.create_future()
+            self.queue.put_nowait((pixels, future))
+            fields, size = await future
+            return JSONResponse(fields, headers={"x-batch-size": str(size)})
+        except (TimeoutError, ClientDisconnect):
+            limit = self.config.read_seconds
+            raise HTTPException(408, f"Expected a whole request within {limit:g} s; send it again.") from None
+        except ModebridgeError as error:
+            raise HTTPException(413 if isinstance(error, TooManyPixelsError) else 400, str(error)) from error
+        finally:
+            self.requests -= 1
+
+    async def body_of(self, request: Request) -> tuple[bytes, str]:
+        """The body, or the only file of a form, and its type; a body that is too large is not read to its end."""
+        limit, data = int(self.config.max_mb * 1e6), bytearray()
+        if int(request.headers.get("content-length") or 0) <= limit:
+            async for part in request.stream():
+                data += part
+                if len(data) > limit:
+                    break
+            else:
+                kind = request.headers.get("content-type", "")
+                return await _file_in(request, bytes(data)) if kind.startswith("multipart/") else (bytes(data), kind)
+        raise HTTPException(413, f"Expected a request of at most {limit} bytes, but got more; send a smaller image.")
+
+    def decode(self, data: bytes, kind: str) -> NDArray[np.float32]:
+        if not kind.startswith("application/json"):
+            return from_bytes(data, self.shape, max_megapixels=self.config.max_megapixels)
+        try:
+            given = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ModebridgeError('Expected the body to be JSON, but it is not; send {"image": ...}.') from error
+        image = given.get("image") if isinstance(given, dict) else given
+        if isinstance(image, str):
+            return from_base64(image, self.shape, max_megapixels=self.config.max_megapixels)
+        return from_lists(image, self.shape)
+
+    async def run_batches(self) -> None:
+        while True:
+            batch = [await self.queue.get()]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.config.wait_ms / 1000):
+                    while len(batch) < self.config.batch:
+                        batch.append(await self.queue.get())
+            images = np.stack([pixels for pixels, _ in batch])
+            try:
+                answers = await asyncio.get_running_loop().run_in_executor(self.runner, self.answers, images)
+            except Exception as error:
+                for _, future in batch:
+                    if not future.done():  # its client may be gone
+                        future.set_exception(error)
+                continue
+            for (_, future), fields in zip(batch, answers, strict=True):
+                if not future.done():
+                    future.set_result((fields, len(batch)))
+
+    def answers(self, images: NDArray[np.float32]) -> list[dict[str, Any]]:
+        """The fields of every image: its class, and all outputs of the file."""
+        tables = {name: table.tolist() for name, table in self.file(images)._asdict().items() if table is not None}
+        answers = [{name: table[k] for name, table in tables.items()} for k in range(len(images))]
+        for one in answers:
+            probability = max(one["probabilities"])
+            index = one["probabilities"].index(probability)
+            one |= {"class": self.file.meta["classes"][index], "index": index, "probability": probability}
+        return answers
+
+
+async def _file_in(request: Request, body: bytes) -> tuple[bytes, str]:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async with Request(request.scope, receive).form(max_fields=10) as form:
+        files = [value for value in form.values() if not isinstance(value, str)]
+        if len(files) != 1:
+            raise ModebridgeError(f"Expected a form with one image file, but got {len(files)}; send one.")
+        return await files[0].read(), "image"

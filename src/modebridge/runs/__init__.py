@@ -1,6 +1,6 @@
 """A run as a graph: a store for artefacts, what is missing, executors that make it, and the results."""
 
-from modebridge.runs.assemble import absent_weights, assembled, ensemble_of, some_images
+from modebridge.runs.assemble import absent_weights, assembled, ensemble_of
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine, make_job
 from modebridge.runs.page import gather, write_page, write_results
@@ -36,7 +36,6 @@ __all__ = [
     "run_recipe",
     "setting_for",
     "share_run",
-    "some_images",
     "write_page",
     "write_results",
 ]

@@ -7,24 +7,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from modebridge.batches import check_images
 from modebridge.ensembles import Ensemble, Mean
 from modebridge.errors import ModebridgeError, near
 from modebridge.files.atomic import FILES
 from modebridge.members import BridgePredictor, Member, NetworkPredictor, Predictor, Setting, parse_member
 from modebridge.modes import Mode
-from modebridge.recipes import Recipe, RunData
+from modebridge.recipes import Recipe
 from modebridge.runs.plan import facts_for, find_recipe_of, setting_for
 from modebridge.runs.results import read_answers
 from modebridge.runs.store import RunFolder
 from modebridge.runs.trade_offs import temperatures_of
 from modebridge.scoring import ALL, LogitTable, advise
-from modebridge.types import Batches
 
-__all__ = ["absent_weights", "assembled", "ensemble_of", "some_images"]
+__all__ = ["absent_weights", "assembled", "ensemble_of"]
 
 BUDGET = 1.2
 """The budget for the recommended ensemble if no members are named: 1.2 networks."""
@@ -106,17 +103,6 @@ def absent_weights(folder: RunFolder, recipe: Recipe, members: Sequence[str]) ->
     """
     needed = dict.fromkeys(one.place for name in members for one in parse_member(name).artefacts(recipe))
     return [place for place in needed if not all((folder.path / place / file).is_file() for file in FILES)]
-
-
-def some_images(recipe: Recipe, data: Path | None, seed: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Up to 256 training images to calibrate int8 quantisation, and up to 2,000 validation images with labels."""
-    run_data = RunData(recipe, seed, data)
-
-    def first(batches: Batches, count: int) -> tuple[Tensor, Tensor]:
-        images, labels = zip(*[check_images(batch, "the data") for batch in batches], strict=True)
-        return torch.cat(images)[:count], torch.cat(labels)[:count]
-
-    return first(run_data.plain_train(256), 256)[0], first(run_data.valid(), 2000)
 
 
 def _ordered(answers: LogitTable, members: Sequence[str]) -> list[str]:

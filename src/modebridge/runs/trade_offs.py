@@ -26,7 +26,7 @@ def temperatures_of(answers: LogitTable, names: Sequence[str], mean: Mean = "pro
     bridges = [name for name in names if parse_member(name).reads]
     heads = [len(answers.heads(name, "valid")) for name in bridges]
     tables = _tables(answers, names, "valid", mean)
-    return fit_temperatures(tables, answers.valid_labels, len(names) - len(bridges), mean, heads)
+    return fit_temperatures(tables, answers.valid_labels, heads)
 
 
 def _tables(answers: LogitTable, names: Sequence[str], split: Split, mean: Mean = "probability") -> Tensor:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from modebridge import ModebridgeError
-from modebridge.deploy.image_decoding import TooManyPixelsError, from_base64, from_bytes, from_lists, from_path
+from modebridge.deploy.images import TooManyPixelsError, from_base64, from_bytes, from_lists, from_path
 
 COLOUR = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
 

@@ -1,0 +1,218 @@
+"""The server: answers of images in every form, limits, batches; in process, and one real process that is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import io
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from modebridge.errors import ModebridgeError
+from tests.deploy.test_inputs import texts_file
+
+pytest.importorskip("starlette", reason="the extra `serve`")
+from starlette.testclient import TestClient
+
+from modebridge.deploy import DeployedEnsemble
+from modebridge.deploy.serve import ServeConfig, application, serve
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
+LISTS = (PIXELS / 255.0).astype(np.float32)[None].tolist()
+
+
+def png(pixels, mode="L"):
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def file(little_onnx):
+    return DeployedEnsemble.load(little_onnx)
+
+
+@pytest.fixture(scope="module")
+def client(file):
+    config = ServeConfig(max_mb=0.1, max_megapixels=0.01, read_seconds=5.0)
+    with TestClient(application(file, config), raise_server_exceptions=False) as client:
+        yield client
+
+
+FORM = {"files": {"image": ("seven.png", png(PIXELS))}, "data": {"other": "text"}}
+ENCODED = base64.b64encode(png(PIXELS)).decode()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"content": png(PIXELS)},
+        {"content": png(PIXELS, "RGB"), "headers": {"content-type": "image/png"}},
+        FORM,
+        {"json": {"image": ENCODED}},
+        {"json": {"image": LISTS}},
+        {"json": LISTS},
+    ],
+    ids=["file", "color", "form", "base64", "lists", "array"],
+)
+def test_an_image_in_every_form(client, file, sent):
+    answer = client.post("/predict", **sent)
+    assert answer.status_code == 200, answer.text
+    told, wanted = answer.json(), file(np.array([LISTS], np.float32))
+    np.testing.assert_allclose(told["probabilities"], wanted.probabilities[0], atol=1e-6)
+    top = int(wanted.probabilities[0].argmax())
+    assert (told["class"], told["index"], told["used"]) == (file.meta["classes"][top], top, 2)
+    assert told["probability"] == max(told["probabilities"])
+    assert told["entropy"] == pytest.approx(float(wanted.entropy[0]), abs=1e-6)
+    assert told["mutual_information"] == pytest.approx(float(wanted.mutual_information[0]), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "words"),
+    [
+        ({"content": b"nothing"}, 400, "Expected an image file, but got 7 bytes"),
+        ({"content": b""}, 400, "Expected an image file, but got 0 bytes"),
+        ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, "Expected the body to be JSON"),
+        ({"json": {"image": "???"}}, 400, "to be base64"),
+        ({"json": {"picture": 1}}, 400, "nested lists of shape (1, 8, 8)"),
+        ({"json": [[[2.0] * 8] * 8]}, 400, "some are out of range"),
+        ({"data": {"image": "text"}, "files": {}}, 400, "Expected an image file"),
+        ({"files": [("a", png(PIXELS)), ("b", png(PIXELS))]}, 400, "a form with one image file, but got 2"),
+        ({"content": b"--x", "headers": {"content-type": "multipart/form-data"}}, 400, "boundary"),
+        ({"content": b"x" * 100_001}, 413, "at most 100000 bytes"),
+        ({"content": (b"x" * 60_000 for _ in range(2))}, 413, "at most 100000 bytes"),
+        ({"content": png(np.zeros((101, 100), np.uint8))}, 413, "at most 0.01 megapixels, but got 100 x 101 pixels"),
+    ],
+)
+def test_bad_requests_are_one_sentence(client, sent, status, words):
+    answer = client.post("/predict", **sent)
+    assert answer.status_code == status, answer.text
+    assert words in answer.json()["detail"]
+    assert client.post("/predict", content=png(PIXELS)).status_code == 200, "and harm nobody else"
+
+
+def test_health_info_and_other_paths(client, file):
+    assert (client.get("/health").status_code, client.get("/health").text) == (200, "ok")
+    assert client.get("/info").json()["model"] == file.meta
+    assert client.get("/predict").status_code == 405
+    assert client.get("/nothing").json() == {"detail": "Not Found"}
+
+
+class Slow:
+    """A file that answers when it is told to, and remembers its batches."""
+
+    def __init__(self, file):
+        self.file, self.meta, self.batches, self.go = file, file.meta, [], threading.Event()
+        self.fails = False
+        self.go.set()
+
+    def image_shape(self):
+        return self.file.image_shape()
+
+    def __call__(self, images):
+        self.go.wait(30)
+        self.batches.append(len(images))
+        if self.fails:
+            raise ModebridgeError("Expected memory, but got none; buy some.")
+        return self.file(images)
+
+
+def eventually(look):
+    end = time.monotonic() + 30
+    while not look():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_requests_run_together_and_get_their_own_answers(file):
+    slow = Slow(file)
+    pictures = [np.random.default_rng(k).integers(0, 256, (8, 8), dtype=np.uint8) for k in range(12)]
+    with TestClient(application(slow, ServeConfig(batch=4, wait_ms=50))) as client, ThreadPoolExecutor(12) as clients:
+        answers = list(clients.map(lambda pixels: client.post("/predict", content=png(pixels)), pictures))
+    wanted = file(np.stack([picture[None] for picture in pictures]).astype(np.float32) / 255).probabilities
+    for answer, row in zip(answers, wanted, strict=True):
+        np.testing.assert_allclose(answer.json()["probabilities"], row, atol=1e-6)
+    assert sum(slow.batches[1:]) == 12, "after the first, to warm up"
+    assert 1 < max(slow.batches) <= 4
+    assert {int(answer.headers["x-batch-size"]) for answer in answers} == set(slow.batches[1:])
+
+
+def test_more_requests_than_allowed_and_a_file_that_fails(file):
+    slow = Slow(file)
+    app = application(slow, ServeConfig(max_requests=2, batch=1))
+    with TestClient(app) as client, ThreadPoolExecutor(2) as clients:
+        slow.go.clear()
+        waiting = [clients.submit(client.post, "/predict", content=png(PIXELS)) for _ in range(2)]
+        eventually(lambda: client.post("/predict", content=b"").status_code == 429)
+        refused = client.post("/predict", content=png(PIXELS))
+        assert "at most 2 requests at a time" in refused.json()["detail"]
+        assert client.get("/health").status_code == 200
+        slow.go.set()
+        assert [one.result().status_code for one in waiting] == [200, 200]
+        slow.fails = True
+        assert "buy some" in client.post("/predict", content=png(PIXELS)).json()["detail"]
+        slow.fails = False
+        assert client.post("/predict", content=png(PIXELS)).status_code == 200
+
+
+def test_a_request_that_does_not_arrive(file):
+    app = application(file, ServeConfig(read_seconds=0.05))
+    sent = []
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/predict", "headers": [], "query_string": b""}
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == 408
+
+
+def test_what_stops_it_before_it_starts(tmp_path, little_onnx):
+    with pytest.raises(ModebridgeError, match="to be a file, but it does not exist"):
+        serve(tmp_path / "none.onnx")
+    with pytest.raises(ModebridgeError, match=r"takes images \(C, H, W\), but"):
+        serve(texts_file(tmp_path))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ModebridgeError, match=f"port {port} of 127.0.0.1 to be free, but got"):
+            serve(little_onnx, ServeConfig(port=port))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_real_server_is_stopped_gently(little_onnx, number):
+    """It exits with 0 and says nothing but where it serves; what had arrived is answered."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "modebridge", "serve", str(little_onnx), "--port", str(port), "--wait-ms", "300"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            said = server.stderr.readline()
+            assert said.startswith(f"Serving {little_onnx} at http://127.0.0.1:{port}/predict")
+            link = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            link.request("GET", "/health")
+            assert link.getresponse().read() == b"ok"
+            link.request("POST", "/predict", png(PIXELS))
+            time.sleep(0.1)  # it waits for others
+            server.send_signal(number)
+            assert "class" in json.loads(link.getresponse().read())
+            assert server.wait(30) == 0
+            assert server.stdout.read() + server.stderr.read() == ""
+        finally:
+            server.kill()
