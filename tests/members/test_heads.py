@@ -18,8 +18,7 @@ from modebridge.members.setting import Setting
 from modebridge.members.small_network import BridgeWeights
 from modebridge.recipes import Recipe
 from modebridge.runs import Run
-from modebridge.runs.results import _belongs, _MemberLogits
-from modebridge.scoring import MemberCost
+from modebridge.runs.results import belongs
 from tests.runs.small import tiny
 
 NAMES = ("heads-0-others-small", "heads-0-midpoints+labels-small", "heads-1-mean-small")
@@ -93,12 +92,10 @@ def test_they_count_as_their_heads_and_cost_as_one_bridge(run: Run, answers) -> 
 
 def test_answers_of_heads_that_learned_other_modes_are_left_out() -> None:
     """As in a folder that goes on with another number of modes, and without the heads."""
-    answers, cost = torch.zeros(2, 1, 10), MemberCost(1, 1, ("mode-0",))
-    kept = _MemberLogits(HeadsMember(0), answers, answers, cost, "", {f"mode-{k}": "" for k in range(3)})
-    assert _belongs(kept, recipe())
+    parents = [f"mode-{k}" for k in range(3)]
+    assert belongs(HeadsMember(0), parents, recipe())
     for other in (2, 4):
-        assert not _belongs(kept, replace(recipe(), modes=other))
-    assert _belongs(replace(kept, parents={}), recipe()), "of old folders it is not known"
+        assert not belongs(HeadsMember(0), parents, replace(recipe(), modes=other))
 
 
 def test_members_that_a_recipe_cannot_have() -> None:

@@ -43,13 +43,13 @@ def test_a_run_is_the_librarys_functions_with_seeds_by_name() -> None:
             fit_mode(
                 ResNet(spec, seeds.generator(seed, "mode", k)),
                 batches("mode", k),
-                config=replace(recipe.mode, seed=seeds.seed_for(seed, "mode", k)),
+                config=replace(recipe.training("mode"), seed=seeds.seed_for(seed, "mode", k)),
                 valid=valid,
             )
             for k in (0, 1)
         ]
         net = ResNet(spec, seeds.generator(seed, "net"))
-        config = replace(recipe.curve, seed=seeds.seed_for(seed, "curve", 0, 1))
+        config = replace(recipe.training("curve"), seed=seeds.seed_for(seed, "curve", 0, 1))
         curve = fit_curve(net, *modes, batches("curve", 0, 1), config=config, valid=valid)
         slim, own = recipe.slim("small"), seeds.seed_for(seed, "I-0-1")
         plan = plan_bridge(net, curve, train.images[:2], slim=slim, name="I-0-1-small", seed=own)
@@ -58,7 +58,7 @@ def test_a_run_is_the_librarys_functions_with_seeds_by_name() -> None:
             {"I-0-1-small": plan},
             batches("bridges"),
             mixup=recipe.mixup,
-            config=replace(recipe.bridge, seed=seeds.seed_for(seed, "bridges")),
+            config=replace(recipe.training("bridge"), seed=seeds.seed_for(seed, "bridges")),
             valid=valid,
         )
         return modes[1], curve.at(0.5), fitted["I-0-1-small"].state_dict()

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from modebridge.errors import ModebridgeError
 from modebridge.runs import RunFolder, read_answers
@@ -144,24 +143,3 @@ def test_labels_are_verified(copy: Path) -> None:
             read_answers(RunFolder(copy))
         file.write_bytes(data)
     assert len(read_answers(RunFolder(copy)).test_labels) == 60
-
-
-@pytest.mark.parametrize(
-    ("name", "tensors", "notes", "message"),
-    [
-        ("mode-0", {"valid": torch.zeros(30, 10), "test": torch.zeros(59, 10)}, {}, r"60 rows .*\(59, 10\)"),
-        ("mode-0", {"valid": torch.zeros(30, 10)}, {}, "60 rows of test logits, one per label, but got none"),
-        ("mode-0", {"valid": torch.zeros(30, 9), "test": torch.zeros(60, 10)}, {}, "classes, like mode-0, but got 9"),
-        ("mode-0", {}, {"flops": "many"}, "lacks its cost"),
-        ("mode-0", {}, {"reads": None}, "lacks what it reads"),
-        ("labels", {"valid": torch.zeros(30), "test": torch.zeros(60)}, {}, "integers for valid labels"),
-        ("labels", {"valid": torch.arange(30), "test": torch.arange(60)}, {}, "a label 59, .* classes up to 9"),
-    ],
-)
-def test_answers_that_do_not_fit_each_other(copy, name, tensors, notes, message) -> None:
-    """Not by a flipped bit, which no seal survives, but by hand."""
-    folder = RunFolder(copy)
-    own, meta = folder.read(f"logits/{name}")
-    folder.keep(f"logits/{name}", tensors or own, {**meta, **notes})
-    with pytest.raises(ModebridgeError, match=message):
-        read_answers(RunFolder(copy))

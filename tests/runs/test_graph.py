@@ -46,7 +46,7 @@ def test_keys_follow_what_a_thing_is_made_from() -> None:
     before = keys()
     assert keys() == before
     recipe = small()
-    curves = keys(curve=replace(recipe.curve, lr=0.01))
+    curves = keys(curve=replace(recipe.curve, weight_decay=0.01))
     changed = {place.partition("/")[0] for place in before if curves[place] != before[place]}
     assert changed == {"curves", "bridges", "logits"}
     assert curves["bridges/labels-0-1-small"] == before["bridges/labels-0-1-small"], "the control sees no curve"

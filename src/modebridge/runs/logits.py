@@ -12,7 +12,7 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.batches import size_of
-from modebridge.ensembles import Bases, average
+from modebridge.ensembles import Bases
 from modebridge.members import (
     Artefact,
     ArtefactData,
@@ -26,7 +26,7 @@ from modebridge.members import (
     members_of,
 )
 from modebridge.recipes import Recipe
-from modebridge.scoring import accuracy, curve_profile, nll
+from modebridge.scoring import curve_profile
 from modebridge.training import Epoch, Report, TrainConfig
 from modebridge.types import Inputs
 
@@ -92,7 +92,6 @@ class Logits(MemberLogits):
         batches = ((split, inputs) for split, feed in splits.items() for inputs, _ in feed)
         tables = predict(setting, predictors, batches, sum(map(len, splits.values())), config.callbacks)
         ids: dict[str, str] = {name: predictor.id for name, predictor in predictors.items()}
-        labels = {split: setting.data.labels(split) for split in ("valid", "test")}
         results: dict[str, ArtefactData] = {}
         for artefact in group:
             member = artefact.member
@@ -109,7 +108,6 @@ class Logits(MemberLogits):
                 "scored_on": setting.data.scored_on,
                 # The ids of its ancestors, so that a reader can tell if a mode was replaced.
                 "parents": {ancestor.name: ids[ancestor.name] for ancestor in ancestors},
-                "scores": _alone(tables[member.name], labels),
             }
             results[member.name] = ArtefactData(tables[member.name], metadata)
         return results
@@ -208,16 +206,6 @@ class SampleImages(Artefact):
             tensors = {"images": torch.stack(images), "numbers": numbers} if images else {}
             results[artefact.name] = ArtefactData(tensors)
         return results
-
-
-def _alone(tables: Mapping[str, Tensor], labels: Mapping[str, Tensor]) -> dict[str, float]:
-    """The scores of a member alone, before calibration, for users who look into its meta.json."""
-    scores: dict[str, float] = {}
-    for split, logits in tables.items():
-        heads = logits if logits.ndim == 3 else logits[None]
-        table = average(heads.double().softmax(dim=-1))
-        scores |= {f"{split}_accuracy": accuracy(table, labels[split]), f"{split}_nll": nll(table, labels[split])}
-    return scores
 
 
 @torch.no_grad()

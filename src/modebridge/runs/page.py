@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from modebridge.errors import ModebridgeError
 from modebridge.members import Artefact, members_of
 from modebridge.recipes import Recipe
@@ -117,30 +115,16 @@ def _samples(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> Samples 
     i, j = recipe.curves()[0]
     tensors, _ = folder.read(f"samples/{i}-{j}")
     start, end, imitated, bridge = (one.name for one in (*target.ancestors, target, member))
-    if not _fits(tensors, answers) or not {start, end, imitated, bridge} <= set(answers.test):
+    if not tensors or not {start, end, imitated, bridge} <= set(answers.test):
         return None
     return Samples(tensors["images"], tensors["numbers"], (start, end), imitated, bridge)
-
-
-def _fits(samples: Mapping[str, Tensor], answers: LogitTable) -> bool:
-    """Whether these are images of the test split; a file edited by hand may hold anything."""
-    images, numbers = samples.get("images"), samples.get("numbers")
-    if images is None or numbers is None or images.ndim != 4 or numbers.shape != images.shape[:1]:
-        return False
-    return bool(len(numbers)) and int(numbers.min()) >= 0 and int(numbers.max()) < len(answers.test_labels)
-
-
-def _numbers(values: object) -> dict[str, float]:
-    """Numbers by name, from unknown JSON."""
-    items = values.items() if isinstance(values, Mapping) else ()
-    return {str(name): float(value) for name, value in items if isinstance(value, int | float)}
 
 
 def _read_profiles(folder: RunFolder, recipe: Recipe) -> dict[str, list[CurvePoint]]:
     profiles = {}
     for i, j in recipe.curves():
         points = folder.read(f"profiles/{i}-{j}")[0].get("points")
-        if points is not None and points.ndim == 2 and points.shape[1] == 3:
+        if points is not None:
             profiles[f"{i}-{j}"] = [CurvePoint(*row) for row in points.tolist()]
     return profiles
 
@@ -157,18 +141,12 @@ def _metrics(folder: RunFolder, recipe: Recipe) -> dict[str, dict[str, Sequence[
 
 
 def _studies(folder: RunFolder) -> list[StudyPart]:
-    parts = []
-    for file in sorted(folder.path.glob("studies/*/table.json")):
-        place = file.relative_to(folder.path).as_posix()
-        data = folder.record(place)
-        if not data:
-            continue
-        try:
-            tables = tuple(StudyTable.from_dict(table) for table in data["tables"])
-            parts.append(StudyPart(str(data["name"]), str(data["about"]), tables, str(data["figure"])))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            folder.damage[place] = "it is not a table of a study"
-    return parts
+    places = [file.relative_to(folder.path).as_posix() for file in sorted(folder.path.glob("studies/*/table.json"))]
+    return [
+        StudyPart(data["name"], data["about"], tuple(map(StudyTable.from_dict, data["tables"])), data["figure"])
+        for place in places
+        if (data := folder.record(place))
+    ]
 
 
 def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[str, Any]) -> dict[str, str]:
@@ -176,9 +154,8 @@ def _provenance(folder: RunFolder, recipe: Recipe, seed: int, results: Mapping[s
     for key in ("made", "machine", "modebridge", "torch", "python"):
         if key in results:
             facts[key] = str(results[key])
-    seconds = _numbers(results.get("seconds"))
-    if seconds:
-        facts["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in seconds.items())
+    if results.get("seconds"):
+        facts["seconds"] = ", ".join(f"{stage} {taken:.0f}" for stage, taken in results["seconds"].items())
     for kind in _trained(recipe):
         hashes = []
         for place in folder.places(kind):

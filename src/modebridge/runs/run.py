@@ -31,9 +31,9 @@ from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local
 from modebridge.runs.logits import Labels, Logits, figure_data
 from modebridge.runs.plan import GIVEN, given_keys, keep_facts
-from modebridge.runs.results import curve_warnings, main_rows
+from modebridge.runs.results import cost_in, curve_warnings, main_rows
 from modebridge.runs.store import Memory, RunFolder
-from modebridge.scoring import LogitTable, MemberCost, Row
+from modebridge.scoring import LogitTable, Row
 from modebridge.training import Epoch, TensorBoard
 from modebridge.types import Progress
 
@@ -157,7 +157,7 @@ class Run:
             test={member.name: tables[Logits(member).place]["test"] for member in wanted},
             valid_labels=labels["valid"],
             test_labels=labels["test"],
-            costs={member.name: self._cost(member) for member in wanted},
+            costs={member.name: cost_in(member, self.store.meta(Logits(member).place)) for member in wanted},
         )
 
     @cached_property
@@ -174,10 +174,6 @@ class Run:
     def warnings(self) -> list[str]:
         """Problems with the curves, one sentence each."""
         return curve_warnings(self.recipe, self.table)
-
-    def _cost(self, member: Member) -> MemberCost:
-        meta = self.store.meta(Logits(member).place)
-        return MemberCost(meta["flops"], meta["params"], tuple(meta["reads"]), member.usable, member.alone)
 
     def _keep_given(self) -> None:
         """Keep the modes that were passed in, and record that they cannot be recreated here."""
