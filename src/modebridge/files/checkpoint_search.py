@@ -30,47 +30,37 @@ _DEPTH = 6
 _MOST = 200_000
 """The maximum number of containers to search: a few kilobytes can refer to one list a trillion times."""
 
+Containers = Mapping[str, Params]
+"""Every dict of a checkpoint that holds tensors, by the path of keys to it."""
+
 
 @dataclass
 class Place:
     """A place in a checkpoint below which names of the network were found.
 
     Args:
-        container: the path to the flat dict of tensors, as dotted keys.
-        head: the prefix of all names in it.
+        path: dotted keys to it: those of dicts, then the prefix of all names.
         averaged: whether it looks like EMA or SWA weights.
         tensors: the tensors found, by the network's own names.
         extra: names below it that the network does not have.
     """
 
-    container: str
-    head: str
+    path: str
     averaged: bool
     tensors: dict[str, Tensor] = field(default_factory=dict)
     extra: list[str] = field(default_factory=list)
-
-    @property
-    def path(self) -> str:
-        """The path to this place."""
-        return _join(self.container, self.head)
 
     def missing(self, wanted: Params) -> list[str]:
         """The network's names that are missing here."""
         return [name for name in wanted if name not in self.tensors]
 
-    def misshapen(self, wanted: Params) -> list[str]:
-        """The names whose tensors have a different shape here."""
-        return [
-            name for name, tensor in self.tensors.items() if not unusual(tensor) and tensor.shape != wanted[name].shape
-        ]
-
-    def unusual(self) -> list[str]:
-        """The names whose tensors are not plain dense tensors."""
-        return [name for name, tensor in self.tensors.items() if unusual(tensor)]
+    def different(self, wanted: Params) -> list[str]:
+        """The names whose tensors have another shape here, or are not plain dense tensors."""
+        return [name for name, t in self.tensors.items() if unusual(t) or t.shape != wanted[name].shape]
 
     def fits(self, wanted: Params) -> bool:
         """Whether it holds the network and nothing else."""
-        return not self.extra and not self.missing(wanted) and not self.unusual() and not self.misshapen(wanted)
+        return not self.extra and not self.missing(wanted) and not self.different(wanted)
 
 
 def find_places(
@@ -91,10 +81,9 @@ def find_places(
     Args:
         raw: the content of the file, from `read_state`.
         net: the network; only its names and shapes are used.
-        ema: None prefers averaged weights (EMA, SWA) if there are any, as timm's evaluation does; True requires them;
-            False ignores them.
+        ema: see `load_checkpoint`.
         prefix: where the network is, for example "model" or "state_dict.model"; "" for names without a prefix.
-        ignore: further names in the file to skip: exact names, names of submodules, or patterns with `*`.
+        ignore: see `load_checkpoint`.
         what: the name of the checkpoint in errors.
 
     >>> net = nn.Linear(2, 3)
@@ -107,7 +96,13 @@ def find_places(
     if not wanted:
         raise ModebridgeError(f"Expected {type(net).__name__} to have weights to load, but it has none; use another.")
     containers = dict(_containers(raw, what))
-    places = _places(containers, raw, _names(net))
+    names = _names(net)
+    places = _places(containers, raw, names)
+    if not places:
+        # Perhaps the network is wrapped here (`Logits(net)`), and in the file it is not.
+        columns = zip(*(name.split(".")[:-1] for name in names), strict=False)
+        shared = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, columns)))
+        places = _places(containers, raw, {".".join(name.split(".")[shared:]): full for name, full in names.items()})
     if prefix is not None:
         allowed = {_join(container, _bare(prefix.rstrip("."))) for container in ("", *containers)}
         inside = [place for place in places if place.path in allowed]
@@ -148,7 +143,6 @@ def _names(net: nn.Module) -> dict[str, str | None]:
 
 
 def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Every dict that holds tensors, with the path of keys to it."""
     waiting: list[tuple[Mapping[Any, object] | Sequence[object], str, int]] = [(raw, "", 0)]
     seen = 1
     while waiting:
@@ -168,22 +162,8 @@ def _containers(raw: Mapping[Any, object], what: str) -> Iterator[tuple[str, dic
             waiting += [(value, _join(path, str(key)), depth + 1) for key, value in reversed(inside)]
 
 
-def _places(
-    containers: Mapping[str, Mapping[str, Tensor]], raw: Mapping[str, object], names: Mapping[str, str | None]
-) -> list[Place]:
-    places = _places_of(containers, raw, names)
-    columns = zip(*(name.split(".")[:-1] for name in names), strict=False)
-    shared = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, columns)))
-    if places or not shared:
-        return places
-    # Here the network is wrapped (`Logits(net)`), and in the file it is not.
-    bare = {".".join(name.split(".")[shared:]): full for name, full in names.items()}
-    return _places_of(containers, raw, bare)
-
-
-def _places_of(
-    containers: Mapping[str, Mapping[str, Tensor]], raw: Mapping[str, object], names: Mapping[str, str | None]
-) -> list[Place]:
+def _places(containers: Containers, raw: Mapping[str, object], names: Mapping[str, str | None]) -> list[Place]:
+    """Every place below which at least one of the names is found."""
     places: list[Place] = []
     for container, tensors in containers.items():
         here: dict[str, Place] = {}
@@ -194,7 +174,7 @@ def _places_of(
                 own_name = names.get(tail)
                 if own_name is not None:
                     if head not in here:
-                        here[head] = Place(container, head, _is_averaged(container, head, tensors, raw))
+                        here[head] = Place(_join(container, head), _is_averaged(container, head, tensors, raw))
                     tensors_here = here[head].tensors
                     if own_name not in tensors_here or _bare(own_name).endswith(tail):
                         tensors_here[own_name] = tensor
@@ -232,41 +212,41 @@ def _complete(places: Sequence[Place], wanted: Params, buffers: set[str]) -> Non
 
 def _distinct(places: Sequence[Place]) -> list[Place]:
     """One place per network: a loss or a wrapper may contain the same one again."""
+
+    def same(a: Tensor, b: Tensor) -> bool:
+        return a.dtype == b.dtype and torch.equal(a, b)
+
     kept: list[Place] = []
     for place in places:
-        if not any(all(_equal(t, other.tensors[name]) for name, t in place.tensors.items()) for other in kept):
+        if not any(all(same(t, other.tensors[name]) for name, t in place.tensors.items()) for other in kept):
             kept.append(place)
     return kept
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and torch.equal(a, b)
-
-
-def _difference(places: Sequence[Place], wanted: Params, containers: Mapping[str, Params], net: str, what: str) -> str:
+def _difference(places: Sequence[Place], wanted: Params, containers: Containers, net: str, what: str) -> str:
     """The error message for a checkpoint that fits nowhere, about the closest place."""
     if not places:
         all_names = [_join(path, name) for path, tensors in containers.items() for name in tensors]
         got = f"got {some(all_names)}" if all_names else "it holds no tensor"
         return f"Expected {what} to hold the weights of {net}, {some(list(wanted))}, but {got}; check the architecture."
     best = max(places, key=lambda place: (len(place.tensors), -len(place.path)))
-    missing, shapes, odd = best.missing(wanted), best.misshapen(wanted), best.unusual()
+    missing, different = best.missing(wanted), best.different(wanted)
     start = f"Expected {what} to fit {net}" + (f" below '{best.path}'" if best.path else "")
     if missing or best.extra:
         parts = [f"{some(missing)} missing"] if missing else []
         if missing and best.extra:
             parts[0] += f" ({near(missing[0], best.extra, 3).rstrip('.')})"
         parts += [f"{some(best.extra)} extra"] if best.extra else []
-        fix = "" if missing or shapes else ", or leave them out by name with ignore="
+        fix = "" if missing or different else ", or leave them out by name with ignore="
         return f"{start}, but got {' and '.join(parts)}; use a network of the file's architecture{fix}."
-    if odd:
-        return f"{start}, but '{odd[0]}' is {unusual(best.tensors[odd[0]])}; save plain dense tensors of numbers."
-    name = shapes[0]
-    first = f"'{name}' is {tuple(best.tensors[name].shape)} in the file and {tuple(wanted[name].shape)} in the network"
-    sizes = {(tuple(best.tensors[name].shape)[:1], tuple(wanted[name].shape)[:1]) for name in shapes}
-    if len(sizes) == 1 and all(best.tensors[name].shape[1:] == wanted[name].shape[1:] for name in shapes):
-        in_file, in_net = (size[0] if size else 0 for size in next(iter(sizes)))
-        fix = f"build the network with {in_file} classes, or use a file with {in_net}"
+    odd = next((name for name in different if unusual(best.tensors[name])), None)
+    if odd is not None:
+        return f"{start}, but '{odd}' is {unusual(best.tensors[odd])}; save plain dense tensors of numbers."
+    shapes = [(tuple(best.tensors[name].shape), tuple(wanted[name].shape)) for name in different]
+    first = f"'{different[0]}' is {shapes[0][0]} in the file and {shapes[0][1]} in the network"
+    if len({(a[:1], b[:1]) for a, b in shapes}) == 1 and all(a[1:] == b[1:] for a, b in shapes):
+        classes = [(shape[0] if shape else 0) for shape in shapes[0]]
+        fix = f"build the network with {classes[0]} classes, or use a file with {classes[1]}"
         return f"{start}, but {first}: the number of classes differs; {fix}."
     more = f" (and {len(shapes) - 1} more differ)" if len(shapes) > 1 else ""
     return f"{start}, but {first}{more}; use a network of the file's architecture."
