@@ -102,16 +102,17 @@ def _at(*path: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+SPEC = ("net", "arguments", "spec", "arguments")
 INSIDE = ("bridges", 0, "body", "arguments", "body", "arguments")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_at("net", "resnet", "stages", [10**9, 1]), "1000000001 layers"),
-        (_at("net", "resnet", "widths", [10**6, 10**6]), "does not match its tensors"),
-        (_at("net", "resnet", "norm", "no such"), "Expected norm to be"),
-        (_at("net", "resnet", "unknown", 1), "TypeError"),
+        (_at(*SPEC, "stages", [10**9, 1]), "1000000001 layers"),
+        (_at(*SPEC, "widths", [10**6, 10**6]), "does not match its tensors"),
+        (_at(*SPEC, "norm", "no such"), "Expected norm to be"),
+        (_at(*SPEC, "unknown", 1), "TypeError"),
         (_at("net", {"name": "timm:test_resnet(pretrained=True)"}), "loads other weights"),
         (_at("net", {"name": "timm:test_resnet(checkpoint_path='/etc/passwd')"}), "loads other weights"),
         (_at("net", {"name": "timm:hf-hub:somebody/something"}), "loads other weights"),

@@ -102,8 +102,9 @@ class PlacedLoader:
     def __iter__(self) -> Iterator[Batch]:
         left = self._most
         for item in self._loader:
-            if isinstance(item, tuple | list) and len(item) == 2 and getattr(item[0], "dtype", None) == torch.uint8:
-                item = (item[0].float() / 255, item[1])
+            first = item[0] if isinstance(item, tuple | list) and len(item) == 2 else None
+            if isinstance(first, Tensor) and first.dtype == torch.uint8:
+                item = (first.float() / 255, item[1])
             inputs, labels = check_batch(item, self._data._what)
             if left is not None:
                 inputs, labels = take_rows(inputs, slice(0, left)), labels[:left]

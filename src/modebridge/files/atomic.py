@@ -159,7 +159,7 @@ def _scratch(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove(scratch)
         yield scratch
-    except OSError as error:
+    except (OSError, safetensors.SafetensorError) as error:
         raise ModebridgeError(
             f"Expected to write '{path}', but got '{first_line(error)}'; check space and permissions, or choose "
             "another place."

@@ -12,7 +12,7 @@ from modebridge.bridges import Bridge, Heads
 from modebridge.curves import BezierCurve, Curve, Polychain
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, plural
-from modebridge.files.rebuilding import build, describe_body, describe_net, fill
+from modebridge.files.rebuilding import build, describe, fill
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
 from modebridge.types import Params
@@ -98,7 +98,7 @@ def _curve(parts: Parts, given: Given) -> Curve:
 
 def _bridge_parts(bridge: Bridge) -> Parts:
     config = {
-        "body": describe_body(bridge.body),
+        "body": describe(bridge.body),
         "class": type(bridge.body).__name__,
         "reads": list(bridge.reads),
         "taps": list(bridge.taps),
@@ -149,7 +149,7 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
     state = base.state_dict()
     constants = {name: buffer for name, buffer in base.named_buffers() if name not in state}
     config = {
-        "net": describe_net(base, net),
+        "net": describe(base, net),
         "class": type(base).__name__,
         "modes": len(ensemble.bases),
         "bridges": [

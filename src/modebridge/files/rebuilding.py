@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -19,10 +18,11 @@ from modebridge.nets import SPECS, BasicBlock, BottleneckBlock, ResNet, ResNetSp
 from modebridge.nets.architecture import same_architecture
 from modebridge.types import Params
 
-__all__ = ["build", "describe_body", "describe_net", "fill", "full_name", "library_factory"]
+__all__ = ["build", "describe", "fill", "full_name", "library_factory"]
 
 CLASSES: dict[str, Any] = {
-    cls.__name__: cls for cls in (Heads, ResidualBody, TokenBody, VectorBody, BasicBlock, BottleneckBlock)
+    cls.__name__: cls
+    for cls in (ResNet, ResNetSpec, Heads, ResidualBody, TokenBody, VectorBody, BasicBlock, BottleneckBlock)
 }
 """Classes that files may name; nothing else is ever built."""
 
@@ -38,52 +38,49 @@ _LIBRARY_MODEL = re.compile(
 )
 
 
-def describe_net(net: nn.Module, name: str | None = None) -> dict[str, Any] | None:
-    """A description of a network as JSON, verified to build it again; None if there is none.
+def describe(module: nn.Module, name: str | None = None) -> dict[str, Any] | None:
+    """A description of a network or a body as JSON, verified to build it again; None if it is a custom module.
 
     Args:
-        net: in evaluation mode.
-        name: "timm:MODEL" or "torchvision:MODEL", with options in parentheses. None detects it for the paper's networks
-            and those of timm with the usual options.
+        module: in evaluation mode.
+        name: "timm:MODEL" or "torchvision:MODEL", with options in parentheses. None detects it for our own classes, and
+            for networks of timm with the usual options.
     """
     if name is not None:
         library_factory(name)  # a wrong name has its own error
-        description = {"name": full_name(name)}
-        if not _builds(description, net):
+        if not _builds({"name": full_name(name)}, module):
             raise ModebridgeError(
-                f"Expected net='{name[:80]}' to build the {type(net).__name__} of this ensemble, but it builds another "
-                "network; add the options that it was built with, or leave out net= and pass the network when loading."
+                f"Expected net='{name[:80]}' to build the {type(module).__name__} of this ensemble, but it builds "
+                "another network; add the options that it was built with, or leave out net= and pass the network when "
+                "loading."
             )
-        return description
-    guess = {"resnet": asdict(net.spec)} if type(net) is ResNet else _timm_name(net)
-    return guess if guess is not None and _builds(guess, net) else None
-
-
-def describe_body(body: nn.Module) -> dict[str, Any] | None:
-    """A description of a bridge's body as JSON; None if it is a custom module, or was changed after it was built."""
-    description = _described(body)
-    return description if description is not None and _builds(description, body) else None
+        return {"name": full_name(name)}
+    try:
+        guess = _timm_name(module) or _described(module)
+    except TypeError:
+        return None
+    return guess if _builds(guess, module) else None
 
 
 def build(description: Mapping[str, Any], state: Params) -> nn.Module:
     """Build a module from its description, read from a file; the caller's random generators are not used.
 
     Args:
-        description: from `describe_net` or `describe_body`.
+        description: from `describe`.
         state: the stored tensors; a module of our own classes that differs from them in size is refused before it
             takes any memory.
     """
     if "name" in description:
         return _build_by_name(description["name"])
-    make = partial(_build_resnet, description["resnet"]) if "resnet" in description else partial(_build, description)
     if _layers(description) > len(state):
         raise ValueError(f"{_layers(description)} layers with {len(state)} tensors")
     with torch.device("meta"):
-        planned = {name: tensor.shape for name, tensor in make().state_dict().items()}
+        planned = {name: tensor.shape for name, tensor in _build(description).state_dict().items()}
     if planned != {name: tensor.shape for name, tensor in state.items()}:
         raise ValueError("a module that does not match its tensors")
     with seeds.borrowed(0):
-        return make()
+        module: nn.Module = _build(description)
+    return module
 
 
 def fill(module: nn.Module, tensors: Params, what: str) -> None:
@@ -168,44 +165,37 @@ def _build_by_name(name: str) -> nn.Module:
     return net
 
 
-def _build_resnet(fields: Mapping[str, Any]) -> nn.Module:
-    spec = ResNetSpec(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
-    return ResNet(spec, torch.Generator().manual_seed(0))
+def _described(value: Any) -> Any:
+    """An object of a known class by the name of the class and its arguments; plain values as they are."""
+    cls = value if isinstance(value, type) else type(value)
+    if CLASSES.get(cls.__name__) is not cls:
+        if isinstance(value, type | nn.Module):
+            raise TypeError(f"{cls.__name__} is a custom class")
+        return value
+    if isinstance(value, type):
+        return {"class": cls.__name__}
+    parts = {ResNet: ("spec",), Heads: ("body", "heads"), ResNetSpec: ResNetSpec.__dataclass_fields__}.get(cls)
+    arguments = value.arguments if parts is None else {name: getattr(value, name) for name in parts}
+    return {"class": cls.__name__, "arguments": {name: _described(inner) for name, inner in arguments.items()}}
 
 
-def _build(description: Mapping[str, Any]) -> nn.Module:
-    arguments = dict(description["arguments"])
-    for name, value in arguments.items():
-        if isinstance(value, dict):
-            arguments[name] = _build(value) if "arguments" in value else CLASSES[value["class"]]
-    module: nn.Module = CLASSES[description["class"]](**arguments)
-    return module
+def _build(value: Any) -> Any:
+    """The inverse of `_described`, after JSON."""
+    if not isinstance(value, dict):
+        return tuple(value) if isinstance(value, list) else value
+    cls = CLASSES[value["class"]]
+    return cls(**{name: _build(inner) for name, inner in value["arguments"].items()}) if "arguments" in value else cls
 
 
 def _layers(description: Mapping[str, Any]) -> int:
     """The number of layers that a description asks for: a few bytes could ask for millions."""
-    if "resnet" in description:
-        return int(sum(description["resnet"]["stages"]))
-    arguments = description["arguments"]
-    blocks = arguments.get("blocks", 0)
-    inner = sum(_layers(value) for value in arguments.values() if isinstance(value, dict) and "arguments" in value)
-    return inner + (blocks if isinstance(blocks, int) else len(blocks))
-
-
-def _described(body: nn.Module) -> dict[str, Any] | None:
-    if CLASSES.get(type(body).__name__) is not type(body):
-        return None
-    if isinstance(body, Heads):
-        inner = _described(body.body)
-        arguments: dict[str, Any] = {"body": inner, "heads": body.heads}
-        return None if inner is None else {"class": "Heads", "arguments": arguments}
-    arguments = dict(getattr(body, "arguments", {}))
-    block = arguments.get("block", BasicBlock)
-    if CLASSES.get(block.__name__) is not block:
-        return None
-    if "block" in arguments:
-        arguments["block"] = {"class": block.__name__}
-    return {"class": type(body).__name__, "arguments": arguments}
+    count = 0
+    for name, value in description.get("arguments", {}).items():
+        if isinstance(value, dict):
+            count += _layers(value)
+        elif name in ("stages", "blocks"):
+            count += value if isinstance(value, int) else sum(value) if name == "stages" else len(value)
+    return count
 
 
 def _timm_name(net: nn.Module) -> dict[str, Any] | None:

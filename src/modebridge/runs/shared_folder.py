@@ -9,7 +9,7 @@ from pathlib import Path
 
 from modebridge.ensembles import Ensemble, Mean
 from modebridge.errors import ModebridgeError, plural
-from modebridge.files import Card, describe_net, read_folder, save
+from modebridge.files import Card, describe, read_folder, save
 from modebridge.members import Setting, row_plans
 from modebridge.recipes import DataFacts, Recipe
 from modebridge.runs.assemble import ensemble_of
@@ -109,7 +109,7 @@ def _stored_name(ensemble: Ensemble, setting: Setting) -> str | None:
     """The name that builds the network, if there is one; None lets `save` detect it."""
     name = setting.network.shared_name
     try:
-        return name if name is not None and describe_net(ensemble.bases[0], name) is not None else None
+        return name if name is not None and describe(ensemble.bases[0], name) is not None else None
     except ModebridgeError:  # built with weights or settings that no name describes
         return None
 
