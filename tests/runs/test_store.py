@@ -19,8 +19,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.members import Artefact, Setting
 from modebridge.recipes import changed
 from modebridge.recipes.splits import load_splits
-from modebridge.runs import Run, RunFolder, begin, read_answers, run_recipe, write_page
-from modebridge.runs.assemble import ensemble_of
+from modebridge.runs import Run, RunFolder, begin, ensemble_of, read_answers, run_recipe, write_page
 from modebridge.runs.logits import Labels
 from modebridge.runs.plan import find_modes
 from tests.runs.small import finished as finished_run

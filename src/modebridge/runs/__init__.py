@@ -1,13 +1,13 @@
 """A run as a graph: a store for artefacts, what is missing, executors that make it, and the results."""
 
-from modebridge.runs.assemble import absent_weights, assembled, ensemble_of
+from modebridge.runs.ensemble import absent_weights, ensemble_of
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local, machine, make_job
 from modebridge.runs.page import gather, write_page, write_results
 from modebridge.runs.plan import begin, effort_of, find_recipe_of, given_modes_of, recipe_in, setting_for
 from modebridge.runs.results import curve_warnings, main_rows, missing_members, read_answers
 from modebridge.runs.run import Run, run_recipe
-from modebridge.runs.shared_folder import SharedFolder, share_run
+from modebridge.runs.share import SharedFolder, share_run
 from modebridge.runs.store import RunFolder
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "RunFolder",
     "SharedFolder",
     "absent_weights",
-    "assembled",
     "begin",
     "curve_warnings",
     "effort_of",

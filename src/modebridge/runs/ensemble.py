@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from modebridge.ensembles import Ensemble, Mean
+from modebridge.deploy import Temperatures
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, near
 from modebridge.files.atomic import FILES
 from modebridge.members import BridgePredictor, Member, NetworkPredictor, Predictor, Setting, parse_member
@@ -18,10 +19,9 @@ from modebridge.recipes import Recipe
 from modebridge.runs.plan import facts_for, find_recipe_of, setting_for
 from modebridge.runs.results import read_answers
 from modebridge.runs.store import RunFolder
-from modebridge.runs.trade_offs import temperatures_of
 from modebridge.scoring import ALL, LogitTable, advise
 
-__all__ = ["absent_weights", "assembled", "ensemble_of"]
+__all__ = ["absent_weights", "ensemble_of"]
 
 BUDGET = 1.2
 """The budget for the recommended ensemble if no members are named: 1.2 networks."""
@@ -33,7 +33,6 @@ def ensemble_of(
     *,
     average_cost: float | None = None,
     threshold: float | None = None,
-    mean: Mean = "probability",
     cascades: bool = False,
 ) -> tuple[Ensemble, dict[str, Any]]:
     """Build an ensemble from a run folder, calibrated on the stored validation logits; needs no data set.
@@ -44,7 +43,6 @@ def ensemble_of(
             networks.
         average_cost: average cost of a cascade, in networks: its threshold is chosen on the validation split.
         threshold: threshold of a cascade, used instead of `average_cost`.
-        mean: how the members' probabilities are averaged.
         cascades: whether `advise` may recommend a cascade.
 
     Returns:
@@ -74,8 +72,8 @@ def ensemble_of(
     example = _example(run, setting)
     setting.net  # noqa: B018 - raises the network's own error
     loaded = {name: _loaded(run, setting, parse_member(name)) for name in names}
-    ensemble = assembled(setting, loaded, mean)
-    temperatures = temperatures_of(answers, names, mean)
+    ensemble = _assembled(setting, loaded)
+    temperatures = _temperatures(answers, names)
     ensemble.temperature.fill_(temperatures.by_bridges[-1])
     ensemble._fitted.fill_(True)
     return ensemble, {
@@ -128,12 +126,12 @@ def _ordered(answers: LogitTable, members: Sequence[str]) -> list[str]:
     return [*networks, *others]
 
 
-def assembled(setting: Setting, predictors: Mapping[str, Predictor], mean: Mean = "probability") -> Ensemble:
+def _assembled(setting: Setting, predictors: Mapping[str, Predictor]) -> Ensemble:
     """Modes and bridges as one ensemble; a member with a different network alone, as its only mode."""
     for name, predictor in predictors.items():
         if isinstance(predictor, NetworkPredictor | BridgePredictor):
             continue
-        module = predictor.module(mean)
+        module = predictor.module()
         if isinstance(module, str):
             raise ModebridgeError(f"Expected modes and bridges to export, but got '{name}'; {module}.")
         if len(predictors) > 1:
@@ -144,7 +142,14 @@ def assembled(setting: Setting, predictors: Mapping[str, Predictor], mean: Mean 
         return Ensemble(module, [Mode.from_module(module)])
     modes = [predictor.mode for predictor in predictors.values() if isinstance(predictor, NetworkPredictor)]
     bridges = [predictor.bridge for predictor in predictors.values() if isinstance(predictor, BridgePredictor)]
-    return Ensemble(setting.net, modes, bridges, mean=mean)
+    return Ensemble(setting.net, modes, bridges)
+
+
+def _temperatures(answers: LogitTable, names: Sequence[str]) -> Temperatures:
+    """For the first network alone, and for all networks with every number of bridges."""
+    bases = sum(not answers.costs[name].reads for name in names)
+    fitted = (answers.temperature(names[:count]) for count in range(bases, len(names) + 1))
+    return Temperatures(answers.temperature(names[:1]), tuple(fitted))
 
 
 def _loaded(run: RunFolder, setting: Setting, member: Member) -> Predictor:

@@ -13,9 +13,7 @@ from modebridge.deploy.parity import expected
 from modebridge.ensembles import scale
 from modebridge.errors import ModebridgeError
 from modebridge.report import as_dicts
-from modebridge.runs import read_answers, run_recipe, share_run
-from modebridge.runs.assemble import ensemble_of
-from modebridge.runs.trade_offs import temperatures_of
+from modebridge.runs import ensemble_of, read_answers, run_recipe, share_run
 from modebridge.scoring import advise, dee
 from tests.runs.small import finished, small
 
@@ -131,9 +129,9 @@ def test_cascades_are_rows_of_the_table(run):
 
 def test_temperatures_are_those_of_the_rows(run):
     answers = read_answers(run[0])
-    found = temperatures_of(answers, NAMES)
+    found = ensemble_of(run[0], NAMES)[1]["temperatures"]
     assert found.first == answers.temperature(NAMES[:1])
-    assert found.by_bridges == pytest.approx([answers.temperature(NAMES[:m]) for m in (1, 2, 3)])
+    assert found.by_bridges == tuple(answers.temperature(NAMES[:m]) for m in (1, 2, 3))
 
 
 @torch.no_grad()
@@ -153,9 +151,10 @@ def test_a_shared_folder_and_its_card(run, tmp_path):
     rows = {line.split("|")[1].strip(): line for line in card.text.splitlines() if line.startswith("| ")}
     assert {"**this**", "DE-1", "DE-2", "DE-3", "DE-1 + 1 bridge I", "DE-1 + 1 label control"} <= set(rows)
     low, high = scored.intervals["nll"]
-    assert f"{scored.nll:.4f} [{low:.4f}, {high:.4f}]" in rows["**this**"]
-    assert f"{answers.score(['mode-0', 'mode-1']).nll:.4f}" in rows["DE-2"]
-    assert f"x{scored.cost.relative_flops:.3f}" in rows["**this**"]
+    assert f"{scored.nll:.3f}" in rows["**this**"]
+    assert f"{low:.4f} to {high:.4f}" in card.text
+    assert f"{answers.score(['mode-0', 'mode-1']).nll:.3f}" in rows["DE-2"]
+    assert f"x{scored.cost.relative_flops:.2f}" in rows["**this**"]
     for text in ("1 x 8 x 8", "60 train, 60 valid, 200 test", "temperature", "multiply-adds per image", "digits"):
         assert text in card.text
     assert str(folder.path) not in card.text
