@@ -14,7 +14,7 @@ import pytest
 
 import modebridge
 from modebridge.cli import run as run_module
-from modebridge.cli import show_commands, terminal
+from modebridge.cli import show, terminal
 from modebridge.cli.boundary import BUG, CLOSED, MISTAKE, PARTLY, STOPPED, run_program
 
 SOURCE = Path(modebridge.__file__).parents[1]
@@ -54,7 +54,7 @@ def fail_with(monkeypatch, error):
     def fail(**_):
         raise error
 
-    monkeypatch.setattr(show_commands, "list_recipes", fail)
+    monkeypatch.setattr(show, "list_recipes", fail)
 
 
 def test_a_bug_is_a_sentence_and_the_trace_is_for_who_asks(run, monkeypatch, tmp_path):
@@ -101,7 +101,7 @@ def test_the_path_that_a_bug_was_met_on(run, monkeypatch, tmp_path):
     def fail(*_):
         raise AssertionError
 
-    monkeypatch.setattr(show_commands, "report_run", fail)
+    monkeypatch.setattr(show, "report_run", fail)
     assert f" on '{tmp_path}'" in run("report", tmp_path)[2]
 
 
@@ -117,7 +117,7 @@ def test_user_text_is_neither_markup_nor_a_command_to_the_terminal(run, tmp_path
             assert not set(err.replace("\n", "")) & {"\x1b", "\x9b", "\u202e", "\udcff"}
     screen = terminal.Screen()
     with screen.capture() as shown:
-        table = show_commands.plain_table("[bold]image", "n")
+        table = show.plain_table("[bold]image", "n")
         table.title = "[/title]"
         table.add_row("a[/b].png", ":smile:")
         screen.print(table)

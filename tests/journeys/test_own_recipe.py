@@ -66,7 +66,6 @@ def test_advice(run: Path) -> None:
 @pytest.mark.slow
 def test_report_times_and_export(run: Path, tmp_path: Path) -> None:
     invoke("report", run)
-    assert json.loads(invoke("advise", run, "--by", "time", "--json"))["chosen"]["cost"] > 0
     invoke("export", run, tmp_path / "fast.onnx", "--members", "mode-0,I-0-1-small")
     deployed = DeployedEnsemble.load(tmp_path / "fast.onnx")
     answers = read_answers(RunFolder(run, writes=False))

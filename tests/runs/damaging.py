@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from modebridge.cli import advise_command, show_commands
+from modebridge.cli import advise, show
 from modebridge.cli import run as run_module
 from modebridge.cli.options import RunOptions
 from modebridge.errors import ModebridgeError
@@ -75,8 +75,8 @@ def _run(path: Path) -> None:
 
 _VERBS: dict[str, Callable[[Path], None]] = {
     "run": _run,
-    "report": show_commands.report_run,
-    "advise": lambda path: advise_command.advise_run(
+    "report": show.report_run,
+    "advise": lambda path: advise.advise_run(
         path, 1.5, cost_unit="flops", cascades=False, max_epochs=None, trained_modes=None, as_json=True
     ),
 }
@@ -131,7 +131,7 @@ def _made() -> tempfile.TemporaryDirectory[str]:
         assert hear("run", path).shown is not None
     rows = {"DE-1": {"NLL": Cell(0.5, 0.1)}, "DE-2": {"NLL": Cell(0.4)}}
     table = StudyTable("A study", (Column("NLL", 3, "down"),), rows, ("A note.",))
-    write_study(StudyPart("type1", "what it asks", (table,), "<svg></svg>"), show_commands.existing(path))
+    write_study(StudyPart("type1", "what it asks", (table,), "<svg></svg>"), show.existing(path))
     return folder
 
 

@@ -96,9 +96,9 @@ def run(
 @app.command()
 def recipes(as_json: Json = False) -> None:
     """List the recipes and the data they need."""
-    from modebridge.cli import show_commands
+    from modebridge.cli import show
 
-    show_commands.list_recipes(as_json=as_json)
+    show.list_recipes(as_json=as_json)
 
 
 @app.command()
@@ -147,10 +147,10 @@ def cost(
 ) -> None:
     """Count FLOPs and parameters of networks, bridges and ensembles, without training."""
     from modebridge.cli import run as runs
-    from modebridge.cli import show_commands
+    from modebridge.cli import show
 
     options = RunOptions(recipe, settings=settings)
-    show_commands.show_cost(runs.chosen(options)[0], paper=paper, as_json=as_json)
+    show.show_cost(runs.chosen(options)[0], paper=paper, as_json=as_json)
 
 
 @app.command()
@@ -159,9 +159,9 @@ def report(
     out: Page = None,
 ) -> None:
     """Regenerate the HTML report of a run folder; needs neither the data set nor a GPU."""
-    from modebridge.cli import show_commands
+    from modebridge.cli import show
 
-    show_commands.report_run(folder, out)
+    show.report_run(folder, out)
 
 
 @app.command()
@@ -189,7 +189,7 @@ def advise(
 
     Example: `modebridge advise runs/digits --budget 1.2 --trained-modes 2 --max-epochs 100`.
     """
-    from modebridge.cli.advise_command import advise_run
+    from modebridge.cli.advise import advise_run
 
     advise_run(
         folder,

@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 
 from modebridge.cli.bench_entries import candidates_for, surroundings
-from modebridge.cli.show_commands import existing, plain_table, span
+from modebridge.cli.show import existing, plain_table, span
 from modebridge.cli.terminal import Screen, listed, note, say, silence_compiler
 from modebridge.deploy.bench import Candidate, Result, time_all, time_file, usable_backends
 from modebridge.deploy.deployed import DeployedEnsemble

@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 import modebridge.data
-from modebridge.cli.show_commands import existing, naming_damage, plain_table
+from modebridge.cli.show import existing, naming_damage, plain_table
 from modebridge.cli.terminal import Screen, note, put, say
 from modebridge.deploy import Answer, DeployedEnsemble, export
 from modebridge.deploy.export import check_format

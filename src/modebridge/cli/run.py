@@ -13,7 +13,7 @@ import torch
 
 from modebridge import __version__
 from modebridge.cli.options import RunOptions
-from modebridge.cli.show_commands import plain_table
+from modebridge.cli.show import plain_table
 from modebridge.cli.terminal import Screen, first_process, note, progress_bars, say, silence_compiler
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import Setting, file_of_own_kinds

@@ -40,7 +40,7 @@ def push(
     """
     import tempfile
 
-    from modebridge.cli.show_commands import existing, naming_damage
+    from modebridge.cli.show import existing, naming_damage
     from modebridge.cli.terminal import Screen, listed, say
     from modebridge.errors import ModebridgeError
     from modebridge.files import check_repo, upload

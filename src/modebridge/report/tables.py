@@ -200,14 +200,8 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 def as_dicts(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Scored rows as plain, flat data for JSON; values that are not finite become None."""
-    records = []
-    for row in rows:
-        scored = asdict(row.scores)
-        cost, intervals = scored.pop("cost"), scored.pop("intervals")
-        record = {"name": row.name, "family": row.family, "role": row.role, "note": row.note, **scored}
-        record |= {"relative_flops": cost["relative_flops"], "relative_params": cost["relative_params"]}
-        records.append(_finite({**record, **{f"{name}_interval": list(ends) for name, ends in intervals.items()}}))
-    return records
+    names = ("name", "family", "role", "note")
+    return [{**{name: getattr(row, name) for name in names}, **row.scores.as_dict()} for row in rows]
 
 
 def _cells(row: Row) -> list[str]:

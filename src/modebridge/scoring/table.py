@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import torch
@@ -97,6 +97,17 @@ class Scored:
             intervals={} if means is None else {"accuracy": interval_of(means[:, 0]), "nll": interval_of(means[:, 1])},
             **more,
         )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain, flat data for JSON; numbers that are not finite become None."""
+        record = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("cost", "intervals")}
+        record |= {
+            "members": list(self.members),
+            "relative_flops": self.cost.relative_flops,
+            "relative_params": self.cost.relative_params,
+        }
+        record |= {f"{name}_interval": list(ends) for name, ends in self.intervals.items()}
+        return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in record.items()}
 
     def __str__(self) -> str:
         """The scores as a small table.

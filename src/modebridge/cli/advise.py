@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from math import inf
 from pathlib import Path
-from typing import Any
 
-from modebridge.cli.show_commands import existing, naming_damage, plain_table
+from modebridge.cli.show import existing, naming_damage, plain_table
 from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError, plural
 from modebridge.runs import (
@@ -21,7 +19,7 @@ from modebridge.runs import (
     read_answers,
     setting_for,
 )
-from modebridge.scoring import Advice, LogitTable, Scored, advise
+from modebridge.scoring import LogitTable, Scored, advise
 
 __all__ = ["advise_run"]
 
@@ -49,9 +47,9 @@ def advise_run(
         raise ModebridgeError(
             f"Expected --max-epochs to be at least 0, but got {max_epochs}; leave it out for no limit."
         )
+    have = given_modes_of(folder, recipe.modes) if trained_modes is None else trained_modes
     effort = None
     if max_epochs is not None or trained_modes is not None:
-        have = given_modes_of(folder, recipe.modes) if trained_modes is None else trained_modes
         names = [name for name, cost in table.costs.items() if cost.usable]
         effort = effort_of(setting_for(recipe, seed, folder), names, have, inf if max_epochs is None else max_epochs)
     note(f"Comparing combinations of {plural(len(table.costs), 'member')} on the validation split ...")
@@ -61,37 +59,35 @@ def advise_run(
     tested = table.score(chosen.members, threshold=chosen.threshold, intervals=True)
     absent = absent_weights(folder, recipe, chosen.members)
     command = None if absent else _export_command(path, chosen)
+    console = Screen()
     if as_json:
         if absent:
             say(_not_exportable(folder, absent), style="yellow")
         record = {
-            "chosen": _record(chosen, advice),
-            "by_size": [_record(choice, advice) for choice in advice.by_size],
+            "chosen": {**chosen.as_dict(), "cost": advice.cost(chosen)},
+            "by_size": [{**choice.as_dict(), "cost": advice.cost(choice)} for choice in advice.by_size],
             "looked_at": advice.looked_at,
             "exact": advice.exact,
-            "test": asdict(tested),
+            "test": tested.as_dict(),
             "export": command,
             "left_out": [*folder.left_out(), *missing],
         }
-        Screen().print_data(record)
+        console.print_data(record)
         return
-    console = Screen()
+    cascade = chosen.threshold is not None
     training = ["training"] if effort is not None else []
     unit = {"flops": "FLOPs", "params": "params"}[cost_unit]
     lines = plain_table("", unit, *training, "valid NLL", "valid ACC %", "members", text=(0, 4 + len(training)))
-    for choice in dict.fromkeys([*advice.by_size, chosen]) if chosen.threshold is not None else advice.by_size:
+    for choice in [*advice.by_size, *([chosen] if cascade else [])]:
         epochs = [] if effort is None else [f"{effort.of(choice.members):,.0f}"]
         cells = (f"x{advice.cost(choice):.3f}", *epochs, f"{choice.nll:.4f}", f"{100 * choice.accuracy:.2f}")
         lines.add_row("*" if choice is chosen else "", *cells, _described(choice))
     console.print(lines)
-    average = " on average" if chosen.threshold is not None else ""
-    compared = f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared"
+    why = "the lowest with a cascade" if cascade else "the lowest of as many members as fit"
     console.print(
-        f"* Use {_described(chosen)}: x{advice.cost(chosen):.3f} {unit} of one network{average}. The most members "
-        f"within x{budget:g}, and among these the lowest validation NLL, {chosen.nll:.4f}. {compared}."
-        if not average
-        else f"* Use {_described(chosen)} of the images: x{advice.cost(chosen):.3f} {unit} of one network{average}, "
-        f"validation NLL {chosen.nll:.4f}. {compared}."
+        f"* Use {_described(chosen)}{' of the images' if cascade else ''}: x{advice.cost(chosen):.3f} {unit} of one "
+        f"network{' on average' if cascade else ''}, validation NLL {chosen.nll:.4f}, {why} within x{budget:g}. "
+        f"{'All ' if advice.exact else ''}{advice.looked_at:,} combinations were compared."
     )
     if effort is not None:
         limit = "" if max_epochs is None else f" of the {max_epochs:g} allowed"
@@ -101,7 +97,7 @@ def advise_run(
         )
     one = next(name for name, cost in table.costs.items() if not cost.reads and not cost.alone)
     alone, (low, high) = table.score([one]), tested.intervals["nll"]
-    share = f" (all members run on {100 * tested.deferred_share:.1f} % of its images)" if average else ""
+    share = f" (all members run on {100 * tested.deferred_share:.1f} % of its images)" if cascade else ""
     console.print(
         f"It was chosen on the validation split ({plural(len(table.valid_labels), 'image')}), so that NLL is "
         f"optimistic. On the test split, which played no part in the choice, its NLL is {tested.nll:.4f} ({low:.4f} to "
@@ -124,10 +120,6 @@ def _described(choice: Scored) -> str:
     if choice.threshold is None:
         return " + ".join(choice.members)
     return f"{choice.members[0]}, then {' + '.join(choice.members[1:])} for {100 * choice.deferred_share:.0f} %"
-
-
-def _record(choice: Scored, advice: Advice) -> dict[str, Any]:
-    return {**asdict(choice), "cost": advice.cost(choice)}
 
 
 def _export_command(path: Path, chosen: Scored) -> str:

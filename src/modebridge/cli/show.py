@@ -15,11 +15,11 @@ from rich.table import Table
 from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import write_file
-from modebridge.members import Body, Member, Setting, members_of, parse_member, row_plans
+from modebridge.members import Member, Setting, members_of, parse_member, row_plans
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page
 from modebridge.runs import RunFolder, find_recipe_of, gather, missing_members, setting_for, write_page
-from modebridge.scoring import Cost, CostConvention, combination_cost, feature_shapes
+from modebridge.scoring import Cost, combination_cost, feature_shapes
 
 __all__ = ["existing", "list_recipes", "naming_damage", "plain_table", "report_run", "show_cost", "span"]
 
@@ -80,47 +80,35 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     """Print FLOPs and parameters of every kind of member and of the rows of the results table."""
     note("Counting FLOPs and parameters ...")
     setting = setting_for(recipe)
-    small = {member.title: member for member in members_of(recipe) if member.reads}
-    plans: list[tuple[str, list[Member]]] = [(f"one {title}", [member]) for title, member in small.items()]
     # The cost of a cascade depends on the images.
-    rows = [(row.name, list(map(parse_member, row.members))) for row in row_plans(recipe) if row.average_cost is None]
-    plans = [*rows[:1], *plans, *rows[1:]]
-    conventions: list[CostConvention] = ["counted", "paper"] if paper else ["counted"]
-    # Costs add up, so each part is counted once.
-    bodies = {title: body for title, member in small.items() if (body := member.body(setting)) is not None}
-    parts = {convention: _parts(setting, bodies, convention) for convention in conventions}
+    first, *others = [row for row in row_plans(recipe) if row.average_cost is None]
+    small = {member.title: member for member in members_of(recipe) if member.reads}
+    sets = {first.name: first.members, **{f"one {title}": (member.name,) for title, member in small.items()}}
+    sets |= {row.name: row.members for row in others}
+    members = {name: parse_member(name) for names in sets.values() for name in names}
+    counted = {name: member.cost(setting) for name, member in members.items()}
+    printed = _paper_costs(setting, small) if paper else {}
+    unit = setting.base_cost
     records: list[dict[str, Any]] = []
-    for name, wanted in plans:
-        record: dict[str, Any] = {"name": name}
-        for convention in conventions:
-            if convention == "paper" and any(member.alone for member in wanted):
-                continue  # it is unknown how the paper counted other kinds of networks
-            costs = [
-                _of_another_network(member, setting)
-                if member.alone
-                else parts[convention].get(member.title, parts[convention][""])
-                for member in wanted
-            ]
-            flops, params = sum(part.relative_flops for part in costs), sum(part.relative_params for part in costs)
-            if convention == "paper":
-                record |= {"paper_flops": flops, "paper_params": params}
-            else:
-                record |= {"flops": sum(part.flops for part in costs), "params": sum(part.params for part in costs)}
-                record |= {"relative_flops": flops, "relative_params": params}
-        records.append(record)
+    for name, names in sets.items():
+        flops, params = sum(counted[one].flops for one in names), sum(counted[one].params for one in names)
+        relative = {"relative_flops": flops / unit.flops, "relative_params": params / unit.params}
+        records.append({"name": name, "flops": flops, "params": params, **relative})
+        # It is unknown how the paper counted other kinds of networks.
+        if paper and not any(members[one].alone for one in names):
+            parts = [printed.get(members[one].title, printed[""]) for one in names]
+            records[-1]["paper_flops"] = sum(part.relative_flops for part in parts)
+            records[-1]["paper_params"] = sum(part.relative_params for part in parts)
+    console = Screen()
     if as_json:
-        Screen().print_data(records)
+        console.print_data(records)
         return
     extra = ["FLOPs[P]", "params[P]"] if paper else []
     table = plain_table(f"{recipe.name} {recipe.norm}", "M MACs", "M params", "FLOPs", "params", *extra)
     for record in records:
         cells = [f"{record['flops'] / 1e6:,.1f}", f"{record['params'] / 1e6:,.2f}"]
-        cells += [f"x{record['relative_flops']:.3f}", f"x{record['relative_params']:.3f}"]
-        if paper:
-            known = "paper_flops" in record
-            cells += [f"x{record[key]:.3f}" if known else "" for key in ("paper_flops", "paper_params")]
-        table.add_row(record["name"], *cells)
-    console = Screen()
+        keys = ("relative_flops", "relative_params", *(("paper_flops", "paper_params") if paper else ()))
+        table.add_row(record["name"], *cells, *(f"x{record[key]:.3f}" if key in record else "" for key in keys))
     console.print(table)
     explained = "FLOPs and params: multiples of one network, counted over convolutions and matrix products."
     if paper:
@@ -128,26 +116,17 @@ def show_cost(recipe: Recipe, *, paper: bool, as_json: bool) -> None:
     console.print(explained)
 
 
-def _of_another_network(member: Member, setting: Setting) -> Cost:
-    """The cost of a member whose network is not the recipe's."""
-    counted, unit = member.cost(setting), setting.base_cost
-    return Cost(counted.flops, counted.params, counted.flops / unit.flops, counted.params / unit.params)
-
-
-def _parts(setting: Setting, small: Mapping[str, Body], convention: CostConvention) -> dict[str, Cost]:
-    """The cost of each small member by title, and of one network under ""."""
+def _paper_costs(setting: Setting, small: Mapping[str, Member]) -> dict[str, Cost]:
+    """The cost of each small member by title, and of one network under "", as the paper counts."""
     example = setting.example
     assert isinstance(example, torch.Tensor)
     net, image = setting.bare, tuple(example.shape[1:])
-    features = feature_shapes(net, image, sorted({tap for part in small.values() for tap in part.taps}))
-    costs = {"": combination_cost(net, image, 1, (), convention)}
-    known: dict[tuple[str, str], Cost] = {}
-    for title, part in small.items():
+    bodies = {title: body for title, member in small.items() if (body := member.body(setting)) is not None}
+    features = feature_shapes(net, image, sorted({tap for part in bodies.values() for tap in part.taps}))
+    costs = {"": combination_cost(net, image, 1, (), "paper")}
+    for title, part in bodies.items():
         shapes = [features[tap] for tap in part.taps] * part.reads
-        key = repr(part.body), repr(shapes)  # equal bodies at other taps cost something else
-        if key not in known:
-            known[key] = combination_cost(net, image, 0, [(part.body, shapes)], convention)
-        costs[title] = known[key]
+        costs[title] = combination_cost(net, image, 0, [(part.body, shapes)], "paper")
     return costs
 
 
