@@ -337,12 +337,9 @@ def _target_of(name: str, bridge: Bridge) -> Target:
 def _probabilities(target: Target, outputs: Mapping[str, Output], batch: Batch, draw: Draw) -> Tensor:
     """The probabilities (B, K) of a target on a batch."""
     if target.modes:
-        mean = average([probabilities_of(outputs[mode.id][0]) for mode in target.modes])
-        if not target.label_share:
-            return mean
+        return average([probabilities_of(outputs[mode.id][0]) for mode in target.modes])
     logits = wide(next(iter(outputs.values()))[0])
-    labels = mixed_labels(batch[1], logits.shape[-1], logits.dtype, draw, batch[0])
-    return torch.lerp(mean, labels, target.label_share) if target.modes else labels
+    return mixed_labels(batch[1], logits.shape[-1], logits.dtype, draw, batch[0])
 
 
 def _bridge_program(body: nn.Module) -> Program:

@@ -11,12 +11,10 @@ from modebridge import trees
 from modebridge.bridges import (
     Bridge,
     Heads,
-    curve_target,
     heads_target,
     label_target,
     mode_target,
     plan_bridge,
-    with_labels,
 )
 from modebridge.bridges.bodies import Join
 from modebridge.curves import start_curve
@@ -45,52 +43,30 @@ def test_the_loss_of_heads_is_the_sum_of_theirs():
 
 
 def test_gradients_against_autograd():
-    """One mixed batch: heads on two modes and labels, and labels beside a mode, each written out."""
+    """One mixed batch: heads on two modes and labels, written out."""
     net, ends, images = scene(dtype=EXACT)
-    targets = {
-        "heads": heads_target([mode_target(ends[1]), mode_target(ends[2]), label_target()]),
-        "share": with_labels(mode_target(ends[1]), 0.25),
-    }
-    plans = {name: plan_bridge(net, ends[0], images, target=target) for name, target in targets.items()}
-    assert [plan.heads for plan in plans.values()] == [3, 1]
-    objective = BridgeObjective(net, plans)
+    bridge = plan_bridge(net, ends[0], images, target=[mode_target(ends[1]), mode_target(ends[2]), label_target()])
+    assert bridge.heads == 3
+    objective = BridgeObjective(net, {"b": bridge})
     batch = images, torch.arange(6) % 3
     draw = objective.draw(6, torch.Generator().manual_seed(1))
     share = draw["share"].double()[:, None]
     mixed = share[..., None, None] * images + (1 - share[..., None, None]) * images[draw["partner"]]
     one_hot = F.one_hot(batch[1], 3).double()
     labels = share * one_hot + (1 - share) * one_hot[draw["partner"]]
-    prepared = objective.prepare(batch, draw)
     with torch.no_grad():
-        answers = [mode.load(net)(mixed).softmax(-1) for mode in ends]
-        tap = plans["heads"].tap
-        feature = Tapped(ends[0].load(net), [tap])(mixed)[1][tap]
-
-    def kl(target, probabilities):
-        return F.kl_div(probabilities.log(), target, reduction="batchmean")
-
-    def by_hand(name, bridge):
-        logits = bridge(feature)
-        if name == "heads":
-            wanted = (answers[1], answers[2], labels)
-            return sum(kl(target, logits[:, k].softmax(-1)) for k, target in enumerate(wanted))
-        return 0.75 * kl(answers[1], logits.softmax(-1)) + 0.25 * F.cross_entropy(logits, labels)
-
-    for name, plan in plans.items():
-        state = objective.start()[name]
-        params = {key: tensor.clone().requires_grad_() for key, tensor in state.params.items()}
-        loss = objective.program(name)(type(state)(params, state.buffers, state.frozen), prepared[name])
-        gradients = dict(zip(params, torch.autograd.grad(loss, list(params.values())), strict=True))
-        bridge = plan.train()
-        reference = dict(
-            zip(params, torch.autograd.grad(by_hand(name, bridge), list(bridge.parameters())), strict=True)
-        )
-        trees_close(gradients, reference)
-
-
-def trees_close(ours, theirs):
-    for key, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[key], rtol=0, atol=1e-10, msg=key)
+        wanted = (*(mode.load(net)(mixed).softmax(-1) for mode in ends[1:]), labels)
+        feature = Tapped(ends[0].load(net), [bridge.tap])(mixed)[1][bridge.tap]
+    logits = bridge.train()(feature)
+    by_hand = sum(
+        F.kl_div(logits[:, k].log_softmax(-1), target, reduction="batchmean") for k, target in enumerate(wanted)
+    )
+    state = objective.start()["b"]
+    params = {key: tensor.clone().requires_grad_() for key, tensor in state.params.items()}
+    loss = objective.program("b")(type(state)(params, state.buffers), objective.prepare(batch, draw)["b"])
+    gradients = torch.autograd.grad(loss, list(params.values()))
+    for ours, theirs in zip(gradients, torch.autograd.grad(by_hand, list(bridge.parameters())), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("norm", ["frn", "bn"])
@@ -101,7 +77,6 @@ def test_together_as_alone(norm):
         "plain": plan_bridge(net, curve, images),
         "heads": plan_bridge(net, curve, images, target=["curve", mode_target(ends[2]), "labels"], name="heads"),
         "taps": plan_bridge(net, ends[0], images, target=mode_target(ends[1]), tap=["layers.0", "layers.2"]),
-        "share": plan_bridge(net, curve, images, target=with_labels(curve_target(curve), 0.5)),
     }
     together = fit_bridges(net, plans, loader(), config=quick(2))
     for name, plan in plans.items():
@@ -192,8 +167,6 @@ def test_refusals():
     curve = start_curve(net, ends[0], ends[1])
     with pytest.raises(ModebridgeError, match="at least one head"):
         plan_bridge(net, curve, images, target=[])
-    with pytest.raises(ModebridgeError, match=r"share to be in \[0, 1\], but got 1.5"):
-        with_labels(mode_target(ends[0]), 1.5)
     with pytest.raises(ModebridgeError, match="heads to consist of plain targets"):
         heads_target([heads_target([mode_target(mode) for mode in ends[:2]])])
     with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):

@@ -11,7 +11,6 @@ from modebridge.bridges.bridge import (
     heads_target,
     label_target,
     mode_target,
-    with_labels,
 )
 from modebridge.bridges.build import build_bridge, plan_bridge
 from modebridge.bridges.inspect import inspect
@@ -39,5 +38,4 @@ __all__ = [
     "last_blocks_tap",
     "mode_target",
     "plan_bridge",
-    "with_labels",
 ]

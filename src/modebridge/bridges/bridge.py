@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from typing import Literal, TypeAlias
 
@@ -26,7 +26,6 @@ __all__ = [
     "heads_target",
     "label_target",
     "mode_target",
-    "with_labels",
 ]
 
 Kind: TypeAlias = Literal["I", "II"]
@@ -43,14 +42,12 @@ class Target:
         modes: the networks to run.
         r: position on a curve, if the target is one.
         what: description for tables.
-        label_share: weight of the labels in the target.
         parts: the target of each head, if there are several.
     """
 
     modes: tuple[Mode, ...]
     r: float | None
     what: str
-    label_share: float = 0.0
     parts: tuple[Target, ...] = ()
 
     @property
@@ -62,8 +59,7 @@ class Target:
     def of_modes(self) -> bool:
         """Whether all heads learn other modes, or labels beside them: wide blocks and CutMix suit such a bridge."""
         parts = self.parts or (self,)
-        plain = all(part.r is None and len(part.modes) + (part.label_share == 1) == 1 for part in parts)
-        return plain and any(part.modes for part in parts)
+        return all(part.r is None and len(part.modes) < 2 for part in parts) and any(part.modes for part in parts)
 
 
 def curve_target(curve: Curve, r: float = 0.5) -> Target:
@@ -85,34 +81,22 @@ def ensemble_target(modes: Sequence[Mode]) -> Target:
 
 def label_target() -> Target:
     """The (mixed) labels: the control without a second network."""
-    return Target((), None, "the labels", label_share=1.0)
-
-
-def with_labels(target: Target, share: float) -> Target:
-    """A mix of a target and the labels, with the gradient of (1 - share) * KL to the target + share * cross entropy."""
-    if not 0 <= share <= 1:
-        raise ModebridgeError(f"Expected the labels' share to be in [0, 1], but got {share}; 0 omits them.")
-    _check_plain([target], "labels beside a target")
-    return replace(target, label_share=share, what=f"{target.what} and {share:.0%} labels")
+    return Target((), None, "the labels")
 
 
 def heads_target(targets: Sequence[Target]) -> Target:
     """One head per target on a shared trunk: each head is a member of the mean, and the losses are summed."""
     if not targets:
         raise ModebridgeError("Expected a bridge to have at least one head, but got no target; pass one per head.")
-    _check_plain(targets, "heads")
-    modes = tuple({mode.id: mode for target in targets for mode in target.modes}.values())
-    what = "; ".join(target.what for target in targets)
-    return targets[0] if len(targets) == 1 else Target(modes, None, what, parts=tuple(targets))
-
-
-def _check_plain(targets: Sequence[Target], what: str) -> None:
     for target in targets:
         if target.parts:
             raise ModebridgeError(
-                f"Expected {what} to consist of plain targets, but got '{target.what}'; use curve_target, "
+                f"Expected heads to consist of plain targets, but got '{target.what}'; use curve_target, "
                 "mode_target, ensemble_target or label_target."
             )
+    modes = tuple({mode.id: mode for target in targets for mode in target.modes}.values())
+    what = "; ".join(target.what for target in targets)
+    return targets[0] if len(targets) == 1 else Target(modes, None, what, parts=tuple(targets))
 
 
 class Bridge(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -29,16 +29,13 @@ Norm: TypeAlias = Literal["frn", "bn"]
 
 
 class FilterResponseNorm(nn.Module):
-    r"""Filter response normalisation followed by its thresholded linear unit (Singh and Krishnan, 2020).
+    r"""Filter response normalization followed by its thresholded linear unit (Singh and Krishnan, 2020).
 
     .. math:: y = \max(\gamma\, x / \sqrt{\nu^2 + \epsilon} + \beta,\ \tau),
         \qquad \nu^2 = \operatorname{mean}_{H,W} x^2
 
-    It does not depend on the batch, so a curve of such networks has no running statistics to re-estimate.
-
-    Args:
-        channels: C of the input, (B, C, H, W) or (B, C, L); gamma, beta and tau have one entry each.
-        eps: the fixed epsilon; the paper uses 1e-6 and does not train it.
+    It does not depend on the batch, so a curve of such networks has no running statistics to re-estimate. The fixed
+    epsilon is the paper's.
 
     >>> frn = FilterResponseNorm(2)
     >>> frn(torch.full((1, 2, 3, 3), -5.0)).max()   # tau starts at 0, which is a ReLU
@@ -117,13 +114,13 @@ def conv(
     return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=bias)
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions: conv-norm-SiLU-conv-norm, add the shortcut, SiLU. The first has the stride.
+class Block(nn.Module):
+    """A residual block: convolutions with norms and SiLU between, plus the shortcut, SiLU.
 
     Args:
         inputs: input channels.
-        planes: channels of both convolutions and of the output.
-        stride: stride of the first convolution and of the shortcut.
+        planes: channels of the inner convolutions; the output has `expansion` times as many.
+        stride: stride of the first 3x3 convolution and of the shortcut.
         norm: "frn" or "bn".
         bias: whether convolutions have a bias.
         padding: "same" (as in TensorFlow) or "half" (kernel // 2).
@@ -132,7 +129,8 @@ class BasicBlock(nn.Module):
         axes: 2 for maps (B, C, H, W), 1 for sequences (B, C, L).
     """
 
-    expansion = 1
+    kernels: ClassVar[tuple[int, ...]]
+    expansion: ClassVar[int]
 
     def __init__(
         self,
@@ -147,80 +145,47 @@ class BasicBlock(nn.Module):
         axes: int = 2,
     ) -> None:
         super().__init__()
-        self.conv1 = conv(inputs, planes, 3, stride, bias=bias, padding=padding, axes=axes)
-        self.norm1 = make_norm(norm, planes, axes)
-        self.act1 = nn.SiLU()
-        self.conv2 = conv(planes, planes, 3, 1, bias=bias, padding=padding, axes=axes)
-        self.norm2 = make_norm(norm, planes, axes)
-        self.shortcut = _shortcut(
-            inputs, planes, stride, norm, bias=bias, padding=padding, projection=projection, axes=axes
-        )
-        self.act2 = nn.SiLU()
+        outputs, last = planes * self.expansion, len(self.kernels)
+        channels, strided = inputs, self.kernels.index(3) + 1
+        for k, kernel in enumerate(self.kernels, start=1):
+            width, step = outputs if k == last else planes, stride if k == strided else 1
+            self.add_module(f"conv{k}", conv(channels, width, kernel, step, bias=bias, padding=padding, axes=axes))
+            self.add_module(f"norm{k}", make_norm(norm, width, axes))
+            if k < last:
+                self.add_module(f"act{k}", nn.SiLU())
+            channels = width
+        self.shortcut: nn.Module | None = None
+        if stride == 1 and inputs == outputs:
+            self.shortcut = nn.Identity()
+        elif projection:
+            projected = conv(inputs, outputs, 1, stride, bias=bias, padding=padding, axes=axes)
+            self.shortcut = nn.Sequential(projected, make_norm(norm, outputs, axes))
+        self.add_module(f"act{last}", nn.SiLU())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (B, inputs, H, W) to (B, planes, H / stride, W / stride)."""
-        y = self.norm2(self.conv2(self.act1(self.norm1(self.conv1(x)))))
-        return self.act2(y if self.shortcut is None else y + self.shortcut(x))  # type: ignore[no-any-return]
+        """Map (B, inputs, H, W) to (B, expansion * planes, H / stride, W / stride)."""
+        y, last = x, len(self.kernels)
+        for k in range(1, last + 1):
+            y = getattr(self, f"norm{k}")(getattr(self, f"conv{k}")(y))
+            if k < last:
+                y = getattr(self, f"act{k}")(y)
+        return getattr(self, f"act{last}")(y if self.shortcut is None else y + self.shortcut(x))  # type: ignore[no-any-return]
 
 
-class BottleneckBlock(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions; the 3x3 has the stride, and the output has `4 * planes` channels.
+class BasicBlock(Block):
+    """Two 3x3 convolutions."""
 
-    The arguments are those of `BasicBlock`.
-    """
-
-    expansion = 4
-
-    def __init__(
-        self,
-        inputs: int,
-        planes: int,
-        stride: int,
-        norm: Norm,
-        *,
-        bias: bool,
-        padding: Padding,
-        projection: bool = True,
-        axes: int = 2,
-    ) -> None:
-        super().__init__()
-        outputs = planes * self.expansion
-        self.conv1 = conv(inputs, planes, 1, 1, bias=bias, padding=padding, axes=axes)
-        self.norm1 = make_norm(norm, planes, axes)
-        self.act1 = nn.SiLU()
-        self.conv2 = conv(planes, planes, 3, stride, bias=bias, padding=padding, axes=axes)
-        self.norm2 = make_norm(norm, planes, axes)
-        self.act2 = nn.SiLU()
-        self.conv3 = conv(planes, outputs, 1, 1, bias=bias, padding=padding, axes=axes)
-        self.norm3 = make_norm(norm, outputs, axes)
-        self.shortcut = _shortcut(
-            inputs, outputs, stride, norm, bias=bias, padding=padding, projection=projection, axes=axes
-        )
-        self.act3 = nn.SiLU()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (B, inputs, H, W) to (B, 4 * planes, H / stride, W / stride)."""
-        y = self.act1(self.norm1(self.conv1(x)))
-        y = self.norm3(self.conv3(self.act2(self.norm2(self.conv2(y)))))
-        return self.act3(y if self.shortcut is None else y + self.shortcut(x))  # type: ignore[no-any-return]
+    kernels, expansion = (3, 3), 1
 
 
-Block: TypeAlias = BasicBlock | BottleneckBlock
+class BottleneckBlock(Block):
+    """1x1, 3x3 and 1x1 convolutions."""
+
+    kernels, expansion = (1, 3, 1), 4
+
 
 DRAWN = (nn.Conv1d, nn.Conv2d, nn.Linear)
 """Layers whose weights `initialise` draws."""
-
-
-def _shortcut(
-    inputs: int, outputs: int, stride: int, norm: Norm, *, bias: bool, padding: Padding, projection: bool, axes: int
-) -> nn.Module | None:
-    if stride == 1 and inputs == outputs:
-        return nn.Identity()
-    if not projection:
-        return None
-    return nn.Sequential(
-        conv(inputs, outputs, 1, stride, bias=bias, padding=padding, axes=axes), make_norm(norm, outputs, axes)
-    )
 
 
 @torch.no_grad()
