@@ -112,8 +112,8 @@ curve = mb.fit_curve(
     config=mb.TrainConfig(epochs=15, lr=0.05, weight_decay=5e-4),
 )
 paths = {
-    "straight line": mb.BezierCurve.line(*modes),
-    "straight line, aligned": mb.BezierCurve.line(modes[0], aligned.mode),
+    "straight line": mb.Curve.line(*modes),
+    "straight line, aligned": mb.Curve.line(modes[0], aligned.mode),
     "trained curve": curve,
 }
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")

@@ -74,7 +74,7 @@ from modebridge.scoring import curve_profile
 
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
 for name, path in {
-    "straight line": mb.BezierCurve.line(*modes),
+    "straight line": mb.Curve.line(*modes),
     "trained curve": curve,
 }.items():
     points = curve_profile(net, path, test, positions=11, train=train)

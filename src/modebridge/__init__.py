@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     # A function with the name of its file is imported from that file: elsewhere mypy takes it for the module.
     from modebridge.bridges import Bridge, inspect, plan_bridge
-    from modebridge.curves import BezierCurve, Polychain
+    from modebridge.curves import Curve
     from modebridge.deploy import DeployedEnsemble
     from modebridge.deploy.export import export
     from modebridge.ensembles import Ensemble
@@ -43,15 +43,14 @@ __version__ = "0.2.0"
 
 __all__ = [
     "PAPER_LOSS",
-    "BezierCurve",
     "Bridge",
+    "Curve",
     "DeployedEnsemble",
     "DistillationLoss",
     "Engine",
     "Ensemble",
     "Mode",
     "ModebridgeError",
-    "Polychain",
     "TrainConfig",
     "__version__",
     "align",
@@ -77,7 +76,7 @@ __all__ = [
 _NAMES = {
     "alignment": ("align",),
     "bridges": ("Bridge", "inspect", "plan_bridge"),
-    "curves": ("BezierCurve", "Polychain"),
+    "curves": ("Curve",),
     "deploy": ("Deployed", "DeployedEnsemble", "export"),
     "losses": ("PAPER_LOSS", "DistillationLoss"),
     "ensembles": ("Ensemble",),
@@ -90,7 +89,12 @@ _NAMES = {
         *("fit_mode", "fit_modes", "fit_students", "plan_student"),
     ),
 }
-_RENAMED = {"BridgedEnsemble": "Ensemble", "load_mode": "load_checkpoint", "load_modes": "load_checkpoints"}
+_RENAMED = {
+    "BezierCurve": "Curve",
+    "BridgedEnsemble": "Ensemble",
+    "load_mode": "load_checkpoint",
+    "load_modes": "load_checkpoints",
+}
 """Names of version 0.2, which still work."""
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -24,33 +23,38 @@ from modebridge.modes import (
 )
 from modebridge.types import Batches, Params
 
-__all__ = [
-    "BezierCurve",
-    "Curve",
-    "CurveKind",
-    "PinStart",
-    "Polychain",
-    "Position",
-    "bernstein",
-    "check_r",
-    "start_curve",
-]
+__all__ = ["Curve", "PinStart", "Position", "bernstein", "check_r", "start_curve"]
 
-Position = float | Tensor
+Position: TypeAlias = float | Tensor
 """r: a Python number, or a scalar tensor to differentiate by."""
+
+PinStart: TypeAlias = Literal["midpoint", "random"]
 
 
 def check_r(r: Position) -> None:
-    """Raise an error if r is NaN or outside [0, 1]; tensors are not checked, as that would synchronise a GPU."""
+    """Raise an error if r is NaN or outside [0, 1]; tensors are not checked, as that would synchronize a GPU."""
     if isinstance(r, Tensor):
         return
     if not isinstance(r, int | float) or not 0.0 <= r <= 1.0:
         raise ModebridgeError(f"Expected r to be in [0, 1], but got {r}; 0 is the start, 0.5 the midpoint, 1 the end.")
 
 
+def bernstein(degree: int, r: Position) -> list[Position]:
+    """The Bernstein polynomials of degree n at r: C(n, k) r^k (1 - r)^(n - k) for k = 0 ... n.
+
+    >>> bernstein(2, 0.5)
+    [0.25, 0.5, 0.25]
+    """
+    return [math.comb(degree, k) * r**k * (1 - r) ** (degree - k) for k in range(degree + 1)]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Curve(ABC):
-    """A path between two modes, shaped by pins; the ends are never changed.
+class Curve:
+    r"""A Bezier curve between two modes; with one pin it is the paper's, and the ends are never changed.
+
+    .. math:: \theta(r) = (1-r)^2 \theta_i + 2r(1-r)\,\theta_{pin} + r^2 \theta_j
+
+    With p pins it has degree p + 1; without pins it is a straight line.
 
     Args:
         start: the mode at r = 0.
@@ -58,13 +62,23 @@ class Curve(ABC):
         pins: the control points between them, in order.
         statistics: running statistics by r, for networks with batch norm; see `with_statistics`.
 
-    A subclass implements `weights`, the weights of start, pins and end at r.
+    >>> w = lambda x: Mode({"w": torch.tensor([x])}, {})
+    >>> Curve(w(0.0), w(4.0), ({"w": torch.tensor([6.0])},)).point(0.5)
+    {'w': tensor([4.])}
     """
 
     start: Mode
     end: Mode
     pins: tuple[Params, ...]
     statistics: Mapping[float, Params] = field(default_factory=dict)
+
+    @classmethod
+    def line(cls, start: Mode, end: Mode, pins: int = 1) -> Self:
+        """The straight segment, with pins spaced evenly on it (a single pin is the midpoint)."""
+        if pins < 0:
+            raise ModebridgeError(f"Expected pins to be at least 0, but got {pins}; 1 gives the paper's curve.")
+        straight = cls(start, end, ())
+        return straight.with_pins([trees.clone(straight.settled(k / (pins + 1))) for k in range(1, pins + 1)])
 
     def __repr__(self) -> str:
         # Statistics are part of the curve: a network with batch norm cannot run at an r without them.
@@ -76,9 +90,9 @@ class Curve(ABC):
         trees.check_same([self.start.params, self.end.params], "the two modes of a curve")
         trees.check_same([self.start.params, *self.pins], "the pins of a curve")
 
-    @abstractmethod
     def weights(self, r: Position) -> list[Position]:
         """The weights of start, pins and end at r; they sum to 1."""
+        return bernstein(len(self.pins) + 1, r)
 
     @property
     def controls(self) -> list[Params]:
@@ -98,7 +112,7 @@ class Curve(ABC):
         return {**self.point(r), **trees.common(self.controls)}
 
     def with_pins(self, pins: Sequence[Params]) -> Self:
-        """The same kind of curve with other pins; old statistics are dropped."""
+        """The same curve with other pins; old statistics are dropped."""
         return replace(self, pins=tuple(pins), statistics={})
 
     def to(self, device: torch.device | str) -> Self:
@@ -112,14 +126,9 @@ class Curve(ABC):
         )
 
     def with_statistics(self, net: nn.Module, r: float, batches: Batches) -> Self:
-        """The same curve with batch norm's statistics re-estimated at r (unchanged for other networks).
+        """The same curve with batch norm's statistics re-estimated at r on training images.
 
-        The ends keep their own statistics, so the curve is also unchanged for r = 0 and r = 1.
-
-        Args:
-            net: the network of the modes.
-            r: position on the curve.
-            batches: the training images.
+        It is unchanged for other networks, and at the ends, which keep their own statistics.
         """
         check_r(r)
         check_statistics(net, self.start.buffers, self.end.buffers)
@@ -153,83 +162,15 @@ class Curve(ABC):
         save(self, path)
 
 
-def bernstein(degree: int, r: Position) -> list[Position]:
-    """The Bernstein polynomials of degree n at r: C(n, k) r^k (1 - r)^(n - k) for k = 0 ... n.
-
-    >>> bernstein(2, 0.5)
-    [0.25, 0.5, 0.25]
-    """
-    return [math.comb(degree, k) * r**k * (1 - r) ** (degree - k) for k in range(degree + 1)]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class BezierCurve(Curve):
-    r"""The paper's curve, with one pin: :math:`(1-r)^2 \theta_i + 2r(1-r)\,\theta_{pin} + r^2 \theta_j`.
-
-    With p pins it has degree p + 1; without pins it is a straight line.
-
-    >>> import torch
-    >>> w = lambda x: Mode({"w": torch.tensor([x])}, {})
-    >>> BezierCurve(w(0.0), w(4.0), ({"w": torch.tensor([6.0])},)).point(0.5)
-    {'w': tensor([4.])}
-    """
-
-    def weights(self, r: Position) -> list[Position]:
-        """The Bernstein polynomials at r."""
-        return bernstein(len(self.pins) + 1, r)
-
-    @classmethod
-    def line(cls, start: Mode, end: Mode, pins: int = 1) -> BezierCurve:
-        """The straight segment, with pins spaced evenly on it (a single pin is the midpoint)."""
-        if pins < 0:
-            raise ModebridgeError(f"Expected pins to be at least 0, but got {pins}; 1 gives the paper's curve.")
-        straight = cls(start, end, ())
-        return straight.with_pins([trees.clone(straight.settled(k / (pins + 1))) for k in range(1, pins + 1)])
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Polychain(Curve):
-    """Straight segments from the start through each pin to the end; each takes the same share of r."""
-
-    def weights(self, r: Position) -> list[Position]:
-        """Two neighbours have weights 1 - s and s, where s is the position within the segment."""
-        segments = len(self.pins) + 1
-        if isinstance(r, Tensor):
-            # The same without branching on r, so that it can be compiled and captured in a graph.
-            number = (r.detach() * segments).floor().clamp(max=segments - 1)
-            position, zero = r * segments - number, torch.zeros_like(r)
-            return [
-                torch.where(number == k, 1 - position, torch.where(number == k - 1, position, zero))
-                for k in range(segments + 1)
-            ]
-        segment = min(int(r * segments), segments - 1)
-        s = r * segments - segment
-        weights: list[Position] = [0.0] * (segments + 1)
-        weights[segment], weights[segment + 1] = 1 - s, s
-        return weights
-
-
-CurveKind: TypeAlias = Literal["bezier", "polychain"]
-PinStart: TypeAlias = Literal["midpoint", "random"]
-
-
 def start_curve(
-    net: nn.Module,
-    start: Mode,
-    end: Mode,
-    *,
-    kind: CurveKind = "bezier",
-    pins: int = 1,
-    pin_start: PinStart = "midpoint",
-    seed: int = 0,
-) -> BezierCurve | Polychain:
+    net: nn.Module, start: Mode, end: Mode, *, pins: int = 1, pin_start: PinStart = "midpoint", seed: int = 0
+) -> Curve:
     """A curve before training.
 
     Args:
         net: the network of both modes.
         start: the mode at r = 0.
         end: the mode at r = 1.
-        kind: "bezier" or "polychain".
         pins: number of control points to train.
         pin_start: "midpoint" puts the pins on the straight segment; "random" draws new values (`fresh_weights`) for the
             trained parameters (`requires_grad`), as the authors do.
@@ -244,21 +185,16 @@ def start_curve(
         )
     if pins < 1:
         raise ModebridgeError(f"Expected pins to be at least 1, but got {pins}; 1 gives the paper's quadratic curve.")
-    line = BezierCurve.line(start, end, pins)
-    if pin_start == "random":
-        learns = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
-        new_pins = []
-        for k, pin in enumerate(line.pins):
-            fresh = fresh_weights(net, seed + k)
-            new_pins.append({name: fresh[name] if name in learns else tensor for name, tensor in pin.items()})
-        line = line.with_pins(new_pins)
-    elif pin_start != "midpoint":
+    line = Curve.line(start, end, pins)
+    if pin_start == "midpoint":
+        return line
+    if pin_start != "random":
         raise ModebridgeError(
             f"Expected pin_start to be 'midpoint' or 'random', but got '{pin_start}'; choose one of the two."
         )
-    curves: dict[str, type[BezierCurve] | type[Polychain]] = {"bezier": BezierCurve, "polychain": Polychain}
-    if kind not in curves:
-        raise ModebridgeError(
-            f"Expected the kind of curve to be 'bezier' or 'polychain', but got '{kind}'; choose one of the two."
-        )
-    return curves[kind](line.start, line.end, line.pins)
+    learns = {name for name, parameter in net.named_parameters() if parameter.requires_grad}
+    new_pins = []
+    for k, pin in enumerate(line.pins):
+        fresh = fresh_weights(net, seed + k)
+        new_pins.append({name: fresh[name] if name in learns else tensor for name, tensor in pin.items()})
+    return line.with_pins(new_pins)

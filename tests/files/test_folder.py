@@ -82,15 +82,14 @@ def test_modes(tmp_path):
         assert sorted(file.name for file in (tmp_path / str(k)).iterdir()) == ["config.json", "model.safetensors"]
 
 
-@pytest.mark.parametrize("kind", [mb.BezierCurve, mb.Polychain])
 @pytest.mark.parametrize("pins", [0, 1, 3])
-def test_a_curve(tmp_path, kind, pins):
+def test_a_curve(tmp_path, pins):
     start, end = modes(2, "bn")
-    curve = kind(start, end, mb.BezierCurve.line(start, end, pins).pins)
+    curve = mb.Curve.line(start, end, pins)
     curve = replace(curve, statistics={0.1 + 0.2: dict(start.buffers), 0.5: dict(end.buffers)})
     curve.save(tmp_path / "curve")
     again = mb.load(tmp_path / "curve")
-    assert type(again) is kind
+    assert type(again) is mb.Curve
     assert (again.start.id, again.end.id) == (start.id, end.id)
     for ours, theirs in zip(curve.pins, again.pins, strict=True):
         same_tree(ours, theirs)
@@ -249,7 +248,7 @@ def test_what_was_changed_after_it_was_built_is_a_users_own(tmp_path):
     with pytest.raises(ModebridgeError, match="is a custom module"):
         mb.load(tmp_path / "bridge")
 
-    class Bent(mb.BezierCurve):
+    class Bent(mb.Curve):
         def weights(self, r):
             return super().weights(r * r)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge.curves import BezierCurve
+from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.scoring import CurvePoint, barrier, check_curve, curve_profile, judge_curve
@@ -31,7 +31,7 @@ def data(n=20, wrong=0):
 
 
 def curve(start=1.0, pin=-5.0, end=3.0):
-    return BezierCurve(mode(start), mode(end), (mode(pin).params,))
+    return Curve(mode(start), mode(end), (mode(pin).params,))
 
 
 def softplus(x):
@@ -127,7 +127,7 @@ def test_another_r():
 
 def test_batch_norm_gets_statistics_of_each_point():
     net = tiny_net(norm="bn", dtype=EXACT)
-    path = BezierCurve.line(*modes(2, "bn", EXACT))
+    path = Curve.line(*modes(2, "bn", EXACT))
     generator = torch.Generator().manual_seed(0)
     batches = [(torch.rand(16, 1, 8, 8, generator=generator, dtype=EXACT), torch.arange(16) % 3) for _ in range(2)]
     for ask in (lambda: curve_profile(net, path, batches, 3), lambda: check_curve(net, path, batches)):

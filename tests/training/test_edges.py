@@ -232,7 +232,7 @@ def test_reprs_are_short_and_say_what_matters():
     # 4 -> 6 -> 3 with its norm; the budget of 0.9 * 42 multiply-adds pays for 4 * (6 + 3) of the bridge.
     size, own = 6 * 5 + 12 + 21, 4 * (6 + 1) + 3 * (4 + 1)
     assert repr(a) == f"Mode({size} parameters in 6 tensors of float32, 3 buffers)"
-    assert repr(curve) == f"BezierCurve(1 pin between modes of {size} parameters, statistics at r = 0.5)"
+    assert repr(curve) == f"Curve(1 pin between modes of {size} parameters, statistics at r = 0.5)"
     assert plan.parameter_share == own / size
     costs = f"share={36 / 42:.2%} of the FLOPs and {own / size:.2%} of the parameters"
     assert costs in repr(plan)

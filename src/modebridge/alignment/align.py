@@ -25,7 +25,7 @@ from modebridge.alignment.groups import Groups, Permutations, groups_of
 from modebridge.alignment.proof import prove, sample
 from modebridge.alignment.trace import trace
 from modebridge.batches import check_batch, map_inputs
-from modebridge.curves import BezierCurve
+from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import frozen_copy
@@ -196,7 +196,7 @@ def align(
     heights: tuple[float, float] | tuple[None, None] = (None, None)
     if held:
         batches = list(_fed(held, device))
-        old, new = (BezierCurve.line(mine, end.to(device), 0) for end in (b, aligned))
+        old, new = (Curve.line(mine, end.to(device), 0) for end in (b, aligned))
         # The permuted end is the same function, so only the points between differ.
         places = [(old, r) for r in (0.0, 0.25, 0.5, 0.75, 1.0)] + [(new, r) for r in (0.25, 0.5, 0.75)]
         points = [

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from modebridge.bridges import Bridge, Heads
-from modebridge.curves import BezierCurve, Curve, Polychain
+from modebridge.curves import Curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, plural
 from modebridge.files.rebuilding import build, describe, fill
@@ -92,8 +92,7 @@ def _curve(parts: Parts, given: Given) -> Curve:
     start, end = (_mode(Parts({}, parts.below(name)), given) for name in ("start", "end"))
     pins = tuple(parts.below(f"pins.{k}") for k in _count(parts.config["pins"]))
     known = {float(r): parts.below(f"statistics.{k}") for k, r in enumerate(parts.config["statistics"])}
-    cls: type[Curve] = KINDS[parts.kind][0]
-    return cls(start, end, pins, known)
+    return Curve(start, end, pins, known)
 
 
 def _bridge_parts(bridge: Bridge) -> Parts:
@@ -195,8 +194,7 @@ def _ensemble(parts: Parts, given: Given) -> Ensemble:
 
 KINDS: dict[str, tuple[type[Any], Callable[..., Parts], Callable[[Parts, Given], Any]]] = {
     "mode": (Mode, _mode_parts, _mode),
-    "bezier": (BezierCurve, _curve_parts, _curve),
-    "polychain": (Polychain, _curve_parts, _curve),
+    "bezier": (Curve, _curve_parts, _curve),
     "bridge": (Bridge, _bridge_parts, _bridge),
     "ensemble": (Ensemble, _ensemble_parts, _ensemble),
 }

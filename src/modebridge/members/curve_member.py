@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from modebridge.curves import BezierCurve
+from modebridge.curves import Curve
 from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors
 from modebridge.members.curve_weights import CurveWeights, curve_and_ends
 from modebridge.members.member import LAST, Member
@@ -62,7 +62,7 @@ class PointStatistics(Artefact):
 
 def load_curve(
     setting: Setting, tensors: Mapping[str, Tensors], i: int, j: int, r: float = 0.5, base: str = ""
-) -> BezierCurve:
+) -> Curve:
     """The curve between two modes, ready for evaluation at r."""
     curve = CurveWeights(i, j, base)
     start, end = (setting.load_mode(tensors[end.place]) for end in curve.ends(setting.recipe))
@@ -76,7 +76,7 @@ def load_curve(
     estimated = tensors.get(PointStatistics(i, j, r, base).place)
     if estimated:
         statistics[r] = estimated
-    return BezierCurve(start, end, (pin,), statistics)
+    return Curve(start, end, (pin,), statistics)
 
 
 @dataclass(frozen=True)

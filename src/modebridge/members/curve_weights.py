@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from modebridge.curves import BezierCurve, Polychain
+from modebridge.curves import Curve
 from modebridge.members.artefact import Artefact, ArtefactData, Parents, TrainedWeights
 from modebridge.members.mode_member import on_base, weights_of
 from modebridge.members.setting import Setting
@@ -82,7 +82,7 @@ class CurveWeights(TrainedWeights):
         return start, end
 
 
-def _made(curve: BezierCurve | Polychain) -> ArtefactData:
+def _made(curve: Curve) -> ArtefactData:
     return ArtefactData(
         {
             **{f"pin/{key}": tensor for key, tensor in curve.pins[0].items()},

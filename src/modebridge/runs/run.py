@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from modebridge.curves import BezierCurve
+from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.members import (
     Artefact,
@@ -138,7 +138,7 @@ class Run:
         (mode,) = self.load(ModeMember(number)).networks.values()
         return mode
 
-    def curve(self, i: int, j: int) -> BezierCurve:
+    def curve(self, i: int, j: int) -> Curve:
         """The curve between two modes, the lower number first."""
         return load_curve(self.setting, self.tensors(curve_and_ends(i, j, self.recipe)), i, j)
 

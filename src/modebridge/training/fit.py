@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import nn
 
 from modebridge.baselines import Rival
-from modebridge.curves import BezierCurve, CurveKind, PinStart, Polychain, check_r, start_curve
+from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
@@ -100,7 +100,6 @@ def fit_curve(
     end: Mode,
     train_data: Batches,
     *,
-    kind: CurveKind = "bezier",
     pins: int = 1,
     pin_start: PinStart = "midpoint",
     r: float = 0.5,
@@ -110,7 +109,7 @@ def fit_curve(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
     progress: bool | None = None,
-) -> BezierCurve | Polychain:
+) -> Curve:
     """Train a low-loss curve between two modes; the modes are frozen, only the pins are trained.
 
     Check its middle before bridging it: if it is much worse than the ends, it is not worth a bridge.
@@ -121,7 +120,6 @@ def fit_curve(
         start: the mode at r = 0.
         end: the mode at r = 1.
         train_data: yields (images, labels).
-        kind: "bezier" or "polychain".
         pins: number of control points to learn.
         pin_start: "midpoint", or "random" as in the authors' code.
         r: the position where batch norm statistics are kept and validation runs.
@@ -133,7 +131,7 @@ def fit_curve(
         progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
     """
     how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
-    return fit_curves(net, [(start, end)], [train_data], kind=kind, pins=pins, pin_start=pin_start, r=r, **how)[0]
+    return fit_curves(net, [(start, end)], [train_data], pins=pins, pin_start=pin_start, r=r, **how)[0]
 
 
 def fit_curves(
@@ -141,7 +139,6 @@ def fit_curves(
     pairs: Sequence[tuple[Mode, Mode]],
     train_data: Sequence[Batches],
     *,
-    kind: CurveKind = "bezier",
     pins: int = 1,
     pin_start: PinStart = "midpoint",
     r: float = 0.5,
@@ -153,7 +150,7 @@ def fit_curves(
     checkpoints: Checkpoints | None = None,
     report: Report | None = None,
     progress: bool | None = None,
-) -> list[BezierCurve | Polychain]:
+) -> list[Curve]:
     """Train several curves on labels together, one loader per curve, with the same result as one by one.
 
     The arguments are those of `fit_curve`; `seeds` holds one seed per curve, by default `config.seed` and up.
@@ -165,7 +162,7 @@ def fit_curves(
     seeds = _seeds(seeds, config, len(pairs))
     learns = trainable(net)
     curves = [
-        start_curve(net, start, end, kind=kind, pins=pins, pin_start=pin_start, seed=seed)
+        start_curve(net, start, end, pins=pins, pin_start=pin_start, seed=seed)
         for (start, end), seed in zip(pairs, seeds, strict=True)
     ]
     trains = [check_train(net, start, data, engine) for (start, _), data in zip(pairs, train_data, strict=True)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.func import jacrev
 
 from modebridge import trees
-from modebridge.curves import BezierCurve, Polychain, bernstein, start_curve
+from modebridge.curves import Curve, bernstein, start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import initialise, run
@@ -23,15 +23,7 @@ from modebridge.objectives import CurveObjective
 from modebridge.training import Task, fit_curve, side_by_side, train
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
-KINDS = {
-    "line": (BezierCurve, 0),
-    "bezier-2": (BezierCurve, 1),
-    "bezier-3": (BezierCurve, 2),
-    "bezier-6": (BezierCurve, 5),
-    "segment": (Polychain, 0),
-    "polychain-1": (Polychain, 1),
-    "polychain-4": (Polychain, 4),
-}
+PINS = (0, 1, 2, 5)
 POSITIONS = [0.0, 0.1, 1 / 3, 0.5, 0.77, 1.0]
 
 
@@ -42,12 +34,11 @@ def random_tree(generator, dtype=torch.float64):
     }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=PINS)
 def curve(request):
-    kind, pins = KINDS[request.param]
     generator = torch.Generator().manual_seed(0)
     start, end = (Mode(random_tree(generator), {}) for _ in range(2))
-    return kind(start, end, tuple(random_tree(generator) for _ in range(pins)))
+    return Curve(start, end, tuple(random_tree(generator) for _ in range(request.param)))
 
 
 def close(a, b):
@@ -147,7 +138,6 @@ def test_random_start_of_the_papers_networks_is_a_new_network(norm):
 def test_bad_curves():
     net, (a, b) = tiny_net(), modes(2)
     for kwargs, message in [
-        ({"kind": "spline"}, "'bezier' or 'polychain'"),
         ({"pin_start": "zero"}, "'midpoint' or 'random'"),
         ({"pins": 0}, "pins to be at least 1"),
     ]:
@@ -201,13 +191,12 @@ def test_gradient_in_the_pin_is_the_chain_rule():
         )
 
 
-@pytest.mark.parametrize("kind", ["bezier", "polychain"])
 @pytest.mark.parametrize("pins", [1, 2])
-def test_training_moves_the_pins_and_nothing_else(kind, pins):
+def test_training_moves_the_pins_and_nothing_else(pins):
     net, (a, b) = tiny_net(), modes(2)
     ids = a.id, b.id
-    fitted = fit_curve(net, a, b, loader(), kind=kind, pins=pins, config=quick(3))
-    begun = start_curve(net, a, b, kind=kind, pins=pins)
+    fitted = fit_curve(net, a, b, loader(), pins=pins, config=quick(3))
+    begun = start_curve(net, a, b, pins=pins)
     assert (trees.fingerprint(a.params, a.buffers), trees.fingerprint(b.params, b.buffers)) == ids
     assert trees.fingerprint(*fitted.pins) != trees.fingerprint(*begun.pins)
     assert not any(t.requires_grad for pin in fitted.pins for t in pin.values())
