@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from modebridge.caches import VARIABLE, cache_folder
 from modebridge.data import ImageFiles, ImageSet, find_images, images, read_images
 from modebridge.errors import ModebridgeError
+from modebridge.files.caches import VARIABLE, cache_folder
 from tests.data.pictures import folder_of_classes
 from tests.scenarios import blobs
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from modebridge.caches import VARIABLE as OURS
+from modebridge.files.caches import VARIABLE as OURS
 from modebridge.training.engine import VARIABLE, keep_compiled
 
 PROGRAM = """

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from modebridge import seeds
-from modebridge.caches import cache_folder
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import read_tensor_file, tensor_file, write_file
+from modebridge.files.caches import cache_folder
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -209,7 +209,7 @@ def centre_crop(image: Picture, size: int, resize: int) -> Picture:
 def read_images(files: ImageFiles, size: int = 0) -> ImageSet:
     """All images in memory, as uint8 (N, 3, H, W).
 
-    They are decoded on all cores and kept in the user's cache directory (`caches.cache_folder`). Files with other
+    They are decoded on all cores and kept in the user's cache directory (`files.caches`). Files with other
     names, sizes or dates get another entry.
 
     Args:

@@ -23,12 +23,6 @@ TAGS = ["modebridge", "bridge-networks", "deep-ensembles", "uncertainty", "calib
 
 PAPER = '"Traversing Between Modes in Function Space for Fast Ensembling" (ICML 2023)'
 
-USAGE = {
-    "mode": "network = mb.load({place}).load(net)  # net: your module of the same architecture",
-    "bridge": "bridge = mb.load({place}{net})",
-    "ensemble": "ensemble = mb.load({place}{net})\nprobabilities = ensemble(images)",
-}
-
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
@@ -87,8 +81,7 @@ class Card:
             model_name=title if results else None,
             eval_results=results or None,
         )
-        code = USAGE.get(kind, "curve = mb.load({place})\nmidpoint = curve.at(0.5)")
-        code = code.format(place=json.dumps(place), net=", net=net" if needs_net else "")
+        code = f"{kind} = mb.load({json.dumps(place)}{', net=net' if needs_net else ''})"
         loading = f"```python\nimport modebridge as mb\n\n{code}\n```\n\n`pip install 'modebridge[hub]'` installs it."
         if needs_net:
             loading += " `net` is a module of the architecture that was saved: only its weights are stored here."

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from modebridge.batches import go_to_epoch, map_inputs
-from modebridge.caches import cache_folder
 from modebridge.ensembles import Bases
 from modebridge.errors import ModebridgeError
+from modebridge.files.caches import cache_folder
 from modebridge.nets import same_architecture
 from modebridge.training.config import TrainConfig
 from modebridge.training.processes import Processes, launched
