@@ -131,16 +131,6 @@ def test_every_step_of_a_plan_has_its_own_name(tmp_path: Path) -> None:
     assert [step["missing"] for step in steps if step["folder"] == "bridges"][1] == [["heads-0-others-small"]]
 
 
-@pytest.mark.slow
-def test_a_plan_without_the_data(tmp_path: Path) -> None:
-    """What would be made is known all the same."""
-    arguments = ("run", "cifar10-short", "--data", str(tmp_path / "none"), "--out", str(tmp_path / "new"))
-    result = CliRunner().invoke(app, [*arguments, "--plan", "--json"])
-    assert result.exit_code == 0
-    assert json.loads(result.stdout)[0]["missing"] == [["0"], ["1"], ["2"]]
-    assert "The data cannot be read" in result.stderr
-
-
 def test_a_given_mode_has_no_parents_and_the_key_of_its_weights() -> None:
     first = Run(tiny())
     given = {0: first.mode(0), 1: first.mode(1)}

@@ -113,7 +113,14 @@ Exported = Annotated[
 Images = Annotated[
     list[Path] | None, typer.Argument(parser=path, metavar="IMAGES", help="Image files, or folders of images.")
 ]
-Target = Annotated[str, typer.Argument(metavar="DIR|FILE|RECIPE", help="A run folder, an exported file, or a recipe.")]
+Target = Annotated[
+    str,
+    typer.Argument(
+        parser=lambda text: str(path(text)),
+        metavar="DIR|FILE|RECIPE",
+        help="A run folder, an exported file, or a recipe.",
+    ),
+]
 Modes = Annotated[
     Path | None, typer.Option(parser=path, metavar="DIR", help="Use trained modes from a folder of checkpoints.")
 ]

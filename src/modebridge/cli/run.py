@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from modebridge.errors import ModebridgeError, near, plural
 from modebridge.members import Setting, file_of_own_kinds
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe, changed, check_recipe, read_recipe
-from modebridge.report import study_table, summary, terminal_table
+from modebridge.report import study_table, terminal_table
 from modebridge.runs import (
     Executor,
     Run,
@@ -31,7 +31,7 @@ from modebridge.runs import (
     write_page,
     write_results,
 )
-from modebridge.runs.plan import check_folder, find_modes, steps_of
+from modebridge.runs.plan import check_folder, find_modes
 from modebridge.runs.store import RECIPE
 from modebridge.studies import STUDIES, run_study, write_study
 from modebridge.training import Engine, TensorBoard
@@ -111,7 +111,7 @@ def run(
         console.print(f"Note: {warning}", style="yellow")
     title = f"Test split, {len(result.table.test_labels)} images, seed {seed}; NLL, ECE, Brier calibrated on validation"
     console.print(terminal_table(result.rows, title))
-    console.print(summary(result.rows, result.table.guess_nll))
+    console.print(record["summary"])
     if result.seconds:
         seconds = ", ".join(f"{stage} {time:.0f} s" for stage, time in result.seconds.items())
         cores = plural(torch.get_num_threads(), "core")
@@ -163,24 +163,21 @@ def show_plan(options: RunOptions, *, as_json: bool) -> None:
     say(f"Folder: {path}{'' if folder is not None else ' (does not exist yet)'}")
     if folder is not None:
         check_folder(folder, recipe, seed)
-    setting = Setting(recipe, seed, None if options.data is None else str(options.data), options.device)
-    steps, problem = steps_of(setting, folder, {k: mode.id for k, mode in enumerate(given)})
+    where = {"data": options.data, "device": options.device}
+    steps = Run(recipe, seed=seed, folder=folder, given=dict(enumerate(given)), **where).plan()
     console = Screen()
-    if problem:
-        say(f"The data cannot be read: {problem}", style="yellow")
-    if folder is not None:
-        for sentence in folder.left_out():
-            say(sentence, style="yellow")
+    for sentence in folder.left_out() if folder is not None else ():
+        say(sentence, style="yellow")
     if as_json:
-        console.print_data([asdict(step) for step in steps])
+        console.print_data(steps)
         return
     table = plain_table("step", "done", "missing", "epochs", "which", text=(0, 4))
     for step in steps:
-        missing = [name for group in step.missing for name in group]
+        missing = [name for group in step["missing"] for name in group]
         which = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
-        table.add_row(step.name, str(len(step.there)), str(len(missing)), str(step.epochs or ""), which)
+        table.add_row(step["name"], str(len(step["there"])), str(len(missing)), str(step["epochs"] or ""), which)
     console.print(table)
-    if not any(step.missing for step in steps):
+    if not any(step["missing"] for step in steps):
         console.print("Nothing to train.")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -133,6 +133,27 @@ class Graph:
     def _job(self, nodes: Sequence[Artefact]) -> Job:
         parents = dict.fromkeys(parent for node in nodes for parent in self.parents[node.place])
         return Job(tuple(nodes), tuple(parents), key_of(*(self.keys[node.place] for node in nodes)))
+
+    def steps(self, store: Metadata, given: Collection[str] = ()) -> list[dict[str, Any]]:
+        """What each wave will do, as plain data: the names of what exists and of what will be made, by job.
+
+        Args:
+            store: what exists.
+            given: places of modes that will be passed in.
+        """
+        steps = []
+        for wave in self.waves():
+            missing = [node for node in wave if node.place not in given and not self.exists(node, store)]
+            steps.append(
+                {
+                    "name": wave[0].step(),
+                    "folder": wave[0].folder,
+                    "there": [node.name for node in wave if node not in missing],
+                    "missing": [[node.name for node in job.nodes] for job in self.jobs(missing)],
+                    "epochs": wave[0].epochs(self._setting.recipe),
+                }
+            )
+        return steps
 
     def missing(self, store: Metadata) -> list[Job]:
         """Jobs for everything that is not in the store, in the order in which it will be made."""

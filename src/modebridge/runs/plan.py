@@ -1,14 +1,12 @@
-"""Before a run trains: the recipe of its folder, modes from elsewhere, facts about its data, and what it will make."""
+"""Before a run trains: the recipe of its folder, modes from elsewhere, facts about its data, and the effort."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import FILES, Damage, read_stored
@@ -17,14 +15,11 @@ from modebridge.members import BASES, Artefact, ModeWeights, Setting, artefacts_
 from modebridge.modes import Mode
 from modebridge.recipes import DataFacts, Recipe, RunData, differences, facts_of, from_toml, to_toml
 from modebridge.recipes.user_code import load_file
-from modebridge.runs.graph import Graph
-from modebridge.runs.logits import everything_in
-from modebridge.runs.store import RECIPE, RESULTS, Memory, RunFolder
+from modebridge.runs.store import RECIPE, RESULTS, RunFolder
 from modebridge.scoring import Effort
 
 __all__ = [
     "GIVEN",
-    "Step",
     "begin",
     "check_folder",
     "effort_of",
@@ -36,7 +31,6 @@ __all__ = [
     "keep_facts",
     "recipe_in",
     "setting_for",
-    "steps_of",
 ]
 
 DATA, GIVEN = "data.json", "given.json"
@@ -219,77 +213,3 @@ def effort_of(setting: Setting, names: Iterable[str], have: int = 0, most: float
         for place, one in parts.items()
     }
     return Effort({name: frozenset(one.place for one in artefacts) for name, artefacts in needed.items()}, epochs, most)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One wave of a run.
-
-    Args:
-        name: its name for users (`Artefact.step`).
-        folder: the folder of its artefacts.
-        there: names of those that exist.
-        missing: names of those to make, in groups that are made together.
-        epochs: training epochs of each; 0 if it is not trained.
-    """
-
-    name: str
-    folder: str
-    there: list[str]
-    missing: list[list[str]]
-    epochs: int
-
-
-def steps_of(setting: Setting, folder: RunFolder | None, given: Mapping[int, str]) -> tuple[list[Step], str]:
-    """The steps of a run, without making anything.
-
-    Args:
-        setting: the setting of the run.
-        folder: its folder; None if there is none yet.
-        given: ids of modes trained elsewhere that will be passed in, by number.
-
-    Returns:
-        The steps, and the reason why the data cannot be read, if any.
-    """
-    problem = _read(setting, folder)
-    recipe, store = setting.recipe, folder or Memory()
-    graph = Graph(everything_in(recipe), setting, given_keys(folder, recipe, given))
-    passed = {ModeWeights(k).place for k in given}
-    steps: list[Step] = []
-    for wave in graph.waves():
-        missing = [node for node in wave if node.place not in passed and not graph.exists(node, store)]
-        steps.append(
-            Step(
-                wave[0].step(),
-                wave[0].folder,
-                [node.name for node in wave if node not in missing],
-                [[node.name for node in job.nodes] for job in graph.jobs(missing)],
-                wave[0].epochs(recipe),
-            )
-        )
-    return steps, problem
-
-
-def _read(setting: Setting, folder: RunFolder | None) -> str:
-    """Read the data; if that fails where nothing exists, which nothing depends on, returns the reason."""
-    try:
-        setting.check()
-        setting.data  # noqa: B018 - read now
-    except ModebridgeError as error:
-        if folder is not None and folder.places():
-            raise
-        vars(setting)["data"] = _Unread(facts_for(setting.recipe))
-        return str(error)
-    return ""
-
-
-@dataclass(frozen=True)
-class _Unread:
-    """Data that is not available: enough to plan a run in which nothing has been made."""
-
-    facts: DataFacts
-    learned_from = scored_on = fed_as = ""
-
-    def few(self) -> Tensor:
-        """Two images of noise."""
-        return torch.rand(2, *self.facts.image or ())

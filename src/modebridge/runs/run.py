@@ -29,7 +29,7 @@ from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.runs.graph import Graph, Job
 from modebridge.runs.local import Executor, Local
-from modebridge.runs.logits import Labels, Logits, figure_data
+from modebridge.runs.logits import Labels, Logits, everything_in, figure_data
 from modebridge.runs.plan import GIVEN, given_keys, keep_facts
 from modebridge.runs.results import cost_in, curve_warnings, main_rows
 from modebridge.runs.store import Memory, RunFolder
@@ -95,6 +95,11 @@ class Run:
         """The graph of some nodes and everything that they need."""
         ids = {k: mode.id for k, mode in self._given.items()}
         return Graph(nodes, self.setting, given_keys(self.folder, self.recipe, ids), self._executor.device)
+
+    def plan(self) -> list[dict[str, Any]]:
+        """What exists and what will be made, in which order; see `Graph.steps`."""
+        given = [ModeWeights(k).place for k in self._given]
+        return self.graph(everything_in(self.recipe)).steps(self.store, given)
 
     def make(self, nodes: Sequence[Artefact]) -> None:
         """Make the missing ones of some nodes and of everything that they need."""
