@@ -11,7 +11,7 @@ from torch import nn
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.scoring import CurvePoint, barrier, check_curve, curve_profile, judge_curve
+from modebridge.scoring import CurvePoint, barrier, check_curve, curve_profile
 from tests.scenarios import EXACT, modes, tiny_net
 
 
@@ -22,10 +22,9 @@ def mode(w):
 NET = nn.Linear(1, 2, bias=False).double()
 
 
-def data(n=20, wrong=0):
-    """Images of 1, labelled 0 but for some: the network's NLL is softplus(-w) on the former."""
+def data(n=20):
+    """Images of 1, labelled 0: the network's NLL is softplus(-w)."""
     labels = torch.zeros(n, dtype=torch.long)
-    labels[:wrong] = 1
     images = torch.ones(n, 1, dtype=torch.float64)
     return [(images[: n // 2], labels[: n // 2]), (images[n // 2 :], labels[n // 2 :])]
 
@@ -91,38 +90,24 @@ def test_an_empty_loader_is_refused():
     ],
 )
 def test_the_rule(midpoint, ends, samples, tolerance, verdict):
-    assert judge_curve(midpoint, ends, samples, tolerance=tolerance).low_loss is verdict
+    assert check_curve(midpoint, ends, samples, tolerance=tolerance).low_loss is verdict
 
 
 def test_the_rule_refuses_nonsense():
     with pytest.raises(ModebridgeError, match="at least 1 sample and a tolerance of at least 0, but got 0 and"):
-        judge_curve(0.5, 0.5, 0)
+        check_curve(0.5, 0.5, 0)
     with pytest.raises(ModebridgeError, match=r"but got 10 and -0\.1"):
-        judge_curve(0.5, 0.5, 10, tolerance=-0.1)
+        check_curve(0.5, 0.5, 10, tolerance=-0.1)
 
 
-def test_a_bad_curve_is_noticed_and_said():
-    found = check_curve(NET, curve(), data(20, wrong=2))
-    assert (found.midpoint_accuracy, found.ends_accuracy) == (pytest.approx(0.1), pytest.approx(0.9))
-    assert not found.low_loss
-    assert found.sentence == (
+def test_the_verdict_is_said():
+    assert check_curve(0.1, 0.9, 20).sentence == (
         "The curve is not low-loss: at r = 0.5 its validation accuracy is 10.0%, 80.0 points below the mean of its "
         "ends, 90.0% (up to 13.4 points below are allowed with 20 images); train it longer, since a bridge "
         "is no better than its target."
     )
-
-
-def test_a_good_curve_is_said_too():
-    found = check_curve(NET, curve(1.0, 2.0, 3.0), data(20, wrong=2))
-    assert found.low_loss
-    assert found.sentence.startswith("The curve is low-loss: at r = 0.5 its validation accuracy is 90.0%")
-
-
-def test_another_r():
-    # w(0.9) = 0.01 - 0.9 + 2.43: good there, bad in the middle.
-    assert check_curve(NET, curve(), data(), r=0.9).low_loss
-    with pytest.raises(ModebridgeError, match=r"r to be in \[0, 1\]"):
-        check_curve(NET, curve(), data(), r=1.1)
+    good = check_curve(0.9, 0.9, 20, r=0.9).sentence
+    assert good.startswith("The curve is low-loss: at r = 0.9 its validation accuracy is 90.0%")
 
 
 def test_batch_norm_gets_statistics_of_each_point():
@@ -130,9 +115,8 @@ def test_batch_norm_gets_statistics_of_each_point():
     path = Curve.line(*modes(2, "bn", EXACT))
     generator = torch.Generator().manual_seed(0)
     batches = [(torch.rand(16, 1, 8, 8, generator=generator, dtype=EXACT), torch.arange(16) % 3) for _ in range(2)]
-    for ask in (lambda: curve_profile(net, path, batches, 3), lambda: check_curve(net, path, batches)):
-        with pytest.raises(ModebridgeError, match="Expected train for a network with batch norm"):
-            ask()
+    with pytest.raises(ModebridgeError, match="Expected train for a network with batch norm"):
+        curve_profile(net, path, batches, 3)
     profile = curve_profile(net, path, batches, 3, train=batches)
     known = path.with_statistics(net, 0.5, batches)
     assert curve_profile(net, known, batches, [0.5]) == [profile[1]]
@@ -140,4 +124,3 @@ def test_batch_norm_gets_statistics_of_each_point():
     labels = torch.cat([labels for _, labels in batches])
     assert profile[1].nll == pytest.approx(float(nn.functional.cross_entropy(logits, labels)), abs=1e-9)
     assert curve_profile(net, path, batches, 2)[0].r == 0.0  # the ends have their own
-    assert check_curve(net, path, batches, train=batches).midpoint_accuracy == profile[1].accuracy

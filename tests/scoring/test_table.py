@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import ALL, LogitTable, MemberCost, Row, Scored, cascaded, dee
+from modebridge.scoring import ALL, LogitTable, MemberCost, Row, Scored, dee
 
 TWO = ["mode-0", "mode-1"]
 BRIDGED = ["mode-0", "I-0-1-small"]
@@ -125,11 +125,6 @@ def test_one_member_and_one_image() -> None:
     found = table()
     alone = found.score(TWO[:1], threshold=found.threshold(TWO[:1], 1.2))
     assert (alone.nll, alone.cost.relative_flops) == (found.score(TWO[:1]).nll, 1.0)
-    none = torch.zeros(0, 3)
-    assert [len(part) for part in cascaded(none, none, 0.5)] == [0, 0]
-    short, long = torch.tensor([[0.6, 0.4]]), torch.tensor([[0.2, 0.8]])
-    assert torch.equal(cascaded(short, long, 0.6)[0], short), "as sure as the threshold is sure enough"
-    assert torch.equal(cascaded(short, long, 0.61)[0], long)
     tiny = table(n=1)
     with pytest.warns(UserWarning, match="the temperature stays 1"):
         scored = tiny.score(TWO, threshold=tiny.threshold(TWO, 1.5))

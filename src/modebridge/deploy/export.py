@@ -21,7 +21,7 @@ from modebridge.deploy.parity import MARGIN, largest_difference, probe
 from modebridge.deploy.pt2 import write_pt2
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, near, plural
-from modebridge.scoring.cascade import ALL
+from modebridge.scoring import ALL
 from modebridge.types import Batch, Batches, Inputs
 
 __all__ = ["check_format", "export"]

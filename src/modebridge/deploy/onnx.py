@@ -17,7 +17,7 @@ from modebridge.deploy.pt2 import export_program
 from modebridge.ensembles import Output, features_of
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
-from modebridge.scoring.cascade import ALL
+from modebridge.scoring import ALL
 
 __all__ = ["write_onnx"]
 

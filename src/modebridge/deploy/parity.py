@@ -13,7 +13,7 @@ from modebridge.deploy.inputs import Array
 from modebridge.deploy.module import Temperatures
 from modebridge.ensembles import Ensemble, average, cascaded, scale
 from modebridge.nets.flops import FAILED
-from modebridge.scoring.cascade import ALL
+from modebridge.scoring import ALL
 from modebridge.types import Inputs
 
 __all__ = ["Ask", "expected", "largest_difference", "probe"]

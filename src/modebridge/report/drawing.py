@@ -21,7 +21,7 @@ COLORS = ("#e07b39", "#3b82c4", "#3fa56b", "#a05bc4", "#c9a227", "#c44e6a", "#5a
 MARKERS = "osDX^vP"
 WIDTH = 8.4
 """Width of every figure in inches: one width for all keeps their text the same size on the page."""
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9,
     "xtick.labelsize": 8,

@@ -13,7 +13,7 @@ from modebridge.members import KINDS, Member, ModeMember, PointMember, members_o
 from modebridge.recipes import Recipe
 from modebridge.runs.plan import recipe_in
 from modebridge.runs.store import RECIPE, RunFolder
-from modebridge.scoring import LogitTable, MemberCost, Row, accuracy, judge_curve
+from modebridge.scoring import LogitTable, MemberCost, Row, accuracy, check_curve
 
 __all__ = ["belongs", "cost_in", "curve_warnings", "main_rows", "missing_members", "read_answers"]
 
@@ -41,7 +41,7 @@ def curve_warnings(recipe: Recipe, answers: LogitTable) -> list[str]:
             continue
         start, end = point.ancestors
         accuracies = [accuracy(answers.probabilities([m.name], "valid"), labels) for m in (start, point, end)]
-        check = judge_curve(accuracies[1], (accuracies[0] + accuracies[2]) / 2, len(labels))
+        check = check_curve(accuracies[1], (accuracies[0] + accuracies[2]) / 2, len(labels))
         if not check.low_loss:
             warnings.append(f"Curve {i}-{j}: {check.sentence}")
     return warnings

@@ -2,7 +2,6 @@
 
 from modebridge.scoring.advise import Advice, Effort, advise
 from modebridge.scoring.bootstrap import Interval, bootstrap_mean, interval_of, resampled_means
-from modebridge.scoring.cascade import ALL, cascaded, choose_threshold
 from modebridge.scoring.correspondence import Average, Correspondence, correspondence, kl, r2
 from modebridge.scoring.cost import (
     Cost,
@@ -15,14 +14,13 @@ from modebridge.scoring.cost import (
 from modebridge.scoring.dee import dee
 from modebridge.scoring.detection import auroc, fpr_at, negative_entropy, top_probability
 from modebridge.scoring.evaluate import evaluate, predict
-from modebridge.scoring.logit_table import LogitTable, Split
+from modebridge.scoring.logit_table import ALL, LogitTable, Split
 from modebridge.scoring.profile import (
     CurveCheck,
     CurvePoint,
     barrier,
     check_curve,
     curve_profile,
-    judge_curve,
 )
 from modebridge.scoring.scores import (
     Reliability,
@@ -62,11 +60,9 @@ __all__ = [
     "barrier",
     "bootstrap_mean",
     "brier",
-    "cascaded",
     "check",
     "check_curve",
     "check_probabilities",
-    "choose_threshold",
     "combination_cost",
     "correspondence",
     "cost",
@@ -78,7 +74,6 @@ __all__ = [
     "fpr_at",
     "hits",
     "interval_of",
-    "judge_curve",
     "kl",
     "module_cost",
     "negative_entropy",

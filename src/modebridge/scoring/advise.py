@@ -12,8 +12,7 @@ from torch import Tensor
 
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
-from modebridge.scoring.cascade import ALL, choose_threshold
-from modebridge.scoring.logit_table import LogitTable
+from modebridge.scoring.logit_table import ALL, LogitTable
 from modebridge.scoring.table import Scored
 
 __all__ = ["Advice", "Effort", "advise"]
@@ -182,9 +181,8 @@ class _Search:
             alone, whole = self._prices[first], sum(self._prices[name] for name in members)
             if self._table.costs[first].reads or not alone < average_cost < whole:
                 continue
-            confidences = self._table.calibrated([first], "valid").amax(dim=-1)
-            threshold = choose_threshold(confidences, alone, whole - alone, average_cost)
             ordered = (first, *(name for name in members if name != first))
+            threshold = self._table.threshold(ordered, average_cost, self._prices)
             if threshold < ALL:
                 choices.append(self._table.score(ordered, "valid", threshold=threshold))
         return [choice for choice in choices if choice.deferred_share]

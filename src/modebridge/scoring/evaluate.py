@@ -95,9 +95,9 @@ def evaluate(
         net: the network of a mode.
         intervals: whether to add bootstrap intervals over images.
     """
-    if isinstance(model, Mode) and net is None:
-        raise ModebridgeError("Expected a mode with its network, but got no net; pass net=.")
-    if isinstance(model, Mode) and net is not None:
+    if isinstance(model, Mode):
+        if net is None:
+            raise ModebridgeError("Expected a mode with its network, but got no net; pass net=.")
         model = Ensemble(net, [model])
     elif isinstance(model, nn.Module) and not isinstance(model, Ensemble):
         model = Ensemble(model, [Mode.from_module(model)])

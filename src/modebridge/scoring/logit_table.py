@@ -9,16 +9,18 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from modebridge.ensembles import average, fit_temperature, scale
+from modebridge.ensembles import average, cascaded, fit_temperature, scale
 from modebridge.errors import ModebridgeError, near
 from modebridge.scoring.bootstrap import interval_of, resampled_means
-from modebridge.scoring.cascade import cascaded, choose_threshold
 from modebridge.scoring.cost import Cost
 from modebridge.scoring.dee import dee
 from modebridge.scoring.scores import surprisals
 from modebridge.scoring.table import MemberCost, Row, Scored
 
-__all__ = ["LogitTable", "Split"]
+__all__ = ["ALL", "LogitTable", "Split"]
+
+ALL = 2.0
+"""A threshold above any confidence: every image uses all members."""
 
 Split: TypeAlias = Literal["valid", "test"]
 
@@ -91,15 +93,32 @@ class LogitTable:
         tempered, unsure = cascaded(first_tempered, tempered, threshold)
         return plain.where(unsure[:, None], first), tempered, unsure
 
-    def threshold(self, members: Sequence[str], average_cost: float) -> float:
+    def threshold(
+        self, members: Sequence[str], average_cost: float, prices: Mapping[str, float] | None = None
+    ) -> float:
         """The threshold at which a cascade has the given average cost on the validation images.
 
         Args:
             members: names of the members; the first runs on all images.
-            average_cost: average multiply-adds relative to one base network.
+            average_cost: average cost in networks.
+            prices: cost of each member in networks; None uses multiply-adds.
         """
-        alone, whole = self.cost(members[:1]).relative_flops, self.cost(members).relative_flops
-        return choose_threshold(self.calibrated(members[:1], "valid").amax(dim=-1), alone, whole - alone, average_cost)
+        if prices is None:
+            alone, whole = self.cost(members[:1]).relative_flops, self.cost(members).relative_flops
+        else:
+            alone, whole = prices[members[0]], sum(prices[name] for name in members)
+        if not average_cost >= alone:
+            raise ModebridgeError(
+                f"Expected an average cost of at least the base's {alone:g}, but got {average_cost:g}; raise it."
+            )
+        if whole <= average_cost:
+            return ALL
+        # An image uses all members if its confidence is below the threshold: at ordered[n] the n lowest do. Images of
+        # equal confidence are treated alike, so the cost may be slightly below the limit.
+        ordered = self.calibrated(members[:1], "valid").amax(dim=-1).sort().values
+        most = int((average_cost - alone) / (whole - alone) * len(ordered) + 1e-9)
+        # If only rounding separates the cost from that of all images, all images use all members.
+        return float(ordered[most]) if most < len(ordered) else ALL
 
     def cost(self, members: Sequence[str], deferred_share: float = 1.0) -> Cost:
         """The cost of some members, including modes that are read but are not members.

@@ -17,7 +17,7 @@ from modebridge.scoring.evaluate import predict
 from modebridge.scoring.scores import accuracy, nll
 from modebridge.types import Batches
 
-__all__ = ["CurveCheck", "CurvePoint", "barrier", "check_curve", "curve_profile", "judge_curve"]
+__all__ = ["CurveCheck", "CurvePoint", "barrier", "check_curve", "curve_profile"]
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,10 @@ class CurveCheck:
     """Whether a curve is a good bridge target.
 
     Args:
-        midpoint_accuracy: accuracy of the network that bridges will predict.
-        ends_accuracy: mean accuracy of the two ends.
-        low_loss: the verdict, see `judge_curve`.
+        low_loss: the verdict, see `check_curve`.
         sentence: the verdict as text, with numbers and advice.
     """
 
-    midpoint_accuracy: float
-    ends_accuracy: float
     low_loss: bool
     sentence: str
 
@@ -64,7 +60,7 @@ def curve_profile(
     """
     rs = _positions(positions)
     _check_train(net, curve, rs, train)
-    return [_score(net, curve, r, data, train)[0] for r in rs]
+    return [_score(net, curve, r, data, train) for r in rs]
 
 
 def barrier(profile: Sequence[CurvePoint]) -> float:
@@ -90,38 +86,14 @@ def barrier(profile: Sequence[CurvePoint]) -> float:
 
 
 def check_curve(
-    net: nn.Module,
-    curve: Curve,
-    valid: Batches,
-    r: float = 0.5,
-    tolerance: float = 0.015,
-    train: Batches | None = None,
-) -> CurveCheck:
-    """Check whether a curve is low-loss at r; if not, it is a poor bridge target.
-
-    Args:
-        net: the network of the curve's modes.
-        curve: the curve.
-        valid: held-out data.
-        r: the position that bridges will predict.
-        tolerance: allowed loss of accuracy, see `judge_curve`.
-        train: batches to re-estimate batch norm's statistics on, if the curve does not have them at r.
-    """
-    check_r(r)
-    _check_train(net, curve, [r], train)
-    (start, n), (point, _), (end, _) = (_score(net, curve, at, valid, train) for at in (0.0, r, 1.0))
-    return judge_curve(point.accuracy, (start.accuracy + end.accuracy) / 2, n, r, tolerance)
-
-
-def judge_curve(
     midpoint_accuracy: float, ends_accuracy: float, samples: int, r: float = 0.5, tolerance: float = 0.015
 ) -> CurveCheck:
-    """The verdict of `check_curve` from known accuracies.
+    """Check whether a curve is low-loss at r, from validation accuracies; if not, it is a poor bridge target.
 
-    A curve is not low-loss if its accuracy is below the ends' mean by more than the tolerance, and by more than two
+    It is not if its accuracy is below the ends' mean by more than the tolerance, and by more than two
     standard errors of a proportion: a small validation split cannot resolve less.
 
-    >>> judge_curve(0.90, 0.92, samples=100).low_loss, judge_curve(0.90, 0.92, samples=10_000).low_loss
+    >>> check_curve(0.90, 0.92, samples=100).low_loss, check_curve(0.90, 0.92, samples=10_000).low_loss
     (True, False)
     """
     if samples < 1 or not tolerance >= 0:
@@ -141,10 +113,10 @@ def judge_curve(
         if gap <= allowed
         else f"The curve is not low-loss: {figures}; train it longer, since a bridge is no better than its target."
     )
-    return CurveCheck(midpoint_accuracy, ends_accuracy, gap <= allowed, sentence)
+    return CurveCheck(gap <= allowed, sentence)
 
 
-def _score(net: nn.Module, curve: Curve, r: float, data: Batches, train: Batches | None) -> tuple[CurvePoint, int]:
+def _score(net: nn.Module, curve: Curve, r: float, data: Batches, train: Batches | None) -> CurvePoint:
     if train is not None:
         curve = curve.with_statistics(net, r, train)
     mode = curve.at(r)
@@ -154,7 +126,7 @@ def _score(net: nn.Module, curve: Curve, r: float, data: Batches, train: Batches
         return probabilities_of(run(bare, mode.params, mode.buffers, images))
 
     table, labels = predict(probabilities, data)
-    return CurvePoint(r, nll(table, labels), accuracy(table, labels)), len(labels)
+    return CurvePoint(r, nll(table, labels), accuracy(table, labels))
 
 
 def _positions(positions: int | Sequence[float]) -> list[float]:
