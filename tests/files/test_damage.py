@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import modebridge as mb
+from modebridge.deploy import DeployedEnsemble, export
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import (
     read_sealed,
@@ -26,7 +27,9 @@ from modebridge.files.atomic import (
     write_file,
     write_folder,
 )
+from modebridge.files.hub import CONFIG
 from modebridge.modes import Mode
+from tests.deploy.scenes import images, tied
 
 TENSORS = {"w": torch.arange(4.0), "n": torch.tensor([[1, 2], [3, 4]]).t()}
 META = {"seconds": 1.5, "parents": ["x"]}
@@ -34,14 +37,25 @@ META = {"seconds": 1.5, "parents": ["x"]}
 
 @dataclass
 class Stored:
-    """How a kind of thing is written and read; `read` returns what can be compared."""
+    """How a kind of thing is written and read.
+
+    Args:
+        write: writes it at a path.
+        read: returns something that can be compared.
+        name: name of the file or folder.
+    """
 
     write: Callable[[Path], object]
     read: Callable[[Path], Any]
+    name: str = "it"
 
 
 def _values(read: tuple[dict[str, torch.Tensor], dict[str, Any]]) -> Any:
     return {name: (tensor.tolist(), tensor.stride()) for name, tensor in read[0].items()}, read[1]
+
+
+def _exported(path: Path) -> Any:
+    return DeployedEnsemble.load(path)(images(2)).probabilities.tolist()
 
 
 KINDS = {
@@ -53,46 +67,52 @@ KINDS = {
         lambda path: write_file(path, tensor_file(TENSORS, META)), lambda path: _values(read_tensor_file(path))
     ),
     "record": Stored(lambda path: write_file(path, sealed(META)), read_sealed),
+    "ONNX": Stored(lambda path: export(tied(), path, images(2)), _exported, "it.onnx"),
+    "program": Stored(lambda path: export(tied(), path, images(2)), _exported, "it.pt2"),
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_damage_goes_unnoticed(tmp_path: Path, kind: str) -> None:
-    stored, place = KINDS[kind], tmp_path / "it"
-    stored.write(place)
-    wanted = stored.read(place)
+@pytest.fixture(scope="module", params=KINDS)
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Stored, Path, Any]:
+    """How it is stored, its place, and what is read from it."""
+    kind = KINDS[request.param]
+    place = tmp_path_factory.mktemp("damage") / kind.name
+    kind.write(place)
+    return kind, place, kind.read(place)
+
+
+def test_no_damage_goes_unnoticed(stored: tuple[Stored, Path, Any]) -> None:
+    kind, place, wanted = stored
     for file in sorted(place.iterdir()) if place.is_dir() else [place]:
         whole = file.read_bytes()
-        flips = [whole[:k] + bytes([whole[k] ^ 1 << k % 8]) + whole[k + 1 :] for k in range(0, len(whole), 2)]
+        places = range(0, len(whole), max(2, len(whole) // 400))
+        flips = [whole[:k] + bytes([whole[k] ^ 1 << k % 8]) + whole[k + 1 :] for k in places]
         cuts = [whole[:end] for end in {0, 1, 8, len(whole) // 2, len(whole) - 2}]
         refused = []
         for content in [*flips, *cuts, whole + whole]:
             file.write_bytes(content)
             try:
-                assert stored.read(place) == wanted, "white space and padding mean nothing"
+                assert kind.read(place) == wanted, "white space and padding mean nothing"
             except ModebridgeError as error:
                 refused.append(str(error))
         assert len(refused) > 0.6 * len(flips)
         assert all(re.fullmatch(f"Expected '{place}[^\n]*", sentence) for sentence in refused)
         file.unlink()
-        with pytest.raises(ModebridgeError, match=r"is missing|it is not"):
-            stored.read(place)
+        with pytest.raises(ModebridgeError, match=r"is missing|it is not|does not exist"):
+            kind.read(place)
         file.mkdir()
         with pytest.raises(ModebridgeError, match=r"^Expected"):
-            stored.read(place)
+            kind.read(place)
         file.rmdir()
         file.write_bytes(whole)
-    assert stored.read(place) == wanted
+    assert kind.read(place) == wanted
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_over_damage_is_whole(tmp_path: Path, kind: str) -> None:
-    stored, place = KINDS[kind], tmp_path / "it"
-    stored.write(place)
-    wanted = stored.read(place)
+def test_what_is_written_over_damage_is_whole(stored: tuple[Stored, Path, Any]) -> None:
+    kind, place, wanted = stored
     for file in sorted(place.iterdir()) if place.is_dir() else [place]:
-        if not (kind == "saved object" and file.suffix == ".json"):  # such a folder could be another program's
+        if file.name != CONFIG:  # such a folder could be another program's
             file.write_bytes(b"")
-    stored.write(place)
-    assert stored.read(place) == wanted
-    assert [entry.name for entry in tmp_path.iterdir()] == ["it"]
+    kind.write(place)
+    assert kind.read(place) == wanted
+    assert [entry.name for entry in place.parent.iterdir()] == [place.name]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -139,16 +138,6 @@ def files_of(path: Path) -> list[str]:
     """The files of a run folder but its scratch, by their paths in it."""
     found = [file.relative_to(path).as_posix() for file in sorted(path.rglob("*")) if file.is_file()]
     return [name for name in found if not name.startswith(".work/")]
-
-
-def flips(path: Path, count: int, seed: int = 0) -> Iterator[tuple[str, int, int]]:
-    """Random bits as file, byte and bit: every other one of any file, the others of any byte of the folder."""
-    chance = random.Random(seed)
-    names = files_of(path)
-    sizes = [(path / name).stat().st_size for name in names]
-    for k in range(count):
-        name = chance.choice(names) if k % 2 else chance.choices(names, sizes)[0]
-        yield name, chance.randrange((path / name).stat().st_size), chance.randrange(8)
 
 
 def flip(file: Path, byte: int, bit: int) -> None:

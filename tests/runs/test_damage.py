@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from modebridge.errors import ModebridgeError
 from modebridge.runs import RunFolder, read_answers
-from tests.runs.damaging import Heard, everything, files_of, flip, flips, hear, outcome
+from tests.runs.damaging import Heard, everything, files_of, flip, hear, outcome
 
 
 @pytest.fixture(scope="module")
@@ -61,20 +58,6 @@ def test_a_flipped_bit_anywhere_is_noticed_or_harmless(whole: Path, wanted: dict
         judged(copy, name, wanted, ("advise", "report", "run") if k == 0 else ("advise", "report"))
 
 
-@pytest.mark.slow
-def test_500_flipped_bits(whole: Path, wanted: dict[str, Heard], tmp_path: Path) -> None:
-    counts: Counter[str] = Counter()
-    for name, byte, bit in flips(whole, 500):
-        copy = Path(shutil.copytree(whole, tmp_path / "run"))
-        flip(copy / name, byte, bit)
-        counts.update(judged(copy, name, wanted, ("advise", "report", "run")))
-        if name != "recipe.toml":
-            rest = [verb for verb in ("advise", "report") if "logits" in hear(verb, copy).said]
-            assert rest == []
-        shutil.rmtree(copy)
-    print(counts)  # noqa: T201 - the counts are the result
-
-
 WAYS: dict[str, Callable[[Path], object]] = {
     "cut": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
     "empty": lambda file: file.write_bytes(b""),
@@ -109,37 +92,9 @@ def test_every_file_damaged_in_every_way(whole: Path, wanted: dict[str, Heard], 
     _damaged_in_every_way(whole, wanted, tmp_path, cases, ("advise", "report", "run"))
 
 
-def test_every_note_is_sealed(copy: Path) -> None:
-    """What one flipped bit could change unnoticed: costs, what is read, ids, parents, the images it was asked about."""
-    file = copy / "logits" / "I-0-1-small" / "meta.json"
-    meta = json.loads(file.read_text())
-    assert {"flops", "params", "reads", "id", "parents", "scored_on", "key", "hash", "bits", "place"} <= set(meta)
-    for note, value in meta.items():
-        changes = [{**meta, note: f"{value}?"}, {key: kept for key, kept in meta.items() if key != note}]
-        for change in changes:
-            file.write_text(json.dumps(change))
-            folder = RunFolder(copy)
-            assert folder.meta("logits/I-0-1-small") == {}
-            assert "hash" in folder.damage["logits/I-0-1-small"]
-    file.write_text(json.dumps(meta, separators=(",", ":")))  # another layout says the same
-    assert RunFolder(copy).meta("logits/I-0-1-small")["id"] == meta["id"]
-
-
 def test_an_artefact_in_the_place_of_another_is_noticed(copy: Path) -> None:
     shutil.rmtree(copy / "logits" / "mode-1")
     shutil.copytree(copy / "logits" / "mode-0", copy / "logits" / "mode-1")
     folder = RunFolder(copy)
     assert "mode-1" not in read_answers(folder).test
     assert folder.damage["logits/mode-1"] == "mode-1 is a copy of logits/mode-0"
-
-
-def test_labels_are_verified(copy: Path) -> None:
-    file = copy / "logits" / "labels" / "weights.safetensors"
-    data = file.read_bytes()
-    chance = random.Random(0)
-    for _ in range(20):
-        flip(file, chance.randrange(len(data)), chance.randrange(8))
-        with pytest.raises(ModebridgeError, match=r"logits/labels' to be intact, but it is damaged \("):
-            read_answers(RunFolder(copy))
-        file.write_bytes(data)
-    assert len(read_answers(RunFolder(copy)).test_labels) == 60
