@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from modebridge.alignment.align import align
 
     # A function with the name of its file is imported from that file: elsewhere mypy takes it for the module.
-    from modebridge.bridges import Bridge, inspect, plan_bridge
+    from modebridge.bridges import Bridge, plan_bridge
+    from modebridge.bridges.inspect import inspect
     from modebridge.curves import Curve
     from modebridge.deploy import DeployedEnsemble
     from modebridge.deploy.export import export

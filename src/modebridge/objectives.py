@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, TypeAlias, TypeVar
 
 import torch
@@ -230,9 +231,18 @@ class MatchingObjective(Objective[T]):
                 raise ModebridgeError(f"Expected {name} to be at least 0, but got {alpha}; 0 turns it off.")
         self.bases = bases
         self._mixup, self._cutmix = mixup, cutmix
-        # By member, filled by subclasses: the loss in training, and the loss of the same networks in evaluation mode.
+        # By member: the loss in training, the loss of the same network in evaluation mode, and the network.
         self._programs: dict[str, Program] = {}
         self._measures: dict[str, Program] = {}
+        self._kinds: dict[str, tuple[nn.Module, object]] = {}
+
+    def _add(self, name: str, net: nn.Module, kind: object, loss: Callable[[nn.Module], Program]) -> None:
+        """Add a member; networks of one architecture, with losses of one kind, share a program, compiled once."""
+        twins = (key for key, (other, known) in self._kinds.items() if known == kind and same_architecture(other, net))
+        twin = next(twins, None)
+        for programs, training in ((self._programs, True), (self._measures, False)):
+            programs[name] = loss(frozen_copy(net, training=training)) if twin is None else programs[twin]
+        self._kinds[name] = net, kind
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         return draw_mixing(size, self._mixup, self._cutmix, generator)
@@ -277,13 +287,7 @@ class BridgeObjective(MatchingObjective[dict[str, Bridge]]):
         bases = Bases(net, needed, [tap for bridge in bridges.values() for tap in bridge.taps])
         super().__init__(bases, mixup, cutmix)
         for name, bridge in bridges.items():
-            # Bridges of one architecture share a program, which is compiled once.
-            twins = (key for key in self._programs if len(bridges[key].places) == len(bridge.places))
-            twin = next((key for key in twins if same_architecture(bridges[key].body, bridge.body)), None)
-            for programs, training in ((self._programs, True), (self._measures, False)):
-                programs[name] = (
-                    programs[twin] if twin else _bridge_program(frozen_copy(bridge.body, training=training))
-                )
+            self._add(name, bridge.body, len(bridge.places), _bridge_program)
 
     def start(self) -> States:
         """The bodies' weights; those with `requires_grad=False` are frozen."""
@@ -397,13 +401,8 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         self._ensembles = {key: copy.deepcopy(teacher).to(device) for key, teacher in ensembles.items()}
         self._plans, self._classes = dict(plans), classes
         for name, plan in plans.items():
-            # Students that differ only in weights and targets share a program, which is compiled once.
-            alike = (key for key in self._programs if plans[key].loss == plan.loss)
-            alike = (key for key in alike if bool(plans[key].teachers) == bool(plan.teachers))
-            twin = next((key for key in alike if same_architecture(plans[key].net, plan.net)), None)
-            for programs, training in ((self._programs, True), (self._measures, False)):
-                copied = None if twin else frozen_copy(plan.net, training=training).to(device)
-                programs[name] = programs[twin] if copied is None else _student_program(copied, plan.loss)
+            make = partial(_student_program, plan.loss, device)
+            self._add(name, plan.net, (plan.loss, bool(plan.teachers)), make)
 
     def start(self) -> States:
         """The students' initial weights; those with `requires_grad=False` are frozen."""
@@ -441,7 +440,9 @@ class StudentObjective(MatchingObjective[dict[str, Mode]]):
         return {name: Mode(state.all_params, state.buffers) for name, state in states.items()}
 
 
-def _student_program(net: nn.Module, loss: DistillationLoss) -> Program:
+def _student_program(loss: DistillationLoss, device: torch.device, net: nn.Module) -> Program:
+    net.to(device)
+
     def program(state: State, prepared: Prepared) -> Tensor:
         logits = run(net, state.all_params, state.buffers, unflatten(prepared))
         return loss(prepared.get("target"), prepared.get("labels"), logits)

@@ -178,8 +178,8 @@ def align(
     if by == "weights":
         permutations = match_by_weights(groups, mine.params, theirs.params)
         moved = groups.permute(theirs.params, permutations)
-        before, after = (weight_similarity(groups, mine.params, params) for params in (theirs.params, moved))
-        matches = _matches(groups, permutations, before, after, groups.identity())
+        old, new = (weight_similarity(groups, mine.params, params) for params in (theirs.params, moved))
+        matches = _matches(groups, permutations, old, new, groups.identity())
     else:
         with tqdm(total=images, desc="activations", unit="img", disable=hidden) as bar:
             similarity = activation_similarity(
@@ -193,19 +193,19 @@ def align(
     # Permute the original tensors, so that they stay on their device.
     aligned = Mode(groups.permute(b.params, permutations), groups.permute(b.buffers, permutations))
     difference = prove(bare, theirs, aligned.to(device), few, training=groups.training)
-    heights: tuple[float, float] | tuple[None, None] = (None, None)
+    before = after = None
     if held:
         batches = list(_fed(held, device))
-        old, new = (Curve.line(mine, end.to(device), 0) for end in (b, aligned))
+        straight, nearer = (Curve.line(mine, end.to(device), 0) for end in (b, aligned))
         # The permuted end is the same function, so only the points between differ.
-        places = [(old, r) for r in (0.0, 0.25, 0.5, 0.75, 1.0)] + [(new, r) for r in (0.25, 0.5, 0.75)]
+        places = [(straight, r) for r in (0.0, 0.25, 0.5, 0.75, 1.0)] + [(nearer, r) for r in (0.25, 0.5, 0.75)]
         points = [
             point
             for line, r in tqdm(places, desc="barriers", disable=hidden)
             for point in curve_profile(bare, line, batches, [r], batches)
         ]
-        heights = barrier(points[:5]), barrier([points[0], *points[5:], points[4]])
-    return Alignment(aligned, by, difference, *heights, matches, permutations, groups)
+        before, after = barrier(points[:5]), barrier([points[0], *points[5:], points[4]])
+    return Alignment(aligned, by, difference, before, after, matches, permutations, groups)
 
 
 def _fed(data: Batches, device: torch.device | str) -> Iterator[Batch]:

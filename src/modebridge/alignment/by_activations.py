@@ -40,15 +40,7 @@ def activation_similarity(
 
     Units are observed where they enter a weight (after norm and activation function, as in the paper), or, if they
     never do, such as queries and keys, where they leave one. A point that an image reaches in only one of the networks
-    (an expert) cannot be compared and is left out.
-
-    Args:
-        groups: the traced symmetry.
-        a: the reference, in evaluation mode.
-        b: the network to match to it.
-        data: checked batches on the networks' device; labels are not used.
-        images: maximum number of images.
-        progress: called after every batch with its number of images.
+    (an expert) cannot be compared and is left out. `progress` is called with the number of images of every batch.
     """
     correlations = Correlations(groups)
     seen, chunk = 0, 0

@@ -83,11 +83,6 @@ def match_by_weights(groups: Groups, a: Params, b: Params) -> dict[int, Tensor]:
 
     The first sweep uses only weights whose other groups are already matched, starting at the inputs, whose order is
     known. Later sweeps use all weights, until nothing changes.
-
-    Args:
-        groups: the symmetry.
-        a: the reference's parameters.
-        b: the parameters to permute.
     """
     known = {number: places(groups, number) for number in groups.groups}
     permutations = groups.identity()

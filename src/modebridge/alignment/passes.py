@@ -115,10 +115,10 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (weights, self._met[weights] - 1), side
 
 
-class _ContractionTracker(Tracker):  # type: ignore[no-untyped-call]
-    """Calls a function for every contraction of a pass."""
+class _Watcher(Tracker):  # type: ignore[no-untyped-call]
+    """Records the path of a pass, and calls a function for every contraction."""
 
-    def __init__(self, net: nn.Module, see: See) -> None:
+    def __init__(self, net: nn.Module, see: See | None = None) -> None:
         super().__init__(net)
         self._see = see
 
@@ -129,34 +129,24 @@ class _ContractionTracker(Tracker):  # type: ignore[no-untyped-call]
         met = self.met(name, args)
         given = list(tensors_in((args, kwargs)))
         out = func(*args, **(kwargs or {}))
-        self.follow(given, list(tensors_in(out)))
-        if met is not None:
+        weights = self.follow(given, list(tensors_in(out)))
+        if self._see is None:
+            self.sign(name, (args, kwargs), given, weights)
+        elif met is not None:
             key, side = met
             self._see(key, side, args[CONTRACTIONS[name][side]], out)
         return out
 
 
-class _PathTracker(Tracker):  # type: ignore[no-untyped-call]
-    """Records the path of a pass."""
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        given = list(tensors_in((args, kwargs)))
-        out = func(*args, **(kwargs or {}))
-        self.sign(func._schema.name, (args, kwargs), given, self.follow(given, list(tensors_in(out))))
-        return out
-
-
 def contractions(net: nn.Module, inputs: Inputs, see: See) -> None:
     """Run a network and call `see` for every contraction of activations with weights."""
-    with _ContractionTracker(net, see):
+    with _Watcher(net, see):
         one_pass(net, inputs)
 
 
 def signature(net: nn.Module, inputs: Inputs) -> int:
     """A hash of the path through a network: equal for passes with the same operations on the same shapes."""
-    tracker = _PathTracker(net)
+    tracker = _Watcher(net)
     with tracker:
         one_pass(net, inputs)
     return tracker.way
@@ -164,13 +154,7 @@ def signature(net: nn.Module, inputs: Inputs) -> int:
 
 @torch.no_grad()
 def one_pass(net: nn.Module, inputs: Inputs, state: Params | None = None) -> dict[str, Tensor]:
-    """All tensors that a network returns, by name; raises an error if the inputs do not fit the network.
-
-    Args:
-        net: any module; attention runs as separate operations.
-        inputs: a tensor, or several by name.
-        state: parameters and buffers to run with, by name; None uses the module's own.
-    """
+    """All tensors that a network returns, by name, with its own weights or others; attention is not fused."""
     inputs = map_inputs(Tensor.clone, inputs)  # the next network needs the same images, even if this one works in place
     plain, by_name = ((inputs,), {}) if isinstance(inputs, Tensor) else ((), dict(inputs))
     try:

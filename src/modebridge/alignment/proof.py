@@ -27,15 +27,7 @@ IMAGES = 16
 
 
 def sample(data: Batches, hold: int = 0) -> tuple[list[Inputs], list[Batch]]:
-    """Read the first batches: 8 of them, and more if `hold` images need more.
-
-    Args:
-        data: yields (images, labels).
-        hold: number of images to hold with their labels.
-
-    Returns:
-        Up to 16 images from each of the first 8 batches; and the first `hold` images with their labels, in their
-        original batches.
+    """Up to 16 images from each of the first 8 batches; and the first `hold` images with labels, in their batches.
 
     >>> looked, held = sample([(torch.zeros(40, 3), torch.zeros(40).long())], hold=30)
     >>> looked[0].shape, held[0][1].shape
@@ -94,14 +86,8 @@ def prove(
 ) -> float:
     """The largest difference of two modes' outputs relative to the largest value of each output, in float64.
 
-    Raises an error if any output on any batch differs by more than rounding.
-
-    Args:
-        net: the network of both modes, on their device.
-        before: one mode.
-        after: the other mode.
-        inputs: a batch or several.
-        training: whether to compare the outputs in training mode (auxiliary logits) too, unless they are random.
+    Raises an error if any output on any batch differs by more than rounding. With `training`, outputs in training mode
+    (auxiliary logits) are compared too, unless they are random.
     """
     batches = [inputs] if isinstance(inputs, Tensor | Mapping) else list(inputs)
     worst = 0.0

@@ -34,14 +34,9 @@ ITSELF = "the network itself"
 
 @dataclass(frozen=True)
 class Trace:
-    """The result of tracing forward passes.
+    """The result of tracing forward passes: axes of weights, and of tensors where units can be observed.
 
-    Args:
-        axes: axes of every parameter and persistent buffer, by name.
-        points: axes of the tensors where units can be observed.
-        stopped: what keeps units in place (operations that fix positions or are not supported, unused weights, outputs
-            other than the logits), and where.
-        training: whether some weights are used only in training (auxiliary heads), and were traced there.
+    What keeps units in place (`stopped`) and whether some weights are used only in training are passed on to `Groups`.
     """
 
     axes: dict[str, list[Axis]]
@@ -54,12 +49,9 @@ class Trace:
 def trace(net: nn.Module, batches: Sequence[Inputs]) -> Trace:
     """Trace a copy of `net` in evaluation mode, and in training mode too if some weights are not used otherwise.
 
-    Every batch is run, since the path through a network may depend on the images; a batch that takes a known path adds
-    nothing. Weights that are never used pin all axes that they might be applied to.
-
-    Args:
-        net: any module that maps inputs to logits.
-        batches: batches of a few images, at least two each: axes of size 1 cannot be tracked.
+    Every batch (of at least two images: axes of size 1 cannot be tracked) is run, since the path through a network may
+    depend on the images; one that takes a known path adds nothing. Weights that are never used pin all axes that they
+    might be applied to.
     """
     bare = frozen_copy(net)
     tracer = _Tracer(bare)
