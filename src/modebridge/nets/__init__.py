@@ -31,7 +31,6 @@ from modebridge.nets.running import (
     frozen_copy,
     logits_of,
     run,
-    tap_names,
 )
 
 __all__ = [
@@ -65,7 +64,6 @@ __all__ = [
     "run",
     "same_architecture",
     "spec_of",
-    "tap_names",
     "taps_to_read",
     "tracing",
     "unusual",

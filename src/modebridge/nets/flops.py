@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from modebridge.batches import flatten, map_inputs
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.nets.running import Tapped
+from modebridge.nets.running import Tapped, arguments
 from modebridge.types import Inputs
 
 __all__ = ["Shape", "counting", "examples", "feature_shapes", "invoke", "on_copy", "plain_attention", "zeros"]
@@ -153,8 +153,7 @@ def zeros(module: nn.Module, *shapes: Sequence[int]) -> list[Tensor]:
 
 def invoke(module: nn.Module, inputs: Sequence[Inputs]) -> object:
     """The output of a module for inputs that are tensors, passed in order, or dicts, passed by name."""
-    plain = [given for given in inputs if isinstance(given, Tensor)]
-    by_name = {name: tensor for given in inputs if not isinstance(given, Tensor) for name, tensor in given.items()}
+    plain, by_name = arguments(inputs)
     return module(*plain, **by_name)
 
 

@@ -38,11 +38,6 @@ def without_side_effects(net: Callable[..., Any], function: Callable[..., T], *i
     The first call gets copies and checks whether they were changed. If so, all further calls get copies too; otherwise
     none does. A compiler or an exporter always gets copies while tracing, and removes those that nothing writes to.
 
-    Args:
-        net: the module or function that runs; the result of the check is stored for it.
-        function: runs `net`.
-        inputs: tensors, or dicts of tensors.
-
     >>> images = torch.ones(2)
     >>> without_side_effects(torch.nn.ReLU(inplace=True), lambda x: x.sub_(1), images), images
     (tensor([0., 0.]), tensor([1., 1.]))
@@ -100,13 +95,7 @@ def _differ(copy: Tensor, original: Tensor) -> bool:
 
 
 def check_weights(name: str, saved: Tensor, expected: Tensor | None) -> None:
-    """Raise an error for a tensor that `copy_` cannot read, or would turn into wrong weights.
-
-    Args:
-        name: name of the tensor in the error.
-        saved: the tensor of a checkpoint.
-        expected: the tensor of the network, if it has one of this name.
-    """
+    """Raise an error for a tensor of a checkpoint that `copy_` cannot read, or would turn into wrong weights."""
     got, fix = unusual(saved), "save plain dense tensors, with tensor.to_dense() or tensor.dequantize()"
     if got is None and expected is not None and expected.shape == saved.shape:
         if expected.is_floating_point() and not saved.is_floating_point():
@@ -161,7 +150,14 @@ def is_narrow(net: nn.Module) -> bool:
 
 
 def correct_conv_gradients(net: nn.Module, state: Params) -> AbstractContextManager[object]:
-    """A context in which the network's gradients at these parameters are correct; for most networks it does nothing."""
+    """A context in which the network's gradients at these parameters are correct; for most networks it does nothing.
+
+    On CPUs oneDNN (3.12, in torch 2.13) writes beyond the end of its memory in the backward pass of a 1x1 convolution
+    with a stride, if images or weights are in channels-last format and have fewer channels than a register has floats
+    (8 with AVX2, 16 with AVX-512): the process crashes some steps later, or continues with wrong numbers. Minimal case:
+    the gradients of `nn.Conv2d(3, 16, 1, stride=2)` on channels-last images of 8 x 8. Such a convolution equals one
+    without a stride on a subsampled image, which works correctly.
+    """
     device = next((tensor.device.type for tensor in state.values()), "cpu")
     if device != "cpu" or not torch.is_grad_enabled():
         return nullcontext()

@@ -21,13 +21,13 @@ from modebridge.types import Inputs, Params
 __all__ = [
     "Tapped",
     "Taps",
+    "arguments",
     "call",
     "check_tap",
     "feature_of",
     "frozen_copy",
     "logits_of",
     "run",
-    "tap_names",
     "without_taps",
 ]
 
@@ -38,11 +38,6 @@ def logits_of(output: object, *, training: bool = False) -> Tensor:
     Hugging Face models return objects. In training mode, torchvision's Inception returns one too, and other networks
     a tuple: the logits, then those of auxiliary heads, which are ignored.
 
-    Args:
-        output: the network's output.
-        training: whether the network is in training mode; tuples are accepted only then.
-
-    >>> import torch
     >>> logits_of({"logits": torch.ones(1, 2), "hidden_states": None})
     tensor([[1., 1.]])
     """
@@ -95,11 +90,7 @@ class Taps:
             module.register_forward_hook(_Reader(self._by_thread, tap))
 
     def read(self, forward: Callable[[], Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The logits of a forward pass, and the features by tap.
-
-        Args:
-            forward: runs the network once, on the calling thread.
-        """
+        """The logits of a forward pass, run once on the calling thread, and the features by tap."""
         outer = self._by_thread.readings
         readings: dict[str, tuple[Tensor, int]] = {}
         self._by_thread.readings = readings
@@ -161,18 +152,12 @@ def without_taps(net: nn.Module) -> nn.Module:
     return net
 
 
-def tap_names(net: nn.Module) -> list[str]:
-    """All names that can be used as taps."""
-    return [name for name, _ in net.named_modules() if name]
-
-
 def check_tap(net: nn.Module, tap: str) -> nn.Module:
     """The submodule at a tap; an unknown name raises an error that suggests similar ones."""
     modules: Mapping[str, nn.Module] = dict(net.named_modules())
     if not tap or tap not in modules:
-        raise ModebridgeError(
-            f"Expected tap to be a submodule of {type(net).__name__}, but got '{tap}'; {near(tap, tap_names(net))}"
-        )
+        close = near(tap, [name for name in modules if name])
+        raise ModebridgeError(f"Expected tap to be a submodule of {type(net).__name__}, but got '{tap}'; {close}")
     return modules[tap]
 
 
@@ -206,24 +191,22 @@ def call(net: nn.Module, inputs: Inputs) -> Tensor:
 
 
 def run(net: nn.Module, params: Params, buffers: Params, *inputs: Inputs) -> Tensor:
-    """The logits of `net` with the given parameters and buffers.
+    """The logits of `net` with the given parameters and buffers, on tensors in order or one dict of tensors by name.
 
     In training mode batch norm updates the running statistics in `buffers` in place. The inputs are not changed.
-
-    Args:
-        net: the architecture.
-        params: parameters by name.
-        buffers: buffers by name.
-        inputs: tensors in order, or one dict of tensors by argument name.
     """
 
     def at(*safe: Inputs) -> object:
-        plain = [tensors for tensors in safe if isinstance(tensors, Tensor)]
-        dicts = [tensors for tensors in safe if not isinstance(tensors, Tensor)]
-        by_name = {name: tensor for tensors in dicts for name, tensor in tensors.items()}
-        return _at(net, {**params, **buffers}, tuple(plain), by_name)
+        plain, by_name = arguments(safe)
+        return _at(net, {**params, **buffers}, plain, by_name)
 
     return logits_of(without_side_effects(net, at, *inputs), training=net.training)
+
+
+def arguments(inputs: Sequence[Inputs]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """The arguments with which a module is called: tensors in order, and those of dicts by name."""
+    plain = tuple(given for given in inputs if isinstance(given, Tensor))
+    return plain, {name: tensor for given in inputs if not isinstance(given, Tensor) for name, tensor in given.items()}
 
 
 class Tapped(nn.Module):
@@ -252,7 +235,7 @@ class Tapped(nn.Module):
 
     def run(self, state: Params, images: Inputs) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits and features with a state from `state_of`."""
-        outputs: tuple[Tensor, dict[str, Tensor]] = _at(self, state, (images,))
+        outputs: tuple[Tensor, dict[str, Tensor]] = _at(self, state, (images,), {})
         return outputs
 
     def state_of(self, state: Params) -> dict[str, Tensor]:
@@ -262,9 +245,9 @@ class Tapped(nn.Module):
         return {f"net.{name}": torch.empty_like(placeholders[name]).copy_(tensor) for name, tensor in state.items()}
 
 
-def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping[str, Any] | None = None) -> Any:
+def _at(net: nn.Module, state: Params, inputs: tuple[Any, ...], by_name: Mapping[str, Any]) -> Any:
     """The output of a module with other parameters and buffers, which torch swaps into the module during the call."""
     # Other threads wait, except in a compiled function: its parameters are arguments.
     lock = nullcontext() if tracing() else _LOCKS.setdefault(net, threading.RLock())
     with lock, correct_conv_gradients(net, state):
-        return functional_call(net, (dict(state),), inputs, dict(by_name or {}), strict=False)
+        return functional_call(net, (dict(state),), inputs, dict(by_name), strict=False)
