@@ -27,6 +27,7 @@ from modebridge.types import Params
 __all__ = [
     "FILES",
     "Damage",
+    "latest",
     "read_sealed",
     "read_stored",
     "read_tensor_file",
@@ -85,11 +86,17 @@ def write_folder(path: Path | str, files: Mapping[str, Content]) -> None:
         _remove(old)
 
 
+def latest(folder: Path) -> Path:
+    """Where a folder is: under its former name beside its own if its writer was killed between the two renames."""
+    before = folder.parent / f".old-{folder.name}"
+    return before if not os.path.lexists(folder) and os.path.lexists(before) else folder
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed writers left in a folder; no writer may be active."""
     for old in list(folder.rglob(".old-*")):
-        if not os.path.lexists(path := old.with_name(old.name.removeprefix(".old-"))):
-            old.replace(path)  # the writer was killed between its two renames
+        if latest(path := old.with_name(old.name.removeprefix(".old-"))) == old:
+            old.replace(path)
     for left in [*folder.rglob(".new-*"), *folder.rglob(".old-*")]:
         _remove(left)
 
@@ -131,9 +138,7 @@ def stored_files(tensors: Params, metadata: Mapping[str, Any], names: tuple[str,
 
 def read_stored(folder: Path, names: tuple[str, str] = FILES) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors (on the CPU, in their order, with their strides) and metadata of a stored folder."""
-    before = folder.with_name(f".old-{folder.name}")
-    if not os.path.lexists(folder) and before.is_dir():
-        folder = before  # the writer was killed between its two renames
+    folder = latest(folder)
     text = _bytes(folder / names[1])
     return _unsealed(folder, text, _tensors(folder / names[0]))
 

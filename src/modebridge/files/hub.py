@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from modebridge.errors import ModebridgeError, first_line
+from modebridge.files.atomic import latest
 
 __all__ = ["CARD", "CONFIG", "WEIGHTS", "Card", "Place", "check_repo", "download", "find_folder", "local", "upload"]
 
@@ -110,7 +111,7 @@ def find_folder(place: Place, revision: str | None = None) -> Path:
         place: a path, or "OWNER/NAME" on the hub; a path that exists takes precedence.
         revision: a branch, tag or commit on the hub; None for the main branch.
     """
-    folder = local(place)
+    folder = latest(local(place))
     if os.path.exists(folder):  # noqa: PTH110 - unlike Path.exists, False without permission or for a long name
         if revision is not None:
             raise ModebridgeError(
