@@ -8,28 +8,17 @@ import torch
 from scipy.stats import bootstrap
 
 from modebridge.errors import ModebridgeError
-from modebridge.scoring import (
-    accuracy,
-    bootstrap_mean,
-    brier,
-    hits,
-    interval_of,
-    nll,
-    resampled_means,
-    squared_errors,
-    surprisals,
-)
+from modebridge.scoring import bootstrap_mean, hits, interval_of, resampled_means, squared_errors, surprisals
 from tests.scoring.test_scores import sample
 
 
 @pytest.mark.parametrize("level", [0.8, 0.95])
-@pytest.mark.parametrize(("score", "each"), [(accuracy, hits), (nll, surprisals), (brier, squared_errors)])
-def test_is_scipy_s_percentile_interval(score, each, level):
-    p, y = sample(400, 5)
-    assert score(p, y) == pytest.approx(float(each(p, y).mean()))
-    low, high = bootstrap_mean(each(p, y), resamples=1500, level=level)
+@pytest.mark.parametrize("each", [hits, surprisals, squared_errors])
+def test_is_scipy_s_percentile_interval(each, level):
+    values = each(*sample(400, 5))
+    low, high = bootstrap_mean(values, resamples=1500, level=level)
     known = bootstrap(
-        (each(p, y).numpy(),),
+        (values.numpy(),),
         np.mean,
         n_resamples=1500,
         confidence_level=level,
@@ -41,15 +30,6 @@ def test_is_scipy_s_percentile_interval(score, each, level):
     assert high == pytest.approx(known.high, abs=slack)
 
 
-def test_seeds():
-    p, y = sample(100, 3)
-    values = surprisals(p, y)
-    first = bootstrap_mean(values, resamples=50, seed=1)
-    torch.manual_seed(5)  # the global generator has no say
-    assert bootstrap_mean(values, resamples=50, seed=1) == first
-    assert bootstrap_mean(values, resamples=50, seed=2) != first
-
-
 def test_the_normal_interval_of_a_mean():
     values = torch.randn(5000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     error = 1.96 * float(values.std()) / 5000**0.5
@@ -58,39 +38,35 @@ def test_the_normal_interval_of_a_mean():
     assert high == pytest.approx(float(values.mean()) + error, abs=0.15 * error)
 
 
-def test_one_sample_has_no_spread():
-    p, y = sample(1, 3)
-    assert bootstrap_mean(surprisals(p, y), resamples=10) == pytest.approx((nll(p, y), nll(p, y)))
+def test_seeds_and_one_sample():
+    values = surprisals(*sample(100, 3))
+    first = bootstrap_mean(values, resamples=50, seed=1)
+    torch.manual_seed(5)  # the global generator has no say
+    assert bootstrap_mean(values, resamples=50, seed=1) == first
+    assert bootstrap_mean(values, resamples=50, seed=2) != first
+    assert bootstrap_mean(values[:1], resamples=10) == pytest.approx((float(values[0]),) * 2)
+
+
+def test_columns_are_paired():
+    """Every column sees the same draws, one by one and in blocks."""
+    values = torch.randn(300, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    means = resampled_means(values)
+    generator = torch.Generator().manual_seed(0)
+    by_hand = torch.stack([values[torch.randint(300, (300,), generator=generator)].mean(0) for _ in range(1000)])
+    torch.testing.assert_close(means, by_hand, rtol=0, atol=1e-12)
+    difference = interval_of(means[:, 0] - means[:, 1])
+    assert difference == pytest.approx(bootstrap_mean(values[:, 0] - values[:, 1]), abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("values", "options", "words"),
     [
-        ({"resamples": 0}, "resamples"),
-        ({"level": 0.0}, "level"),
-        ({"level": 1.0}, "level"),
-        ({"level": 95}, "level"),
+        (torch.ones(9), {"resamples": 0}, "Expected resamples"),
+        *[(torch.ones(9), {"level": level}, "Expected level") for level in (0.0, 1.0, 95)],
+        (torch.zeros(0), {}, "at least one sample"),
+        (torch.zeros(3, 2), {}, r"to be \(N,\)"),
     ],
 )
-def test_refuses_options(options, words):
-    p, y = sample(10, 3)
-    with pytest.raises(ModebridgeError, match=f"Expected {words}"):
-        bootstrap_mean(surprisals(p, y), **options)
-
-
-def test_refuses_what_cannot_be_scored():
-    with pytest.raises(ModebridgeError, match="at least one sample"):
-        bootstrap_mean(torch.zeros(0))
-
-
-def test_means_of_columns_are_those_of_one_column_each():
-    """Every column sees the same draws as `bootstrap_mean`, so what is made of columns is paired."""
-    values = torch.randn(300, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    means = resampled_means(values)
-    for k in range(3):
-        assert interval_of(means[:, k]) == pytest.approx(bootstrap_mean(values[:, k]), abs=1e-12)
-    assert interval_of(means[:, 0] - means[:, 1]) == pytest.approx(
-        bootstrap_mean(values[:, 0] - values[:, 1]), abs=1e-12
-    )
-    with pytest.raises(ModebridgeError, match=r"to be \(N, C\)"):
-        resampled_means(torch.zeros(3))
+def test_refusals(values, options, words):
+    with pytest.raises(ModebridgeError, match=words):
+        bootstrap_mean(values, **options)
