@@ -11,11 +11,14 @@ import torch.nn.functional as F
 
 import modebridge as mb
 from modebridge import trees
+from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.mixing import draw_mixing, label_shares, mixed, mixed_labels, pixel_shares
 from modebridge.nets import Tapped, last_blocks_tap
 from modebridge.objectives import BridgeObjective
+from modebridge.training import fit_students
+from tests.plans import fit_bridges, plan_student
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 
@@ -111,7 +114,7 @@ def test_one_step_by_hand():
     net, ends = tiny_net(0, dtype=EXACT), modes(2, dtype=EXACT)
     curve = start_curve(net, *ends)
     images, labels = blobs(8, dtype=EXACT).images, blobs(8).labels
-    plan = mb.plan_bridge(net, curve, images)
+    plan = plan_bridge(net, curve, images)
     objective = BridgeObjective(net, {"b": plan}, 0.0, 1.0)
     draw = objective.draw(8, torch.Generator().manual_seed(2))
     side, partner = draw["box"].tolist(), draw["partner"].tolist()
@@ -135,20 +138,21 @@ def test_together_is_alone_to_the_last_bit():
     curve = start_curve(net, *ends).with_statistics(net, 0.5, loader())
     images, data = blobs(4).images, list(loader(32))
     plans = {
-        "I": mb.plan_bridge(net, curve, images),
-        "labels": mb.plan_bridge(net, curve, images, target="labels"),
+        "I": plan_bridge(net, curve, images),
+        "labels": plan_bridge(net, curve, images, target="labels"),
     }
     options = {"mixup": 0.4, "cutmix": 1.0, "config": quick(1)}
-    together = mb.fit_bridges(net, plans, data, **options)
-    without = mb.fit_bridges(net, plans, data, **{**options, "cutmix": 0.0})
+    together = fit_bridges(net, plans, data, **options)
+    without = fit_bridges(net, plans, data, **{**options, "cutmix": 0.0})
     for name, plan in plans.items():
-        alone = mb.fit_bridges(net, {name: plan}, data, **options)[name]
+        alone = fit_bridges(net, {name: plan}, data, **options)[name]
         prints = [trees.fingerprint(b.state_dict()) for b in (together[name], alone, without[name])]
         assert prints[0] == prints[1] != prints[2], name
-    students = {name: mb.plan_student(net, of, seed=k) for k, (name, of) in enumerate([("all", ends), ("none", ())])}
-    taught = mb.fit_students(net, students, data, **options)
-    assert mb.distill(net, ends, data, start=students["all"].start, **options).id == taught["all"].id
-    assert mb.fit_students(net, {"none": students["none"]}, data, **options)["none"].id == taught["none"].id
+    students = {name: plan_student(net, of, seed=k) for k, (name, of) in enumerate([("all", ends), ("none", ())])}
+    config = quick(1, mixup=0.4, cutmix=1.0)
+    taught = fit_students(net, students, data, config)
+    assert mb.distill(net, ends, data, config, start=students["all"].start).id == taught["all"].id
+    assert fit_students(net, {"none": students["none"]}, data, config)["none"].id == taught["none"].id
 
 
 def test_halves_and_channels_last():
@@ -165,13 +169,13 @@ def test_what_cannot_be_cut_is_said():
     curve = start_curve(net, *ends)
     vectors = Vectors()
     with pytest.raises(ModebridgeError, match="cutmix to be at least 0, but got -1"):
-        mb.fit_bridge(net, curve, loader(), cutmix=-1, config=quick(1))
+        mb.fit_bridge(net, curve, loader(), config=quick(1, cutmix=-1))
     data = [(torch.rand(6, 4), torch.arange(6) % 3)]
     teacher = mb.Mode.from_module(vectors)
     line = start_curve(vectors, teacher, mb.Mode.from_module(Vectors()))
     for call in (
-        lambda: mb.distill(vectors, [teacher], data, cutmix=1.0, config=quick(1)),
-        lambda: mb.fit_bridge(vectors, line, data, cutmix=1.0, config=quick(1)),
+        lambda: mb.distill(vectors, [teacher], data, config=quick(1, cutmix=1.0)),
+        lambda: mb.fit_bridge(vectors, line, data, config=quick(1, cutmix=1.0)),
     ):
         with pytest.raises(ModebridgeError, match=r"height, width\) of one size, but got .*4.*; set cutmix=0"):
             call()

@@ -1,20 +1,19 @@
 """Bridge networks: part of a deep ensemble's gain at nearly the cost of one forward pass.
 
-Train (or load) modes, connect two with a curve, train a bridge to predict the curve's midpoint, and average.
+Train (or load) modes, train a bridge to predict others from a feature of the first, and average.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # `typing` is not imported here: imports of this file run before Ctrl-C is handled
+TYPE_CHECKING = False  # `typing` is not imported: `modebridge --help` must be fast
 if TYPE_CHECKING:
     from typing import Any
 
-    from modebridge.alignment.align import align
-
     # A function with the name of its file is imported from that file: elsewhere mypy takes it for the module.
-    from modebridge.bridges import Bridge, plan_bridge
+    from modebridge.alignment.align import align
+    from modebridge.bridges import Bridge
     from modebridge.bridges.inspect import inspect
     from modebridge.curves import Curve
     from modebridge.deploy import DeployedEnsemble
@@ -22,82 +21,72 @@ if TYPE_CHECKING:
     from modebridge.ensembles import Ensemble
     from modebridge.errors import ModebridgeError
     from modebridge.files import load, load_checkpoint, load_checkpoints
-    from modebridge.losses import PAPER_LOSS, DistillationLoss
     from modebridge.modes import Mode
-    from modebridge.scoring.cost import cost
     from modebridge.scoring.evaluate import evaluate
-    from modebridge.training import (
-        Engine,
-        TrainConfig,
-        fit_bridge,
-        fit_curve,
-        fit_curves,
-        fit_mode,
-        fit_modes,
-        fit_students,
-        plan_student,
-    )
-    from modebridge.training.distill import distill
-    from modebridge.training.fit_bridges import fit_bridges
+    from modebridge.training import TrainConfig, distill, fit_bridge, fit_curve, fit_modes
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
-    "PAPER_LOSS",
     "Bridge",
     "Curve",
     "DeployedEnsemble",
-    "DistillationLoss",
-    "Engine",
     "Ensemble",
     "Mode",
     "ModebridgeError",
     "TrainConfig",
     "__version__",
     "align",
-    "cost",
     "distill",
     "evaluate",
     "export",
     "fit_bridge",
-    "fit_bridges",
     "fit_curve",
-    "fit_curves",
-    "fit_mode",
     "fit_modes",
-    "fit_students",
     "inspect",
     "load",
     "load_checkpoint",
     "load_checkpoints",
-    "plan_bridge",
-    "plan_student",
 ]
 
 _NAMES = {
     "alignment": ("align",),
-    "bridges": ("Bridge", "inspect", "plan_bridge"),
+    "bridges": ("Bridge", "inspect"),
     "curves": ("Curve",),
-    "deploy": ("Deployed", "DeployedEnsemble", "export"),
-    "losses": ("PAPER_LOSS", "DistillationLoss"),
+    "deploy": ("DeployedEnsemble", "export"),
     "ensembles": ("Ensemble",),
     "errors": ("ModebridgeError",),
-    "scoring": ("cost", "evaluate"),
     "files": ("load", "load_checkpoint", "load_checkpoints"),
     "modes": ("Mode",),
-    "training": (
-        *("Engine", "TrainConfig", "distill", "fit_bridge", "fit_bridges", "fit_curve", "fit_curves"),
-        *("fit_mode", "fit_modes", "fit_students", "plan_student"),
-    ),
+    "scoring": ("evaluate",),
+    "training": ("TrainConfig", "distill", "fit_bridge", "fit_curve", "fit_modes"),
 }
-_RENAMED = {
-    "BezierCurve": "Curve",
-    "BridgedEnsemble": "Ensemble",
-    "load_mode": "load_checkpoint",
-    "load_modes": "load_checkpoints",
-}
-"""Names of version 0.2, which still work."""
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}
+
+_RENAMED = {
+    "BezierCurve": "curves.Curve",
+    "BridgedEnsemble": "ensembles.Ensemble",
+    "Deployed": "deploy.DeployedEnsemble",
+    "DistillationLoss": "losses.DistillationLoss",
+    "Engine": "training.Engine",
+    "PAPER_LOSS": "losses.PAPER_LOSS",
+    "cost": "scoring.cost",
+    "fit_curves": "training.fit_curves",
+    "fit_students": "training.fit_students",
+    "load_mode": "files.load_checkpoint",
+    "load_modes": "files.load_checkpoints",
+    "plan_bridge": "bridges.plan_bridge",
+}
+"""Names of version 0.2 that work until version 0.4, and where they are now."""
+
+_GONE = {
+    "Polychain": "Curve, with more pins",
+    "fit_bridges": "modebridge.training.fit_many(net, bridges, train, config)",
+    "fit_mode": "fit_modes([net], [train], config)[0]",
+    "fit_taught_curves": "fit_curve, which learns labels",
+    "plan_student": "distill, or modebridge.objectives.StudentPlan",
+}
+"""Names of version 0.2 that are gone, and what to use instead."""
 
 
 def __getattr__(name: str) -> Any:
@@ -105,12 +94,14 @@ def __getattr__(name: str) -> Any:
     if name in _RENAMED:
         import warnings
 
-        warnings.warn(f"modebridge.{name} is now called {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-        return __getattr__(_RENAMED[name])
+        home, _, new = _RENAMED[name].rpartition(".")
+        warnings.warn(f"modebridge.{name} is now modebridge.{home}.{new}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(f"modebridge.{home}"), new)
     if name in _HOMES:
-        value = getattr(import_module(f"modebridge.{_HOMES[name]}"), name)
-        globals()[name] = value
+        value = globals()[name] = getattr(import_module(f"modebridge.{_HOMES[name]}"), name)
         return value
+    if name in _GONE:
+        raise AttributeError(f"modebridge.{name} of version 0.2 is gone; use {_GONE[name]}")
     if not name.startswith("_"):
         try:
             return import_module(f"modebridge.{name}")

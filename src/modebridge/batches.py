@@ -46,13 +46,21 @@ class Checked:
         what: the name used in errors, "train" or "valid".
         classes: number of classes K.
         least: smaller batches are skipped, with one warning: batch norm cannot learn from a single value.
+        needed: called for the first smaller batch, returns the number that is really needed.
     """
 
-    def __init__(self, batches: Batches, what: str, classes: int, least: int = 1) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        what: str,
+        classes: int,
+        least: int = 1,
+        needed: Callable[[], int] | None = None,
+    ) -> None:
         self._batches = batches
         self._what = what
         self.classes = classes
-        self._least = least
+        self.least, self._needed = least, needed
         self._warned = False
 
     def __iter__(self) -> Iterator[Batch]:
@@ -60,20 +68,22 @@ class Checked:
             inputs, labels = check_batch(item, self._what)
             if labels.device.type == "cpu":
                 check_labels(labels, self.classes, self._what)
-            if len(labels) >= self._least:
+            if self.is_enough(len(labels)):
                 yield inputs, labels
             elif not self._warned:
                 self._warned = True
                 warnings.warn(
                     f"A batch of {len(labels)} image{'s' if len(labels) > 1 else ''} in {self._what} is skipped: batch "
-                    f"norm needs at least {self._least} images per batch. Change the batch size or set drop_last=True "
+                    f"norm needs at least {self.least} images per batch. Change the batch size or set drop_last=True "
                     "to avoid this.",
                     stacklevel=2,
                 )
 
-    def first(self) -> Inputs:
-        """The inputs of the first batch."""
-        return first_batch(self._batches, self._what)[0]
+    def is_enough(self, count: int) -> bool:
+        """Whether a batch of `count` images is not skipped."""
+        if count < self.least and self._needed is not None:
+            self.least, self._needed = self._needed(), None
+        return count >= self.least
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch, if the batches have epochs."""

@@ -370,13 +370,13 @@ class StudentPlan:
         net: its architecture; parameters with `requires_grad` are trained.
         start: the initial weights.
         teachers: networks whose mean probability is the target; without any it is trained on labels, mixed like images.
-        loss: the loss.
+        loss: the loss; by default the KL to the teachers' mean.
     """
 
     net: nn.Module
     start: Mode
     teachers: tuple[Teacher, ...]
-    loss: DistillationLoss
+    loss: DistillationLoss = DistillationLoss()  # noqa: RUF009 - frozen
 
 
 class StudentObjective(MatchingObjective[dict[str, Mode]]):

@@ -13,9 +13,9 @@ from modebridge.alignment.groups import Groups
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import Tapped, call
-from modebridge.training import fit_mode
 from tests.alignment.renumbering import renumbered
 from tests.networks import NETWORKS, OTHERS, HuggingFaceStyle, made
+from tests.plans import fit_mode
 from tests.scenarios import loader, quick, tiny_net
 
 METHODS = ("activations", "weights")

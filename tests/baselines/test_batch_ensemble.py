@@ -13,7 +13,8 @@ from modebridge.baselines import BatchEnsemble, RankOne
 from modebridge.baselines.surgery import replaced
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SameConv2d, resnet
-from modebridge.training import TrainConfig, fit_mode
+from modebridge.training import TrainConfig
+from tests.plans import fit_mode
 
 
 def seeded(seed=0):

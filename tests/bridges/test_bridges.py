@@ -29,7 +29,8 @@ from modebridge.mixing import mix
 from modebridge.modes import Mode
 from modebridge.nets import SPECS, Tapped, resnet
 from modebridge.objectives import BridgeObjective
-from modebridge.training import fit_bridge, fit_bridges
+from modebridge.training import fit_bridge
+from tests.plans import fit_bridges
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 # (data set, kind, slim) -> parameters, from the facts table; the 32-to-128-channel rows have no projection.
@@ -270,7 +271,8 @@ def test_best_epoch_of_each_bridge():
 def test_other_positions_and_the_batch_norm_curve():
     net, (a, b) = tiny_net(0, "bn"), modes(2, "bn")
     curve = start_curve(net, a, b)
-    bridge = fit_bridge(net, curve, loader(), kind="I", r=0.3, config=quick(1))
+    curve = curve.with_statistics(net, 0.3, loader())
+    bridge = fit_bridge(net, curve, loader(), target=curve_target(curve, 0.3), config=quick(1))
     assert bridge.r == 0.3
     assert bridge.kind == "I"
 

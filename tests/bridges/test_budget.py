@@ -268,7 +268,7 @@ def test_inputs_by_name():
         assert Ensemble(nets[0], ends, [bridge])(example).shape == (4, 3)
 
 
-@pytest.mark.parametrize("options", [{"budget": 0.9}, {"budget": 0.05}, {"kind": "II", "slim": 1}])
+@pytest.mark.parametrize("options", [{"budget": 0.9}, {"budget": 0.05}, {"kind": "II"}])
 def test_bridges_of_sequences_take_any_length(options):
     net, ends, train = Sound(), [Mode.from_module(Sound(seed)) for seed in (1, 2)], [sounds()]
     curve = start_curve(net, *ends).with_statistics(net, 0.5, train)

@@ -25,7 +25,8 @@ from modebridge.modes import Mode
 from modebridge.nets import Tapped
 from modebridge.objectives import BridgeObjective
 from modebridge.scoring import cost
-from modebridge.training import fit_bridge, fit_bridges
+from modebridge.training import fit_bridge
+from tests.plans import fit_bridges
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 IMAGE = (1, 8, 8)

@@ -14,8 +14,8 @@ from modebridge.data import ImageSet, Loader, Stream, crop_and_flip, find_images
 from modebridge.data.images import centre_crop, open_image
 from modebridge.data.stream import random_crop
 from modebridge.errors import ModebridgeError
-from modebridge.training import fit_mode
 from tests.data.pictures import folder_of_classes, picture
+from tests.plans import fit_mode
 from tests.scenarios import blobs, quick
 
 

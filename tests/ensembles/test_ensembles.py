@@ -11,7 +11,7 @@ from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Tapped
 from modebridge.scoring import evaluate
-from modebridge.training import fit_bridges
+from tests.plans import fit_bridges
 from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.modes import refresh_statistics
 from tests.networks import NETWORKS, HuggingFaceStyle, Plain, made
+from tests.plans import fit_mode
 
 QUICK = mb.TrainConfig(epochs=1, lr=0.01, warmup=1, keep="last")
 
@@ -67,9 +70,9 @@ def test_dict_batches_all_the_way():
     modes = []
     for seed in (0, 1):
         torch.manual_seed(seed)
-        modes.append(mb.fit_mode(HuggingFaceStyle(), train, config=QUICK))
+        modes.append(fit_mode(HuggingFaceStyle(), train, config=QUICK))
     curve = mb.fit_curve(net, modes[0], modes[1], train, config=QUICK)
-    bridge = mb.fit_bridge(net, curve, train, budget=0.2, mixup=0, config=QUICK)
+    bridge = mb.fit_bridge(net, curve, train, budget=0.2, config=replace(QUICK, mixup=0))
     assert bridge.tap.startswith("layers.")
     fast = mb.Ensemble(net, modes[:1], [bridge]).calibrate(train)
     scores = mb.evaluate(fast, train)
@@ -88,7 +91,7 @@ def test_dicts_of_images_alone_are_what_pairs_are():
     torch.manual_seed(0)
     net = HuggingFaceStyle()
     by_name = [{"pixel_values": x, "label": y} for x, y in pairs()]
-    one, other = (mb.fit_mode(net, data, config=QUICK) for data in (pairs(), by_name))
+    one, other = (fit_mode(net, data, config=QUICK) for data in (pairs(), by_name))
     assert one.id == other.id
 
 

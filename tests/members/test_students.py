@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from modebridge import Ensemble, Mode, fit_students, plan_student, seeds
+from modebridge import Ensemble, Mode, seeds
 from modebridge.members import (
     BridgeMember,
     DistilledMember,
@@ -20,6 +20,8 @@ from modebridge.members import (
 )
 from modebridge.recipes import Recipe
 from modebridge.runs import Run, RunFolder, begin, read_answers
+from modebridge.training import fit_students
+from tests.plans import plan_student
 from tests.runs.small import tiny
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.optim.swa_utils import AveragedModel, update_bn
 
-from modebridge import Mode, fit_mode, seeds
+from modebridge import Mode, seeds
 from modebridge.members import (
     BridgeMember,
     ModeMember,
@@ -25,6 +25,7 @@ from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import StageConfig, find_recipe
 from modebridge.training import TrainConfig, side_by_side
 from tests.members.methods_run import SEED, batches, finished, recipe
+from tests.plans import fit_mode
 from tests.runs.small import tiny
 from tests.scenarios import EXACT, loader, tiny_net
 

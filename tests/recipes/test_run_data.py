@@ -18,6 +18,7 @@ from modebridge.errors import ModebridgeError
 from modebridge.recipes import DataConfig, Recipe, changed, check_recipe, find_recipe, from_toml, to_toml
 from modebridge.recipes.data import DataFacts, RunData, facts_of
 from modebridge.recipes.network import network_of
+from tests.plans import fit_mode
 
 CODE = """
 import torch
@@ -193,7 +194,7 @@ def test_a_run_on_inputs_by_name_and_a_users_network(mine: Path) -> None:
     check_recipe(recipe, data)
     network, once = network_of(recipe, data.facts), mb.TrainConfig(epochs=1)
     net, *fresh = (network.build(torch.Generator().manual_seed(k)) for k in range(3))
-    modes = [mb.fit_mode(drawn, data.train("mode", k), config=once) for k, drawn in enumerate(fresh)]
+    modes = [fit_mode(drawn, data.train("mode", k), config=once) for k, drawn in enumerate(fresh)]
     curve = mb.fit_curve(net, modes[0], modes[1], data.train("curve", 0, 1), config=once)
     bridge = mb.fit_bridge(net, curve, data.train("bridges", bridges=True), config=once)
     ensemble = mb.Ensemble(net, modes[:1], [bridge]).calibrate(data.valid())

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from modebridge import Mode, fit_bridges, fit_curve, fit_mode, plan_bridge, seeds
+from modebridge import Mode, fit_curve, seeds
+from modebridge.bridges import plan_bridge
 from modebridge.data import Loader, noisy_digits
 from modebridge.members import parse_member
 from modebridge.nets import ResNet, spec_of
 from modebridge.runs import Run, RunFolder, run_recipe
 from modebridge.training import side_by_side
+from tests.plans import fit_bridges, fit_mode
 from tests.runs.small import tiny
 
 RECORDED = json.loads((Path(__file__).parents[1] / "references" / "tiny_run.json").read_text())

@@ -8,8 +8,9 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from modebridge.training import Checkpoints, Engine, fit_bridge, fit_curve, fit_mode
+from modebridge.training import Checkpoints, Engine, fit_bridge, fit_curve
 from modebridge.training.processes import leave
+from tests.plans import fit_mode
 from tests.scenarios import EXACT, loader, quick, tiny_net
 
 # In float64, where nothing but the sharing could differ: in float32 rounding grows from step to step.

@@ -15,7 +15,7 @@ from modebridge.training.engine import VARIABLE, keep_compiled
 
 PROGRAM = """
 import torch
-from modebridge import Engine
+from modebridge.training import Engine
 from torch._dynamo.utils import counters
 compiled = Engine(compile=True).compiled(lambda x: (x.sin() * 2).sum())
 assert torch.allclose(compiled(torch.ones(8)), torch.ones(8).sin().sum() * 2)

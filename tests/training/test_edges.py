@@ -18,7 +18,8 @@ from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.scoring import cost
-from modebridge.training import Engine, TrainConfig, fit_bridge, fit_curve, fit_mode
+from modebridge.training import Engine, TrainConfig, fit_bridge, fit_curve
+from tests.plans import fit_mode
 from tests.scenarios import quick
 
 
@@ -67,8 +68,8 @@ def test_a_last_batch_of_one_image_is_left_out():
         fit_bridge(Normed(), start_curve(Normed(), a, b), listed(9), config=quick(1))
     own = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
     with pytest.warns(UserWarning, match=LEFT_OUT):
-        bridge = fit_bridge(Normed(), curve, listed(9), body=own, mixup=0, config=quick(1))
-    other = fit_bridge(Normed(), curve, listed(9)[:2], body=own, mixup=0, config=quick(1))
+        bridge = fit_bridge(Normed(), curve, listed(9), body=own, config=quick(1, mixup=0))
+    other = fit_bridge(Normed(), curve, listed(9)[:2], body=own, config=quick(1, mixup=0))
     assert torch.equal(bridge.body[0].weight, other.body[0].weight)
 
 

@@ -11,16 +11,8 @@ import torch
 
 from modebridge import ModebridgeError
 from modebridge.modes import Mode, refresh_statistics
-from modebridge.training import (
-    Checkpoints,
-    Epoch,
-    TensorBoard,
-    TrainConfig,
-    append_metrics,
-    fit_mode,
-    fit_modes,
-    parse_metrics,
-)
+from modebridge.training import Checkpoints, Epoch, TensorBoard, TrainConfig, append_metrics, fit_modes, parse_metrics
+from tests.plans import fit_mode
 from tests.scenarios import EXACT, loader, quick, tiny_net
 
 
@@ -34,7 +26,7 @@ def test_epochs_are_written_and_read_again(tmp_path: Path) -> None:
         append_metrics(path, epoch)
 
     nets, data = [tiny_net(0), tiny_net(1)], [loader(seed=0), loader(seed=1)]
-    fit_modes(nets, data, config=config, valid=loader(12), report=report)
+    fit_modes(nets, data, config=replace(config, callbacks=(report,)), valid=loader(12))
     assert parse_metrics(path.read_bytes())[0] == seen
     assert [epoch.number for epoch in seen] == [1, 2, 3]
     assert set(seen[0].losses) == set(seen[0].scores) == {"0/mode", "1/mode"}
@@ -123,8 +115,10 @@ def test_weights_are_averaged_over_the_last_epochs(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fit_mode(tiny_net(dtype=EXACT), loader(dtype=EXACT), config=config, checkpoints=stops, report=stop)
-    resumed = fit_mode(tiny_net(dtype=EXACT), loader(dtype=EXACT), config=config, checkpoints=stops)
+        fit_mode(
+            tiny_net(dtype=EXACT), loader(dtype=EXACT), config=replace(config, checkpoints=stops, callbacks=(stop,))
+        )
+    resumed = fit_mode(tiny_net(dtype=EXACT), loader(dtype=EXACT), config=replace(config, checkpoints=stops))
     assert resumed.id == mean.id
 
 

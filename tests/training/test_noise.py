@@ -12,7 +12,8 @@ from modebridge import trees
 from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.modes import Mode
-from modebridge.training import Checkpoints, Engine, fit_bridges, fit_curves, fit_mode, fit_modes, side_by_side
+from modebridge.training import Checkpoints, fit_curves, fit_modes, side_by_side
+from tests.plans import fit_bridges, fit_mode
 from tests.scenarios import quick
 from tests.training.test_restart import Fragile, StopError
 
@@ -52,7 +53,7 @@ class Data:
 
 def modes(config, lives=-1, checkpoints=None):
     nets, loaders = [noisy(k) for k in range(2)], [Fragile(Data(k), lives) for k in range(2)]
-    return [mode.id for mode in fit_modes(nets, loaders, config=config, checkpoints=checkpoints)]
+    return [mode.id for mode in fit_modes(nets, loaders, config=replace(config, checkpoints=checkpoints))]
 
 
 def ends() -> list[Mode]:
@@ -62,7 +63,7 @@ def ends() -> list[Mode]:
 def curves(config, lives=-1, checkpoints=None):
     a, b, c = ends()
     loaders = [Fragile(Data(k), lives) for k in range(2)]
-    found = fit_curves(noisy(0), [(a, b), (b, c)], loaders, config=config, checkpoints=checkpoints)
+    found = fit_curves(noisy(0), [(a, b), (b, c)], loaders, config=replace(config, checkpoints=checkpoints))
     return [trees.fingerprint(*curve.pins) for curve in found]
 
 
@@ -74,7 +75,7 @@ def bridges(config, lives=-1, checkpoints=None, names=("one", "two"), always=Tru
         torch.manual_seed(20 + k)
         plans[name] = plan_bridge(net, curve, Data().batches[0][0], tap="stem", body=Noisy(6))
     plans = {name: plans[name] for name in names}
-    found = fit_bridges(net, plans, Fragile(Data(), lives), config=config, checkpoints=checkpoints)
+    found = fit_bridges(net, plans, Fragile(Data(), lives), config=replace(config, checkpoints=checkpoints))
     return [trees.fingerprint(bridge.state_dict()) for bridge in found.values()]
 
 
@@ -151,17 +152,16 @@ def test_validation_draws_from_the_seed_too_and_the_callers_generator_is_left_al
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_on_a_gpu(graphs, compiled, tmp_path):
-    """The same promises, eager and compiled, in one graph with other networks and alone."""
-    engine = Engine(torch.device("cuda"), compile=compiled, graphs=graphs)
+def test_on_a_gpu(compiled, tmp_path):
+    """The same promises, eager and compiled in one graph with other networks, and alone."""
+    base = quick(3, device="cuda", precision="fp32", compile=compiled)
 
     def fit(which, lives=-1, checkpoints=None):
-        data, config = [Fragile(Data(k), lives) for k in which], quick(3)
+        data = [Fragile(Data(k), lives) for k in which]
         nets = [noisy(k) for k in which]
         before = torch.cuda.get_rng_state()  # after the networks: drawing their weights moves it
-        found = fit_modes(nets, data, config=config, seeds=list(which), engine=engine, checkpoints=checkpoints)
+        found = fit_modes(nets, data, config=replace(base, checkpoints=checkpoints), seeds=list(which))
         assert torch.equal(torch.cuda.get_rng_state(), before)
         return [mode.params for mode in found]
 
@@ -174,5 +174,5 @@ def test_on_a_gpu(graphs, compiled, tmp_path):
         for mine, theirs in zip(whole, other, strict=True):
             for name, tensor in mine.items():
                 torch.testing.assert_close(theirs[name], tensor, rtol=0, atol=1e-6)
-    plain = fit_modes([noisy(0)], [Data(0)], config=quick(3), seeds=[5], engine=engine)[0].params
+    plain = fit_modes([noisy(0)], [Data(0)], config=base, seeds=[5])[0].params
     assert not torch.allclose(plain["head.weight"], whole[0]["head.weight"], atol=1e-4), "the seed is used"

@@ -12,7 +12,8 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import same_architecture
 from modebridge.objectives import BridgeObjective
-from modebridge.training import fit_bridges, fit_curve, fit_mode, fit_modes
+from modebridge.training import fit_curve, fit_modes
+from tests.plans import fit_bridges, fit_mode
 from tests.scenarios import quick
 
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from modebridge.errors import ModebridgeError
-from modebridge.training import fit_mode, side_by_side
+from modebridge.training import side_by_side
 from modebridge.training.processes import Processes
+from tests.plans import fit_mode
 from tests.scenarios import loader, quick, tiny_net
 from tests.training import job_of_processes
 

@@ -12,8 +12,9 @@ from modebridge import trees
 from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.training import Checkpoints, Engine, fit_bridges, fit_curves, fit_modes
+from modebridge.training import Checkpoints, Engine, fit_curves, fit_modes
 from modebridge.training.checkpoints import fingerprint
+from tests.plans import fit_bridges
 from tests.scenarios import blobs, loader, modes, quick, tiny_net
 
 STEPS = 3  # batches an epoch of `loader()`
@@ -45,14 +46,14 @@ def fit_all_modes(lives, checkpoints):
     loaders = [Fragile(loader(seed=s), lives) for s in range(2)]
     config = replace(quick(4), keep="best", weight_decay=1e-3)
     nets = [tiny_net(s, "bn") for s in range(2)]
-    fitted = fit_modes(nets, loaders, config=config, valid=loader(seed=7), checkpoints=checkpoints)
+    fitted = fit_modes(nets, loaders, config=replace(config, checkpoints=checkpoints), valid=loader(seed=7))
     return [mode.id for mode in fitted]
 
 
 def fit_all_curves(lives, checkpoints):
     net, (a, b, c) = tiny_net(0, "bn"), modes(3, "bn")
     loaders = [Fragile(loader(seed=s), lives) for s in range(2)]
-    fitted = fit_curves(net, [(a, b), (b, c)], loaders, config=quick(3), checkpoints=checkpoints)
+    fitted = fit_curves(net, [(a, b), (b, c)], loaders, config=quick(3, checkpoints=checkpoints))
     return [trees.fingerprint(*curve.pins, *curve.statistics.values()) for curve in fitted]
 
 
@@ -63,7 +64,7 @@ def fit_all_bridges(lives, checkpoints):
     plans = {kind: plan_bridge(net, curve, blobs(4).images, kind=kind) for kind in ("I", "II")}
     config = replace(quick(4), keep="best")
     data = Fragile(loader(), lives)
-    fitted = fit_bridges(net, plans, data, config=config, valid=loader(seed=7), checkpoints=checkpoints)
+    fitted = fit_bridges(net, plans, data, config=replace(config, checkpoints=checkpoints), valid=loader(seed=7))
     return [trees.fingerprint(bridge.state_dict()) for bridge in fitted.values()]
 
 
@@ -95,16 +96,18 @@ def test_stopped_again_and_again(tmp_path):
 def test_it_goes_on_instead_of_beginning_anew(tmp_path):
     with pytest.raises(StopError):
         fit_all_modes(2 + 2 * STEPS, Checkpoints(tmp_path / "c", every=0.0))
-    seen = []
+    seen: list[int] = []
+
+    def told(epoch):
+        seen.append(epoch.number)
+
     config = replace(quick(4), keep="best", weight_decay=1e-3)
     nets = [tiny_net(s, "bn") for s in range(2)]
     fit_modes(
         nets,
         [loader(seed=s) for s in range(2)],
-        config=config,
+        config=replace(config, checkpoints=Checkpoints(tmp_path / "c", every=0.0), callbacks=(told,)),
         valid=loader(seed=7),
-        checkpoints=Checkpoints(tmp_path / "c", every=0.0),
-        report=lambda epoch: seen.append(epoch.number),
     )
     assert seen
     assert seen[0] > 1
@@ -135,7 +138,7 @@ def test_another_run_is_refused(tmp_path):
     nets, loaders = [tiny_net(s, "bn") for s in range(2)], [loader(seed=s) for s in range(2)]
     for config in (quick(5), quick(4, seed=1)):
         with pytest.raises(ModebridgeError, match="from this run, but its recipe"):
-            fit_modes(nets, loaders, config=config, checkpoints=Checkpoints(tmp_path / "c"))
+            fit_modes(nets, loaders, config=replace(config, checkpoints=Checkpoints(tmp_path / "c")))
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_the_old_checkpoint(tmp_path, monkeypatch):

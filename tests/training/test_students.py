@@ -12,9 +12,12 @@ from torch import nn
 import modebridge as mb
 from modebridge import seeds
 from modebridge.errors import ModebridgeError
+from modebridge.losses import PAPER_LOSS, DistillationLoss
 from modebridge.mixing import draw_mixing, mix, mixed
 from modebridge.modes import Mode, refresh_statistics
 from modebridge.objectives import StudentObjective
+from modebridge.training import fit_students
+from tests.plans import plan_student
 from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
 
@@ -26,7 +29,7 @@ def probabilities(count: int, rows: int = 5, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize(("temperature", "soft", "hard"), [(1.0, 1.0, 0.0), (4.0, 1.8, 0.1), (0.5, 0.7, 2.0)])
 def test_the_gradient_is_the_one_by_hand(temperature, soft, hard):
     """d loss / d logits = (soft T (q_T - p_T) + hard (q - y)) / B."""
-    loss = mb.DistillationLoss(temperature, soft, hard)
+    loss = DistillationLoss(temperature, soft, hard)
     teachers, labels = probabilities(3), F.one_hot(torch.arange(5) % 4, 4).double()
     logits = torch.randn(5, 4, dtype=EXACT, generator=torch.Generator().manual_seed(9)).requires_grad_()
     (gradient,) = torch.autograd.grad(loss(loss.target(teachers), labels if hard else None, logits), logits)
@@ -41,7 +44,7 @@ def test_the_authors_mean_over_teachers_has_the_same_gradient():
     """0.1 CE + 2 * 0.9 T^2 mean_m KL(p_m || q) as their code has it, by torch's own functions."""
     teachers, labels = probabilities(3), torch.arange(5) % 4
     logits = torch.randn(5, 4, dtype=EXACT, generator=torch.Generator().manual_seed(9)).requires_grad_()
-    own = mb.PAPER_LOSS(mb.PAPER_LOSS.target(teachers), F.one_hot(labels, 4).double(), logits)
+    own = PAPER_LOSS(PAPER_LOSS.target(teachers), F.one_hot(labels, 4).double(), logits)
     divergences = [
         F.kl_div((logits / 4).log_softmax(-1), (teacher.log() / 4).softmax(-1), reduction="batchmean")
         for teacher in teachers
@@ -54,8 +57,8 @@ def test_the_authors_mean_over_teachers_has_the_same_gradient():
 def test_labels_weigh_what_the_loss_says():
     labels, logits = F.one_hot(torch.arange(5) % 4, 4).double(), torch.randn(5, 4, dtype=EXACT)
     entropy = F.cross_entropy(logits, torch.arange(5) % 4)
-    torch.testing.assert_close(mb.DistillationLoss(soft=0, hard=0.1)(None, labels, logits), 0.1 * entropy)
-    torch.testing.assert_close(mb.DistillationLoss()(None, labels, logits), entropy)
+    torch.testing.assert_close(DistillationLoss(soft=0, hard=0.1)(None, labels, logits), 0.1 * entropy)
+    torch.testing.assert_close(DistillationLoss()(None, labels, logits), entropy)
 
 
 def test_a_step_by_hand():
@@ -64,8 +67,8 @@ def test_a_step_by_hand():
     data = [(blobs(8, dtype=EXACT).images, blobs(8).labels)]
     start = Mode.from_module(net)
     config = replace(quick(1), momentum=0.0)
-    student = mb.distill(net, teachers, data, start=start, mixup=0.7, config=config)
-    draw = StudentObjective(net, {"s": mb.plan_student(net, teachers, start=start)}, 3, 0.7).draw(
+    student = mb.distill(net, teachers, data, start=start, config=replace(config, mixup=0.7))
+    draw = StudentObjective(net, {"s": plan_student(net, teachers, start=start)}, 3, 0.7).draw(
         8, seeds.generator(config.seed, "draws")
     )
     images = mix(data[0][0], draw["share"].double(), draw["partner"])
@@ -82,15 +85,15 @@ def test_a_step_by_hand():
 def test_together_is_one_by_one():
     net, teachers = tiny_net(0, "bn"), modes(3, "bn")
     plans = {
-        "of three": mb.plan_student(net, teachers, seed=1),
-        "of two": mb.plan_student(net, teachers[:2], seed=2, loss=mb.PAPER_LOSS),
-        "of labels": mb.plan_student(net, (), seed=3),
-        "from a mode": mb.plan_student(net, teachers[1:], start=teachers[0]),
+        "of three": plan_student(net, teachers, seed=1),
+        "of two": plan_student(net, teachers[:2], seed=2, loss=PAPER_LOSS),
+        "of labels": plan_student(net, (), seed=3),
+        "from a mode": plan_student(net, teachers[1:], start=teachers[0]),
     }
     before = [mode.id for mode in teachers]
-    together = mb.fit_students(net, plans, loader(16), config=quick())
+    together = fit_students(net, plans, loader(16), config=quick())
     for name, plan in plans.items():
-        alone = mb.fit_students(net, {name: plan}, loader(16), config=quick())[name]
+        alone = fit_students(net, {name: plan}, loader(16), config=quick())[name]
         assert alone.id == together[name].id, name
     assert len({mode.id for mode in together.values()}) == 4
     assert [Mode(mode.params, mode.buffers).id for mode in teachers] == before
@@ -107,7 +110,7 @@ def test_an_ensemble_teaches_with_one_voice_per_member():
     for name, tensor in wanted.params.items():
         torch.testing.assert_close(got.params[name], tensor, rtol=1e-9, atol=1e-12)
     images = blobs(4, dtype=EXACT).images
-    objective = StudentObjective(net, {"s": mb.plan_student(net, [ensemble, teachers[2]])}, 3, 0.0)
+    objective = StudentObjective(net, {"s": plan_student(net, [ensemble, teachers[2]])}, 3, 0.0)
     target = objective.prepare((images, torch.zeros(4, dtype=torch.long)), {})["s"]["target"]
     head_logits = torch.cat([ensemble.members(images), plain.members(images)[2:]])
     torch.testing.assert_close(target, head_logits.mean(0), rtol=1e-12, atol=1e-14)
@@ -125,8 +128,7 @@ def test_a_student_of_another_architecture_learns():
         [Mode.from_module(teacher)],
         data,
         student=student,
-        config=quick(40),
-        report=lambda epoch: losses.append(epoch.losses["student"]),
+        config=quick(40, callbacks=(lambda epoch: losses.append(epoch.losses["student"]),)),
     )
     assert losses[-1] < 0.02 * losses[0]
     assert set(learned.params) == {"0.weight", "0.bias", "2.weight", "2.bias"}
@@ -136,8 +138,8 @@ def test_averaged_weights_get_the_statistics_of_mixed_images():
     net, teachers = tiny_net(0, "bn", EXACT), modes(2, "bn", EXACT)
     data = list(loader(dtype=EXACT))  # a list, whose order does not change from pass to pass
     config = quick(3, average_from=2)
-    plan = mb.plan_student(net, teachers, seed=4)
-    student = mb.fit_students(net, {"s": plan}, data, config=config)["s"]
+    plan = plan_student(net, teachers, seed=4)
+    student = fit_students(net, {"s": plan}, data, config=config)["s"]
     generator = seeds.generator(config.seed, "mixed batches")
     batches = [(mixed(images, draw_mixing(len(labels), 1.0, 0.0, generator)), labels) for images, labels in data]
     wanted = refresh_statistics(net, student.params, student.buffers, batches)
@@ -147,8 +149,8 @@ def test_averaged_weights_get_the_statistics_of_mixed_images():
 
 def test_new_weights_are_new_and_no_epoch_changes_nothing():
     net = tiny_net(0, "bn")
-    first, again = (mb.plan_student(net, modes(1, "bn"), seed=1).start for _ in range(2))
-    assert first.id == again.id != mb.plan_student(net, modes(1, "bn"), seed=2).start.id
+    first, again = (plan_student(net, modes(1, "bn"), seed=1).start for _ in range(2))
+    assert first.id == again.id != plan_student(net, modes(1, "bn"), seed=2).start.id
     assert not any(torch.equal(first.params[name], p) for name, p in net.named_parameters() if p.dim() > 1)
     assert mb.distill(net, modes(2, "bn"), loader(), start=first, config=quick(0)).id == first.id
     assert mb.distill(net, modes(1, "bn")[0], loader(), start=first, config=quick(0)).id == first.id
@@ -158,11 +160,11 @@ def test_new_weights_are_new_and_no_epoch_changes_nothing():
     ("call", "sentence"),
     [
         (lambda net: mb.distill(net, [], loader()), "Expected teachers to distill, but got none"),
-        (lambda net: mb.fit_students(net, {}, loader()), "Expected at least one student"),
-        (lambda net: mb.distill(net, [tiny_net(1)], loader()), "to be modes or bridged ensembles, but got ResNet"),
-        (lambda net: mb.distill(net, modes(1), loader(), mixup=-1.0), "mixup to be at least 0"),
-        (lambda net: mb.DistillationLoss(temperature=0), "temperature of distillation to be above 0"),
-        (lambda net: mb.DistillationLoss(soft=0), "not both 0"),
+        (lambda net: fit_students(net, {}, loader()), "Expected at least one student"),
+        (lambda net: mb.distill(net, [tiny_net(1)], loader()), "to be modes or ensembles, but got ResNet"),
+        (lambda net: mb.TrainConfig(epochs=1, mixup=-1.0), "mixup to be at least 0"),
+        (lambda net: DistillationLoss(temperature=0), "temperature of distillation to be above 0"),
+        (lambda net: DistillationLoss(soft=0), "not both 0"),
         (
             lambda net: mb.distill(net, modes(1), loader(), student=nn.Sequential(nn.Flatten(), nn.Linear(64, 4))),
             "with 4 classes like the student, but one has 3",

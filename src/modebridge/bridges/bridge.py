@@ -114,6 +114,7 @@ class Bridge(nn.Module):
         heads: number of heads h; each is a member of ensembles.
         target: what it will learn; None for a trained bridge.
         flops: counted multiply-adds for one image; NaN if not counted.
+        classes: number of classes K; 0 if not known.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Bridge(nn.Module):
         *,
         target: Target | None = None,
         flops: float = math.nan,
+        classes: int = 0,
     ) -> None:
         super().__init__()
         if len(reads) not in (1, 2):
@@ -142,6 +144,7 @@ class Bridge(nn.Module):
         self.share = share
         self.heads = heads
         self.flops = flops
+        self.classes = classes
         self.target = target
         self.modes: tuple[Mode, ...] = () if target is None else tuple(reads)
         self._base = trees.size(reads[0].params)

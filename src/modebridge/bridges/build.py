@@ -142,7 +142,8 @@ def build_bridge(
             f"but got {flops:,.0f}; use a smaller body or a larger budget."
         )
     plan, share = None if isinstance(target, int) else target, flops / base if base else None
-    return Bridge(body, modes, taps, plan.r if plan else None, name, share, heads, target=plan, flops=flops)
+    own = plan.r if plan else None, name, share, heads
+    return Bridge(body, modes, taps, *own, target=plan, flops=flops, classes=classes)
 
 
 def build_body(

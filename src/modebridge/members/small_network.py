@@ -16,7 +16,7 @@ from modebridge.members.setting import Setting
 from modebridge.nets import frozen_copy
 from modebridge.recipes import Recipe
 from modebridge.scoring import MemberCost
-from modebridge.training import TrainConfig, fit_bridges
+from modebridge.training import TrainConfig, fit_many
 
 __all__ = ["SIZE", "BridgeWeights", "SmallNetwork"]
 
@@ -71,13 +71,11 @@ class BridgeWeights(TrainedWeights):
     ) -> dict[str, ArtefactData]:
         """Train them in one pass."""
         mixup, cutmix = cls.mixing(setting)
-        trained = fit_bridges(
+        trained = fit_many(
             setting.net,
             {artefact.name: artefact.member.plan(setting, parents) for artefact in group},
             setting.data.train("bridges", bridges=True),
-            mixup=mixup,
-            cutmix=cutmix,
-            config=replace(config, seed=setting.seed_of("bridges")),
+            replace(config, seed=setting.seed_of("bridges"), mixup=mixup, cutmix=cutmix),
             valid=setting.data.valid(),
         )
         return {name: ArtefactData(bridge.state_dict()) for name, bridge in trained.items()}

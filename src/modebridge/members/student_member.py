@@ -15,10 +15,10 @@ from modebridge.members.member import Member, Method
 from modebridge.members.mode_member import BASES, ModeMember, OneNetwork
 from modebridge.members.setting import Setting
 from modebridge.modes import Mode
-from modebridge.objectives import Teacher
+from modebridge.objectives import StudentPlan, Teacher
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
-from modebridge.training import TrainConfig, fit_students, plan_student
+from modebridge.training import TrainConfig, fit_students
 
 __all__ = ["DistilledMember", "StudentMember", "StudentWeights"]
 
@@ -83,12 +83,10 @@ class StudentWeights(TrainedWeights):
     ) -> dict[str, ArtefactData]:
         """Train them in one pass."""
         plans = {
-            artefact.name: plan_student(
+            artefact.name: StudentPlan(
                 setting.net,
-                artefact._teachers(setting, parents),
-                start=Mode.from_module(
-                    setting.network.build(seeds.generator(setting.seed, "student", artefact.number))
-                ),
+                Mode.from_module(setting.network.build(seeds.generator(setting.seed, "student", artefact.number))),
+                tuple(artefact._teachers(setting, parents)),
             )
             for artefact in group
         }
@@ -96,8 +94,7 @@ class StudentWeights(TrainedWeights):
             setting.net,
             plans,
             setting.data.train("students"),
-            mixup=MIXUP,
-            config=replace(config, seed=setting.seed_of("students")),
+            replace(config, seed=setting.seed_of("students"), mixup=MIXUP),
             valid=setting.data.valid(),
         )
         return {name: ArtefactData(mode.state) for name, mode in trained.items()}

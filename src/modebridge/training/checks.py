@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from modebridge import seeds
-from modebridge.batches import Checked, check_batch, check_labels, first_batch, flatten, map_inputs, shapes_of
+from modebridge.batches import (
+    Checked,
+    check_batch,
+    check_labels,
+    first_batch,
+    flatten,
+    map_inputs,
+    shapes_of,
+    take_rows,
+)
 from modebridge.bridges import Bridge
+from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.mixing import image_size
-from modebridge.modes import Mode, has_statistics
+from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import frozen_copy, logits_of, run
 from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros
+from modebridge.objectives import Teacher
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
-from modebridge.types import Batches, Inputs
+from modebridge.types import Batch, Batches, Inputs
 
 __all__ = [
     "check_batches",
     "check_mixing",
     "check_pairing",
+    "check_teachers",
     "check_train",
     "classes_of",
     "held_out",
     "least_for_bridges",
+    "listed_teachers",
+    "runs_on",
     "stale_statistics",
     "trainable",
 ]
@@ -38,40 +54,58 @@ ONE_VALUE = "more than 1 value per channel"
 
 
 def check_batches(
-    net: nn.Module, mode: Mode, batches: Batches, what: str, *, least: Callable[[Inputs], int] = lambda images: 1
+    batches: Batches,
+    what: str,
+    classes: int,
+    labels: Tensor,
+    least: int = 1,
+    needed: Callable[[], int] | None = None,
 ) -> Checked:
     """Check the data before training: every batch of a list, the first batch of a loader.
 
     Args:
-        net: the network.
-        mode: the weights to run it with.
         batches: the data.
         what: its name in errors.
-        least: from the first inputs to the minimum number of images per batch (`least_images`); smaller batches are
-            skipped.
+        classes: number of classes K.
+        labels: those of the first batch.
+        least: minimum number of images per batch; smaller ones are skipped.
+        needed: called if a batch is smaller, returns the number that is really needed.
 
     Returns:
         The same batches; those not checked yet are checked as they are drawn.
     """
-    images, labels = first_batch(batches, what)
-    classes = classes_of(net, mode, images, what)
     check_labels(labels, classes, what)
     if isinstance(batches, Sequence):
         for _ in Checked(batches, what, classes):
             pass
-    needed = least(images)
-    if len(labels) < needed and all(len(check_batch(item, what)[1]) < needed for item in batches):
+    checked = Checked(batches, what, classes, least, needed)
+    if not checked.is_enough(len(labels)) and not any(
+        checked.is_enough(len(check_batch(item, what)[1])) for item in batches
+    ):
         raise ModebridgeError(
-            f"Expected {what} to have batches of at least {needed} images for batch norm to learn from, but got "
+            f"Expected {what} to have batches of at least {checked.least} images for batch norm to learn from, but got "
             f"{len(labels)}; increase the batch size."
         )
-    return Checked(batches, what, classes, needed)
+    return checked
 
 
-def check_train(net: nn.Module, mode: Mode, batches: Batches, engine: Engine, *, norms_only: bool = False) -> Checked:
-    """Check the data that a network itself learns from, or (`norms_only`) estimates its statistics on."""
-    least = partial(least_images, net, engine=engine, norms_only=norms_only)
-    return check_batches(net, mode, batches, "train", least=least)
+def check_train(
+    net: nn.Module,
+    mode: Mode,
+    batches: Batches,
+    engine: Engine,
+    *,
+    batch: Batch | None = None,
+    norms_only: bool = False,
+) -> Checked:
+    """Check the data that a network itself learns from, or (`norms_only`) estimates its statistics on.
+
+    `batch` is the first batch, if it was drawn before.
+    """
+    images, labels = batch or first_batch(batches, "train")
+    classes = classes_of(net, mode, images, "train")
+    least = least_images(net, images, engine=engine, norms_only=norms_only)
+    return check_batches(batches, "train", classes, labels, least)
 
 
 def least_images(module: nn.Module, *inputs: Inputs, engine: Engine, norms_only: bool = False, heads: int = 1) -> int:
@@ -141,7 +175,8 @@ def held_out(net: nn.Module, mode: Mode, valid: Batches | None, config: TrainCon
     """The validation data, checked before training; None if it will not be used."""
     if valid is None or config.keep != "best":
         return None
-    return engine.feed(check_batches(net, mode, valid, "valid"))
+    images, labels = first_batch(valid, "valid")
+    return engine.feed(check_batches(valid, "valid", classes_of(net, mode, images, "valid"), labels))
 
 
 def stale_statistics(nets: Sequence[nn.Module], config: TrainConfig) -> bool:
@@ -164,9 +199,8 @@ def check_pairing(items: Sequence[object], train_data: Sequence[Batches], what: 
         )
 
 
-def check_mixing(mixup: float, cutmix: float, batches: Checked) -> None:
+def check_mixing(mixup: float, cutmix: float, inputs: Inputs) -> None:
     """Raise an error if the inputs cannot be mixed."""
-    inputs = batches.first()
     integers = [name for name, tensor in flatten(inputs).items() if not tensor.is_floating_point()]
     for name, alpha in (("mixup", mixup), ("cutmix", cutmix)):
         if alpha and integers:
@@ -200,17 +234,60 @@ def classes_of(net: nn.Module, mode: Mode, images: Inputs, what: str) -> int:
     """K, the number of logits, found with one image; raises an error if the network cannot run on the images."""
     where = next(tensor.device for tensor in [*mode.params.values(), *flatten(images).values()])
     first = map_inputs(lambda tensor: tensor[:1].to(where), images)
-    try:
-        # Networks that draw random numbers in evaluation mode must not disturb the caller's generator.
-        with seeds.borrowed(0, where):
-            logits = run(frozen_copy(net).to(where), mode.params, mode.buffers, first)
-    except (RuntimeError, TypeError, IndexError) as error:
-        raise ModebridgeError(
-            f"Expected {type(net).__name__} to run on the images of {what}, but got {shapes_of(images)} and "
-            f"'{first_line(error)}'; check their shape and type."
-        ) from error
+    with runs_on(net, images, what, where):
+        logits = run(frozen_copy(net).to(where), mode.params, mode.buffers, first)
     if logits.dim() != 2:
         raise ModebridgeError(
             f"Expected the network's logits to be (batch, classes), but got {tuple(logits.shape)}; pass a classifier."
         )
     return logits.shape[1]
+
+
+@contextmanager
+def runs_on(net: nn.Module, images: Inputs, what: str, device: torch.device | None = None) -> Iterator[None]:
+    """Raise an error about the images if a network cannot run on them."""
+    try:
+        # Networks that draw random numbers in evaluation mode must not disturb the caller's generator.
+        with seeds.borrowed(0, device):
+            yield
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise ModebridgeError(
+            f"Expected {type(net).__name__} to run on the images of {what}, but got {shapes_of(images)} and "
+            f"'{first_line(error)}'; check their shape and type."
+        ) from error
+
+
+def listed_teachers(given: Sequence[Teacher] | Teacher) -> tuple[Teacher, ...]:
+    """Teachers as a tuple, even if only one is given."""
+    return (given,) if isinstance(given, Mode | Ensemble) else tuple(given)
+
+
+@torch.no_grad()
+def check_teachers(net: nn.Module, teachers: Sequence[Teacher], images: Inputs, classes: int) -> None:
+    """Raise an error if a mode does not fit the network, or a teacher's number of classes differs from the student's.
+
+    Args:
+        net: the network of the teachers that are modes.
+        teachers: all teachers.
+        images: a few images.
+        classes: K of the student.
+    """
+    image = take_rows(images, slice(0, 1))
+    for teacher in teachers:
+        if isinstance(teacher, Mode):
+            check_modes(net, [teacher], 1, "distillation")
+            count = classes_of(net, teacher, image, "train")
+        elif isinstance(teacher, Ensemble):
+            # Run a copy, on the image's device.
+            here = next(iter(flatten(image).values())).device
+            count = copy.deepcopy(teacher).to(here).members(image).shape[-1]
+        else:
+            raise ModebridgeError(
+                f"Expected teachers to be modes or ensembles, but got {type(teacher).__name__}; create a mode with "
+                "Mode.from_module."
+            )
+        if count != classes:
+            raise ModebridgeError(
+                f"Expected teachers with {classes} classes like the student, but one has {count}; use a student with "
+                "the same last layer."
+            )

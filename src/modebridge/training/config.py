@@ -119,6 +119,12 @@ class TrainConfig:
         """The fields that determine the numbers, as text for the keys of artefacts and checkpoints."""
         return " ".join(f"{each.name}={getattr(self, each.name)}" for each in fields(self) if each.name not in HOW)
 
+    def mixing(self, mixup: float) -> tuple[float, float]:
+        """The alphas of mixup and CutMix, where `mixup` is the default of the method."""
+        if self.mixup is None and self.cutmix is None:
+            return mixup, 0.0
+        return self.mixup or 0.0, self.cutmix or 0.0
+
     def factor(self, epoch: int) -> float:
         """The fraction of the peak learning rate in an epoch, counted from 0.
 

@@ -1,96 +1,89 @@
-"""Fit modes and curves: objectives, checks before training, and the loop."""
+"""Fit modes, curves and students: objectives, checks before training, and the loop."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
 from modebridge.baselines import Rival
+from modebridge.batches import Checked, first_batch
 from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.modes import Mode
+from modebridge.losses import DistillationLoss
+from modebridge.mixing import MixedBatches
+from modebridge.modes import Mode, check_modes, fresh_weights, refresh_statistics
 from modebridge.nets import frozen_copy
-from modebridge.objectives import CurveObjective, ModeObjective
-from modebridge.training.checkpoints import Checkpoints
-from modebridge.training.checks import check_pairing, check_train, stale_statistics, trainable
+from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher
+from modebridge.training.checks import (
+    check_mixing,
+    check_pairing,
+    check_teachers,
+    check_train,
+    held_out,
+    listed_teachers,
+    stale_statistics,
+    trainable,
+)
 from modebridge.training.config import DEFAULT, TrainConfig
 from modebridge.training.engine import Engine
-from modebridge.training.epochs import Report
-from modebridge.training.outcome import How, counted, refreshed, run_training
-from modebridge.types import Batches
+from modebridge.training.epochs import Epoch
+from modebridge.training.loop import Task
+from modebridge.training.loop import train as run_loop
+from modebridge.training.outcome import problems
+from modebridge.types import Batches, Objective, States
 
-__all__ = ["fit_curve", "fit_curves", "fit_mode", "fit_modes"]
+__all__ = ["distill", "fit_curve", "fit_curves", "fit_modes", "fit_students", "run_training"]
 
-
-def fit_mode(
-    net: nn.Module,
-    train_data: Batches,
-    *,
-    config: TrainConfig = DEFAULT,
-    valid: Batches | None = None,
-    engine: Engine | None = None,
-    checkpoints: Checkpoints | None = None,
-    report: Report | None = None,
-    progress: bool | None = None,
-) -> Mode:
-    """Train one network on labels, starting from its current weights. The module itself is not changed.
-
-    Args:
-        net: any module that maps images to logits; parameters with `requires_grad=False` are not trained. A
-            `rivals.Rival` is trained by its own method.
-        train_data: yields (images, labels).
-        config: epochs and optimiser.
-        valid: held-out data for `config.keep == "best"`.
-        engine: device and precision; None means the CPU in fp32.
-        checkpoints: where to save progress and resume from.
-        report: called after every epoch.
-        progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
-    """
-    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
-    return fit_modes([net], [train_data], **how)[0]
+STUDENT_MIXUP = 1.0
+"""The default alpha of mixup for students."""
 
 
 def fit_modes(
     nets: Sequence[nn.Module],
-    train_data: Sequence[Batches],
-    *,
+    train: Sequence[Batches],
     config: TrainConfig = DEFAULT,
+    *,
     seeds: Sequence[int] | None = None,
     valid: Batches | None = None,
-    engine: Engine | None = None,
-    checkpoints: Checkpoints | None = None,
-    report: Report | None = None,
-    progress: bool | None = None,
 ) -> list[Mode]:
-    """Train several networks together, one loader per network, with the same result as one by one.
+    """Train networks on labels, starting from their current weights; the modules themselves are not changed.
 
-    Networks that differ only in their weights are compiled once. The arguments are those of `fit_mode`; `seeds` holds
-    one seed per network, by default `config.seed` and up.
+    They are trained together, with the same result as one by one; those that differ only in their weights are compiled
+    once.
+
+    Args:
+        nets: any modules that map images to logits; parameters with `requires_grad=False` are not trained. A
+            `baselines.Rival` is trained by its own method.
+        train: for each network what yields its (images, labels).
+        config: all options of training.
+        seeds: one seed per network; by default `config.seed` and up.
+        valid: held-out data for `config.keep == "best"`.
     """
-    check_pairing(nets, train_data, "networks")
+    check_pairing(nets, train, "networks")
     seeds = _seeds(seeds, config, len(nets))
-    engine = engine or Engine.of(config, nets[0])
+    engine = Engine.of(config, nets[0])
     starts = [Mode.from_module(net) for net in nets]
-    trains = [check_train(net, start, data, engine) for net, start, data in zip(nets, starts, train_data, strict=True)]
+    data = [check_train(net, start, batches, engine) for net, start, batches in zip(nets, starts, train, strict=True)]
     objectives: list[ModeObjective] = []
     for k, (net, start) in enumerate(zip(nets, starts, strict=True)):
         twin = next((j for j in range(k) if engine.shares(nets[j], net)), None)
+        kind = net.objective if isinstance(net, Rival) else ModeObjective
         objectives.append(
-            _objective(net)(frozen_copy(net).to(engine.device), start, trainable(net))
+            kind(frozen_copy(net).to(engine.device), start, trainable(net))
             if twin is None
             else objectives[twin].on(start, trainable(net))
         )
     stale = stale_statistics(nets, config)
-    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
-    trained = run_training(objectives, trains, seeds, counted(len(nets), "mode"), nets[0], starts[0], **how)
+    trained = run_training(objectives, data, seeds, "mode", nets[0], starts[0], valid, config, engine)
     modes = [objective.result(states) for objective, states in zip(objectives, trained, strict=True)]
     if stale:
         # The statistics collected in training belong to those weights, not to their mean.
-        modes = [
-            refreshed(net, mode, engine.feed(data), engine) for net, mode, data in zip(nets, modes, trains, strict=True)
-        ]
+        triples = zip(nets, modes, data, strict=True)
+        modes = [_refreshed(net, mode, engine.feed(batches), engine) for net, mode, batches in triples]
     return [mode.to("cpu") for mode in modes]
 
 
@@ -98,17 +91,13 @@ def fit_curve(
     net: nn.Module,
     start: Mode,
     end: Mode,
-    train_data: Batches,
+    train: Batches,
+    config: TrainConfig = DEFAULT,
     *,
     pins: int = 1,
     pin_start: PinStart = "midpoint",
     r: float = 0.5,
-    config: TrainConfig = DEFAULT,
     valid: Batches | None = None,
-    engine: Engine | None = None,
-    checkpoints: Checkpoints | None = None,
-    report: Report | None = None,
-    progress: bool | None = None,
 ) -> Curve:
     """Train a low-loss curve between two modes; the modes are frozen, only the pins are trained.
 
@@ -119,67 +108,52 @@ def fit_curve(
             `CurveObjective.start`.
         start: the mode at r = 0.
         end: the mode at r = 1.
-        train_data: yields (images, labels).
+        train: yields (images, labels).
+        config: all options of training.
         pins: number of control points to learn.
         pin_start: "midpoint", or "random" as in the authors' code.
         r: the position where batch norm statistics are kept and validation runs.
-        config: epochs and optimiser.
         valid: held-out data for `config.keep == "best"`.
-        engine: device and precision; None means the CPU in fp32.
-        checkpoints: where to save progress and resume from.
-        report: called after every epoch.
-        progress: show a progress bar; None shows it in terminals and notebooks unless there is a `report`.
     """
-    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
-    return fit_curves(net, [(start, end)], [train_data], pins=pins, pin_start=pin_start, r=r, **how)[0]
+    return fit_curves(net, [(start, end)], [train], config, pins=pins, pin_start=pin_start, r=r, valid=valid)[0]
 
 
 def fit_curves(
     net: nn.Module,
     pairs: Sequence[tuple[Mode, Mode]],
-    train_data: Sequence[Batches],
+    train: Sequence[Batches],
+    config: TrainConfig = DEFAULT,
     *,
     pins: int = 1,
     pin_start: PinStart = "midpoint",
     r: float = 0.5,
-    config: TrainConfig = DEFAULT,
     seeds: Sequence[int] | None = None,
     valid: Batches | None = None,
     statistics: Batches | None = None,
-    engine: Engine | None = None,
-    checkpoints: Checkpoints | None = None,
-    report: Report | None = None,
-    progress: bool | None = None,
 ) -> list[Curve]:
-    """Train several curves on labels together, one loader per curve, with the same result as one by one.
+    """Train several curves together, with the same result as one by one.
 
     The arguments are those of `fit_curve`; `seeds` holds one seed per curve, by default `config.seed` and up.
     `statistics` are batches to re-estimate the batch norm of every curve on; by default each uses its own loader.
     """
     check_r(r)
-    check_pairing(pairs, train_data, "pairs")
-    engine = engine or Engine.of(config, net)
+    check_pairing(pairs, train, "pairs")
+    engine = Engine.of(config, net)
     seeds = _seeds(seeds, config, len(pairs))
     learns = trainable(net)
     curves = [
         start_curve(net, start, end, pins=pins, pin_start=pin_start, seed=seed)
         for (start, end), seed in zip(pairs, seeds, strict=True)
     ]
-    trains = [check_train(net, start, data, engine) for (start, _), data in zip(pairs, train_data, strict=True)]
-    first = CurveObjective(
-        frozen_copy(net).to(engine.device),
-        curves[0].to(engine.device),
-        trains[0],
-        r,
-        trainable=learns,
-    )
+    data = [check_train(net, start, batches, engine) for (start, _), batches in zip(pairs, train, strict=True)]
+    placed = frozen_copy(net).to(engine.device)
+    first = CurveObjective(placed, curves[0].to(engine.device), data[0], r, trainable=learns)
     # Each has its own statistics, as if trained alone; they share only the compiled program.
     objectives = [
-        first.on(curve.to(engine.device), engine.feed(data if statistics is None else statistics))
-        for curve, data in zip(curves, trains, strict=True)
+        first.on(curve.to(engine.device), engine.feed(batches if statistics is None else statistics))
+        for curve, batches in zip(curves, data, strict=True)
     ]
-    how = How(config=config, valid=valid, engine=engine, checkpoints=checkpoints, report=report, progress=progress)
-    trained = run_training(objectives, trains, seeds, counted(len(pairs), "curve"), net, pairs[0][0], **how)
+    trained = run_training(objectives, data, seeds, "curve", net, pairs[0][0], valid, config, engine)
     return [
         # Keep the modes that were passed in, not copies that went to the device and back.
         replace(objective.result(states).to("cpu"), start=curve.start, end=curve.end)
@@ -187,8 +161,128 @@ def fit_curves(
     ]
 
 
-def _objective(net: nn.Module) -> type[ModeObjective]:
-    return net.objective if isinstance(net, Rival) else ModeObjective
+def distill(
+    net: nn.Module,
+    teachers: Sequence[Teacher] | Teacher,
+    train: Batches,
+    config: TrainConfig = DEFAULT,
+    *,
+    student: nn.Module | None = None,
+    start: Mode | None = None,
+    loss: DistillationLoss | None = None,
+    valid: Batches | None = None,
+) -> Mode:
+    """Train one network to predict the mean of several; it costs as much as one network at prediction time.
+
+    Training longer than a mode helps (two to three times the epochs on our data), and so does mixup, whose alpha is 1
+    unless the config sets it or CutMix.
+
+    Args:
+        net: the network that the teachers are modes of.
+        teachers: modes, ensembles, or both. Every member of an ensemble counts once, before the ensemble's temperature
+            and regardless of how it averages.
+        train: yields (images, labels); labels are used only if the loss needs them.
+        config: all options of training, and the seed of new weights; "best" keeps the lowest validation loss.
+        student: another architecture for the student; None uses `net`.
+        start: the student's initial weights, for example a mode; None initialises new ones.
+        loss: see `DistillationLoss`; None is the KL to the teachers' mean, `PAPER_LOSS` is the authors' (with mixup=0).
+        valid: held-out data for `config.keep == "best"`.
+
+    Returns:
+        The student, a mode like any other: it can be exported, aligned, bridged.
+    """
+    teachers = listed_teachers(teachers)
+    if not teachers:
+        raise ModebridgeError("Expected teachers to distill, but got none; pass at least one mode.")
+    student = student or net
+    start = start or fresh_mode(student, config.seed)
+    plan = StudentPlan(student, start, teachers, loss or DistillationLoss())
+    return fit_students(net, {"student": plan}, train, config, valid=valid)["student"]
+
+
+def fit_students(
+    net: nn.Module,
+    plans: Mapping[str, StudentPlan],
+    train: Batches,
+    config: TrainConfig = DEFAULT,
+    *,
+    valid: Batches | None = None,
+) -> dict[str, Mode]:
+    """Train several students in one pass over the data: every teacher runs once per batch.
+
+    Each gets the same result as if trained alone. The arguments are those of `distill`; a plan without teachers learns
+    (mixed-up) labels.
+    """
+    if not plans:
+        raise ModebridgeError("Expected at least one student to train, but got none; pass some plans.")
+    engine = Engine.of(config, net)
+    for plan in plans.values():
+        trainable(plan.net)
+        check_modes(plan.net, [plan.start], 1, "a student")
+    stale = stale_statistics([plan.net for plan in plans.values()], config)
+    batch = first_batch(train, "train")
+    # Checked with every architecture among the students.
+    for plan in {repr(plan.net): plan for plan in plans.values()}.values():
+        data = check_train(plan.net, plan.start, train, engine, batch=batch)
+    mixup, cutmix = config.mixing(STUDENT_MIXUP)
+    check_mixing(mixup, cutmix, batch[0])
+    for plan in plans.values():
+        check_teachers(net, plan.teachers, batch[0], data.classes)
+    objective = StudentObjective(frozen_copy(net).to(engine.device), plans, data.classes, mixup, cutmix)
+    engine.speed_up(objective.bases)
+    first = next(iter(plans.values()))
+    (states,) = run_training(
+        [objective], [data], [config.seed], "student", first.net, first.start, valid, config, engine
+    )
+    students = objective.result(states)
+    if stale:
+        # The statistics collected in training belong to those weights, not to their mean. Mixed-up images are used, as
+        # in all training of students: on digits, statistics of plain images cost .02 to .03 of NLL.
+        batches = MixedBatches(engine.feed(data), mixup, cutmix, config.seed)
+        students = {name: _refreshed(plan.net, students[name], batches, engine) for name, plan in plans.items()}
+    return {name: mode.to("cpu") for name, mode in students.items()}
+
+
+def run_training(
+    objectives: Sequence[Objective[Any]],
+    data: Sequence[Checked],
+    seeds: Sequence[int],
+    title: str,
+    net: nn.Module,
+    mode: Mode,
+    valid: Batches | None,
+    config: TrainConfig,
+    engine: Engine,
+) -> list[States]:
+    """The loop, with one task for each objective, and one warning if training diverged.
+
+    `net` and `mode` are used to check the validation data; `title` is the text in front of the progress bar.
+    """
+    kept_out = held_out(net, mode, valid, config, engine)
+    triples = zip(objectives, data, seeds, strict=True)
+    tasks = [Task(objective, batches, kept_out, seed) for objective, batches, seed in triples]
+    epochs: list[Epoch] = []
+    trained = run_loop(tasks, config, engine=engine, title=title, report=epochs.append)
+    # The first problem is enough: all members have the same settings.
+    for problem in problems(tasks, trained, epochs, data[0].classes, engine):
+        warnings.warn(f"{problem}: training diverged; lower the learning rate (lr={config.lr:g}).", stacklevel=3)
+        break
+    return trained
+
+
+def _refreshed(net: nn.Module, mode: Mode, batches: Batches, engine: Engine) -> Mode:
+    placed = frozen_copy(net).to(engine.device)
+    return Mode(mode.params, refresh_statistics(placed, mode.params, mode.buffers, batches))
+
+
+def fresh_mode(net: nn.Module, seed: int) -> Mode:
+    """The network as if newly built: new weights and reset running statistics."""
+    copy = frozen_copy(net)
+    for module in copy.modules():
+        reset = getattr(module, "reset_running_stats", None)
+        if callable(reset):
+            reset()
+    return Mode(fresh_weights(net, seed), Mode.from_module(copy).buffers)
 
 
 def _seeds(given: Sequence[int] | None, config: TrainConfig, count: int) -> list[int]:

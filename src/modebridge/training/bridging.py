@@ -1,0 +1,161 @@
+"""Fit bridges: one, or many in one pass."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from modebridge.batches import first_batch
+from modebridge.bridges import READS, Bridge, Kind, label_target, plan_bridge
+from modebridge.bridges.build import Aim, check_choices, listed, other_targets
+from modebridge.curves import Curve
+from modebridge.errors import ModebridgeError
+from modebridge.mixing import suits_cutmix
+from modebridge.modes import Mode, has_statistics
+from modebridge.nets import frozen_copy, listed_taps
+from modebridge.objectives import BridgeObjective
+from modebridge.training.checks import (
+    check_batches,
+    check_mixing,
+    check_train,
+    least_for_bridges,
+    runs_on,
+    trainable,
+)
+from modebridge.training.config import DEFAULT, TrainConfig
+from modebridge.training.engine import Engine
+from modebridge.training.fit import run_training
+from modebridge.training.outcome import training_accuracy
+from modebridge.types import Batch, Batches
+
+__all__ = ["BEST_CUTMIX", "PAPER_MIXUP", "fit_bridge", "fit_many"]
+
+PAPER_MIXUP = 0.4
+"""The paper's alpha of mixup."""
+BEST_CUTMIX = 1.0
+"""The alpha of CutMix for heads on other modes."""
+
+
+def fit_bridge(
+    net: nn.Module,
+    modes: Curve | Mode | Sequence[Mode],
+    train: Batches,
+    *,
+    budget: float | None = None,
+    kind: Kind = "I",
+    tap: str | Sequence[str] | None = None,
+    target: Aim | Sequence[Aim] = "curve",
+    body: nn.Module | None = None,
+    valid: Batches | None = None,
+    config: TrainConfig = DEFAULT,
+) -> Bridge:
+    """Train one bridge: a small network that predicts other networks from a feature of the first.
+
+    With modes and neither a target nor a body, the modes that the bridge reads are run on about 1,000 training images
+    as `train` draws them. If one is right on less than 95 % of them, the bridge gets a head on labels beside those on
+    the other modes, with a warning: on networks that do not fit their training data labels teach it what the other
+    networks cannot (docs/frontier.md). Labels that are predicted no better than by chance are not used.
+
+    Unless the config sets mixup or CutMix, bridges are trained with mixup 0.4, as in the paper; but with CutMix 1.0 if
+    all heads are on other modes, the inputs images, and the modes right on 80 % of the training data or more. There it
+    did better (docs/frontier.md) unless training was short: below some hundred steps set mixup=0.4.
+
+    Args:
+        net: the base network.
+        modes: modes of which the bridge reads the first (type II: the first two) and gets one head for each of the
+            others; or, as in the paper, a curve, whose start it reads and whose midpoint it learns.
+        train: yields (images, labels); only heads on labels learn from the labels.
+        budget: maximum share of the base's FLOPs (0.05 for 5 %): the widest body that fits is built; its share of the
+            parameters may be much larger (`bridge.parameter_share`). None is the paper's small bridge.
+        kind: "I" reads one mode, "II" two.
+        tap: where features are read, one place or several; None uses the choice of `modebridge.inspect`, which for the
+            paper's networks is the paper's.
+        target: what to learn instead: "labels" (a control), or any `Target` of `modebridge.bridges`; a list gives the
+            bridge one head per target.
+        body: your own module from feature(s) to logits, used instead of building one; its parameters with
+            `requires_grad=False` are not trained.
+        valid: held-out data for `config.keep == "best"`, the lowest KL.
+        config: all options of training.
+    """
+    check_choices(net, modes, kind, "start", 0.5)
+    listed_taps(net, tap)  # a wrong tap has its own error
+    engine = Engine.of(config, net)
+    batch = first_batch(train, "train")
+    if target == "curve" and isinstance(modes, Curve):
+        if has_statistics(net) and 0.5 not in modes.statistics:
+            checked = check_train(net, modes.start, train, engine, batch=batch, norms_only=True)
+            modes = modes.with_statistics(net, 0.5, checked)
+    elif target == "curve" and not isinstance(modes, Curve):
+        others = other_targets(listed(modes), kind)
+        fit = training_accuracy(net, listed(modes)[: READS[kind]], train, engine)
+        if fit.needs_labels and body is None:
+            warnings.warn(
+                f"The bridge gets a head on labels too, because a network that it reads is right on only "
+                f"{fit.accuracy:.0%} of its training data. Pass target= to choose what it learns.",
+                stacklevel=2,
+            )
+            target = [*others, label_target()]
+        if config.mixup is None and config.cutmix is None and fit.suits_cutmix and suits_cutmix(batch[0]):
+            config = replace(config, cutmix=BEST_CUTMIX)
+    with runs_on(net, batch[0], "train"):
+        options: dict[str, Any] = {"kind": kind, "tap": tap, "budget": budget, "body": body, "seed": config.seed}
+        bridge = plan_bridge(net, modes, batch[0], target=target, **options)
+    return _fit_all(net, {"bridge": bridge}, train, config, valid, engine, batch)["bridge"]
+
+
+def fit_many(
+    net: nn.Module,
+    bridges: Mapping[str, Bridge],
+    train: Batches,
+    config: TrainConfig = DEFAULT,
+    *,
+    valid: Batches | None = None,
+) -> dict[str, Bridge]:
+    """Train many bridges in one pass over the data: every frozen network runs once per batch.
+
+    Each gets the same result as if trained alone. Unless the config sets mixup or CutMix, they are trained with mixup
+    0.4, as in the paper.
+
+    Args:
+        net: the base network.
+        bridges: untrained bridges from `modebridge.bridges.plan_bridge`, by name.
+        train: yields (images, labels); only heads on labels learn from the labels.
+        config: all options of training; "best" keeps the lowest validation KL of each bridge.
+        valid: held-out data for `config.keep == "best"`.
+    """
+    if not bridges:
+        raise ModebridgeError("Expected at least one bridge to train, but got none; pass some.")
+    return _fit_all(net, bridges, train, config, valid, Engine.of(config, net), first_batch(train, "train"))
+
+
+def _fit_all(
+    net: nn.Module,
+    bridges: Mapping[str, Bridge],
+    train: Batches,
+    config: TrainConfig,
+    valid: Batches | None,
+    engine: Engine,
+    batch: Batch,
+) -> dict[str, Bridge]:
+    """Train bridges; `batch` is the first one."""
+    if config.average_from and any(map(has_statistics, bridges.values())):
+        raise ModebridgeError(
+            "Expected average_from to be 0 for bridges with batch norm, but got "
+            f"{config.average_from}; the mean's running statistics are not estimated for bridges."
+        )
+    for bridge in bridges.values():
+        trainable(bridge.body)
+    first = next(iter(bridges.values()))
+    needed = partial(least_for_bridges, net, list(bridges.values()), engine, batch[0])
+    data = check_batches(train, "train", first.classes, batch[1], 2 * engine.processes.size, needed)
+    mixup, cutmix = config.mixing(PAPER_MIXUP)
+    check_mixing(mixup, cutmix, batch[0])
+    objective = BridgeObjective(frozen_copy(net).to(engine.device), bridges, mixup, cutmix)
+    engine.speed_up(objective.bases)
+    (states,) = run_training([objective], [data], [config.seed], "bridge", net, first.modes[0], valid, config, engine)
+    return objective.result(states)
