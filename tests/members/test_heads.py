@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from modebridge import fit_bridges, plan_bridge, seeds, trees
-from modebridge.bridges import curve_target, label_target, mode_target
+from modebridge import seeds, trees
+from modebridge.bridges import curve_target, label_target, mode_target, plan_bridge
 from modebridge.errors import ModebridgeError
 from modebridge.members import HeadsMember, ModeMember, artefacts_behind, members_of, parse_member, row_plans
 from modebridge.members.curve_member import PointMember
@@ -19,6 +19,7 @@ from modebridge.members.small_network import BridgeWeights
 from modebridge.recipes import Recipe
 from modebridge.runs import Run
 from modebridge.runs.results import belongs
+from tests.plans import fit_bridges
 from tests.runs.small import tiny
 
 NAMES = ("heads-0-others-small", "heads-0-midpoints+labels-small", "heads-1-mean-small")

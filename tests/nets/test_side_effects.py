@@ -18,7 +18,8 @@ from modebridge.modes import Mode
 from modebridge.nets import Tapped, call, without_side_effects
 from modebridge.objectives import BridgeObjective
 from modebridge.scoring import curve_profile, predict
-from modebridge.training import fit_bridges, fit_curve, fit_mode
+from modebridge.training import fit_curve
+from tests.plans import fit_bridges, fit_mode
 from tests.scenarios import quick
 
 
