@@ -1,27 +1,31 @@
-"""Run folders: two runs at once, modes from elsewhere, another recipe, another machine."""
+"""Run folders: two runs at once, another recipe, modes from elsewhere, folders that may not be written."""
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
+from typer.testing import CliRunner
 
+from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError
-from modebridge.members import Artefact, Setting
+from modebridge.members import Artefact
 from modebridge.recipes import changed
 from modebridge.recipes.splits import load_splits
-from modebridge.runs import Run, RunFolder, begin, ensemble_of, read_answers, run_recipe, write_page
+from modebridge.runs import Run, RunFolder, begin, read_answers, run_recipe
 from modebridge.runs.logits import Labels
 from modebridge.runs.plan import find_modes
+from tests.runs.damaging import flip
 from tests.runs.small import finished as finished_run
 from tests.runs.small import small
 
@@ -92,25 +96,6 @@ def test_what_was_said_is_read_without_data(finished: RunFolder) -> None:
         read_answers(RunFolder(finished.path.parent / "empty"))
 
 
-@pytest.mark.slow  # by the program: tests/test_own_recipe.py
-@pytest.mark.parametrize("form", ["nested", "run"])
-def test_modes_from_elsewhere(finished: RunFolder, tmp_path: Path, form: str) -> None:
-    states = [safetensors.torch.load_file(finished.path / "modes" / str(k) / "weights.safetensors") for k in range(2)]
-    for k, state in enumerate(states):
-        if form == "nested":
-            torch.save({"state_dict": {f"module.{n}": t for n, t in state.items()}}, tmp_path / f"{k}.pth")
-    net = run_recipe(small(), folder=finished).setting.net
-    found = find_modes(net, finished.path / "modes" if form == "run" else tmp_path)
-    assert len(found) == (3 if form == "run" else 2)
-    for state, own in zip(states, found, strict=False):
-        assert all(torch.equal(own.state[name], tensor) for name, tensor in state.items())
-    given = dict(enumerate(found[:2]))
-    result = run_recipe(changed(small(), ["modes=2"]), folder=RunFolder(tmp_path / "given"), given=given)
-    assert not any(name.startswith("modes") for name in result.trained)
-    assert [result.mode(k).id for k in (0, 1)] == [mode.id for mode in given.values()]
-    assert json.loads((tmp_path / "given" / "modes" / "0" / "meta.json").read_text())["from"] == "elsewhere"
-
-
 def test_files_that_are_no_modes(tmp_path: Path) -> None:
     net = torch.nn.Linear(2, 2)
     with pytest.raises(ModebridgeError, match="it does not exist"):
@@ -125,40 +110,99 @@ def test_files_that_are_no_modes(tmp_path: Path) -> None:
         find_modes(net, tmp_path)
 
 
-def test_engines_of_recipes() -> None:
-    assert Setting(small()).engine.device.type == "cpu"
-    with pytest.raises(ModebridgeError, match="auto, cpu or cuda"):
-        _ = Setting(small(), device="tpu").engine
-    if not torch.cuda.is_available():
-        with pytest.raises(ModebridgeError, match="torch sees none"):
-            _ = Setting(small(), device="cuda").engine
-
-
-@pytest.mark.slow
-def test_modes_are_aligned_where_the_recipe_says_so(tmp_path):
-    recipe = replace(small(), modes=2, control=False, align="weights")
+@pytest.mark.parametrize("where", ["weights.safetensors", "meta.json", "gone", "trained"])
+def test_a_given_mode_is_never_trained_again(finished: RunFolder, tmp_path: Path, where: str) -> None:
+    recipe, net = replace(small(), modes=2), Run(small()).setting.net
+    given = dict(enumerate(find_modes(net, finished.path / "modes")[:2]))
     folder = RunFolder(tmp_path / "run")
     begin(folder, recipe, 0)
-    result = run_recipe(recipe, folder=folder)
-    assert "aligned 1" in result.trained
-    meta = json.loads((tmp_path / "run" / "aligned" / "1" / "meta.json").read_text())
-    assert meta["difference"] < 1e-6
-    assert meta["quality"][1] > meta["quality"][0]
-    assert not (tmp_path / "run" / "aligned" / "0").exists()
-    # The curve's end is the aligned mode, which is the same function as the mode that was trained.
-    curve = json.loads((tmp_path / "run" / "curves" / "0-1" / "meta.json").read_text())
-    plain = json.loads((tmp_path / "run" / "modes" / "1" / "meta.json").read_text())
-    assert list(curve["inputs"]) == ["modes/0", "aligned/1"]
-    assert curve["inputs"]["aligned/1"] == meta["bits"]
-    again = run_recipe(recipe, folder=folder)
-    assert again.trained == []
-    assert plain["key"] == json.loads((tmp_path / "run" / "modes" / "1" / "meta.json").read_text())["key"]
-    write_page(folder)
-    assert "outputs are unchanged to" in (tmp_path / "run" / "report.html").read_text()
-    # What is exported is what was asked: the aligned modes.
-    ensemble, _ = ensemble_of(folder, ["mode-0", "mode-1"])
-    weights, _ = folder.read("aligned/1")
-    assert torch.equal(ensemble.bases[1].head.weight, weights["head.weight"])
+    run = Run(recipe, folder=folder, given=given)
+    assert run.mode(1).id == given[1].id
+    assert run.trained == []
+    place = folder.path / "modes" / "1"
+    if where in ("gone", "trained"):
+        shutil.rmtree(place)
+        if where == "trained":
+            shutil.copytree(finished.path / "modes" / "1", place)
+    else:
+        flip(place / where, 300, 2)
+    with pytest.raises(ModebridgeError, match=r"modes/1' to be the mode that was passed to.*again with --modes"):
+        Run(recipe, folder=RunFolder(folder.path)).mode(1)
+    if where == "weights.safetensors":
+        with pytest.raises(ModebridgeError, match=r"modes/1' to be a mode of a run, but it is damaged"):
+            find_modes(net, folder.path / "modes")
+    # Given again it is taken, and known from then on.
+    Run(recipe, folder=RunFolder(folder.path), given=given).mode(1)
+    assert Run(recipe, folder=RunFolder(folder.path)).mode(1).id == given[1].id
+    flip(folder.path / "given.json", 30, 1)
+    with pytest.raises(ModebridgeError, match=r"given\.json' to name the modes that were passed"):
+        Run(recipe, folder=RunFolder(folder.path)).mode(1)
+
+
+def test_a_recipe_changed_by_hand_is_said(tmp_path: Path) -> None:
+    """The settings that a folder was made with are in its results, which no hand changes."""
+    folder = finished_run(tmp_path)
+    folder.write_record("results.json", {"settings": (tmp_path / "recipe.toml").read_text()})
+    file = tmp_path / "recipe.toml"
+    file.write_text(file.read_text().replace('align = "none"', 'align = "weights"'))
+    (said,) = begin(RunFolder(tmp_path), replace(small(), align="weights"), 0)
+    assert said.startswith("Changed since the last run in this folder: align none -> weights.")
+    file.write_text("align = ")
+    with pytest.raises(ModebridgeError, match=r"recipe\.toml"):
+        begin(RunFolder(tmp_path), small(), 0)
+    file.unlink()
+    assert "align" not in " ".join(begin(RunFolder(tmp_path), small(), 0))
+
+
+NOBODY = 65534
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """The rights of the superuser put aside: they know no read-only folders."""
+    if not hasattr(os, "setresuid"):
+        pytest.skip("no rights of users here")
+    before = os.getresuid()
+    if before[1] == 0:
+        os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(*before)
+
+
+@pytest.fixture(scope="module")
+def read_only() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as root:
+        place = Path(root) / "run"
+        finished_run(place)
+        # Nobody may not even have the right to read Python's own files: what the verbs import is imported before.
+        for words in (["advise", str(place)], ["run", "cifar10", "--data", root, "--out", f"{root}/none"]):
+            CliRunner().invoke(app, words)
+        Path(root).chmod(0o755)
+        inside = [place, *place.rglob("*")]
+        for one in inside:
+            one.chmod(0o555 if one.is_dir() else 0o444)
+        yield place
+        for one in inside:
+            one.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "said"),
+    [
+        ("advise", (), ""),
+        ("run", (), "The folder is read-only: results and report were not updated."),
+        ("run", ("--set", "mode.epochs=3"), "its settings change (mode.epochs 2 -> 3), but it is read-only"),
+        ("report", (), "--out FILE"),
+    ],
+)
+def test_a_finished_folder_that_is_read_only(read_only: Path, verb: str, options: tuple[str, ...], said: str) -> None:
+    with as_nobody():
+        words = (verb, "--out", read_only) if verb == "run" else (verb, read_only)
+        answer = CliRunner().invoke(app, [*map(str, words), *options])
+    assert said in " ".join(answer.stderr.split()) + str(answer.exception)
+    assert "epochs done" not in answer.stderr
 
 
 def test_an_artefact_that_disappears_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
