@@ -29,8 +29,7 @@ from modebridge.bridges import Bridge, Target
 from modebridge.curves import Curve, Position
 from modebridge.ensembles import Bases, Ensemble, Output, average, features_of, probabilities_of
 from modebridge.errors import ModebridgeError
-from modebridge.losses import DistillationLoss, bridge_loss
-from modebridge.mixing import draw_mixing, mixed, mixed_labels
+from modebridge.matching import DistillationLoss, bridge_loss, draw_mixing, mixed, mixed_labels
 from modebridge.modes import Mode, has_statistics, refresh_statistics
 from modebridge.nets import check_tap, frozen_copy, run, same_architecture
 from modebridge.trees import wide

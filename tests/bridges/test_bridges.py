@@ -24,8 +24,7 @@ from modebridge.bridges import (
 from modebridge.curves import start_curve
 from modebridge.data import Loader
 from modebridge.errors import ModebridgeError
-from modebridge.losses import kl_divergence
-from modebridge.mixing import mix
+from modebridge.matching import kl_divergence, mix
 from modebridge.modes import Mode
 from modebridge.nets import SPECS, Tapped, resnet
 from modebridge.objectives import BridgeObjective

@@ -20,7 +20,7 @@ from modebridge.bridges.bodies import Join
 from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
-from modebridge.losses import bridge_loss
+from modebridge.matching import bridge_loss
 from modebridge.modes import Mode
 from modebridge.nets import Tapped
 from modebridge.objectives import BridgeObjective

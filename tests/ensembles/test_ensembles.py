@@ -10,7 +10,6 @@ from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
 from modebridge.nets import Tapped
-from modebridge.scoring import evaluate
 from tests.plans import fit_bridges
 from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
 
@@ -130,8 +129,6 @@ def test_bad_ensembles(parts):
         Ensemble(net, [ends[0]], bridges["I"])
     with pytest.raises(ModebridgeError, match="of type Bridge, but got Linear"):
         Ensemble(net, [ends[0]], [torch.nn.Linear(1, 1)])
-    with pytest.raises(ModebridgeError, match="evaluate to get a Ensemble, but got ResNet"):
-        evaluate(net, loader(dtype=EXACT))
     images, labels = next(iter(loader(dtype=EXACT)))
     for item, message in [
         ((images * float("nan"), labels), "images of valid to be finite"),

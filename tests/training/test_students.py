@@ -12,8 +12,7 @@ from torch import nn
 import modebridge as mb
 from modebridge import seeds
 from modebridge.errors import ModebridgeError
-from modebridge.losses import PAPER_LOSS, DistillationLoss
-from modebridge.mixing import draw_mixing, mix, mixed
+from modebridge.matching import PAPER_LOSS, DistillationLoss, draw_mixing, mix, mixed
 from modebridge.modes import Mode, refresh_statistics
 from modebridge.objectives import StudentObjective
 from modebridge.training import fit_students

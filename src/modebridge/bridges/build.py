@@ -226,8 +226,8 @@ def _aim(target: object, curve: Curve | Mode | Sequence[Mode], r: float) -> Targ
 
 def check_choices(net: nn.Module, curve: Curve | Mode | Sequence[Mode], kind: str, source: str, r: float) -> None:
     """Raise an error if no bridge can be planned with these choices."""
-    check_r(r)
     if isinstance(curve, Curve):
+        check_r(r)
         check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
     elif isinstance(curve, Mode | Sequence):
         check_modes(net, listed(curve), 2 if kind == "II" else 1, "a bridge")

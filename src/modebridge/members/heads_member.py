@@ -9,13 +9,13 @@ from typing import Self
 
 from modebridge.bridges import Bridge, ensemble_target, label_target, plan_bridge
 from modebridge.errors import plural
+from modebridge.matching import suits_cutmix
 from modebridge.members.artefact import Tensors
 from modebridge.members.curve_member import PointMember
 from modebridge.members.member import Member, Method
 from modebridge.members.mode_member import ModeMember
 from modebridge.members.setting import Setting
 from modebridge.members.small_network import SIZE, BridgeWeights, SmallNetwork
-from modebridge.mixing import suits_cutmix
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import BEST_CUTMIX

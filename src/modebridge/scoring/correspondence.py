@@ -10,7 +10,7 @@ from torch import Tensor
 
 from modebridge.ensembles.temperature import FLOOR
 from modebridge.errors import ModebridgeError
-from modebridge.losses import kl_divergence
+from modebridge.matching import kl_divergence
 from modebridge.scoring.scores import check_probabilities
 
 __all__ = ["Average", "Correspondence", "correspondence", "kl", "r2"]

@@ -15,7 +15,7 @@ from modebridge.bridges import READS, Bridge, Kind, label_target, plan_bridge
 from modebridge.bridges.build import Aim, check_choices, listed, other_targets
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
-from modebridge.mixing import suits_cutmix
+from modebridge.matching import suits_cutmix
 from modebridge.modes import Mode, has_statistics
 from modebridge.nets import frozen_copy, listed_taps
 from modebridge.objectives import BridgeObjective

@@ -25,7 +25,7 @@ from modebridge.batches import (
 from modebridge.bridges import Bridge
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, first_line
-from modebridge.mixing import image_size
+from modebridge.matching import image_size
 from modebridge.modes import Mode, check_modes, has_statistics
 from modebridge.nets import frozen_copy, logits_of, run
 from modebridge.nets.flops import FAILED, feature_shapes, invoke, on_copy, zeros

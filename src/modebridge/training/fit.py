@@ -13,8 +13,7 @@ from modebridge.baselines import Rival
 from modebridge.batches import Checked, first_batch
 from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.losses import DistillationLoss
-from modebridge.mixing import MixedBatches
+from modebridge.matching import DistillationLoss, MixedBatches
 from modebridge.modes import Mode, check_modes, fresh_weights, refresh_statistics
 from modebridge.nets import frozen_copy
 from modebridge.objectives import CurveObjective, ModeObjective, StudentObjective, StudentPlan, Teacher

@@ -14,7 +14,7 @@ from modebridge import trees
 from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
-from modebridge.mixing import draw_mixing, label_shares, mixed, mixed_labels, pixel_shares
+from modebridge.matching import draw_mixing, label_shares, mixed, mixed_labels, pixel_shares
 from modebridge.nets import Tapped, last_blocks_tap
 from modebridge.objectives import BridgeObjective
 from modebridge.training import fit_students
