@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from modebridge.baselines import BatchEnsemble, RankOne
-from modebridge.baselines.surgery import replaced
+from modebridge.baselines.baseline import replaced
 from modebridge.errors import ModebridgeError
 from modebridge.nets import SameConv2d, resnet
 from modebridge.training import TrainConfig
@@ -68,29 +68,31 @@ def test_vectors_are_drawn_around_one():
 def test_a_network_equals_explicit_networks(norm):
     net = resnet("digits", norm, seed=0).double()
     images = torch.rand(5, 1, 8, 8, dtype=torch.float64, generator=seeded())
-    rival = BatchEnsemble(net, 3, example=images, generator=seeded()).eval()
-    for layer in rival.modules():
+    baseline = BatchEnsemble(net, 3, example=images, generator=seeded()).eval()
+    for layer in baseline.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.running_mean.normal_(generator=seeded(1))
             layer.running_var.uniform_(0.5, 2, generator=seeded(2))
-    rival.net.head.bias.normal_(generator=seeded(3))
-    for m, logits in enumerate(rival(images).chunk(3)):
-        layers = {name: explicit(layer, m) for name, layer in rival.net.named_modules() if isinstance(layer, RankOne)}
-        alone = replaced(rival.net, layers).eval()
+    baseline.net.head.bias.normal_(generator=seeded(3))
+    for m, logits in enumerate(baseline(images).chunk(3)):
+        layers = {
+            name: explicit(layer, m) for name, layer in baseline.net.named_modules() if isinstance(layer, RankOne)
+        }
+        alone = replaced(baseline.net, layers).eval()
         assert [name for name, _ in alone.named_parameters()] == [name for name, _ in net.named_parameters()]
         torch.testing.assert_close(logits, alone(images), rtol=1e-10, atol=1e-10)
-    assert rival.net.head.bias.shape == (3, 10), "each member has a bias of its own there"
-    assert rival.net.layers[1].conv1.bias.shape == (16,), "and one of all elsewhere"
+    assert baseline.net.head.bias.shape == (3, 10), "each member has a bias of its own there"
+    assert baseline.net.layers[1].conv1.bias.shape == (16,), "and one of all elsewhere"
 
 
 def test_training_is_torchs_own_sgd_with_two_paces():
     net = nn.Sequential(nn.Linear(4, 6), nn.SiLU(), nn.Linear(6, 3))
     batches = [(torch.randn(8, 4, generator=seeded(k)), torch.arange(8) % 3) for k in range(3)]
-    rival = BatchEnsemble(net, 2, example=batches[0][0], generator=seeded())
+    baseline = BatchEnsemble(net, 2, example=batches[0][0], generator=seeded())
     config = TrainConfig(epochs=2, lr=0.2, momentum=0.9, weight_decay=0.01)
-    trained = fit_mode(rival, batches, config=config)
-    vectors = [p for name, p in rival.named_parameters() if name.endswith((".r", ".s"))]
-    others = [p for name, p in rival.named_parameters() if not name.endswith((".r", ".s"))]
+    trained = fit_mode(baseline, batches, config=config)
+    vectors = [p for name, p in baseline.named_parameters() if name.endswith((".r", ".s"))]
+    others = [p for name, p in baseline.named_parameters() if not name.endswith((".r", ".s"))]
     assert len(vectors) == 4
     sgd = torch.optim.SGD(
         [{"params": others}, {"params": vectors, "weight_decay": 0.0}], lr=0.2, momentum=0.9, weight_decay=0.01
@@ -100,10 +102,10 @@ def test_training_is_torchs_own_sgd_with_two_paces():
             group["lr"] = share * config.lr * config.factor(epoch)
         for images, labels in batches:
             sgd.zero_grad()
-            first, second = rival(images).chunk(2)
+            first, second = baseline(images).chunk(2)
             ((F.cross_entropy(first, labels) + F.cross_entropy(second, labels)) / 2).backward()
             sgd.step()
-    for name, parameter in rival.named_parameters():
+    for name, parameter in baseline.named_parameters():
         torch.testing.assert_close(trained.params[name], parameter.detach(), rtol=1e-5, atol=1e-6)
 
 

@@ -1,11 +1,9 @@
-"""A new kind of member is one class and one line: the table, the page, the advice and the cost plot show it."""
+"""A new kind of member is one class in one file: the table, the page, exports and other processes know it."""
 
 from __future__ import annotations
 
-import base64
 import json
 import pickle
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,14 +16,7 @@ from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError
 from modebridge.members import KINDS, Setting, members_of, parse_member
 from modebridge.recipes import user_code
-from modebridge.runs import (
-    Job,
-    RunFolder,
-    ensemble_of,
-    find_recipe_of,
-    make_job,
-    read_answers,
-)
+from modebridge.runs import Job, RunFolder, ensemble_of, find_recipe_of, make_job, read_answers
 from modebridge.runs.logits import Logits
 from tests.runs.small import tiny
 
@@ -50,43 +41,25 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     forget()
 
 
-def test_it_is_in_the_table(run: Path) -> None:
-    rows = {row["name"]: row for row in json.loads((run / "results.json").read_text())["rows"]}
-    row = rows["a guess"]
-    assert (row["members"], row["family"]) == (["guess"], "guessing")
-    assert row["relative_flops"] == 0.0
-    # Each head is one voice: two classes share what is certain, eight the rest.
-    labels = read_answers(RunFolder(run)).test_labels
-    shares = torch.full((10,), 1 / (torch.e**3 + 9), dtype=torch.float64)
-    shares[[2, 7]] = (torch.e**3 + 1) / (torch.e**3 + 9) / 2
-    assert row["raw_nll"] == pytest.approx(float(-shares[labels].log().mean()), abs=1e-6)
-    assert "| a guess |" in (run / "results.md").read_text()
-
-
-def test_its_heads_are_voices_in_any_mean(run: Path) -> None:
+def test_it_is_in_the_table_and_on_the_page(run: Path) -> None:
     answers = read_answers(RunFolder(run))
     assert answers.test["guess"].shape == (2, len(answers.test_labels), 10)
+    rows = {row["name"]: row for row in json.loads((run / "results.json").read_text())["rows"]}
+    # Each head counts once: two classes share what is certain, eight the rest.
+    shares = torch.full((10,), 1 / (torch.e**3 + 9), dtype=torch.float64)
+    shares[[2, 7]] = (torch.e**3 + 1) / (torch.e**3 + 9) / 2
+    assert rows["a guess"]["raw_nll"] == pytest.approx(float(-shares[answers.test_labels].log().mean()), abs=1e-6)
     heads = [answers.test["mode-0"], *answers.test["guess"]]
     expected = sum(head.double().softmax(dim=-1) for head in heads) / 3
     torch.testing.assert_close(answers.probabilities(["mode-0", "guess"]), expected)
+    assert "| a guess |" in (run / "results.md").read_text()
+    assert "a guess" in (run / "report.html").read_text()
 
 
-def test_it_is_on_the_page_and_in_the_cost_plot(run: Path) -> None:
-    text = (run / "report.html").read_text()
-    assert re.search(r"<td[^>]*>a guess", text)
-    figures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)" alt="Cost', text)
-    assert "guessing" in base64.b64decode(figures[0]).decode()
-
-
-def test_it_is_advised(run: Path) -> None:
-    result = CliRunner().invoke(app, ["advise", str(run), "--budget", "1.2", "--json"])
-    assert result.exit_code == 0, result.output
-    advice = json.loads(result.stdout)
-    assert "guess" in advice["chosen"]["members"], "it costs nothing"
-
-
-def test_what_cannot_be_exported_says_so(run: Path) -> None:
-    with pytest.raises(ModebridgeError, match="'guess'; this kind of member cannot be exported"):
+def test_it_is_exported_alone(run: Path) -> None:
+    ensemble, _ = ensemble_of(run, ["guess"])
+    assert ensemble(torch.rand(3, 1, 8, 8)).argmax(-1).tolist() in ([2] * 3, [7] * 3)
+    with pytest.raises(ModebridgeError, match="Expected 'guess' to be exported alone"):
         ensemble_of(run, ["mode-0", "guess"])
 
 
@@ -103,10 +76,8 @@ def test_the_run_names_the_file_that_registers_it(run: Path) -> None:
 
 def test_another_process_can_make_its_jobs(run: Path) -> None:
     recipe, seed = find_recipe_of(RunFolder(run, writes=False))
-    job = Job((Logits(parse_member("guess")),), (), "key")
-    pickled = pickle.dumps((Setting(recipe, seed), job))
+    pickled = pickle.dumps((Setting(recipe, seed), Job((Logits(parse_member("guess")),), (), "key")))
     forget()
-    setting, there = pickle.loads(pickled)
-    assert (setting.recipe, there.nodes[0].name) == (recipe, "guess")
-    made = make_job(there, setting, {})
-    assert made["guess"].tensors["test"].shape[0] == 2
+    setting, job = pickle.loads(pickled)
+    assert (setting.recipe, job.nodes[0].name) == (recipe, "guess")
+    assert make_job(job, setting, {})["guess"].tensors["test"].shape[0] == 2

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from modebridge.members import Artefact, ArtefactData, Parents, Setting
+from modebridge.members import ArtefactData, Node, Parents, Setting
 from modebridge.recipes import Recipe
 from modebridge.runs import RunFolder
 from modebridge.training import TrainConfig
@@ -80,7 +80,7 @@ class Killer(threading.Thread):
 
 
 @dataclass(frozen=True)
-class Lump(Artefact):
+class Lump(Node):
     """Something to be made without training.
 
     Args:
@@ -101,7 +101,7 @@ class Lump(Artefact):
     def name(self) -> str:
         return str(self.number)
 
-    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
         return self.needs
 
     def ingredients(self, setting: Setting) -> dict[str, object]:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import CurveWeights, members_of
+from modebridge.members import Pin, members_of
 from modebridge.runs import Run, RunFolder
 from modebridge.runs.logits import Logits
 from modebridge.runs.ray import OnRay
@@ -46,7 +46,7 @@ def no_ray() -> Iterator[None]:
 
 def test_two_workers_and_a_kill_end_at_the_bits_of_a_run_in_this_process(tmp_path: Path) -> None:
     recipe = lasting(epochs=24)
-    wanted = [CurveWeights(0, 1)]  # and its modes
+    wanted = [Pin(0, 1)]  # and its modes
     here, folder = Run(recipe, folder=RunFolder(tmp_path / "here")), RunFolder(tmp_path / "there")
     here.make(wanted)
     with OnRay(recipe=recipe, cpus=2, every=0.05) as executor:

@@ -13,7 +13,7 @@ from modebridge import Mode, fit_curve, seeds, trees
 from modebridge.bridges import plan_bridge
 from modebridge.data import Loader, noisy_digits
 from modebridge.ensembles import Ensemble
-from modebridge.members import CurveWeights, parse_member
+from modebridge.members import Pin, parse_member
 from modebridge.nets import ResNet, spec_of
 from modebridge.recipes import digits
 from modebridge.report import closed_gap
@@ -122,7 +122,7 @@ def test_curves_do_not_depend_on_how_many_are_trained_together(monkeypatch):
     alone = Run(recipe)
     together = Run(replace(recipe, together=2))
     monkeypatch.setattr(Local, "device", "cuda")  # as a GPU would be asked to; the work is done here
-    graph = together.graph([CurveWeights(i, j) for i, j in pairs])
+    graph = together.graph([Pin(i, j) for i, j in pairs])
     assert [len(job.nodes) for job in graph.missing(together.store)] == [2, 1, 2]
     for i, j in pairs:
         assert alone.curve(i, j).at(0.5).id == together.curve(i, j).at(0.5).id
@@ -202,5 +202,5 @@ def test_a_run_is_the_librarys_functions_with_seeds_by_name() -> None:
     run = Run(recipe, seed=seed)
     assert run.mode(1).id == mode.id
     assert run.curve(0, 1).at(0.5).id == middle.id
-    (bridge,) = [run.load(parse_member("I-0-1-small")).bridge]
+    (bridge,) = [run.load(parse_member("I-0-1-small"))]
     assert all(torch.equal(tensor, weights[name]) for name, tensor in bridge.state_dict().items())

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from modebridge.cli.app import app
 from modebridge.errors import ModebridgeError
-from modebridge.members import Artefact
+from modebridge.members import Node
 from modebridge.recipes import changed
 from modebridge.recipes.splits import load_splits
 from modebridge.runs import Run, RunFolder, begin, read_answers, run_recipe
@@ -209,7 +209,7 @@ def test_an_artefact_that_disappears_before_it_is_read(tmp_path: Path, monkeypat
     run = Run(small(), folder=RunFolder(tmp_path))
     make = run.make
 
-    def lost(artefacts: Sequence[Artefact]) -> None:
+    def lost(artefacts: Sequence[Node]) -> None:
         make(artefacts)
         shutil.rmtree(tmp_path / artefacts[0].place)
 

@@ -8,8 +8,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from modebridge.baselines.rival import Rival, RivalObjective, check_members
-from modebridge.baselines.surgery import LAYERS, called, channels_of, replaced, tried
+from modebridge.baselines.baseline import (
+    LAYERS,
+    Baseline,
+    BaselineObjective,
+    called,
+    channels_of,
+    check_members,
+    replaced,
+    tried,
+)
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
@@ -24,7 +32,7 @@ PACE = (0.5, 0.0)
 WHAT = "a BatchEnsemble"
 
 
-class BatchEnsembleObjective(RivalObjective):
+class BatchEnsembleObjective(BaselineObjective):
     """Train the vectors with half the learning rate and without weight decay."""
 
     def pace(self, member: str) -> Mapping[str, tuple[float, float]]:
@@ -33,7 +41,7 @@ class BatchEnsembleObjective(RivalObjective):
         return {f"{name}.{vector}": PACE for name in owners for vector in ("r", "s")}
 
 
-class BatchEnsemble(Rival):
+class BatchEnsemble(Baseline):
     r"""A network in which every convolution and linear layer has weights :math:`W \circ (s_m r_m^\top)` for member m.
 
     Weights, norms and biases are shared, except the bias of the last linear layer. The batch is repeated M times, so
@@ -46,8 +54,8 @@ class BatchEnsemble(Rival):
         example: a batch, to find the last layer and to check that members are independent.
         generator: random generator of the vectors; None uses torch's global one.
 
-    >>> rival = BatchEnsemble(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), 4, example=torch.rand(1, 3))
-    >>> rival(torch.rand(5, 3)).shape
+    >>> net = BatchEnsemble(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), 4, example=torch.rand(1, 3))
+    >>> net(torch.rand(5, 3)).shape
     torch.Size([20, 2])
     """
 
@@ -77,11 +85,11 @@ class BatchEnsemble(Rival):
         if logits is None:
             return
         vectors = [layer.r for layer in self.net.modules() if isinstance(layer, RankOne)]
-        for m in (0, self.members - 1):
+        for m in (0, self.size - 1):
             gradients = torch.autograd.grad(
                 logits[m].square().sum(), vectors, retain_graph=True, allow_unused=True, materialize_grads=True
             )
-            others = [k for k in range(self.members) if k != m]
+            others = [k for k in range(self.size) if k != m]
             if any(bool(gradient[others].any()) for gradient in gradients):
                 raise ModebridgeError(
                     f"Expected the members of {WHAT} to be independent of each other, but this network mixes the "

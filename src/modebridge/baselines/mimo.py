@@ -8,8 +8,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from modebridge.baselines.rival import Rival, RivalObjective, check_members
-from modebridge.baselines.surgery import called, drawn_like, replaced, tried
+from modebridge.baselines.baseline import (
+    Baseline,
+    BaselineObjective,
+    called,
+    check_members,
+    drawn_like,
+    replaced,
+    tried,
+)
 from modebridge.batches import flatten
 from modebridge.errors import ModebridgeError
 from modebridge.types import Batch, Draw, Inputs, Prepared
@@ -25,7 +32,7 @@ SAME = 0.6
 WHAT = "MIMO"
 
 
-class MimoObjective(RivalObjective):
+class MimoObjective(BaselineObjective):
     """Each member is trained on the label of its own input; in a share of the rows all inputs are the same image.
 
     Every batch is repeated `REPEATS` times. The first input of each row is its image; in 1 - `SAME` of the rows, drawn
@@ -34,11 +41,11 @@ class MimoObjective(RivalObjective):
 
     def draw(self, size: int, generator: torch.Generator) -> Draw:
         """The index of each member's image in each row: (M, REPEATS * size)."""
-        rival = self._eval
-        assert isinstance(rival, Mimo)
+        baseline = self._eval
+        assert isinstance(baseline, Mimo)
         images = torch.arange(size).repeat(REPEATS)
         mixed = torch.randperm(len(images), generator=generator)[: round((1 - SAME) * len(images))]
-        rows = images.repeat(rival.members, 1)
+        rows = images.repeat(baseline.size, 1)
         for others in rows[1:]:
             others[mixed] = images[mixed[torch.randperm(len(mixed), generator=generator)]]
         return {"rows": rows}
@@ -52,7 +59,7 @@ class MimoObjective(RivalObjective):
         return dict.fromkeys(self.start(), prepared)
 
 
-class Mimo(Rival):
+class Mimo(Baseline):
     """A network whose first convolution reads M images at once, and whose last linear layer predicts for each.
 
     Operations before the first convolution (such as normalisation) act on each image, and those after the last layer

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from modebridge.baselines.rival import Rival, check_members
-from modebridge.baselines.surgery import called, channels_of, replaced, tried
+from modebridge.baselines.baseline import Baseline, called, channels_of, check_members, replaced, tried
 from modebridge.errors import ModebridgeError
 from modebridge.types import Inputs
 
@@ -19,7 +18,7 @@ __all__ = ["Packed", "check_split"]
 WHAT = "a packed ensemble"
 
 
-class Packed(Rival):
+class Packed(Baseline):
     """M narrow networks in one: every convolution and linear layer except the first has M groups.
 
     The first layer reads the whole image, and the last linear layer predicts for each member from its channels. A
@@ -87,10 +86,10 @@ class Packed(Rival):
         if logits is None:
             return
         axis = -1 if isinstance(first, nn.Linear) else 1
-        for m in range(self.members):
+        for m in range(self.size):
             (gradient,) = torch.autograd.grad(logits[m].square().sum(), maps[0], retain_graph=True)
-            parts = torch.unflatten(gradient.movedim(axis, 0), 0, (self.members, -1))
-            if any(bool(parts[k].any()) for k in range(self.members) if k != m):
+            parts = torch.unflatten(gradient.movedim(axis, 0), 0, (self.size, -1))
+            if any(bool(parts[k].any()) for k in range(self.size) if k != m):
                 raise ModebridgeError(
                     f"Expected the members of {WHAT} to be independent of each other, but this network mixes their "
                     "channels, by a norm over channels or by concatenation; use one with batch norm and plain sums."

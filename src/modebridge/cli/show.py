@@ -15,7 +15,7 @@ from rich.table import Table
 from modebridge.cli.terminal import Screen, note, say
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import write_file
-from modebridge.members import Member, Setting, members_of, parse_member, row_plans
+from modebridge.members import Member, Setting, SmallNetwork, members_of, parse_member, row_plans
 from modebridge.recipes import RECIPES, Recipe
 from modebridge.report import page
 from modebridge.runs import RunFolder, find_recipe_of, gather, missing_members, setting_for, write_page
@@ -121,11 +121,11 @@ def _paper_costs(setting: Setting, small: Mapping[str, Member]) -> dict[str, Cos
     example = setting.example
     assert isinstance(example, torch.Tensor)
     net, image = setting.bare, tuple(example.shape[1:])
-    bodies = {title: body for title, member in small.items() if (body := member.body(setting)) is not None}
+    bodies = {title: member.chosen(setting) for title, member in small.items() if isinstance(member, SmallNetwork)}
     features = feature_shapes(net, image, sorted({tap for part in bodies.values() for tap in part.taps}))
     costs = {"": combination_cost(net, image, 1, (), "paper")}
     for title, part in bodies.items():
-        shapes = [features[tap] for tap in part.taps] * part.reads
+        shapes = [features[tap] for tap in part.taps] * len(part.reads)
         costs[title] = combination_cost(net, image, 0, [(part.body, shapes)], "paper")
     return costs
 

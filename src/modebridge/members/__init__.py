@@ -1,89 +1,74 @@
-"""Members of ensembles, one file per kind: what each is made from, how it predicts, its cost, and its table rows.
+"""Members of ensembles: what each is made from, how it predicts, its cost, and its table rows.
 
-To add a kind, write a subclass of `Member` in its own file, and add a line below.
+To add a kind, write a subclass of `Member` (and of `Node`, if it is trained) in one file, and register it.
 """
 
-from modebridge.members.artefact import Artefact, ArtefactData, Parents, Tensors, key_of
-from modebridge.members.batch_ensemble_member import BatchEnsembleMember
-from modebridge.members.bridge_member import BridgeMember
-from modebridge.members.control_member import ControlMember
-from modebridge.members.curve_member import PointMember, load_curve
-from modebridge.members.curve_weights import CurveWeights, curve_and_ends
-from modebridge.members.heads_member import HeadsMember
+from modebridge.members.baseline import BaselineMember, BatchEnsembleMember, MimoMember, PackedMember
+from modebridge.members.bridge import BridgeMember, ControlMember, SmallNetwork
+from modebridge.members.curve import Pin, PointMember, load_curve
+from modebridge.members.heads import HeadsMember
 from modebridge.members.member import (
     KINDS,
     METHODS,
-    Body,
+    Loaded,
     Member,
     Method,
+    base_epochs,
     file_of_own_kinds,
+    identity,
     members_of,
+    nodes_behind,
     parse_member,
     register,
     row_plans,
 )
-from modebridge.members.mimo_member import MimoMember
-from modebridge.members.mode_member import BASES, ModeMember, ModeWeights, mode_on
-from modebridge.members.packed_member import PackedMember
-from modebridge.members.predictor import BridgePredictor, NetworkPredictor, Outputs, Predictor
+from modebridge.members.network import BASES, AlignedMode, ModeMember, SwaMember, TrainedNetwork, mode_on
+from modebridge.members.node import ArtefactData, Node, Parents, Tensors, key_of
 from modebridge.members.setting import Setting
-from modebridge.members.student_member import DistilledMember, StudentMember
-from modebridge.members.swa_member import SwaMember, SwaWeights
-from modebridge.members.training_cost import artefacts_behind, base_epochs, trained_alike
+from modebridge.members.student import StudentMember
 
-register(ModeMember)
-register(PointMember)
-register(BridgeMember)
-register(ControlMember)
-register(HeadsMember)
-register(DistilledMember)
-register(StudentMember)
-register(SwaMember)
-register(BatchEnsembleMember)
-register(MimoMember)
-register(PackedMember)
-
-BASES["swa"] = SwaWeights
+for _kind in (ModeMember, PointMember, BridgeMember, ControlMember, HeadsMember):
+    register(_kind)
+METHODS["distilled"] = StudentMember
+for _kind in (StudentMember, SwaMember, BatchEnsembleMember, MimoMember, PackedMember):
+    register(_kind)
 
 __all__ = [
     "BASES",
     "KINDS",
     "METHODS",
-    "Artefact",
+    "AlignedMode",
     "ArtefactData",
+    "BaselineMember",
     "BatchEnsembleMember",
-    "Body",
     "BridgeMember",
-    "BridgePredictor",
     "ControlMember",
-    "CurveWeights",
-    "DistilledMember",
     "HeadsMember",
+    "Loaded",
     "Member",
     "Method",
     "MimoMember",
     "ModeMember",
-    "ModeWeights",
-    "NetworkPredictor",
-    "Outputs",
+    "Node",
     "PackedMember",
     "Parents",
+    "Pin",
     "PointMember",
-    "Predictor",
     "Setting",
+    "SmallNetwork",
     "StudentMember",
     "SwaMember",
     "Tensors",
-    "artefacts_behind",
+    "TrainedNetwork",
     "base_epochs",
-    "curve_and_ends",
     "file_of_own_kinds",
+    "identity",
     "key_of",
     "load_curve",
     "members_of",
     "mode_on",
+    "nodes_behind",
     "parse_member",
     "register",
     "row_plans",
-    "trained_alike",
 ]

@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Self, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Self, TypeAlias, TypeVar
 
 from torch import nn
 
+from modebridge.bridges import Bridge
 from modebridge.errors import ModebridgeError, near
-from modebridge.members.artefact import Artefact, Tensors
-from modebridge.members.predictor import Predictor
+from modebridge.members.node import Node, Parents, key_of
 from modebridge.members.setting import Setting
+from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.recipes.user_code import USER
 from modebridge.scoring import MemberCost, Row
+from modebridge.trees import fingerprint
 
 __all__ = [
     "KINDS",
     "METHODS",
-    "Body",
+    "Loaded",
     "Member",
     "Method",
-    "Numbered",
+    "base_epochs",
     "file_of_own_kinds",
+    "identity",
     "members_of",
+    "nodes_behind",
     "parse_member",
     "register",
     "row_plans",
 ]
 
-
-@dataclass(frozen=True)
-class Body:
-    """A small network on the features at taps of one or two networks; its weights are arbitrary."""
-
-    body: nn.Module
-    taps: tuple[str, ...]
-    reads: int
+Loaded: TypeAlias = Mode | nn.Module
+"""A member with its weights: a mode of the recipe's network; a `Bridge` on the features of the modes that it reads; or
+a module of its own with `members(inputs)`, logits (M, B, K) that each count once in the mean."""
 
 
 class Member(ABC):
-    """One member of ensembles, before anything is trained. Each kind of member is a subclass."""
+    """One member of ensembles, before anything is trained. A kind that is trained is also a `Node`: its weights."""
 
     family: ClassVar[str]
     """The name in plots of ensembles with such members."""
@@ -65,22 +62,12 @@ class Member(ABC):
 
     @property
     def reads(self) -> tuple[Member, ...]:
-        """The members whose features it reads at prediction time; they must run."""
+        """The modes whose features it reads at prediction time; they must run."""
         return ()
 
-    @property
-    def needs(self) -> tuple[Member, ...]:
-        """All members that must run for it: those that it reads, those that these read, and so on."""
-        return tuple(dict.fromkeys(needed for member in self.reads for needed in (*member.needs, member)))
-
-    @property
-    def ancestors(self) -> tuple[Member, ...]:
+    def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
         """The members that it is made from; if one of them is replaced, its logits are out of date."""
         return self.reads
-
-    def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
-        """Its ancestors in a recipe, if they depend on the recipe."""
-        return self.ancestors
 
     @property
     def imitates(self) -> Member | None:
@@ -89,32 +76,19 @@ class Member(ABC):
 
     def belongs(self, recipe: Recipe) -> bool:
         """Whether a recipe can include it."""
-        return all(member.belongs(recipe) for member in self.ancestors)
+        return all(member.belongs(recipe) for member in self.made_from(recipe))
+
+    def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
+        """What it is loaded from: by default itself, if it is trained."""
+        return (self,) if isinstance(self, Node) else ()
 
     @abstractmethod
-    def artefacts(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        """All artefacts needed to load it."""
-
-    @abstractmethod
-    def load(self, setting: Setting, tensors: Mapping[str, Tensors]) -> Predictor:
-        """Load it for prediction.
-
-        Args:
-            setting: the network.
-            tensors: tensors of its artefacts, by place.
-        """
+    def load(self, setting: Setting, tensors: Parents) -> Loaded:
+        """Load it for prediction from the tensors of its nodes, by place."""
 
     @abstractmethod
     def cost(self, setting: Setting) -> MemberCost:
         """What it adds to the cost of a forward pass."""
-
-    def body(self, setting: Setting) -> Body | None:
-        """What runs for it besides the networks that it reads, for timing; None for a network."""
-        return None
-
-    def whole(self, setting: Setting) -> nn.Module | None:
-        """The network that runs for it if it differs from the recipe's, with arbitrary weights."""
-        return None
 
     @classmethod
     @abstractmethod
@@ -127,9 +101,14 @@ class Member(ABC):
         return ()
 
     @classmethod
+    def order(cls, k: float) -> tuple[float, ...]:
+        """The order of its k-th row: after those of all deep ensembles."""
+        return LAST, float(k)
+
+    @classmethod
     def rows(cls, recipe: Recipe) -> Sequence[Row]:
         """The rows that this kind adds to the results table: by default one for each of its members alone."""
-        return [Row(member.title, (member.name,), member.family, (LAST, k)) for k, member in enumerate(cls.of(recipe))]
+        return [Row(one.title, (one.name,), one.family, cls.order(k)) for k, one in enumerate(cls.of(recipe))]
 
 
 K = TypeVar("K", bound=type[Member])
@@ -163,45 +142,8 @@ class Method(Member):
         return list(dict.fromkeys([*usual, *(member for member in named if member is not None)]))
 
     @classmethod
-    def order(cls, k: int) -> tuple[float, ...]:
-        """The order of its k-th row: rows of a method together, after those of all deep ensembles and bridges."""
+    def order(cls, k: float) -> tuple[float, ...]:
         return LAST, 1.0 + list(METHODS).index(cls.method), float(k)
-
-    @classmethod
-    def rows(cls, recipe: Recipe) -> Sequence[Row]:
-        """By default, one row for each of its members alone."""
-        return [
-            Row(member.title, (member.name,), member.family, cls.order(k)) for k, member in enumerate(cls.of(recipe))
-        ]
-
-
-class Numbered(Method):
-    """A method whose members are told apart by one or two numbers, its fields, as in "mimo-2-x3"."""
-
-    pattern: ClassVar[str]
-    """The names of its members: a regular expression with a group of digits for each field."""
-    between: ClassVar[str] = "-x"
-    """What separates two numbers in a name."""
-    omitted: ClassVar[int] = 1
-    """The second number that names leave out."""
-
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers in its name."""
-        first, *second = vars(self).values()
-        return [first, *(number for number in second if number != self.omitted)]
-
-    @property
-    def name(self) -> str:
-        """The method and the numbers."""
-        return f"{self.method}-{self.between.join(map(str, self.numbers))}"
-
-    @classmethod
-    def parse(cls, name: str) -> Self | None:
-        """From a name of the pattern."""
-        match = re.fullmatch(cls.pattern, name)
-        with_numbers: Callable[..., Self] = cls
-        return with_numbers(*map(int, match.groups(cls.omitted))) if match else None
 
 
 def register(kind: K) -> K:
@@ -249,5 +191,36 @@ def members_of(recipe: Recipe) -> list[Member]:
 
 
 def row_plans(recipe: Recipe) -> list[Row]:
-    """The rows of a recipe's results table, in order."""
+    """The rows of a recipe's results table, in order, not scored yet."""
     return sorted((row for kind in KINDS for row in kind.rows(recipe)), key=lambda row: row.order)
+
+
+def identity(member: Member, loaded: Loaded) -> str:
+    """A hash of a loaded member's weights and of what it reads, which identifies its logits."""
+    if isinstance(loaded, Mode):
+        return loaded.id
+    reads = loaded.reads if isinstance(loaded, Bridge) else member.name
+    return key_of(fingerprint(loaded.state_dict()), reads)
+
+
+def nodes_behind(members: Iterable[Member], recipe: Recipe) -> list[Node]:
+    """All nodes needed for some members, each once: those they are loaded from, and the parents of those."""
+
+    def walk(nodes: Iterable[Node]) -> Iterator[Node]:
+        for node in nodes:
+            yield node
+            yield from walk(node.parents(recipe))
+
+    return list(dict.fromkeys(walk(node for member in members for node in member.nodes(recipe))))
+
+
+def base_epochs(members: Sequence[Member], setting: Setting) -> float:
+    """The work of training some members and all that they depend on, in epochs of one network.
+
+    A backward pass counts as two forward passes; frozen networks that several members share run once.
+    """
+    groups: dict[tuple[str, int], list[Node]] = {}
+    for node in nodes_behind(members, setting.recipe):
+        groups.setdefault((node.step(), node.epochs(setting.recipe)), []).append(node)
+    work = sum(type(group[0]).work(group, setting) * epochs for (_, epochs), group in groups.items() if epochs)
+    return work / (3 * setting.base_cost.flops)

@@ -9,11 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
+from modebridge.baselines import MeanOfMembers
+from modebridge.bridges import Bridge
 from modebridge.deploy import Temperatures
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, near
 from modebridge.files.atomic import FILES
-from modebridge.members import BridgePredictor, Member, NetworkPredictor, Predictor, Setting, parse_member
+from modebridge.members import Loaded, Member, Setting, identity, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.runs.plan import facts_for, find_recipe_of, setting_for
@@ -85,9 +87,7 @@ def ensemble_of(
         "temperatures": temperatures,
         "threshold": threshold,
         # A network of another kind cannot be its own unit: costs are relative to the recipe's network.
-        "unit": None
-        if all(isinstance(one, NetworkPredictor | BridgePredictor) for one in loaded.values())
-        else setting.base_cost,
+        "unit": None if all(isinstance(one, Mode | Bridge) for one in loaded.values()) else setting.base_cost,
     }
 
 
@@ -99,7 +99,7 @@ def absent_weights(folder: RunFolder, recipe: Recipe, members: Sequence[str]) ->
         recipe: its recipe.
         members: names of members.
     """
-    needed = dict.fromkeys(one.place for name in members for one in parse_member(name).artefacts(recipe))
+    needed = dict.fromkeys(one.place for name in members for one in parse_member(name).nodes(recipe))
     return [place for place in needed if not all((folder.path / place / file).is_file() for file in FILES)]
 
 
@@ -126,22 +126,20 @@ def _ordered(answers: LogitTable, members: Sequence[str]) -> list[str]:
     return [*networks, *others]
 
 
-def _assembled(setting: Setting, predictors: Mapping[str, Predictor]) -> Ensemble:
+def _assembled(setting: Setting, loaded: Mapping[str, Loaded]) -> Ensemble:
     """Modes and bridges as one ensemble; a member with a different network alone, as its only mode."""
-    for name, predictor in predictors.items():
-        if isinstance(predictor, NetworkPredictor | BridgePredictor):
+    for name, one in loaded.items():
+        if isinstance(one, Mode | Bridge):
             continue
-        module = predictor.module()
-        if isinstance(module, str):
-            raise ModebridgeError(f"Expected modes and bridges to export, but got '{name}'; {module}.")
-        if len(predictors) > 1:
+        if len(loaded) > 1:
             raise ModebridgeError(
                 f"Expected '{name}' to be exported alone, because it is not one plain pass of the recipe's network, "
-                f"but got {', '.join(predictors)}; export it alone."
+                f"but got {', '.join(loaded)}; export it alone."
             )
+        module = MeanOfMembers(one)
         return Ensemble(module, [Mode.from_module(module)])
-    modes = [predictor.mode for predictor in predictors.values() if isinstance(predictor, NetworkPredictor)]
-    bridges = [predictor.bridge for predictor in predictors.values() if isinstance(predictor, BridgePredictor)]
+    modes = [one for one in loaded.values() if isinstance(one, Mode)]
+    bridges = [one for one in loaded.values() if isinstance(one, Bridge)]
     return Ensemble(setting.net, modes, bridges)
 
 
@@ -152,22 +150,21 @@ def _temperatures(answers: LogitTable, names: Sequence[str]) -> Temperatures:
     return Temperatures(answers.temperature(names[:1]), tuple(fitted))
 
 
-def _loaded(run: RunFolder, setting: Setting, member: Member) -> Predictor:
+def _loaded(run: RunFolder, setting: Setting, member: Member) -> Loaded:
     """A member with the weights that its stored logits come from."""
-    artefacts = member.artefacts(setting.recipe)
-    tensors = {artefact.place: run.read(artefact.place)[0] for artefact in artefacts}
-    predictor = None
+    tensors = {node.place: run.read(node.place)[0] for node in member.nodes(setting.recipe)}
+    loaded = None
     # Weights of another network, put there by hand, count as missing.
     with suppress(ModebridgeError, RuntimeError, KeyError):
-        predictor = member.load(setting, tensors) if all(tensors.values()) else None
-    if predictor is None or predictor.id != run.meta(f"logits/{member.name}").get("id"):
+        loaded = member.load(setting, tensors) if all(tensors.values()) else None
+    if loaded is None or identity(member, loaded) != run.meta(f"logits/{member.name}").get("id"):
         reasons = [f"{place}: {run.damage[place]}" for place in tensors if place in run.damage]
         detail = f" ({'; '.join(reasons)})" if reasons else ""
         raise ModebridgeError(
             f"Expected the weights of {member.name} in '{run.path}' to be those of the stored predictions, but they "
             f"are missing or have changed{detail}; finish the run: modebridge run --out {run.path}."
         )
-    return predictor
+    return loaded
 
 
 def _class_names(run: RunFolder, recipe: Recipe) -> list[str] | None:

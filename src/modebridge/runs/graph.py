@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from modebridge.members import Artefact, Setting, key_of
+from modebridge.members import Node, Setting, key_of
 
 __all__ = ["Graph", "Job", "Metadata"]
 
@@ -21,7 +21,7 @@ class Metadata(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """Nodes of one kind that are made together; can be pickled and sent to another process.
+    """Nodes of one step that are made together; can be pickled and sent to another process.
 
     Args:
         nodes: what to make.
@@ -29,19 +29,19 @@ class Job:
         key: a hash of everything that they are made from.
     """
 
-    nodes: tuple[Artefact, ...]
+    nodes: tuple[Node, ...]
     parents: tuple[str, ...]
     key: str
 
     @property
-    def kind(self) -> type[Artefact]:
-        """The class of all nodes."""
+    def kind(self) -> type[Node]:
+        """The class that makes them."""
         return type(self.nodes[0])
 
     @property
     def title(self) -> str:
         """Its name for users, such as "curves 0-1"."""
-        first = self.nodes[0].name
+        first = self.nodes[0].label
         return f"{self.kind.folder} {first if len(self.nodes) == 1 else f'{len(self.nodes)}-from-{first}'}"
 
     def saved_as(self, way: str) -> str:
@@ -65,20 +65,20 @@ class Graph:
 
     def __init__(
         self,
-        nodes: Sequence[Artefact],
+        nodes: Sequence[Node],
         setting: Setting,
         given: Mapping[str, str] | None = None,
         device: str | None = None,
     ) -> None:
         self._setting, self._given, self._device = setting, given or {}, device
-        self.nodes: dict[str, Artefact] = {}
+        self.nodes: dict[str, Node] = {}
         self.keys: dict[str, str] = {}
         """A hash of everything that a node is made from, including its parents' keys."""
         self.parents: dict[str, tuple[str, ...]] = {}
         for node in nodes:
             self._add(node)
 
-    def _add(self, node: Artefact) -> None:
+    def _add(self, node: Node) -> None:
         place = node.place
         if place in self.nodes:
             return
@@ -94,7 +94,7 @@ class Graph:
             *(self.keys[parent] for parent in self.parents[place]),
         )
 
-    def exists(self, node: Artefact, store: Metadata) -> bool:
+    def exists(self, node: Node, store: Metadata) -> bool:
         """Whether the store has a node, made from the same ingredients and from its parents as they are now."""
         meta = store.meta(node.place)
         if meta.get("key") != self.keys[node.place]:
@@ -104,24 +104,24 @@ class Graph:
         now = {place: store.meta(place).get("bits") for place in self.parents[node.place]}
         return all(bits is None or made_from.get(place) == bits for place, bits in now.items())
 
-    def waves(self) -> Iterator[list[Artefact]]:
-        """The nodes in groups of one kind that are made one after another; nodes of a group do not need each other.
+    def waves(self) -> Iterator[list[Node]]:
+        """The nodes in groups of one step that are made one after another; nodes of a group do not need each other.
 
-        A kind waits until all of it can be made, so that all bridges are trained in one pass, and all members predict
+        A step waits until all of it can be made, so that all bridges are trained in one pass, and all members predict
         in one.
         """
         left = dict(self.nodes)
         while left:
             ready = [node for node in left.values() if not any(parent in left for parent in self.parents[node.place])]
-            waiting = {type(node) for node in left.values() if node not in ready}
-            kinds = dict.fromkeys(type(node) for node in ready)
-            kind = next((kind for kind in kinds if kind not in waiting), next(iter(kinds)))
-            wave = [node for node in ready if type(node) is kind]
+            waiting = {node.step() for node in left.values() if node not in ready}
+            steps = dict.fromkeys(node.step() for node in ready)
+            step = next((step for step in steps if step not in waiting), next(iter(steps)))
+            wave = [node for node in ready if node.step() == step]
             for node in wave:
                 del left[node.place]
             yield wave
 
-    def jobs(self, nodes: Sequence[Artefact]) -> list[Job]:
+    def jobs(self, nodes: Sequence[Node]) -> list[Job]:
         """Group nodes of one wave into jobs."""
         if not nodes:
             return []
@@ -130,7 +130,7 @@ class Graph:
         size = {"one": 1, "several": several, "all": len(nodes)}[nodes[0].together]
         return [self._job(nodes[k : k + size]) for k in range(0, len(nodes), size)]
 
-    def _job(self, nodes: Sequence[Artefact]) -> Job:
+    def _job(self, nodes: Sequence[Node]) -> Job:
         parents = dict.fromkeys(parent for node in nodes for parent in self.parents[node.place])
         return Job(tuple(nodes), tuple(parents), key_of(*(self.keys[node.place] for node in nodes)))
 
@@ -148,8 +148,8 @@ class Graph:
                 {
                     "name": wave[0].step(),
                     "folder": wave[0].folder,
-                    "there": [node.name for node in wave if node not in missing],
-                    "missing": [[node.name for node in job.nodes] for job in self.jobs(missing)],
+                    "there": [node.label for node in wave if node not in missing],
+                    "missing": [[node.label for node in job.nodes] for job in self.jobs(missing)],
                     "epochs": wave[0].epochs(self._setting.recipe),
                 }
             )

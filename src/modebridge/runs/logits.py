@@ -12,19 +12,22 @@ from torch import Tensor
 
 from modebridge import trees
 from modebridge.batches import size_of
-from modebridge.ensembles import Bases
+from modebridge.bridges import Bridge
+from modebridge.ensembles import Bases, Output, features_of
 from modebridge.members import (
-    Artefact,
     ArtefactData,
+    Loaded,
     Member,
     ModeMember,
+    Node,
     Parents,
-    Predictor,
+    PointMember,
     Setting,
-    curve_and_ends,
+    identity,
     load_curve,
     members_of,
 )
+from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.scoring import curve_profile
 from modebridge.training import Epoch, Report, TrainConfig
@@ -38,6 +41,7 @@ __all__ = [
     "SampleImages",
     "everything_in",
     "figure_data",
+    "load",
     "predict",
 ]
 
@@ -46,18 +50,18 @@ POSITIONS = 11
 SAMPLES = 6
 
 
-def figure_data(recipe: Recipe) -> list[Artefact]:
+def figure_data(recipe: Recipe) -> list[Node]:
     """All artefacts for the figures of a recipe."""
     return [*(CurveProfile(i, j) for i, j in recipe.curves()), SampleImages(*recipe.curves()[0])]
 
 
-def everything_in(recipe: Recipe) -> list[Artefact]:
+def everything_in(recipe: Recipe) -> list[Node]:
     """All artefacts of a complete run of a recipe, without those that they are made from."""
     return [*map(Logits, members_of(recipe)), Labels(), *figure_data(recipe)]
 
 
 @dataclass(frozen=True)
-class MemberLogits(Artefact):
+class MemberLogits(Node):
     """The logits of a member on some images; a subclass tells which."""
 
     member: Member
@@ -68,9 +72,9 @@ class MemberLogits(Artefact):
     def name(self) -> str:
         return self.member.name
 
-    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        members = (self.member, *self.member.needs, *self.member.made_from(recipe))
-        return tuple(dict.fromkeys(needed for member in members for needed in member.artefacts(recipe)))
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
+        members = (self.member, *self.member.reads, *self.member.made_from(recipe))
+        return tuple(dict.fromkeys(node for member in members for node in member.nodes(recipe)))
 
 
 @dataclass(frozen=True)
@@ -87,34 +91,34 @@ class Logits(MemberLogits):
     def make(
         cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
     ) -> dict[str, ArtefactData]:
-        predictors = {artefact.name: artefact.member.load(setting, parents) for artefact in group}
+        loaded = load([node.member for node in group], setting, parents)
         splits = {"valid": setting.data.valid(), "test": setting.data.test()}
         batches = ((split, inputs) for split, feed in splits.items() for inputs, _ in feed)
-        tables = predict(setting, predictors, batches, sum(map(len, splits.values())), config.callbacks)
-        ids: dict[str, str] = {name: predictor.id for name, predictor in predictors.items()}
+        tables = predict(setting, loaded, batches, sum(map(len, splits.values())), config.callbacks)
+        ids = {member: identity(member, one) for member, one in loaded.items()}
         results: dict[str, ArtefactData] = {}
-        for artefact in group:
-            member = artefact.member
+        for node in group:
+            member = node.member
             ancestors = member.made_from(setting.recipe)
             for ancestor in ancestors:
-                if ancestor.name not in ids:
-                    ids[ancestor.name] = ancestor.load(setting, parents).id
+                if ancestor not in ids:
+                    ids[ancestor] = identity(ancestor, ancestor.load(setting, parents))
             cost = member.cost(setting)
             metadata: dict[str, Any] = {
                 "flops": cost.flops,
                 "params": cost.params,
-                "reads": [needed.name for needed in member.needs],
-                "id": ids[member.name],
+                "reads": [read.name for read in member.reads],
+                "id": ids[member],
                 "scored_on": setting.data.scored_on,
                 # The ids of its ancestors, so that a reader can tell if a mode was replaced.
-                "parents": {ancestor.name: ids[ancestor.name] for ancestor in ancestors},
+                "parents": {ancestor.name: ids[ancestor] for ancestor in ancestors},
             }
             results[member.name] = ArtefactData(tables[member.name], metadata)
         return results
 
 
 @dataclass(frozen=True)
-class Labels(Artefact):
+class Labels(Node):
     """The labels of the validation and the test split."""
 
     name = "labels"
@@ -137,7 +141,7 @@ class Labels(Artefact):
 
 
 @dataclass(frozen=True)
-class CurveProfile(Artefact):
+class CurveProfile(Node):
     """Validation scores of networks along a curve."""
 
     i: int
@@ -149,8 +153,8 @@ class CurveProfile(Artefact):
     def name(self) -> str:
         return f"{self.i}-{self.j}"
 
-    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
-        return curve_and_ends(self.i, self.j, recipe)
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
+        return PointMember(self.i, self.j).nodes(recipe)
 
     def ingredients(self, setting: Setting) -> dict[str, object]:
         return {
@@ -164,16 +168,16 @@ class CurveProfile(Artefact):
         cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
     ) -> dict[str, ArtefactData]:
         results: dict[str, ArtefactData] = {}
-        for artefact in group:
-            curve = load_curve(setting, parents, artefact.i, artefact.j).to(setting.engine.device)
+        for node in group:
+            curve = load_curve(setting, parents, node.i, node.j).to(setting.engine.device)
             points = curve_profile(setting.placed(), curve, setting.data.valid(), POSITIONS, setting.data.statistics())
             table = torch.tensor([[point.r, point.nll, point.accuracy] for point in points], dtype=torch.float64)
-            results[artefact.name] = ArtefactData({"points": table}, {"columns": ["r", "nll", "accuracy"]})
+            results[node.name] = ArtefactData({"points": table}, {"columns": ["r", "nll", "accuracy"]})
         return results
 
 
 @dataclass(frozen=True)
-class SampleImages(Artefact):
+class SampleImages(Node):
     """The test images on which the ends of a curve disagree most; empty if inputs are not images."""
 
     i: int
@@ -186,7 +190,7 @@ class SampleImages(Artefact):
     def name(self) -> str:
         return f"{self.i}-{self.j}"
 
-    def parents(self, recipe: Recipe) -> tuple[Artefact, ...]:
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
         return Logits(ModeMember(self.i)), Logits(ModeMember(self.j))
 
     def ingredients(self, setting: Setting) -> dict[str, object]:
@@ -197,21 +201,27 @@ class SampleImages(Artefact):
         cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
     ) -> dict[str, ArtefactData]:
         results: dict[str, ArtefactData] = {}
-        for artefact in group:
+        for node in group:
             one, other = (
-                parents[parent.place]["test"].double().softmax(dim=-1) for parent in artefact.parents(setting.recipe)
+                parents[parent.place]["test"].double().softmax(dim=-1) for parent in node.parents(setting.recipe)
             )
             numbers = (one - other).abs().sum(dim=1).topk(min(SAMPLES, len(one))).indices.sort().values
             images = [image for number in numbers if (image := setting.data.image(int(number))) is not None]
             tensors = {"images": torch.stack(images), "numbers": numbers} if images else {}
-            results[artefact.name] = ArtefactData(tensors)
+            results[node.name] = ArtefactData(tensors)
         return results
+
+
+def load(members: Iterable[Member], setting: Setting, tensors: Parents) -> dict[Member, Loaded]:
+    """Some members and those that they read, ready to predict."""
+    wanted = dict.fromkeys(one for member in members for one in (member, *member.reads))
+    return {member: member.load(setting, tensors) for member in wanted}
 
 
 @torch.no_grad()
 def predict(
     setting: Setting,
-    predictors: Mapping[str, Predictor],
+    loaded: Mapping[Member, Loaded],
     batches: Iterable[tuple[str, Inputs]],
     total: int,
     callbacks: Sequence[Report] = (),
@@ -220,7 +230,7 @@ def predict(
 
     Args:
         setting: network and device.
-        predictors: predictors by member name.
+        loaded: from `load`.
         batches: batches, each with the name of the table for its logits.
         total: number of batches.
         callbacks: called after every batch, which counts as an epoch of this work.
@@ -229,23 +239,31 @@ def predict(
         By member and table, (N, K) logits, or (H, N, K) for several heads.
     """
     device = setting.engine.device
-    placed = {name: predictor.to(device) for name, predictor in predictors.items()}
-    taps = [tap for predictor in placed.values() for tap in predictor.taps]
-    networks = {name: mode for predictor in placed.values() for name, mode in predictor.networks.items()}
-    bases = Bases(setting.placed(), networks, taps)
+    placed = {member: one.to(device) for member, one in loaded.items()}
+    taps = [tap for one in placed.values() if isinstance(one, Bridge) for tap in one.taps]
+    bases = Bases(setting.placed(), {member: one for member, one in placed.items() if isinstance(one, Mode)}, taps)
+
+    def heads(member: Member, inputs: Inputs, outputs: Mapping[Member, Output]) -> Sequence[Tensor] | Tensor:
+        one = placed[member]
+        if isinstance(one, Mode):
+            return [outputs[member][0]]
+        if isinstance(one, Bridge):
+            return one.head_logits(*features_of(one, member.reads, outputs))
+        return one.members(inputs)  # type: ignore[no-any-return, operator]
+
     images = 0
     start = time.perf_counter()
-    parts: dict[str, dict[str, list[list[Tensor]]]] = {name: {} for name in placed}
+    parts: dict[str, dict[str, list[list[Tensor]]]] = {member.name: {} for member in placed}
     for done, (table, inputs) in enumerate(batches, start=1):
         outputs = bases(inputs)
-        for name, predictor in placed.items():
-            heads = [trees.wide(head).cpu() for head in predictor.heads(inputs, outputs)]
-            parts[name].setdefault(table, []).append(heads)
+        for member in placed:
+            logits = [trees.wide(head).cpu() for head in heads(member, inputs, outputs)]
+            parts[member.name].setdefault(table, []).append(logits)
         images += size_of(inputs)
         for callback in callbacks:
             callback(Epoch(done, total, 0.0, {}, images=images, seconds=time.perf_counter() - start))
-    for predictor in placed.values():
-        predictor.to("cpu")
+    for one in placed.values():
+        one.to("cpu")
     return {name: {table: _joined(pieces) for table, pieces in tables.items()} for name, tables in parts.items()}
 
 

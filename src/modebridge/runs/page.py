@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from modebridge.errors import ModebridgeError
-from modebridge.members import Artefact, members_of
+from modebridge.members import Node, members_of
 from modebridge.recipes import Recipe
 from modebridge.report import PageData, Samples, StudyPart, StudyTable, as_dicts, markdown_table, page, summary
 from modebridge.runs.local import machine
@@ -110,11 +110,12 @@ def _samples(folder: RunFolder, recipe: Recipe, answers: LogitTable) -> Samples 
     """The stored test images with the first bridge that reads one network, and the network that it imitates."""
     member = next((one for one in members_of(recipe) if one.imitates is not None and len(one.reads) == 1), None)
     target = member.imitates if member is not None else None
-    if member is None or target is None or len(target.ancestors) != 2:
+    ends = target.made_from(recipe) if target is not None else ()
+    if member is None or target is None or len(ends) != 2:
         return None
     i, j = recipe.curves()[0]
     tensors, _ = folder.read(f"samples/{i}-{j}")
-    start, end, imitated, bridge = (one.name for one in (*target.ancestors, target, member))
+    start, end, imitated, bridge = (one.name for one in (*ends, target, member))
     if not tensors or not {start, end, imitated, bridge} <= set(answers.test):
         return None
     return Samples(tensors["images"], tensors["numbers"], (start, end), imitated, bridge)
@@ -171,13 +172,13 @@ def _trained(recipe: Recipe) -> list[str]:
     """The folders of what a recipe trains, parents first."""
     folders: dict[str, None] = {}
 
-    def add(artefact: Artefact) -> None:
-        for parent in artefact.parents(recipe):
+    def add(node: Node) -> None:
+        for parent in node.parents(recipe):
             add(parent)
-        if artefact.trained:
-            folders[artefact.folder] = None
+        if node.trained:
+            folders[node.folder] = None
 
     for member in members_of(recipe):
-        for artefact in member.artefacts(recipe):
-            add(artefact)
+        for node in member.nodes(recipe):
+            add(node)
     return list(folders)

@@ -11,7 +11,7 @@ from torch import nn
 from modebridge.errors import ModebridgeError
 from modebridge.files.atomic import FILES, Damage, read_stored
 from modebridge.files.checkpoints import load_checkpoints
-from modebridge.members import BASES, Artefact, ModeWeights, Setting, artefacts_behind, key_of, parse_member
+from modebridge.members import BASES, ModeMember, Node, Setting, key_of, nodes_behind, parse_member
 from modebridge.modes import Mode
 from modebridge.recipes import DataFacts, Recipe, RunData, differences, facts_of, from_toml, to_toml
 from modebridge.recipes.user_code import load_file
@@ -138,9 +138,9 @@ def given_keys(folder: RunFolder | None, recipe: Recipe, given: Mapping[int, str
         given: ids of the modes passed now, by number.
     """
     ids = {**_given_before(folder), **given}
-    keys = {ModeWeights(k).place: key_of("given", ids[k]) for k in range(recipe.modes) if k in ids}
+    keys = {ModeMember(k).place: key_of("given", ids[k]) for k in range(recipe.modes) if k in ids}
     for k in range(recipe.modes):
-        place = ModeWeights(k).place
+        place = ModeMember(k).place
         if folder is not None and k not in given and place in keys and folder.meta(place).get("key") != keys[place]:
             raise ModebridgeError(
                 f"Expected '{folder.path / place}' to be the mode that was passed to the run, but "
@@ -204,9 +204,9 @@ def effort_of(setting: Setting, names: Iterable[str], have: int = 0, most: float
         )
     existing = {BASES[recipe.base](k) for k in range(have)}
     needed = {
-        name: [one for one in artefacts_behind([parse_member(name)], recipe) if one not in existing] for name in names
+        name: [one for one in nodes_behind([parse_member(name)], recipe) if one not in existing] for name in names
     }
-    parts: dict[str, Artefact] = {one.place: one for artefacts in needed.values() for one in artefacts}
+    parts: dict[str, Node] = {one.place: one for artefacts in needed.values() for one in artefacts}
     unit = 3 * setting.base_cost.flops
     epochs = {
         place: type(one).work([one], setting) * one.epochs(recipe) / unit if one.epochs(recipe) else 0.0

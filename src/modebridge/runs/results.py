@@ -39,7 +39,7 @@ def curve_warnings(recipe: Recipe, answers: LogitTable) -> list[str]:
         point = PointMember(i, j)
         if point.name not in answers.valid:
             continue
-        start, end = point.ancestors
+        start, end = point.made_from(recipe)
         accuracies = [accuracy(answers.probabilities([m.name], "valid"), labels) for m in (start, point, end)]
         check = check_curve(accuracies[1], (accuracies[0] + accuracies[2]) / 2, len(labels))
         if not check.low_loss:

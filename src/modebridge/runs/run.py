@@ -12,15 +12,14 @@ from typing import Any
 from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError
 from modebridge.members import (
-    Artefact,
     ArtefactData,
+    Loaded,
     Member,
     ModeMember,
-    ModeWeights,
-    Predictor,
+    Node,
+    PointMember,
     Setting,
     Tensors,
-    curve_and_ends,
     key_of,
     load_curve,
     members_of,
@@ -91,17 +90,17 @@ class Run:
         self._tensors: dict[str, tuple[str, Tensors]] = {}
         self._given = dict(given or {})
 
-    def graph(self, nodes: Sequence[Artefact]) -> Graph:
+    def graph(self, nodes: Sequence[Node]) -> Graph:
         """The graph of some nodes and everything that they need."""
         ids = {k: mode.id for k, mode in self._given.items()}
         return Graph(nodes, self.setting, given_keys(self.folder, self.recipe, ids), self._executor.device)
 
     def plan(self) -> list[dict[str, Any]]:
         """What exists and what will be made, in which order; see `Graph.steps`."""
-        given = [ModeWeights(k).place for k in self._given]
+        given = [ModeMember(k).place for k in self._given]
         return self.graph(everything_in(self.recipe)).steps(self.store, given)
 
-    def make(self, nodes: Sequence[Artefact]) -> None:
+    def make(self, nodes: Sequence[Node]) -> None:
         """Make the missing ones of some nodes and of everything that they need."""
         processes = self.setting.engine.processes
         self._keep_given()
@@ -117,7 +116,7 @@ class Run:
             stage = wave[0].stage
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
-    def tensors(self, nodes: Sequence[Artefact]) -> dict[str, Tensors]:
+    def tensors(self, nodes: Sequence[Node]) -> dict[str, Tensors]:
         """The tensors of some nodes by place; what is missing is made."""
         self.make(nodes)
         return {node.place: self._read(node.place) for node in nodes}
@@ -134,18 +133,18 @@ class Run:
             self._tensors[place] = bits, tensors
         return self._tensors[place][1]
 
-    def load(self, member: Member) -> Predictor:
+    def load(self, member: Member) -> Loaded:
         """A member ready to predict; what it needs is made if it is missing."""
-        return member.load(self.setting, self.tensors(member.artefacts(self.recipe)))
+        return member.load(self.setting, self.tensors(member.nodes(self.recipe)))
 
     def mode(self, number: int) -> Mode:
         """A mode by its number, aligned if the recipe says so."""
-        (mode,) = self.load(ModeMember(number)).networks.values()
-        return mode
+        member = ModeMember(number)
+        return member.load(self.setting, self.tensors(member.nodes(self.recipe)))
 
     def curve(self, i: int, j: int) -> Curve:
         """The curve between two modes, the lower number first."""
-        return load_curve(self.setting, self.tensors(curve_and_ends(i, j, self.recipe)), i, j)
+        return load_curve(self.setting, self.tensors(PointMember(i, j).nodes(self.recipe)), i, j)
 
     def answers(self, members: Sequence[Member]) -> LogitTable:
         """The logits of members on the validation and test splits: from the folder, or predicted now.
@@ -153,7 +152,7 @@ class Run:
         Args:
             members: the members; those that they read are added.
         """
-        wanted = list(dict.fromkeys([*members, *(needed for member in members for needed in member.needs)]))
+        wanted = list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
         tables = self.tensors([Logits(member) for member in wanted])
         # Last, so that labels exist only if logits do.
         (labels,) = self.tensors([Labels()]).values()
@@ -183,7 +182,7 @@ class Run:
     def _keep_given(self) -> None:
         """Keep the modes that were passed in, and record that they cannot be recreated here."""
         for k, mode in self._given.items():
-            node, key = ModeWeights(k), key_of("given", mode.id)
+            node, key = ModeMember(k), key_of("given", mode.id)
             if self.store.meta(node.place).get("key") != key:
                 self._check_writable(node)
                 self.store.keep(node.place, mode.state, {"key": key, "from": "elsewhere"})
@@ -212,7 +211,7 @@ class Run:
                     file.unlink()
         self.setting.engine.processes.wait()
 
-    def _keep(self, node: Artefact, made: ArtefactData, graph: Graph) -> None:
+    def _keep(self, node: Node, made: ArtefactData, graph: Graph) -> None:
         inputs = {place: self.store.meta(place).get("bits") for place in graph.parents[node.place]}
         metadata = {"ingredients": node.ingredients(self.setting), "inputs": inputs, **made.metadata}
         self.store.keep(node.place, made.tensors, {"key": graph.keys[node.place], **metadata})
@@ -220,12 +219,12 @@ class Run:
         if bits is not None:  # None in the processes of a group that do not write
             self._tensors[node.place] = bits, {name: tensor.detach().cpu() for name, tensor in made.tensors.items()}
         if node.trained:
-            self.trained.append(f"{node.folder} {node.name}")
+            self.trained.append(f"{node.folder} {node.label}")
 
-    def _check_writable(self, node: Artefact) -> None:
+    def _check_writable(self, node: Node) -> None:
         if self.folder is not None and self.folder.read_only:
             raise ModebridgeError(
-                f"Expected '{self.folder.path}' to be writable, because {node.folder} {node.name} is missing, but it "
+                f"Expected '{self.folder.path}' to be writable, because {node.folder} {node.label} is missing, but it "
                 "is read-only; copy it, or choose another folder with --out."
             )
 

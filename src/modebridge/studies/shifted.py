@@ -12,7 +12,7 @@ from torch import Tensor
 from modebridge.data import CORRUPTIONS, SEVERITIES
 from modebridge.members import ArtefactData, Member, Parents, Setting
 from modebridge.recipes.shifted import file_name_of
-from modebridge.runs.logits import MemberLogits, predict
+from modebridge.runs.logits import MemberLogits, load, predict
 from modebridge.runs.run import Run
 from modebridge.scoring import LogitTable
 from modebridge.training import TrainConfig
@@ -38,10 +38,11 @@ class ShiftedLogits(MemberLogits):
     def make(
         cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
     ) -> dict[str, ArtefactData]:
-        predictors = {artefact.name: artefact.member.load(setting, parents) for artefact in group}
+        loaded = load([node.member for node in group], setting, parents)
         data = setting.shifted
-        tables = predict(setting, predictors, data.corrupted(), data.batches, config.callbacks)
-        return {name: ArtefactData({table: _half(logits) for table, logits in tables[name].items()}) for name in tables}
+        tables = predict(setting, loaded, data.corrupted(), data.batches, config.callbacks)
+        halves = {name: {key: _half(logits) for key, logits in table.items()} for name, table in tables.items()}
+        return {node.name: ArtefactData(halves[node.name]) for node in group}
 
 
 @dataclass(frozen=True)
@@ -63,12 +64,11 @@ class OtherLogits(MemberLogits):
     def make(
         cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
     ) -> dict[str, ArtefactData]:
-        members = {artefact.member.name: artefact.member for artefact in group}
-        predictors = {name: member.load(setting, parents) for name, member in members.items()}
+        loaded = load([node.member for node in group], setting, parents)
         device = setting.engine.device
         parts = {other: setting.shifted.other_batches(other) for other in dict.fromkeys(one.other for one in group)}
         batches = ((other, images.to(device)) for other, pieces in parts.items() for images in pieces)
-        tables = predict(setting, predictors, batches, sum(map(len, parts.values())), config.callbacks)
+        tables = predict(setting, loaded, batches, sum(map(len, parts.values())), config.callbacks)
         return {one.name: ArtefactData({"logits": _half(tables[one.member.name][one.other])}) for one in group}
 
 
@@ -98,7 +98,7 @@ def shifted_answers(run: Run, members: Sequence[Member], others: Sequence[str]) 
         others: other sets, from `known_others`.
     """
     whole = run.answers(members)
-    wanted = list(dict.fromkeys([*members, *(needed for member in members for needed in member.needs)]))
+    wanted = list(dict.fromkeys([*members, *(read for member in members for read in member.reads)]))
     corruptions = [f"{name}-{severity}" for name in CORRUPTIONS for severity in SEVERITIES]
     tables = run.tensors([ShiftedLogits(member) for member in wanted])
     numbers = run.setting.shifted.numbers

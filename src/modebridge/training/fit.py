@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from modebridge.baselines import Rival
+from modebridge.baselines import Baseline
 from modebridge.batches import Checked, first_batch
 from modebridge.curves import Curve, PinStart, check_r, start_curve
 from modebridge.errors import ModebridgeError
@@ -56,7 +56,7 @@ def fit_modes(
 
     Args:
         nets: any modules that map images to logits; parameters with `requires_grad=False` are not trained. A
-            `baselines.Rival` is trained by its own method.
+            `baselines.Baseline` is trained by its own method.
         train: for each network what yields its (images, labels).
         config: all options of training.
         seeds: one seed per network; by default `config.seed` and up.
@@ -70,7 +70,7 @@ def fit_modes(
     objectives: list[ModeObjective] = []
     for k, (net, start) in enumerate(zip(nets, starts, strict=True)):
         twin = next((j for j in range(k) if engine.shares(nets[j], net)), None)
-        kind = net.objective if isinstance(net, Rival) else ModeObjective
+        kind = net.objective if isinstance(net, Baseline) else ModeObjective
         objectives.append(
             kind(frozen_copy(net).to(engine.device), start, trainable(net))
             if twin is None

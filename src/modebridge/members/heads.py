@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-from modebridge.bridges import Bridge, ensemble_target, label_target, plan_bridge
+from modebridge.bridges import ensemble_target, label_target
 from modebridge.errors import plural
 from modebridge.matching import suits_cutmix
-from modebridge.members.artefact import Tensors
-from modebridge.members.curve_member import PointMember
+from modebridge.members.bridge import SIZE, SmallNetwork
+from modebridge.members.curve import PointMember
 from modebridge.members.member import Member, Method
-from modebridge.members.mode_member import ModeMember
+from modebridge.members.network import ModeMember, OneNetwork
+from modebridge.members.node import Parents
 from modebridge.members.setting import Setting
-from modebridge.members.small_network import SIZE, BridgeWeights, SmallNetwork
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import BEST_CUTMIX
@@ -28,25 +28,8 @@ all modes."""
 
 
 @dataclass(frozen=True)
-class HeadsWeights(BridgeWeights):
-    """The weights of a bridge with several heads, trained in a pass of their own: their images are mixed by CutMix."""
-
-    stage = "heads"
-
-    @classmethod
-    def step(cls) -> str:
-        """Other bridges are in the same folder, but in another pass."""
-        return "heads"
-
-    @classmethod
-    def mixing(cls, setting: Setting) -> tuple[float, float]:
-        """Of heads for images, otherwise of bridges."""
-        return (0.0, BEST_CUTMIX) if suits_cutmix(setting.example) else super().mixing(setting)
-
-
-@dataclass(frozen=True)
 class HeadsMember(Method, SmallNetwork):
-    """A type I bridge on mode i with one head per network that it learns.
+    """A type I bridge on mode i with one head per network that it learns: little more than the cost of one bridge.
 
     Args:
         i: the mode that it reads.
@@ -62,39 +45,39 @@ class HeadsMember(Method, SmallNetwork):
     size: str = "small"
     method = "heads"
     family = "with several heads"
+    stage = "heads"
+    wide = True
+
+    @classmethod
+    def step(cls) -> str:
+        """A pass of their own: their images are mixed by CutMix."""
+        return "heads"
+
+    @classmethod
+    def mixing(cls, setting: Setting) -> tuple[float, float]:
+        return (0.0, BEST_CUTMIX) if suits_cutmix(setting.example) else super().mixing(setting)
 
     @property
-    def name(self) -> str:
-        """The mode, what its heads learn, and its size."""
-        return f"heads-{self.i}-{'+'.join(self.parts)}-{self.size}"
+    def stem(self) -> str:
+        return f"heads-{self.i}-{'+'.join(self.parts)}"
 
     @property
     def title(self) -> str:
-        """What it is, what its heads learn, and its size."""
         return f"heads {' + '.join(self.parts)} {self.size}"
 
     @property
     def reads(self) -> tuple[Member, ...]:
-        """One mode."""
         return (ModeMember(self.i),)
 
     def belongs(self, recipe: Recipe) -> bool:
         """Whether the recipe has the mode, and something for every part to learn."""
         return self.i < recipe.modes and all(self._learned(part, recipe) for part in self.parts)
 
-    def weights(self) -> HeadsWeights:
-        """Its weights."""
-        return HeadsWeights(self)
-
-    def chosen(self, setting: Setting) -> Bridge:
-        """One wide block within the FLOPs of a bridge of its size."""
-        return setting.body(self.body_kind, self.size, self.heads(setting.recipe), wide=True)
-
     def heads(self, recipe: Recipe) -> int:
         """One per network, and one for labels."""
         return sum(len(self._learned(part, recipe)) for part in self.parts)
 
-    def _learned(self, part: str, recipe: Recipe) -> Sequence[tuple[ModeMember | PointMember, ...]]:
+    def _learned(self, part: str, recipe: Recipe) -> Sequence[tuple[OneNetwork, ...]]:
         """The networks whose mean each head of a part learns; none for labels."""
         modes = tuple(ModeMember(k) for k in range(recipe.modes))
         if part == "others":
@@ -105,30 +88,20 @@ class HeadsMember(Method, SmallNetwork):
 
     def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
         """All modes that it learns from, through a curve or directly."""
-        teachers = self.teachers(recipe)
-        modes = [mode for member in teachers for mode in (member.ancestors or (member,))]
+        modes = [mode for member in self.teachers(recipe) for mode in (member.made_from(recipe) or (member,))]
         return tuple(dict.fromkeys((ModeMember(self.i), *modes)))
 
-    def teachers(self, recipe: Recipe) -> tuple[Member, ...]:
+    def teachers(self, recipe: Recipe) -> tuple[OneNetwork, ...]:
         """The other modes, the networks on the curves, or both."""
         # Not in the order of the parts: bridges are identified by what they learn from, in this order.
         parts = [part for part in ("mean", "others", "midpoints") if part in self.parts]
         return tuple(dict.fromkeys(one for part in parts for head in self._learned(part, recipe) for one in head))
 
-    def plan(self, setting: Setting, tensors: Mapping[str, Tensors]) -> Bridge:
-        """A plan that reads the mode, with one head per target."""
-        recipe = setting.recipe
-        learned = [networks for part in self.parts for networks in self._learned(part, recipe)]
-        loaded = [[network.load(setting, tensors).mode for network in networks] for networks in learned]
-        return plan_bridge(
-            setting.net,
-            ModeMember(self.i).load(setting, tensors).mode,
-            setting.example,
-            target=[ensemble_target(modes) if modes else label_target() for modes in loaded],
-            name=self.name,
-            seed=setting.seed_of(f"heads-{self.i}-{'+'.join(self.parts)}"),
-            **setting.sizing(self.body_kind, self.size, self.heads(recipe), wide=True),
-        )
+    def aim(self, setting: Setting, tensors: Parents) -> dict[str, Any]:
+        learned = [networks for part in self.parts for networks in self._learned(part, setting.recipe)]
+        loaded = [[network.load(setting, tensors) for network in networks] for networks in learned]
+        targets = [ensemble_target(modes) if modes else label_target() for modes in loaded]
+        return {"curve": ModeMember(self.i).load(setting, tensors), "target": targets}
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
@@ -154,20 +127,15 @@ class HeadsMember(Method, SmallNetwork):
         """Each with the mode that it reads."""
         return [
             Row(
-                _row_name(member, recipe),
-                (ModeMember(member.i).name, member.name),
+                f"DE-1 + {plural(one.heads(recipe), 'head')} ({', '.join(one.parts)})"
+                + ("" if one.size == recipe.sizes[0] else f", {one.size}")
+                + (f", on mode {one.i}" if one.i else ""),
+                (ModeMember(one.i).name, one.name),
                 cls.family,
                 (1, 1.5, k),  # after the bridges on one network
                 "one small network with a head for each network that it learns",
                 # The summary says of these that they need no curve.
-                role="heads" if k == 0 and "midpoints" not in member.parts else "",
+                role="heads" if k == 0 and "midpoints" not in one.parts else "",
             )
-            for k, member in enumerate(cls.of(recipe))
+            for k, one in enumerate(cls.of(recipe))
         ]
-
-
-def _row_name(member: HeadsMember, recipe: Recipe) -> str:
-    count = member.heads(recipe)
-    name = f"DE-1 + {plural(count, 'head')} ({', '.join(member.parts)})"
-    size = "" if member.size == recipe.sizes[0] else f", {member.size}"
-    return name + size + (f", on mode {member.i}" if member.i else "")

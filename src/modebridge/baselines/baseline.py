@@ -1,0 +1,223 @@
+"""Several members in one network, the base of BatchEnsemble, MIMO and packed ensembles; and replacing its layers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from modebridge import seeds
+from modebridge.batches import map_inputs, unflatten
+from modebridge.ensembles import average, probabilities_of
+from modebridge.errors import ModebridgeError, first_line
+from modebridge.nets import call, frozen_copy, logits_of, run
+from modebridge.nets.flops import FAILED, examples, invoke, on_copy
+from modebridge.objectives import ModeObjective
+from modebridge.trees import wide
+from modebridge.types import Batches, Inputs, Prepared, State, States
+
+__all__ = ["LAYERS", "Baseline", "BaselineObjective", "MeanOfMembers", "called", "channels_of", "check_members"]
+
+MOST = 64
+"""Maximum number of members of one network."""
+
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+"""The layers that hold nearly all of a network's weights."""
+
+
+class BaselineObjective(ModeObjective):
+    """Train all members of one network on labels with the mean cross entropy over members and images."""
+
+    def _loss(self, state: State, prepared: Prepared) -> Tensor:
+        logits = run(self._train, state.all_params, state.buffers, unflatten(prepared))
+        labels = prepared["labels"]
+        return F.cross_entropy(logits, labels.repeat(len(logits) // len(labels)))
+
+    @torch.no_grad()
+    def validate(self, states: States, batches: Batches) -> Mapping[str, float]:
+        """The error rate of the members' mean probability."""
+        ((member, state),) = states.items()
+        wrong, seen = 0, 0
+        for images, labels in batches:
+            logits = run(self._eval, state.all_params, state.buffers, images)
+            table = average(torch.unflatten(probabilities_of(logits), 0, (-1, len(labels))))
+            wrong += int((table.argmax(-1) != labels).sum())
+            seen += len(labels)
+        return {member: wrong / seen if seen else math.nan}
+
+
+class Baseline(nn.Module):
+    """A network whose M members share weights or layers; it returns logits (M * B, K), ordered by member.
+
+    This is torch-uncertainty's convention, as in `Ensemble.stacked`. `fit_mode` trains one with its
+    `objective`.
+
+    Args:
+        net: maps the inputs from `arranged` to logits (M * B, K).
+        size: number of members M.
+    """
+
+    objective: ClassVar[type[BaselineObjective]] = BaselineObjective
+
+    def __init__(self, net: nn.Module, size: int) -> None:
+        super().__init__()
+        self.net = net
+        self.size = size
+
+    def arranged(self, inputs: Tensor) -> Tensor:
+        """Convert an input (B, ...) for the network: by default one copy per member, (M * B, ...)."""
+        return inputs.repeat(self.size, *[1] * (inputs.dim() - 1))
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """The logits (M * B, K)."""
+        arranged = [self.arranged(tensor) for tensor in inputs]
+        by_name = {name: self.arranged(tensor) for name, tensor in named.items()}
+        return logits_of(self.net(*arranged, **by_name), training=self.training)
+
+    def members(self, inputs: Inputs) -> Tensor:
+        """The logits (M, B, K)."""
+        return torch.unflatten(call(self, inputs), 0, (self.size, -1))
+
+
+class MeanOfMembers(nn.Module):
+    r"""A module with `members(inputs)` as a classifier: logits (B, K) whose softmax is their mean probability.
+
+    .. math:: z = \log \frac{1}{M} \sum_{m=1}^{M} \operatorname{softmax}(z_m)
+
+    Args:
+        net: the module; it is copied.
+
+    >>> from modebridge.baselines import BatchEnsemble
+    >>> MeanOfMembers(BatchEnsemble(nn.Linear(3, 2), 4, example=torch.rand(1, 3)))(torch.rand(5, 3)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = frozen_copy(net)
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        """The log of the mean probability (B, K)."""
+        tables = wide(self.net.members(named or inputs[0])).log_softmax(dim=-1)  # type: ignore[operator]
+        return tables.logsumexp(dim=0) - math.log(len(tables))
+
+
+def check_members(members: int, what: str) -> None:
+    """Raise an error unless the number of members is valid."""
+    if not (isinstance(members, int) and 2 <= members <= MOST):
+        raise ModebridgeError(
+            f"Expected {what} to have 2 to {MOST} members, but got {members}; one member is the network itself."
+        )
+
+
+def called(net: nn.Module, example: Inputs, kinds: tuple[type[nn.Module], ...] = LAYERS) -> dict[str, torch.Size]:
+    """The layers of some classes that a forward pass calls, first to last, with the shapes of their inputs.
+
+    A layer that is called several times is listed at its last call. Layers of `nn.MultiheadAttention` are never
+    called: it uses their weights directly.
+
+    Args:
+        net: any module.
+        example: a batch; only one image is used.
+        kinds: classes of layers.
+
+    >>> list(called(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)), torch.rand(1, 2)))
+    ['0', '2']
+    """
+
+    def trace(bare: nn.Module, inputs: Sequence[Inputs]) -> dict[str, torch.Size]:
+        shapes: dict[str, torch.Size] = {}
+
+        def record(name: str, layer: nn.Module, given: tuple[Tensor, ...]) -> None:
+            shapes.pop(name, None)
+            shapes[name] = given[0].shape
+
+        for name, layer in bare.named_modules():
+            if isinstance(layer, kinds):
+                layer.register_forward_pre_hook(partial(record, name))
+        invoke(bare, inputs)
+        return shapes
+
+    return on_copy(net, examples(net, example), trace)
+
+
+def replaced(net: nn.Module, layers: Mapping[str, nn.Module]) -> nn.Module:
+    """A copy of a network with some modules replaced; a module that is used in several places is replaced in all.
+
+    >>> replaced(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), {"1": nn.SiLU()})[1]
+    SiLU()
+    """
+    _check_untied(net, layers)
+    memo: dict[int, object] = {id(net.get_submodule(name)): layer for name, layer in layers.items()}
+    # deepcopy uses the objects in its memo wherever the old module occurs.
+    return copy.deepcopy(net, memo)
+
+
+def _check_untied(net: nn.Module, names: Iterable[str]) -> None:
+    """Raise an error if a layer to replace shares a weight with another one: they would become separate."""
+    owners: dict[int, str] = {}
+    for name, module in net.named_modules():
+        for parameter in module._parameters.values():
+            other = owners.setdefault(id(parameter), name)
+            if parameter is not None and other != name and {name, other}.intersection(names):
+                raise ModebridgeError(
+                    f"Expected layers with separate weights, but '{other}' and '{name}' of {type(net).__name__} "
+                    "share one; this method does not support the network."
+                )
+
+
+def channels_of(layer: nn.Module) -> tuple[int, int]:
+    """Number of input and output channels of one of `LAYERS`."""
+    if isinstance(layer, nn.Linear):
+        return layer.in_features, layer.out_features
+    assert isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+    return layer.in_channels, layer.out_channels
+
+
+def drawn_like(weight: Tensor, shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
+    """New weights of another shape, normal with the standard deviation of the old ones."""
+    spread = weight.detach().std() if weight.numel() > 1 else weight.detach().abs().sum()
+    drawn = torch.randn(*shape, generator=generator, dtype=weight.dtype, device=weight.device) * spread
+    last = weight.dim() == 4 and weight.is_contiguous(memory_format=torch.channels_last)
+    return drawn.contiguous(memory_format=torch.channels_last) if last else drawn
+
+
+def tried(net: Baseline, example: Inputs, what: str) -> Tensor | None:
+    """The logits (M, B, K) of two images in evaluation mode, with a gradient; raises an error if the net cannot run.
+
+    None for a net on the meta device, which has no weights to run with.
+
+    Args:
+        net: the net; its training flags are restored.
+        example: a batch of at least one image.
+        what: name of the method in errors.
+    """
+    if next(net.parameters()).device.type == "meta":
+        return None
+    two = map_inputs(lambda tensor: torch.cat([tensor[:1], tensor[-1:]]), example)
+    before = {part: part.training for part in net.modules()}
+    net.eval()
+    try:
+        with torch.enable_grad(), seeds.borrowed(0):
+            logits = invoke(net, [two])
+        if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 2 * net.size:
+            got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ModebridgeError(
+                f"Expected {what} to return logits of ({net.size} members x batch, classes), but got {got}; it "
+                "does not support this network."
+            )
+    except FAILED as error:
+        raise ModebridgeError(
+            f"Expected the network to run as {what} on an example, but got '{first_line(error)}'; use another network "
+            "or method."
+        ) from error
+    finally:
+        for part, mode in before.items():
+            part.training = mode
+    return torch.unflatten(logits, 0, (net.size, 2))

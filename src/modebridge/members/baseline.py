@@ -1,0 +1,203 @@
+"""Ensembles inside one network, as one member with M predictions: BatchEnsemble, MIMO and packed ensembles."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import torch
+from torch import nn
+
+from modebridge import seeds
+from modebridge.baselines import Baseline, BatchEnsemble, Mimo, Packed
+from modebridge.baselines.mimo import REPEATS, SAME
+from modebridge.baselines.packed import check_split
+from modebridge.errors import ModebridgeError
+from modebridge.members.member import Method
+from modebridge.members.network import TrainedNetwork
+from modebridge.members.node import Parents
+from modebridge.members.setting import Setting
+from modebridge.modes import Mode
+from modebridge.nets import SPECS, ResNet, ResNetSpec
+from modebridge.recipes import Recipe
+from modebridge.scoring import MemberCost
+
+__all__ = ["BaselineMember", "BatchEnsembleMember", "MimoMember", "PackedMember"]
+
+
+class BaselineMember(Method, TrainedNetwork):
+    """A network of several members, trained like a mode; its fields are the numbers in its name, as in "mimo-2-x3"."""
+
+    pattern: ClassVar[str]
+    """The names of its members: a regular expression with a group of digits for each field."""
+    alone = True
+    folder = "baselines"
+    stage = "baselines"
+
+    @property
+    def _numbers(self) -> list[int]:
+        members, *width = vars(self).values()
+        return [members, *(multiple for multiple in width if multiple != 1)]
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-{'-x'.join(map(str, self._numbers))}"
+
+    @property
+    def title(self) -> str:
+        """With the number of members, and the width if it differs from the recipe's network."""
+        members, *width = self._numbers
+        return f"{self.family}, {members} members" + "".join(f", width x{multiple}" for multiple in width)
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        match = re.fullmatch(cls.pattern, name)
+        with_numbers: Callable[..., Self] = cls
+        return with_numbers(*map(int, match.groups(1))) if match else None
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
+        """One with the default settings."""
+        return [cls()]
+
+    @abstractmethod
+    def build(self, setting: Setting, generator: torch.Generator) -> Baseline:
+        """The network, with weights drawn from the generator."""
+
+    @property
+    def purpose(self) -> tuple[str | int, ...]:
+        return "rival", self.name
+
+    def network(self, setting: Setting) -> nn.Module:
+        return self.build(setting, seeds.generator(setting.seed, *self.purpose))
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {**super().ingredients(setting), "method": f"{self} {self.constants}"}
+
+    constants: ClassVar[str] = ""
+    """Constants of the method that affect its training."""
+
+    @classmethod
+    def work(cls, group: Sequence[Self], setting: Setting) -> float:
+        """One forward and one backward pass for each on all rows of a batch."""
+        return 3 * sum(node.rows_per_image * node.cost(setting).flops for node in group)
+
+    rows_per_image: ClassVar[int] = 1
+    """How often every image is in a batch of training."""
+
+    def load(self, setting: Setting, tensors: Parents) -> Baseline:
+        empty = self.build(setting, seeds.generator(setting.seed, "net"))
+        loaded = Mode.from_state_dict(empty, tensors[self.place]).load(empty).eval().requires_grad_(False)
+        assert isinstance(loaded, Baseline)
+        return loaded
+
+    def cost(self, setting: Setting) -> MemberCost:
+        """The cost of all members for one image."""
+        counted = setting.cost_of(self.name, lambda: self.build(setting, seeds.generator(setting.seed, "net")))
+        return MemberCost(counted.flops, counted.params)
+
+    def _spec(self, setting: Setting) -> ResNetSpec:
+        """The spec of one of the paper's networks, whose widths are known; raises an error for other networks."""
+        spec = setting.network.spec
+        if spec is None:
+            raise ModebridgeError(
+                f"Expected one of the paper's networks for {self.name}, because it changes widths, but got "
+                f"'{setting.network.reference}'; use the method without a width."
+            )
+        return spec
+
+
+@dataclass(frozen=True)
+class BatchEnsembleMember(BaselineMember):
+    """M members that share all weights except two vectors per layer; costs M passes.
+
+    >>> BatchEnsembleMember(4).name
+    'batch-ensemble-4'
+    """
+
+    members: int = 4
+    method = "batch-ensemble"
+    family = "BatchEnsemble"
+    pattern = r"batch-ensemble-(\d+)"
+
+    def build(self, setting: Setting, generator: torch.Generator) -> Baseline:
+        net = setting.network.build(generator)
+        return BatchEnsemble(net, self.members, example=setting.example, generator=generator)
+
+
+@dataclass(frozen=True)
+class MimoMember(BaselineMember):
+    """One network that reads M images and predicts each; in use all M are the same image, and it costs one pass.
+
+    Args:
+        members: number of members M.
+        width: width of all but the stem, in multiples of the recipe's network; 1 for any network, more only for the
+            paper's (its own MIMO has 2).
+
+    >>> MimoMember(2).name, MimoMember(3, 2).name
+    ('mimo-2', 'mimo-3-x2')
+    """
+
+    members: int = 2
+    width: int = 1
+    method = "mimo"
+    family = "MIMO"
+    pattern = r"mimo-(\d+)(?:-x([2-9]))?"
+    constants = f"repeats {REPEATS} same {SAME}"
+    rows_per_image = REPEATS
+
+    def build(self, setting: Setting, generator: torch.Generator) -> Baseline:
+        if self.width == 1:
+            net = setting.network.build(generator)
+        else:
+            spec = self._spec(setting)
+            net = ResNet(replace(spec, widths=tuple(self.width * width for width in spec.widths)), generator)
+        return Mimo(net, self.members, example=setting.example, generator=generator)
+
+
+@dataclass(frozen=True)
+class PackedMember(BaselineMember):
+    """A packed ensemble: M narrow networks run as one by grouped convolutions.
+
+    Args:
+        members: number of members M.
+        alpha: width of all members together, in multiples of the recipe's network; 1 for any network, more only for the
+            paper's.
+
+    >>> PackedMember(4, 2).name, PackedMember(4, 1).name
+    ('packed-4-x2', 'packed-4')
+    """
+
+    members: int = 4
+    alpha: int = 2
+    method = "packed"
+    family = "packed ensemble"
+    pattern = r"packed-(\d+)(?:-x([2-9]))?"
+
+    def build(self, setting: Setting, generator: torch.Generator) -> Baseline:
+        """For the paper's networks, narrow ones initialized one by one; otherwise the network itself, split."""
+        if self.alpha == 1 and setting.network.spec is None:
+            return Packed(setting.network.build(generator), self.members, example=setting.example)
+        spec = self._spec(setting)
+        packed = Packed(ResNet(_scaled(spec, self.alpha, 1)), self.members, example=setting.example)
+        packed.fill([ResNet(_scaled(spec, self.alpha, self.members), generator) for _ in range(self.members)])
+        return packed
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
+        """Four members, with twice the width if it can be changed."""
+        return [cls(alpha=2 if recipe.net in SPECS else 1)]
+
+
+def _scaled(spec: ResNetSpec, alpha: int, members: int) -> ResNetSpec:
+    """All widths of a network, including the stem's, times alpha and divided among members."""
+
+    def part(width: int) -> int:
+        check_split(alpha * width, members, "the widths")
+        return alpha * width // members
+
+    stem, kernel, stride = spec.stem
+    return replace(spec, widths=tuple(map(part, spec.widths)), stem=(part(stem), kernel, stride))

@@ -1,0 +1,318 @@
+"""Bridges of type I and II and their control on labels: small bodies on the features of modes."""
+
+from __future__ import annotations
+
+import copy
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from modebridge.bridges import Bridge, Kind, plan_bridge
+from modebridge.errors import plural
+from modebridge.members.curve import PointMember, load_curve
+from modebridge.members.member import Member
+from modebridge.members.network import ModeMember, OneNetwork, mode_on, on_base, split_base
+from modebridge.members.node import ArtefactData, Node, Parents
+from modebridge.members.setting import Setting
+from modebridge.nets import frozen_copy
+from modebridge.recipes import Recipe
+from modebridge.scoring import MemberCost, Row
+from modebridge.training import TrainConfig, fit_many
+
+__all__ = ["SIZE", "BridgeMember", "ControlMember", "SmallNetwork"]
+
+SIZE = r"(small|medium|slim\d+(?:\.\d+)?)"
+"""The sizes that `Recipe.slim` accepts, as part of members' names."""
+
+
+class SmallNetwork(Member, Node):
+    """A body on the features of modes; all missing ones are trained in one pass."""
+
+    size: str
+    """The width: "small", "medium", "slim8"."""
+    wide = False
+    """Whether its body is one wide block."""
+    folder = "bridges"
+    stage = "bridges"
+    trained = True
+    together = "all"
+
+    @property
+    @abstractmethod
+    def stem(self) -> str:
+        """The part of its name that its seed is drawn for: bridges of all sizes start from the same numbers."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.stem}-{self.size}"
+
+    @abstractmethod
+    def aim(self, setting: Setting, tensors: Parents) -> dict[str, Any]:
+        """The arguments of `plan_bridge` about what it reads and learns."""
+
+    def teachers(self, recipe: Recipe) -> tuple[OneNetwork, ...]:
+        """The networks that it learns from."""
+        return ()
+
+    def heads(self, recipe: Recipe) -> int:
+        """The number of heads of its body."""
+        return 1
+
+    def _sizing(self, recipe: Recipe) -> tuple[Kind, str, int, bool]:
+        return "I" if len(self.reads) == 1 else "II", self.size, self.heads(recipe), self.wide
+
+    def chosen(self, setting: Setting) -> Bridge:
+        """A bridge of its size with its cost; it may have no weights."""
+        return setting.body(*self._sizing(setting.recipe))
+
+    def plan(self, setting: Setting, tensors: Parents) -> Bridge:
+        """The bridge before training."""
+        return plan_bridge(
+            setting.net,
+            images=setting.example,
+            name=self.name,
+            seed=setting.seed_of(self.stem),
+            **setting.sizing(*self._sizing(setting.recipe)),
+            **self.aim(setting, tensors),
+        )
+
+    def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
+        """Its weights, and the modes that it reads."""
+        return (self, *(node for member in self.reads for node in member.nodes(recipe)))
+
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
+        """What it reads, and what it learns."""
+        networks = (*self.reads, *self.teachers(recipe))
+        return tuple(dict.fromkeys(node for member in networks for node in member.nodes(recipe)))
+
+    def training(self, recipe: Recipe) -> TrainConfig:
+        return recipe.training("bridge")
+
+    @classmethod
+    def mixing(cls, setting: Setting) -> tuple[float, float]:
+        """The alphas of mixup and CutMix."""
+        return setting.recipe.mixup, setting.recipe.cutmix
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        recipe, (mixup, cutmix) = setting.recipe, self.mixing(setting)
+        return {
+            "data": setting.data.fed_as,
+            "net": setting.network.key,
+            "seed": setting.seed_of("bridges"),
+            "training": self.training(recipe).key,
+            "width": (recipe.slim(self.size), recipe.budget_of(self.size)),
+            "mixup": mixup,
+            "cutmix": cutmix,
+            "batch": recipe.data.bridge_batch_size,
+        }
+
+    @classmethod
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        mixup, cutmix = cls.mixing(setting)
+        trained = fit_many(
+            setting.net,
+            {node.name: node.plan(setting, parents) for node in group},
+            setting.data.train("bridges", bridges=True),
+            config=replace(config, seed=setting.seed_of("bridges"), mixup=mixup, cutmix=cutmix),
+            valid=setting.data.valid(),
+        )
+        return {name: ArtefactData(bridge.state_dict()) for name, bridge in trained.items()}
+
+    @classmethod
+    def work(cls, group: Sequence[Self], setting: Setting) -> float:
+        """Forward and backward for each bridge, and one forward pass per frozen network that they read or imitate."""
+        frozen = {network for node in group for network in (*node.reads, *node.teachers(setting.recipe))}
+        return sum(3 * node.chosen(setting).flops for node in group) + setting.base_cost.flops * len(frozen)
+
+    def load(self, setting: Setting, tensors: Parents) -> Bridge:
+        nodes = [node for member in self.reads for node in member.nodes(setting.recipe)]
+        modes = [setting.load_mode(tensors[node.place]) for node in nodes]
+        chosen = self.chosen(setting)
+        body, r = copy.deepcopy(chosen.body).to_empty(device="cpu"), getattr(self, "r", None)
+        # In the memory format after training, which files do not store: logits are identified by content only.
+        bridge = frozen_copy(Bridge(body, modes, chosen.taps, r, self.name, chosen.share, chosen.heads))
+        assert isinstance(bridge, Bridge)
+        bridge.load_state_dict(dict(tensors[self.place]))
+        return bridge
+
+    def cost(self, setting: Setting) -> MemberCost:
+        chosen = self.chosen(setting)
+        return MemberCost(chosen.flops, chosen.params, tuple(member.name for member in self.reads))
+
+
+@dataclass(frozen=True)
+class BridgeMember(SmallNetwork):
+    """A bridge that imitates a point of a curve.
+
+    Args:
+        kind: "I" reads mode i, "II" reads both.
+        i: the mode that a type I bridge reads, or the lower end.
+        j: the other end.
+        size: "small", "medium", "slim8".
+        r: the position on the curve, counted from the lower mode number, whichever end is read.
+        base: the base of the modes; "" for that of the recipe.
+
+    >>> BridgeMember("I", 1, 0).name, BridgeMember("II", 0, 1, "medium", 0.3).name
+    ('I-1-0-small', 'II-0-1-medium@0.3')
+    >>> BridgeMember("I", 0, 1, base="swa").name
+    'swa-I-0-1-small'
+    """
+
+    kind: Kind
+    i: int
+    j: int
+    size: str = "small"
+    r: float = 0.5
+    base: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind == "II":  # the order of the ends does not matter
+            i, j = self.pair
+            vars(self).update(i=i, j=j)
+
+    @property
+    def stem(self) -> str:
+        return f"{self.kind}-{self.i}-{self.j}"
+
+    @property
+    def name(self) -> str:
+        return on_base(self.base, f"{self.stem}-{self.size}" + ("" if self.r == 0.5 else f"@{self.r:g}"))
+
+    @property
+    def family(self) -> str:  # type: ignore[override]
+        return f"with type {self.kind} bridges"
+
+    @property
+    def title(self) -> str:
+        return f"bridge {self.kind} {self.size}"
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The ends of its curve, the lower number first."""
+        return min(self.i, self.j), max(self.i, self.j)
+
+    @property
+    def reads(self) -> tuple[Member, ...]:
+        return tuple(mode_on(self.base, k) for k in (self.pair if self.kind == "II" else (self.i,)))
+
+    def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
+        """Both ends."""
+        return tuple(mode_on(self.base, k) for k in self.pair)
+
+    @property
+    def imitates(self) -> PointMember:
+        return PointMember(*self.pair, self.r, self.base)
+
+    def teachers(self, recipe: Recipe) -> tuple[OneNetwork, ...]:
+        return (self.imitates,)
+
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
+        """The curve and its ends."""
+        return self.imitates.nodes(recipe)
+
+    def aim(self, setting: Setting, tensors: Parents) -> dict[str, Any]:
+        curve = load_curve(setting, tensors, *self.pair, self.r, self.base)
+        return {"curve": curve, "kind": self.kind, "source": "start" if self.i <= self.j else "end", "r": self.r}
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "I-0-1-small", "II-0-1-slim8@0.3" or "swa-I-0-1-small"."""
+        base, rest = split_base(name)
+        match = re.fullmatch(rf"(II|I)-(\d+)-(\d+)-{SIZE}(?:@([\d.]+))?", rest)
+        if match is None:
+            return None
+        kind: Kind = "II" if match[1] == "II" else "I"
+        return cls(kind, int(match[2]), int(match[3]), match[4], float(match[5] or 0.5), base)
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Member]:
+        """For every curve: type I from its first end or from both, and type II."""
+        pairs = recipe.curves()
+        members: list[Member] = []
+        for size in recipe.sizes:
+            for i, j in pairs:
+                members += [cls("I", i, j, size)] + ([] if recipe.pairs == "first" else [cls("I", j, i, size)])
+            members += [cls("II", i, j, size) for i, j in (pairs if recipe.type2 == "all" else pairs[:1])]
+        return members
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
+        """Type I bridges on one mode, adding one at a time; type II bridges between all modes of a deep ensemble."""
+        partners = [j for i, j in recipe.curves() if i == 0]
+
+        def row(m: int, bridges: Sequence[BridgeMember], order: tuple[float, ...], role: str = "") -> Row:
+            size = "" if bridges[0].size == recipe.sizes[0] else f", {bridges[0].size}"
+            name = f"DE-{m} + {plural(len(bridges), 'bridge')} {bridges[0].kind}{size}"
+            members = [*(ModeMember(k) for k in range(m)), *bridges]
+            return Row(name, tuple(member.name for member in members), bridges[0].family, order, role=role)
+
+        rows: list[Row] = []
+        for k, size in enumerate(recipe.sizes):
+            for count in range(1, len(partners) + 1):
+                ones = [cls("I", 0, j, size) for j in partners[:count]]
+                rows.append(row(1, ones, (1, 1, k, count), "bridge" if (k, count) == (0, 1) else ""))
+            rows += [
+                row(m, [cls("II", i, j, size) for i in range(m) for j in range(i + 1, m)], (m, 1, k))
+                for m in range(2, recipe.modes + 1)
+            ]
+        return rows
+
+
+@dataclass(frozen=True)
+class ControlMember(SmallNetwork):
+    """The control: a bridge of type I on mode i that learns labels, to show what the curve contributes.
+
+    Args:
+        i: the mode that it reads.
+        j: the end of the curve of the matching bridge; only part of the name, since the control uses no curve.
+        size: the size of the matching bridge.
+
+    >>> ControlMember(0, 1, "small").name
+    'labels-0-1-small'
+    """
+
+    i: int
+    j: int
+    size: str = "small"
+    family = "label control"
+
+    @property
+    def stem(self) -> str:
+        return f"labels-{self.i}-{self.j}"
+
+    @property
+    def title(self) -> str:
+        return f"label control {self.size}"
+
+    @property
+    def reads(self) -> tuple[Member, ...]:
+        return (ModeMember(self.i),)
+
+    def belongs(self, recipe: Recipe) -> bool:
+        return max(self.i, self.j) < recipe.modes
+
+    def aim(self, setting: Setting, tensors: Parents) -> dict[str, Any]:
+        return {"curve": ModeMember(self.i).load(setting, tensors), "target": "labels"}
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "labels-0-1-small"."""
+        match = re.fullmatch(rf"labels-(\d+)-(\d+)-{SIZE}", name)
+        return cls(int(match[1]), int(match[2]), match[3]) if match else None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Member]:
+        """One per size, next to the bridges of the first curve."""
+        return [cls(*recipe.curves()[0], size) for size in recipe.sizes] if recipe.control else []
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
+        """One network with the control instead of its first bridge."""
+        member = cls(*recipe.curves()[0], recipe.sizes[0])
+        note = "the same bridge trained on labels, without a curve"
+        names = ModeMember(member.i).name, member.name
+        return [Row("DE-1 + 1 label control", names, cls.family, (1, 2), note, role="control")]

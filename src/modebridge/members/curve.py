@@ -1,0 +1,201 @@
+"""Curves between modes, and the networks on them, which bridges imitate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from modebridge.curves import Curve
+from modebridge.members.member import LAST, Member
+from modebridge.members.network import OneNetwork, mode_on, on_base, split_base, weights_of
+from modebridge.members.node import ArtefactData, Node, Parents, Tensors
+from modebridge.members.setting import Setting
+from modebridge.modes import Mode
+from modebridge.recipes import Recipe
+from modebridge.scoring import Row
+from modebridge.training import TrainConfig, fit_curves
+
+__all__ = ["Pin", "PointMember", "PointStatistics", "load_curve"]
+
+
+@dataclass(frozen=True)
+class Pin(Node):
+    """The pin of a Bezier curve between two modes, the lower number first."""
+
+    i: int
+    j: int
+    base: str = ""
+    folder = "curves"
+    stage = "curves"
+    trained = True
+    together = "several"
+
+    @property
+    def name(self) -> str:
+        return on_base(self.base, f"{self.i}-{self.j}")
+
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
+        """The ends."""
+        return weights_of(self.i, recipe, self.base), weights_of(self.j, recipe, self.base)
+
+    def training(self, recipe: Recipe) -> TrainConfig:
+        return recipe.training("curve")
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {
+            "data": setting.data.fed_as,
+            "seed": setting.seed_of("curve", self.i, self.j),
+            "training": self.training(setting.recipe).key,
+            "pin_start": setting.recipe.pin_start,
+        }
+
+    @classmethod
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        """Train them, and estimate the statistics of their midpoints."""
+        data = setting.data
+        trained = fit_curves(
+            setting.net,
+            [node.ends(setting, parents) for node in group],
+            [data.train("curve", node.i, node.j) for node in group],
+            pin_start=setting.recipe.pin_start,
+            config=config,
+            seeds=[setting.seed_of("curve", node.i, node.j) for node in group],
+            valid=data.valid(),
+            statistics=data.statistics() if data.streams else None,
+        )
+        return {
+            node.name: ArtefactData(
+                {
+                    **{f"pin/{key}": tensor for key, tensor in curve.pins[0].items()},
+                    **{f"statistics/{key}": tensor for key, tensor in curve.statistics.get(0.5, {}).items()},
+                }
+            )
+            for node, curve in zip(group, trained, strict=True)
+        }
+
+    def ends(self, setting: Setting, tensors: Parents) -> tuple[Mode, Mode]:
+        """The modes that it connects."""
+        start, end = (setting.load_mode(tensors[end.place]) for end in self.parents(setting.recipe))
+        return start, end
+
+
+@dataclass(frozen=True)
+class PointStatistics(Node):
+    """Batch norm statistics of a network on a curve; empty for networks without batch norm."""
+
+    i: int
+    j: int
+    r: float
+    base: str = ""
+    folder = "points"
+    stage = "curves"
+
+    @property
+    def name(self) -> str:
+        return on_base(self.base, f"{self.i}-{self.j}@{self.r:g}")
+
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
+        return PointMember(self.i, self.j, base=self.base).nodes(recipe)
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {"data": setting.data.fed_as}
+
+    @classmethod
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        """Estimate them on the training images."""
+        (node,) = group
+        curve = load_curve(setting, parents, node.i, node.j, base=node.base)
+        batches = setting.data.statistics(f"{node.r:g}")
+        placed = curve.to(setting.engine.device).with_statistics(setting.placed(), node.r, batches)
+        return {node.name: ArtefactData(placed.to("cpu").statistics.get(node.r, {}))}
+
+
+def load_curve(setting: Setting, tensors: Parents, i: int, j: int, r: float = 0.5, base: str = "") -> Curve:
+    """The curve between two modes, ready for evaluation at r, from the nodes of `PointMember`."""
+    curve = Pin(i, j, base)
+    start, end = curve.ends(setting, tensors)
+    parts: dict[str, dict[str, Tensor]] = {"pin": {}, "statistics": {}}
+    for name, tensor in tensors[curve.place].items():
+        part, _, rest = name.partition("/")
+        parts[part][rest] = tensor
+    # In the modes' memory format, which files do not store.
+    pin = {name: torch.empty_like(start.params[name]).copy_(tensor) for name, tensor in parts["pin"].items()}
+    statistics: dict[float, Tensors] = {0.5: parts["statistics"]} if parts["statistics"] else {}
+    estimated = tensors.get(PointStatistics(i, j, r, base).place)
+    if estimated:
+        statistics[r] = estimated
+    return Curve(start, end, (pin,), statistics)
+
+
+@dataclass(frozen=True)
+class PointMember(OneNetwork):
+    """The network at r on the curve between two modes, r counted from the lower number: what bridges imitate.
+
+    Args:
+        i: the mode at r = 0.
+        j: the mode at r = 1.
+        r: the position.
+        base: the base of the modes; "" for that of the recipe.
+
+    >>> PointMember(0, 1, 0.3).name
+    'curve-0-1@0.3'
+    """
+
+    i: int
+    j: int
+    r: float = 0.5
+    base: str = ""
+    family = "with the midpoint itself"
+    usable = False
+
+    def __post_init__(self) -> None:
+        i, j = sorted((self.i, self.j))
+        vars(self).update(i=i, j=j)
+
+    @property
+    def name(self) -> str:
+        return on_base(self.base, f"curve-{self.i}-{self.j}" + ("" if self.r == 0.5 else f"@{self.r:g}"))
+
+    def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
+        """The ends."""
+        return mode_on(self.base, self.i), mode_on(self.base, self.j)
+
+    def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
+        """The curve with its ends and the statistics at r."""
+        pin = Pin(self.i, self.j, self.base)
+        # The ends have their own statistics, and training estimates those of the midpoint.
+        statistics = () if self.r in (0.0, 0.5, 1.0) else (PointStatistics(self.i, self.j, self.r, self.base),)
+        return (pin, *pin.parents(recipe), *statistics)
+
+    def load(self, setting: Setting, tensors: Parents) -> Mode:
+        return load_curve(setting, tensors, self.i, self.j, self.r, self.base).at(self.r)
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "curve-0-1" or "swa-curve-0-1@0.3"."""
+        base, rest = split_base(name)
+        match = re.fullmatch(r"curve-(\d+)-(\d+)(?:@([\d.]+))?", rest)
+        return cls(int(match[1]), int(match[2]), float(match[3] or 0.5), base) if match else None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Member]:
+        return [cls(i, j) for i, j in recipe.curves()]
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
+        """One and two networks with the midpoint of the first curve."""
+        point = cls(*recipe.curves()[0])
+        modes = [mode.name for mode in point.made_from(recipe)]
+        notes = "the network that the first bridge imitates", "the network that the bridges imitate"
+        return [
+            Row(f"DE-{m} + midpoint", (*modes[:m], point.name), cls.family, (LAST, m - 3), notes[m - 1]) for m in (1, 2)
+        ]

@@ -1,0 +1,279 @@
+"""Members that are whole networks trained on labels: modes, unchanged or aligned with mode 0, and SWA networks."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from torch import nn
+
+from modebridge import seeds
+from modebridge.alignment import By, align
+from modebridge.errors import ModebridgeError
+from modebridge.members.member import Member, Method
+from modebridge.members.node import ArtefactData, Node, Parents
+from modebridge.members.setting import Setting
+from modebridge.modes import Mode
+from modebridge.recipes import Recipe
+from modebridge.scoring import MemberCost, Row
+from modebridge.training import TrainConfig, fit_modes
+
+__all__ = ["BASES", "AlignedMode", "ModeMember", "OneNetwork", "SwaMember", "TrainedNetwork", "mode_on", "weights_of"]
+
+CASCADES = {2: 1.15, 3: 1.5}
+"""The cascades of the results table: number of modes and average cost. Other costs are plotted as a line."""
+
+
+class TrainedNetwork(Node):
+    """The weights of a network that learns labels from a random start."""
+
+    trained = True
+    together = "several"
+
+    @property
+    @abstractmethod
+    def purpose(self) -> tuple[str | int, ...]:
+        """The names that its seeds are drawn for: of its start, its batches and its training."""
+
+    def network(self, setting: Setting) -> nn.Module:
+        """The network to train."""
+        return setting.network.build(seeds.generator(setting.seed, *self.purpose))
+
+    def training(self, recipe: Recipe) -> TrainConfig:
+        return recipe.training("mode")
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {
+            "data": setting.data.fed_as,
+            "net": setting.network.key,
+            "seed": setting.seed_of(*self.purpose),
+            "training": self.training(setting.recipe).key,
+        }
+
+    @classmethod
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        trained = fit_modes(
+            [node.network(setting) for node in group],
+            [setting.data.train(*node.purpose) for node in group],
+            config=config,
+            seeds=[setting.seed_of(*node.purpose) for node in group],
+            valid=setting.data.valid(),
+        )
+        return {node.name: ArtefactData(mode.state) for node, mode in zip(group, trained, strict=True)}
+
+
+class OneNetwork(Member):
+    """A member that is one network of the recipe's architecture; by default loaded from one node."""
+
+    def load(self, setting: Setting, tensors: Parents) -> Mode:
+        (node,) = self.nodes(setting.recipe)
+        return setting.load_mode(tensors[node.place])
+
+    def cost(self, setting: Setting) -> MemberCost:
+        return MemberCost(setting.base_cost.flops, setting.base_cost.params, usable=self.usable)
+
+
+@dataclass(frozen=True)
+class ModeMember(OneNetwork, TrainedNetwork):
+    """A network trained from its own random initialization.
+
+    As a member of a recipe it stands for the weights that the recipe uses for that mode: averaged, or aligned.
+
+    >>> ModeMember(2).name, ModeMember(2).place
+    ('mode-2', 'modes/2')
+    """
+
+    number: int
+    base: ClassVar[str] = ""
+    """The base, if it is not the recipe's."""
+    family = "deep ensemble"
+    folder = "modes"
+    stage = "modes"
+
+    @property
+    def name(self) -> str:
+        return f"{self.base or 'mode'}-{self.number}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.folder}/{self.number}"
+
+    @property
+    def purpose(self) -> tuple[str | int, ...]:
+        return "mode", self.number
+
+    def belongs(self, recipe: Recipe) -> bool:
+        return self.number < recipe.modes
+
+    def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
+        return (weights_of(self.number, recipe, self.base),)
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "mode-2"."""
+        match = re.fullmatch(rf"{cls.base or 'mode'}-(\d+)", name)
+        return cls(int(match[1])) if match else None
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Member]:
+        return [cls(k) for k in range(recipe.modes)]
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
+        """Deep ensembles of the first 1, 2, ... modes, and cascades of the first ones."""
+        names = [cls(k).name for k in range(recipe.modes)]
+        roles, notes = {1: "one", 2: "two"}, {1: "one network"}
+        ensembles = [
+            Row(f"DE-{m}", tuple(names[:m]), cls.family, (m, 0), notes.get(m, ""), roles.get(m, ""))
+            for m in range(1, recipe.modes + 1)
+        ]
+        cascades = [
+            Row(
+                f"DE-{m} cascade x{cost:g}",
+                tuple(names[:m]),
+                "cascade",
+                (1, 3, m),
+                f"mode 0, plus {m - 1} more for its least confident images; average FLOPs",
+                average_cost=cost,
+            )
+            for m, cost in CASCADES.items()
+            if m <= recipe.modes
+        ]
+        return [*ensembles, *cascades]
+
+
+@dataclass(frozen=True)
+class SwaMember(Method, ModeMember):
+    """Stochastic weight averaging: like the mode with its number, from the same start on the same batches.
+
+    Up to epoch 3 N / 4 of N it is identical to that mode. From there on the learning rate is constant, and the weights
+    after each epoch join a running mean, which does not affect training. Batch norm statistics are those of the mean.
+    It is also the mode that curves and bridges on "swa" use.
+
+    >>> SwaMember(0).name
+    'swa-0'
+    """
+
+    method = "swa"
+    base = "swa"
+    family = "SWA"
+    folder = "swa"
+    stage = "swa"
+
+    @property
+    def title(self) -> str:
+        return f"SWA {self.number}" if self.number else "SWA"
+
+    def training(self, recipe: Recipe) -> TrainConfig:
+        mode = recipe.training("mode")
+        start = min(mode.epochs, max(1, 3 * mode.epochs // 4))
+        # Always the mean of all snapshots; intermediate means are not compared on validation.
+        return replace(mode, average_from=start, keep="last")
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
+        """The first; none if the modes of the run are averaged themselves."""
+        return [] if recipe.base == cls.base else [cls(0)]
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
+        return super(ModeMember, cls).rows(recipe)
+
+
+BASES: dict[str, type[ModeMember]] = {"sgd": ModeMember, "swa": SwaMember}
+"""The modes, before alignment, for each possible `base` of a recipe.
+
+Members have a base too: "" stands for that of the recipe. So one run can have curves and bridges on several bases.
+"""
+
+
+@dataclass(frozen=True)
+class AlignedMode(Node):
+    """A mode whose units are permuted to match those of mode 0: the same function, another point in weight space.
+
+    Args:
+        number: number of the mode.
+        by: the matching method; that of the recipe if it aligns, so that there is one node per number.
+        base: the base of the mode; "" for that of the recipe.
+    """
+
+    number: int
+    by: By
+    base: str = ""
+    folder = "aligned"
+    stage = "modes"
+    trained = True
+    one_core = False
+
+    @property
+    def name(self) -> str:
+        return on_base(self.base, str(self.number))
+
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
+        """Mode 0 and the mode itself."""
+        kind = BASES[self.base or recipe.base]
+        return kind(0), kind(self.number)
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {"by": self.by, "data": setting.data.learned_from}
+
+    @classmethod
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        (node,) = group
+        places = [parent.place for parent in node.parents(setting.recipe)]
+        reference, mode = (setting.load_mode(parents[place]).to(setting.engine.device) for place in places)
+        images = setting.engine.feed(setting.data.plain_train(10_000))
+        result = align(setting.placed(), reference, mode, images, by=node.by)
+        metadata = {
+            "difference": result.difference,
+            "quality": [result.quality_before, result.quality_after],
+            "barrier": [result.barrier_before, result.barrier_after],
+            "summary": str(result),
+        }
+        return {node.name: ArtefactData(result.mode.to("cpu").state, metadata)}
+
+
+def weights_of(number: int, recipe: Recipe, base: str = "") -> Node:
+    """The weights of a mode that a run predicts with and fits curves between.
+
+    Args:
+        number: number of the mode.
+        recipe: determines the base of the modes, and whether they are aligned.
+        base: a base other than that of the recipe.
+    """
+    if number == 0 or recipe.align == "none":
+        return BASES[base or recipe.base](number)
+    return AlignedMode(number, recipe.align, base)
+
+
+def mode_on(base: str, number: int) -> ModeMember:
+    """The mode that curves and bridges on a base use, as a member; "" is the base of the recipe."""
+    if base and not (base in BASES and BASES[base].base):
+        raise ModebridgeError(f"Expected the base of a member to be swa, but got '{base}'; choose it, or omit it.")
+    return BASES[base or "sgd"](number)
+
+
+def on_base(base: str, name: str) -> str:
+    """The name of something on a base other than that of the recipe.
+
+    >>> on_base("swa", "I-0-1-small"), on_base("", "I-0-1-small")
+    ('swa-I-0-1-small', 'I-0-1-small')
+    """
+    return f"{base}-{name}" if base else name
+
+
+def split_base(name: str) -> tuple[str, str]:
+    """The base and the rest of a name from `on_base`.
+
+    >>> split_base("swa-I-0-1-small"), split_base("I-0-1-small")
+    (('swa', 'I-0-1-small'), ('', 'I-0-1-small'))
+    """
+    base, dash, rest = name.partition("-")
+    return (base, rest) if dash and base in BASES else ("", name)

@@ -1,0 +1,200 @@
+"""Students: one network distilled from the modes of a run, or from a mode with its bridges; and their control."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Self, TypeAlias
+
+from modebridge import seeds
+from modebridge.ensembles import Ensemble
+from modebridge.members.bridge import BridgeMember
+from modebridge.members.member import Member, Method
+from modebridge.members.network import BASES, ModeMember, OneNetwork
+from modebridge.members.node import ArtefactData, Node, Parents
+from modebridge.members.setting import Setting
+from modebridge.modes import Mode
+from modebridge.objectives import StudentPlan, Teacher
+from modebridge.recipes import Recipe
+from modebridge.scoring import Row
+from modebridge.training import TrainConfig, fit_students
+
+__all__ = ["StudentMember"]
+
+MIXUP = 1.0
+"""Alpha of the students' mixup."""
+
+CASCADE = 1.2
+"""The average cost of a student backed by its teachers, in the results table."""
+
+Source: TypeAlias = Literal["modes", "labels", "bridged"]
+"""The teachers: the first modes, none but the (mixed-up) labels, or mode 0 with its type I bridges."""
+
+NOTES = {
+    "modes": "one network trained on the mean prediction of all modes",
+    "labels": "no teacher: the same mixup and epochs on labels",
+    "bridged": "taught by DE-1 and bridges",
+}
+
+
+@dataclass(frozen=True)
+class StudentMember(Method, OneNetwork, Node):
+    """A network trained from a random start to predict its teachers' mean; all missing ones in one pass.
+
+    Those of all modes are the method "distilled", the others are "students".
+
+    Args:
+        number: number of the random start.
+        source: the teachers.
+        count: number of modes, counted from the first; 0 for all.
+
+    >>> [StudentMember().name, StudentMember(0, "modes", 2).name, StudentMember(1, "bridged").name]
+    ['distilled-0', 'student-2', 'student-bridged-1']
+    """
+
+    number: int = 0
+    source: Source = "modes"
+    count: int = 0
+    method = "students"
+    family = "distilled"
+    folder = "students"
+    stage = "students"
+    trained = True
+    together = "all"
+
+    @property
+    def of_all(self) -> bool:
+        """Whether all modes are its teachers."""
+        return self.source == "modes" and not self.count
+
+    @property
+    def name(self) -> str:
+        if self.of_all:
+            return f"distilled-{self.number}"
+        teachers = str(self.count) if self.source == "modes" else self.source
+        return f"student-{teachers}" + (f"-{self.number}" if self.number else "")
+
+    @property
+    def place(self) -> str:
+        return f"{self.folder}/{self.number}-{self.source}" + (f"-{self.count}" if self.count else "")
+
+    def made_from(self, recipe: Recipe) -> tuple[Member, ...]:
+        """Its teachers."""
+        if self.source == "bridged":
+            return ModeMember(0), *_bridges(recipe)
+        return tuple(ModeMember(k) for k in range(self.count or recipe.modes)) if self.source == "modes" else ()
+
+    def belongs(self, recipe: Recipe) -> bool:
+        return self.count <= recipe.modes
+
+    def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
+        return (replace(self, count=0) if self.count == recipe.modes else self,)
+
+    def parents(self, recipe: Recipe) -> tuple[Node, ...]:
+        if self.source == "modes":  # before alignment, which changes no prediction
+            return tuple(BASES[recipe.base](k) for k in range(self.count or recipe.modes))
+        bridges = _bridges(recipe) if self.source == "bridged" else []
+        return tuple(dict.fromkeys(node for bridge in bridges for node in bridge.nodes(recipe)))
+
+    def training(self, recipe: Recipe) -> TrainConfig:
+        """That of a mode, with as many epochs unless the recipe sets them."""
+        return replace(recipe.training("mode"), epochs=recipe.student_epochs or recipe.mode.epochs, mixup=MIXUP)
+
+    def ingredients(self, setting: Setting) -> dict[str, object]:
+        return {
+            "data": setting.data.fed_as,
+            "net": setting.network.key,
+            "seed": (setting.seed_of("student", self.number), setting.seed_of("students")),
+            "training": self.training(setting.recipe).key,
+        }
+
+    @classmethod
+    def make(
+        cls, group: Sequence[Self], setting: Setting, parents: Parents, config: TrainConfig
+    ) -> dict[str, ArtefactData]:
+        def start(number: int) -> Mode:
+            return Mode.from_module(setting.network.build(seeds.generator(setting.seed, "student", number)))
+
+        trained = fit_students(
+            setting.net,
+            {
+                node.name: StudentPlan(setting.net, start(node.number), node._teachers(setting, parents))
+                for node in group
+            },
+            setting.data.train("students"),
+            config=replace(config, seed=setting.seed_of("students")),
+            valid=setting.data.valid(),
+        )
+        return {name: ArtefactData(mode.state) for name, mode in trained.items()}
+
+    def _teachers(self, setting: Setting, tensors: Parents) -> tuple[Teacher, ...]:
+        if self.source == "bridged":
+            bridges = [bridge.load(setting, tensors) for bridge in _bridges(setting.recipe)]
+            return (Ensemble(setting.net, [ModeMember(0).load(setting, tensors)], bridges),)
+        return tuple(setting.load_mode(tensors[parent.place]) for parent in self.parents(setting.recipe))
+
+    @classmethod
+    def work(cls, group: Sequence[Self], setting: Setting) -> float:
+        """Forward and backward for each student, and one forward pass per teacher."""
+        recipe, base = setting.recipe, setting.base_cost.flops
+        teachers = base * max((node.count or recipe.modes for node in group if node.source == "modes"), default=0)
+        if any(node.source == "bridged" for node in group):
+            teachers += base + sum(setting.body("I", bridge.size).flops for bridge in _bridges(recipe))
+        return super().work(group, setting) + teachers
+
+    @classmethod
+    def parse(cls, name: str) -> Self | None:
+        """From "distilled-0", "student-2", "student-labels" or "student-bridged-1"."""
+        match = re.fullmatch(r"distilled-(\d+)|student-([1-9]\d*|labels|bridged)(?:-([1-9]\d*))?", name)
+        if match is None or match[1]:
+            return cls(int(match[1])) if match else None
+        number = int(match[3] or 0)
+        if match[2].isdigit():
+            return cls(number, "modes", int(match[2]))
+        return cls(number, "labels" if match[2] == "labels" else "bridged")
+
+    @classmethod
+    def usual(cls, recipe: Recipe) -> Sequence[Self]:
+        """The control that learns only labels, and students of cheaper teachers."""
+        two = [cls(0, "modes", 2)] if recipe.modes > 2 else []
+        return [cls(0, "labels"), *two, cls(0, "bridged")]
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Sequence[Self]:
+        first = [cls()] if "distilled" in recipe.methods else []
+        members = dict.fromkeys([*first, *super().of(recipe)])
+        return sorted(members, key=lambda member: not member.of_all)
+
+    @classmethod
+    def rows(cls, recipe: Recipe) -> Sequence[Row]:
+        """Each alone, and the first one of all modes in a cascade, followed by two of its teachers."""
+        rows = [
+            Row(
+                f"student of {member._teacher_names(recipe)}" + (f", start {member.number}" if member.number else ""),
+                (member.name,),
+                cls.family,
+                cls.order(k),
+                NOTES[member.source] if not member.count else "",
+            )
+            for k, member in enumerate(cls.of(recipe))
+        ]
+        cascade = Row(
+            f"student, then DE-2, cascade x{CASCADE:g}",
+            (cls().name, ModeMember(0).name, ModeMember(1).name),
+            "cascade",
+            cls.order(sum(member.of_all for member in cls.of(recipe)) - 0.5),
+            "the student, plus two of its teachers for its least confident images; average FLOPs",
+            average_cost=CASCADE,
+        )
+        return [*rows, cascade] if cls() in cls.of(recipe) else rows
+
+    def _teacher_names(self, recipe: Recipe) -> str:
+        if self.source == "modes":
+            return f"DE-{self.count or recipe.modes}"
+        return "labels" if self.source == "labels" else "DE-1 + bridges I"
+
+
+def _bridges(recipe: Recipe) -> list[BridgeMember]:
+    """The type I bridges on mode 0, of the first size."""
+    return [BridgeMember("I", 0, j, recipe.sizes[0]) for i, j in recipe.curves() if i == 0]

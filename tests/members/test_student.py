@@ -1,0 +1,84 @@
+"""Students as members: who teaches them, what they cost, and what becomes of them when their teachers change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from modebridge import Mode, seeds
+from modebridge.ensembles import Ensemble
+from modebridge.members import BridgeMember, ModeMember, StudentMember, base_epochs, members_of, parse_member, row_plans
+from modebridge.objectives import StudentPlan
+from modebridge.runs import Run, RunFolder, begin, read_answers
+from modebridge.training import fit_students
+from tests.members.one_run import SEED, finished, recipe
+
+
+def test_names_and_rows() -> None:
+    wanted = recipe(("students", "distilled-1", "distilled"))
+    names = [member.name for member in members_of(wanted)]
+    students = ["distilled-0", "distilled-1", "student-labels", "student-2", "student-bridged"]
+    assert [name for name in names if name.startswith(("distilled", "student"))] == students
+    assert [parse_member(name).name for name in names] == names
+    rows = [row.name for row in row_plans(wanted) if "student" in row.name]
+    assert rows == [
+        "student of DE-3",
+        "student of DE-3, start 1",
+        "student, then DE-2, cascade x1.2",
+        "student of labels",
+        "student of DE-2",
+        "student of DE-1 + bridges I",
+    ]
+    assert not any("student" in row.name for row in row_plans(recipe()))
+    # Of as many modes as there are: the same weights.
+    assert StudentMember(0, "modes", 3).nodes(wanted) == (StudentMember(),)
+    assert StudentMember().place == "students/0-modes"
+
+
+def test_each_has_the_weights_that_the_library_gives() -> None:
+    """By hand: the same start, batches and teachers, trained one by one."""
+    run, answers = finished()
+    setting, modes = run.setting, [run.mode(k) for k in range(3)]
+    bridges = [run.load(BridgeMember("I", 0, j)) for j in (1, 2)]
+    teachers = {
+        "distilled-0": modes,
+        "student-2": modes[:2],
+        "student-labels": [],
+        "student-bridged": [Ensemble(setting.net, modes[:1], bridges)],
+    }
+    start = Mode.from_module(setting.network.build(seeds.generator(SEED, "student", 0)))
+    config = replace(run.recipe.training("mode"), epochs=2, seed=seeds.seed_for(SEED, "students"), mixup=1.0)
+    for name, some in teachers.items():
+        plan = StudentPlan(setting.net, start, tuple(some))
+        alone = fit_students(setting.net, {name: plan}, setting.data.train("students"), config=config)[name]
+        assert run.load(parse_member(name)).id == alone.id, name
+    assert len({run.load(parse_member(name)).id for name in (*teachers, "distilled-1")}) == 5
+    assert torch.isfinite(answers.test["student-bridged"]).all()
+    assert answers.cost(["distilled-0"]).relative_flops == 1.0
+
+
+def test_training_is_counted() -> None:
+    """A student of m modes: their training, and 2 epochs of 1 + m / 3 networks, a teacher's pass being a third."""
+    run, _ = finished()
+    epochs = run.recipe.mode.epochs
+    assert base_epochs([ModeMember(0)], run.setting) == pytest.approx(epochs)
+    assert base_epochs([StudentMember()], run.setting) == pytest.approx(3 * epochs + 2 * (1 + 3 / 3))
+    assert base_epochs([StudentMember(0, "labels")], run.setting) == pytest.approx(2)
+    both = base_epochs([StudentMember(), StudentMember(0, "modes", 2)], run.setting)
+    assert both == pytest.approx(3 * epochs + 2 * (2 + 3 / 3)), "teachers that they share run once"
+
+
+def test_a_student_of_modes_that_were_replaced_is_left_out(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    settings = replace(recipe(("distilled",)), modes=2)
+    first = Run(settings, seed=3, folder=folder)
+    begin(folder, settings, 3)
+    first.answers([ModeMember(0), ModeMember(1), StudentMember()])
+    assert "distilled-0" in read_answers(folder).test
+    others = Run(settings, seed=4)
+    again = Run(settings, seed=3, folder=folder, given={0: others.mode(0), 1: others.mode(1)})
+    again.answers([ModeMember(0), ModeMember(1)])
+    assert "distilled-0" not in read_answers(folder).test
