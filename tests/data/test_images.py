@@ -93,16 +93,12 @@ def test_a_changed_file_is_decoded_again(files, tmp_path):
     assert torch.equal(after[kept], before[kept])
 
 
-@pytest.mark.parametrize("where", [20, -1])
-def test_damage_is_noticed(files, tmp_path, where):
+def test_damage_is_noticed(files, tmp_path):
     before = read_images(files).images.clone()
     (entry,) = entries(tmp_path)
-    content = bytearray(entry.read_bytes())
-    content[where] ^= 4
-    entry.write_bytes(content)
-    assert torch.equal(read_images(files).images, before)
-    entry.write_bytes(b"")
-    assert torch.equal(read_images(files).images, before)
+    for content in (entry.read_bytes()[:-1] + b"?", b""):
+        entry.write_bytes(content)
+        assert torch.equal(read_images(files).images, before)
 
 
 def test_small_sets_and_no_cache(files, tmp_path, monkeypatch):
@@ -112,12 +108,9 @@ def test_small_sets_and_no_cache(files, tmp_path, monkeypatch):
     assert cache_folder("images") is None
     read_images(files)
     assert entries(tmp_path) == []
-
-
-def test_a_cache_that_cannot_be_written_is_no_error(files, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(VARIABLE, str(tmp_path / "file"))
-    assert len(read_images(files)) == COUNT
+    assert len(read_images(files)) == COUNT, "a cache that cannot be written is no error"
 
 
 @pytest.mark.slow  # torch waits for the other workers

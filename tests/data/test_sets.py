@@ -39,37 +39,40 @@ def test_noise_is_fixed_and_of_the_size_asked_for():
     assert noisy.labels[:500].bincount().min() > 30
 
 
-@pytest.mark.parametrize(("classes", "before"), [(10, 1), (100, 2)])
-def test_cifar_in_its_binary_layout(tmp_path, monkeypatch, classes, before):
-    rng = np.random.default_rng(0)
-    folder = tmp_path / ("cifar-10-batches-bin" if classes == 10 else "cifar-100-binary")
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("classes", [10, 100])
+def test_cifar_in_both_layouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: int, binary: bool) -> None:
+    draws = np.random.default_rng(0)
+    folder = tmp_path / sets._FOLDERS[classes][0 if binary else 1]
     folder.mkdir()
-    names = (
-        [f"data_batch_{k}.bin" for k in range(1, 6)] + ["test_batch.bin"]
-        if classes == 10
-        else ["train.bin", "test.bin"]
-    )
-    records = {name: rng.integers(0, 10, (4, before + 3072), dtype=np.uint8) for name in names}
-    for name, record in records.items():
-        record.tofile(folder / name)
-    with pytest.raises(ModebridgeError, match=r"to hold 50,000 images, but got (4|20);"):
+    names = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"] if classes == 10 else ["train", "test"]
+    files = [folder / f"{name}{'.bin' if binary else ''}" for name in names]
+    for file in files:
+        pixels = draws.integers(0, 256, (6, 3072), dtype=np.uint8)
+        labels = draws.integers(0, classes, 6, dtype=np.uint8)
+        if binary:  # coarse labels first, then the fine ones
+            np.column_stack([labels, pixels] if classes == 10 else [labels // 5, labels, pixels]).tofile(file)
+        else:  # protocol 2 is what the official files have
+            batch = {b"data": pixels, b"labels" if classes == 10 else b"fine_labels": labels.tolist(), b"names": [b"a"]}
+            file.write_bytes(pickle.dumps(batch, protocol=2))
+    with pytest.raises(ModebridgeError, match=r"50,000 images, but got" if binary else "its checksum differs"):
         read_cifar(tmp_path, classes)
-    monkeypatch.setattr(sets, "_COUNTS", (4 * (len(names) - 1), 4))
+    as_official(monkeypatch, folder, (6 * (len(names) - 1), 6))
     train, test = read_cifar(tmp_path, classes)
-    assert len(train) == 4 * (len(names) - 1)
     assert train.images.dtype == torch.uint8
-    last = records[names[-1]]
-    assert test.labels.tolist() == last[:, before - 1].tolist()
+    assert len(train) == 6 * (len(names) - 1)
+    assert test.labels.tolist() == labels.tolist()
     # The second green row of the third image: its plane comes after 1024 red bytes, 32 bytes a row.
-    assert test.images[2, 1, 1].tolist() == last[2, before + 1024 + 32 : before + 1024 + 64].tolist()
-    (folder / names[0]).write_bytes(b"123")
-    with pytest.raises(ModebridgeError, match="damaged"):
+    assert test.images[2, 1, 1].tolist() == pixels[2, 1024 + 32 : 1024 + 64].tolist()
+    splits, count = load_set(f"cifar{classes}", tmp_path), len(train) * 9 // 10
+    assert (len(splits.train), len(splits.valid), len(splits.test)) == (count, len(train) - count, 6)
+    assert torch.equal(splits.valid.images, train.images[count:])
+    files[0].write_bytes(b"123")
+    with pytest.raises(ModebridgeError, match="damaged" if binary else "its checksum differs"):
         read_cifar(tmp_path, classes)
-    (folder / names[0]).unlink()
+    files[0].unlink()
     with pytest.raises(ModebridgeError, match="to be readable, but got 'No such file"):
         read_cifar(tmp_path, classes)
-    with pytest.raises(ModebridgeError, match="10 or 100"):
-        read_cifar(tmp_path, 20)
 
 
 def as_official(monkeypatch: pytest.MonkeyPatch, folder: Path, counts: tuple[int, int]) -> None:
@@ -77,34 +80,6 @@ def as_official(monkeypatch: pytest.MonkeyPatch, folder: Path, counts: tuple[int
     sums = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in folder.iterdir()}
     monkeypatch.setattr(sets, "_MD5", {**sets._MD5, **sums})
     monkeypatch.setattr(sets, "_COUNTS", counts)
-
-
-@pytest.mark.parametrize("classes", [10, 100])
-def test_cifar_in_its_python_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: int) -> None:
-    rng = np.random.default_rng(0)
-    folder = tmp_path / ("cifar-10-batches-py" if classes == 10 else "cifar-100-python")
-    folder.mkdir()
-    names = [*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"] if classes == 10 else ["train", "test"]
-    kept = {}
-    for name in names:
-        kept[name] = {
-            b"data": rng.integers(0, 256, (6, 3072), dtype=np.uint8),
-            b"labels" if classes == 10 else b"fine_labels": rng.integers(0, classes, 6).tolist(),
-            b"filenames": [b"a.png"] * 6,
-        }
-        # Protocol 2 is what the official files have.
-        (folder / name).write_bytes(pickle.dumps(kept[name], protocol=2))
-    with pytest.raises(ModebridgeError, match="its checksum differs"):
-        read_cifar(tmp_path, classes)
-    as_official(monkeypatch, folder, (6 * (len(names) - 1), 6))
-    train, test = read_cifar(tmp_path, classes)
-    assert len(train) == 6 * (len(names) - 1)
-    assert test.images.flatten(1).tolist() == kept[names[-1]][b"data"].tolist()
-    assert test.labels.tolist() == kept[names[-1]][b"labels" if classes == 10 else b"fine_labels"]
-    splits = load_set(f"cifar{classes}", tmp_path)
-    count = len(train) * 9 // 10
-    assert (len(splits.train), len(splits.valid), len(splits.test)) == (count, len(train) - count, 6)
-    assert torch.equal(splits.valid.images, train.images[count:])
 
 
 class Harmful:
@@ -170,3 +145,5 @@ def test_mistakes_with_names(tmp_path: Path) -> None:
         load_set("cifar1", tmp_path)
     with pytest.raises(ModebridgeError, match=r"neither 'test.bin' nor 'test'"):
         load_set("cifar100", tmp_path)
+    with pytest.raises(ModebridgeError, match="10 or 100"):
+        read_cifar(tmp_path, 20)

@@ -12,7 +12,7 @@ from timm.utils import CheckpointSaver, ModelEmaV3
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader
-from torch_uncertainty.methods import EMA, CheckpointCollector, deep_ensembles
+from torch_uncertainty.methods import EMA, deep_ensembles
 from torch_uncertainty.routines import ClassificationRoutine
 from torch_uncertainty.transforms import RepeatTarget
 
@@ -261,16 +261,6 @@ def test_an_average_beside_the_network(tmp_path):
     assert [load_checkpoint(NET, tmp_path / "last.ckpt").id] == ids(model.ema_model)
     assert [load_checkpoint(NET, tmp_path / "last.ckpt", ema=False).id] == ids(model.core_model)
     assert ids(model.core_model) != ids(model.ema_model)
-
-
-@quiet
-def test_networks_along_a_training(tmp_path):
-    model = CheckpointCollector(tiny_net(1, "bn"))
-    with torch.no_grad():
-        model.update_wrapper(0)
-        model.core_model.head.bias.add_(1)
-    torch.save(model.state_dict(), tmp_path / "x.pt")
-    assert [mode.id for mode in load_checkpoints(NET, tmp_path / "x.pt")] == ids(model.core_model, *model.saved_models)
 
 
 @quiet

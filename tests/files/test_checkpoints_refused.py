@@ -24,15 +24,11 @@ from modebridge.files.checkpoints import load_checkpoint, load_checkpoints, read
 from modebridge.modes import Mode
 from tests.scenarios import tiny_net
 
-
-def small():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
-
-
-NET = small()
+torch.manual_seed(0)
+NET = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 3))
 STATE = NET.state_dict()
 MODE = Mode.from_module(NET)
+CUT = "but got one that is damaged or truncated; copy or download it again"
 
 
 def refused(file, words, net=NET, **options):
@@ -40,10 +36,7 @@ def refused(file, words, net=NET, **options):
     for load in (load_checkpoint, load_checkpoints):
         with pytest.raises(ModebridgeError, match=words) as caught:
             load(net, file, **options)
-        message = str(caught.value)
-        assert re.fullmatch(r"Expected '[^\n]*\.", message)
-        assert not re.search(r"weights_only|trust|\. ", message)
-        assert len(message) < 450
+        assert re.fullmatch(r"Expected (?!.*(weights_only|trust|\. ))[^\n]{,450}\.", str(caught.value))
 
 
 def mlp(*sizes):
@@ -51,33 +44,38 @@ def mlp(*sizes):
 
 
 DIFFERENT = {
-    "classes": (mlp(4, 5, 9), "'1.weight' is (9, 5) in the file and (3, 5) in the network: the number of classes"),
-    "width": (mlp(4, 6, 3), "'0.weight' is (6, 4) in the file and (5, 4) in the network (and 2 more differ)"),
-    "deeper": (mlp(4, 5, 3, 3), "but got '2.weight', '2.bias' extra"),
-    "shallower": (mlp(4, 5), "but got '1.weight', '1.bias' missing"),
-    "renamed": (
-        nn.ModuleDict({"0": nn.Linear(4, 5), "11": nn.Linear(5, 3)}),
-        "but got '1.weight', '1.bias' missing (did you mean 11.weight or 11.bias?) and '11.weight', '11.bias' extra",
+    "'1.weight' is (9, 5) in the file and (3, 5) in the network: the number of classes": mlp(4, 5, 9),
+    "'0.weight' is (6, 4) in the file and (5, 4) in the network (and 2 more differ)": mlp(4, 6, 3),
+    "but got '2.weight', '2.bias' extra": mlp(4, 5, 3, 3),
+    "but got '1.weight', '1.bias' missing": mlp(4, 5),
+    "but got '1.weight', '1.bias' missing (did you mean 11.weight or 11.bias?) and '11.weight', '11.bias' extra": (
+        nn.ModuleDict({"0": nn.Linear(4, 5), "11": nn.Linear(5, 3)})
     ),
-    "other names": (nn.ModuleDict({"a": nn.ParameterList([torch.ones(1)])}), "'1.weight' and 1 more, but got"),
+    "'1.weight' and 1 more, but got 'a.0'": nn.ModuleDict({"a": nn.ParameterList([torch.ones(1)])}),
 }
 
 
-@pytest.mark.parametrize("case", DIFFERENT)
-def test_differences_are_named(tmp_path, case):
-    other, words = DIFFERENT[case]
-    state = other.state_dict()
+@pytest.mark.parametrize("words", DIFFERENT)
+def test_differences_are_named(tmp_path, words):
+    state = DIFFERENT[words].state_dict()
     torch.save(state, tmp_path / "x.pt")
     refused(tmp_path / "x.pt", re.escape(words), mlp(4, 5, 3))
     torch.save({"model": {f"module.{name}": t for name, t in state.items()}}, tmp_path / "x.pt")
-    refused(tmp_path / "x.pt", "but got" if case == "other names" else "below 'model.module', but", mlp(4, 5, 3))
+    refused(
+        tmp_path / "x.pt", "but got 'model.module.a" if "a.0" in words else "below 'model.module', but", mlp(4, 5, 3)
+    )
 
 
-def test_a_fitting_network_wins_over_one_of_another_shape():
-    fitting, large = mlp(4, 5, 3), mlp(4, 5, 9)
-    raw = {"teacher": large.state_dict(), "student": fitting.state_dict()}
-    (found,) = find_places(raw, mlp(4, 5, 3))
-    assert torch.equal(found.tensors["1.bias"], fitting.state_dict()["1.bias"])
+def test_nothing_one_and_a_network_beside_another():
+    with pytest.raises(ModebridgeError, match="but it holds no tensor"):
+        find_places({}, NET)
+    with pytest.raises(ModebridgeError, match="Identity to have weights to load, but it has none"):
+        find_places({}, nn.Identity())
+    (found,) = find_places({"a": {"b.weight": torch.full((1,), 0.5)}}, nn.PReLU())
+    assert found.tensors["weight"].item() == 0.5
+    fitting, large = mlp(4, 5, 3).state_dict(), mlp(4, 5, 9).state_dict()
+    (found,) = find_places({"teacher": large, "student": fitting}, mlp(4, 5, 3))
+    assert torch.equal(found.tensors["1.bias"], fitting["1.bias"])
 
 
 def header(shape: list[int], end: int, length: int | None = None) -> bytes:
@@ -91,12 +89,8 @@ def header(shape: list[int], end: int, length: int | None = None) -> bytes:
         (b"", "but got an empty file"),
         (b"these are no weights at all", "torch.save or safetensors, but got neither"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1", "but got a Git LFS pointer"),
-        (b"PK\x03\x04 and no more", "state dict, but got one that is damaged or truncated"),
-        (b"\x80\x02junk", "state dict, but got one that is damaged or truncated"),
-        ((20).to_bytes(8, "little") + b"{ this is not json!!", "state dict, but got one that is damaged"),
-        (header([2**30], 2**32), "damaged or truncated"),
-        (header([2**62, 4], 4), "damaged or truncated"),
-        (header([1], 4, 2**63 - 1), "damaged or truncated"),
+        *((content, CUT) for content in (b"PK\x03\x04 and no more", b"\x80\x02junk", b"12345678{ not json!!")),
+        *((content, CUT) for content in (header([2**30], 2**32), header([2**62, 4], 4), header([1], 4, 2**63 - 1))),
     ],
 )
 def test_files_that_are_no_weights(tmp_path, content, words):
@@ -111,15 +105,6 @@ def test_paths_that_are_no_weights(tmp_path):
         load_checkpoint(NET, tmp_path)
     with pytest.raises(ModebridgeError, match=r"to contain weight files \(\.safetensors, .*\), but got none"):
         load_checkpoints(NET, tmp_path)
-
-
-def test_nothing_and_one():
-    with pytest.raises(ModebridgeError, match="but it holds no tensor"):
-        find_places({}, NET)
-    with pytest.raises(ModebridgeError, match="Identity to have weights to load, but it has none"):
-        find_places({}, nn.Identity())
-    (found,) = find_places({"a": {"b.weight": torch.full((1,), 0.5)}}, nn.PReLU())
-    assert found.tensors["weight"].item() == 0.5
 
 
 class Trap:
@@ -152,7 +137,6 @@ def test_no_code_is_run(tmp_path, zipped):
     ("make", "words"),
     [
         (lambda w: (w * 100).to(torch.int8), "got torch.int8; use the weights as they were trained"),
-        (lambda w: w > 0, "got torch.bool"),
         (lambda w: w.to(torch.complex64), "got torch.complex64"),
         (lambda w: torch.zeros(1).expand(w.shape), r"got \(3, 16\) stored in 4 bytes; .* tensor.contiguous\(\)"),
         (lambda w: w.to_sparse(), "a sparse tensor"),
@@ -164,42 +148,23 @@ def test_no_code_is_run(tmp_path, zipped):
     ],
 )
 def test_tensors_that_are_no_weights(tmp_path, make, words):
-    state = {**STATE, "3.weight": make(STATE["3.weight"])}
-    torch.save({"state_dict": state}, tmp_path / "x.pt")
-    for load in (load_checkpoint, load_checkpoints):
-        with pytest.raises(ModebridgeError, match=words) as caught:
-            load(NET, tmp_path / "x.pt")
-        assert f"'{tmp_path / 'x.pt'}'" in str(caught.value)
-        assert "'3.weight'" in str(caught.value)
+    torch.save({"state_dict": {**STATE, "3.weight": make(STATE["3.weight"])}}, tmp_path / "x.pt")
+    refused(tmp_path / "x.pt", words)
 
 
-def test_numbers_that_can_be_meant_are_read(tmp_path):
-    """Half precision throughout, counts as well; a wide tensor beside the network that nobody looks at."""
-    half = {name: t.half() for name, t in STATE.items()}
-    torch.save({"model": half, "x": torch.ones(1).expand(10**10)}, tmp_path / "x")
-    mode = load_checkpoint(NET, tmp_path / "x")
-    assert mode.params["3.weight"].dtype == torch.float32
-    assert mode.buffers["1.num_batches_tracked"].dtype == torch.int64
-
-
-def test_a_small_file_that_unpacks_to_a_large_one_is_not_unpacked(tmp_path):
-    torch.save({"state_dict": STATE, "rest": torch.zeros(2**22)}, tmp_path / "plain.pt")
-    with (
-        zipfile.ZipFile(tmp_path / "plain.pt") as old,
-        zipfile.ZipFile(tmp_path / "x.pt", "w", zipfile.ZIP_DEFLATED) as new,
-    ):
+def test_what_is_large_or_endless(tmp_path):
+    file = tmp_path / "x.pt"
+    torch.save({"state_dict": STATE, "x": torch.ones(1).expand(10**10), "rest": torch.zeros(2**22)}, tmp_path / "plain")
+    assert load_checkpoint(NET, tmp_path / "plain").id == MODE.id, "nobody looks at what is beside the network"
+    with zipfile.ZipFile(tmp_path / "plain") as old, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as new:
         for entry in old.infolist():
             new.writestr(entry.filename, old.read(entry))
-    refused(tmp_path / "x.pt", "but got another or a compressed zip archive; save only the state dict")
-    assert load_checkpoint(NET, tmp_path / "plain.pt").id == MODE.id
-
-
-def test_lists_that_name_each_other_end(tmp_path):
+    refused(file, "but got another or a compressed zip archive; save only the state dict")
     laughs: list[object] = [1]
     for _ in range(6):
         laughs = [laughs] * 1000
-    torch.save({"state_dict": STATE, "more": laughs}, tmp_path / "x.pt")
-    refused(tmp_path / "x.pt", "but got more than 200,000 dicts and lists in it")
+    torch.save({"state_dict": STATE, "more": laughs}, file)
+    refused(file, "but got more than 200,000 dicts and lists in it")
 
 
 BESIDE = {
@@ -208,41 +173,29 @@ BESIDE = {
     "epoch": np.int64(7),
     "done": np.bool_(True),
     "name": np.str_("née"),
-    "args": argparse.Namespace(out=pathlib.Path("runs") / "one", lr=np.float64(0.1)),
+    "args": argparse.Namespace(out=pathlib.PurePosixPath("runs") / "one", lr=np.float64(0.1)),
     "home": pathlib.PureWindowsPath("C:/data"),
+    "random": np.random.default_rng(0).integers(0, 9, 5),
 }
 
 
-@pytest.mark.parametrize("zipped", [True, False])
-def test_numbers_and_paths_beside_the_weights_are_read(tmp_path, zipped):
+@pytest.mark.parametrize("names", [None, (b"numpy.core", b"pathlib"), (b"numpy._core", b"pathlib._local")])
+def test_numbers_and_paths_beside_the_weights_are_read(tmp_path, names):
+    """NumPy 1 and Python 3.13 call the same things otherwise; a legacy file holds the names as text."""
     file = tmp_path / "x.pt"
-    beside = BESIDE | {"random": np.random.default_rng(0).integers(0, 9, 5), "args2": {"out": [pathlib.Path("a")]}}
-    torch.save({"state_dict": STATE, **beside}, file, _use_new_zipfile_serialization=zipped)
+    torch.save({"state_dict": STATE, **BESIDE}, file, _use_new_zipfile_serialization=names is None)
+    if names is not None:
+        raw = re.sub(rb"cnumpy\._?core\.multiarray\n", b"c" + names[0] + b".multiarray\n", file.read_bytes())
+        file.write_bytes(re.sub(rb"cpathlib(\._local)?\n", b"c" + names[1] + b"\n", raw))
     assert load_checkpoint(NET, file).id == MODE.id
     found = read_state(file)
     for name in ("best", "loss", "epoch", "done", "name"):
         assert found[name] == BESIDE[name].item()
         assert type(found[name]) is type(BESIDE[name].item())
     assert (found["args"].lr, found["args"].out.parts, str(found["home"])) == (0.1, ("runs", "one"), "C:\\data")
-    for beside, words in (
-        (np.datetime64("2020-01-01"), "data of NumPy type datetime64"),
-        (slice(1), "slice, which is"),
-    ):
-        torch.save({"state_dict": STATE, "beside": beside}, file)
+    for other, words in ((np.datetime64("2020-01-01"), "data of NumPy type datetime64"), (slice(1), "slice, which is")):
+        torch.save({"state_dict": STATE, "beside": other}, file)
         refused(file, words)
-
-
-@pytest.mark.parametrize("numpy", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
-@pytest.mark.parametrize("paths", [b"pathlib", b"pathlib._local"])
-def test_names_of_older_and_newer_releases(tmp_path, numpy, paths):
-    """NumPy 1 and Python 3.13 call the same things otherwise; a legacy file holds the names as text."""
-    file = tmp_path / "x.pt"
-    beside = {"best": np.float64(0.5), "out": pathlib.PurePosixPath("a")}
-    torch.save({"state_dict": STATE, **beside}, file, _use_new_zipfile_serialization=False)
-    raw = re.sub(rb"cnumpy\._?core\.multiarray\n", b"c" + numpy + b"\n", file.read_bytes())
-    file.write_bytes(re.sub(rb"cpathlib(\._local)?\n", b"c" + paths + b"\n", raw))
-    found = read_state(file)
-    assert (found["best"], found["out"]) == (0.5, pathlib.PurePosixPath("a"))
 
 
 @pytest.mark.parametrize("form", ["zipped", "legacy", "safetensors"])
@@ -256,20 +209,18 @@ def test_truncated_files(tmp_path, form):
     for size in range(30, len(whole), len(whole) // 20):
         file.write_bytes(whole[:size])
         # A legacy file may be cut off in the middle of a name, which then is one that nobody knows.
-        refused(file, "but got" if form == "legacy" else "damaged or truncated; copy or download it again")
+        refused(file, "but got" if form == "legacy" else CUT)
 
 
 def test_archives_that_are_no_checkpoints(tmp_path):
     net = mlp(3, 4, 2)
     torch.export.save(torch.export.export(net, (torch.rand(2, 3),)), tmp_path / "x.pt2")
-    np.savez(tmp_path / "x.npz", a=np.ones(2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch.jit is deprecated; its files are still about
         torch.jit.save(torch.jit.trace(net, torch.rand(2, 3)), str(tmp_path / "x.pt"))
     torch.save(STATE, tmp_path / "x.ckpt", pickle_protocol=4)
     refused(tmp_path / "x.pt", "got a TorchScript archive, whose code is not run; save only the state dict")
     refused(tmp_path / "x.pt2", "got another or a compressed zip archive")
-    refused(tmp_path / "x.npz", "got another or a compressed zip archive")
     refused(tmp_path / "x.ckpt", "a pickle with a protocol other than torch's; save it without pickle_protocol")
 
 
@@ -286,7 +237,6 @@ def test_extra_tensors_are_ignored_by_name(tmp_path, prefix):
         "*",
     ):
         assert load_checkpoint(NET, file, ignore=ignore).id == MODE.id
-        assert [mode.id for mode in load_checkpoints(NET, file, ignore=ignore)] == [MODE.id]
     for ignore in ("aux", ["total", "aux"], ["total_ops", "au"]):
         refused(file, " extra; ", ignore=ignore)
     torch.save({name: t for name, t in STATE.items() if name != "3.bias"} | {"aux": torch.ones(1)}, file)

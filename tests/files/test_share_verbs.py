@@ -22,7 +22,6 @@ from tests.runs.small import finished
 from tests.scenarios import blobs, loader, tiny_net
 
 DOCS = Path(__file__).parents[2] / "docs" / "share.md"
-MEMBERS = ["mode-0", "I-0-1-small", "I-0-2-small"]
 
 
 def invoke(*arguments):
@@ -36,35 +35,6 @@ def run(tmp_path_factory):
 
 @pytest.mark.slow
 @torch.no_grad()
-def test_the_folder_of_a_run(run, tmp_path):
-    answer = invoke(
-        *("push", run.path, "--folder", tmp_path / "shared", "--members", ",".join(MEMBERS), "--license", "mit")
-    )
-    assert answer.exit_code == 0, answer.output
-    assert "Members: mode-0 + I-0-1-small + I-0-2-small" in " ".join(answer.stdout.split())
-    assert sorted(file.name for file in (tmp_path / "shared").iterdir()) == [
-        "README.md",
-        "config.json",
-        "model.safetensors",
-    ]
-    again, (wanted, notes) = mb.load(tmp_path / "shared"), ensemble_of(run, MEMBERS)
-    images = notes["example"]
-    assert torch.equal(again(images), wanted(images)), "what export would take"
-    assert again.calibrated
-
-
-@pytest.mark.slow
-def test_members_by_default_and_as_json(run, tmp_path):
-    answer = invoke("push", run.path, "--folder", tmp_path / "shared", "--json")
-    assert answer.exit_code == 0, answer.output
-    record = json.loads(answer.stdout)
-    assert record["members"] == ensemble_of(run, cascades=False)[1]["names"]
-    assert record["nll"] == pytest.approx(read_answers(run).score(record["members"]).nll)
-    assert record["needs_net"] is False
-    assert "names no license" in answer.stderr
-
-
-@pytest.mark.slow
 def test_pushed_and_pulled(run, tmp_path, hub, monkeypatch):
     """The commands of docs/share.md, in order."""
     monkeypatch.chdir(run.path.parents[1])
@@ -76,9 +46,17 @@ def test_pushed_and_pulled(run, tmp_path, hub, monkeypatch):
         assert answer.exit_code == 0, (answer.output, answer.exception)
     wanted, notes = ensemble_of(run, ["mode-0", "I-0-1-small"])
     for place in ("digits-bridge", "me/digits-bridge"):
-        assert torch.equal(mb.load(place)(notes["example"]), wanted(notes["example"]))
+        assert torch.equal(mb.load(place)(notes["example"]), wanted(notes["example"])), "what export would take"
     (commit,) = hub.repos["me/digits-bridge"]
-    assert Path("digits-bridge/README.md").read_bytes() == (commit / "README.md").read_bytes()
+    for name in ("README.md", "config.json", "model.safetensors"):
+        assert Path("digits-bridge", name).read_bytes() == (commit / name).read_bytes()
+    answer = invoke("push", run.path, "--folder", tmp_path / "shared", "--json")
+    record = json.loads(answer.stdout)
+    assert record["members"] == ensemble_of(run, cascades=False)[1]["names"], "what is recommended"
+    assert record["nll"] == pytest.approx(read_answers(run).score(record["members"]).nll)
+    assert record["needs_net"] is False
+    assert mb.load(tmp_path / "shared").calibrated
+    assert "names no license" in answer.stderr
 
 
 def test_wrong_wishes(tmp_path, cache):
