@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,8 +13,6 @@ from modebridge.runs import Run, RunFolder, gather, run_recipe, write_page
 from modebridge.studies import run_study, write_study
 from tests.report.test_tables import row
 from tests.runs.small import finished, small
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def hostile(folder: RunFolder) -> None:
@@ -93,29 +89,6 @@ def test_the_page_is_whole_and_asks_for_nothing(page: Path) -> None:
     assert "studies/broken/table.json is damaged (" in text
     assert "prefers-color-scheme: dark" in text
     assert len(text) < 1_500_000
-
-
-def loaded(page: Path, profile: Path, size: str) -> tuple[str, str]:
-    """What a browser makes of a page: its text, and what went to the console."""
-    assert CHROMIUM is not None
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0", f"--window-size={size}"]
-    command = [CHROMIUM, *flags, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return done.stdout, "\n".join(line for line in done.stderr.splitlines() if "CONSOLE" in line)
-
-
-# A machine without a browser checks the page by its parser alone, above.
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-@pytest.mark.slow
-@pytest.mark.parametrize("size", ["1100,900", "390,800"])
-def test_a_browser_loads_it_without_an_error(page: Path, tmp_path: Path, size: str) -> None:
-    text, console = loaded(page, tmp_path, size)
-    assert "</html>" in text
-    assert console == ""
-    # And a page with an error would have been noticed.
-    broken = tmp_path / "broken.html"
-    broken.write_text(page.read_text().replace("<script>", "<script>nowhere();"))
-    assert "nowhere is not defined" in loaded(broken, tmp_path, size)[1]
 
 
 def test_rows_of_the_page_are_those_of_the_run(page: Path) -> None:
