@@ -19,7 +19,6 @@ from modebridge.recipes import digits
 from modebridge.report import closed_gap
 from modebridge.runs import Local, Run, RunFolder, begin, ensemble_of, run_recipe, write_page
 from modebridge.scoring import evaluate
-from modebridge.training import side_by_side
 from tests.plans import fit_bridges, fit_mode
 from tests.runs.small import finished, small, tiny
 
@@ -198,7 +197,7 @@ def test_a_run_is_the_librarys_functions_with_seeds_by_name() -> None:
         )
         return modes[1], curve.at(0.5), fitted["I-0-1-small"].state_dict()
 
-    ((mode, middle, weights),) = side_by_side([by_hand])  # one core, as in a run
+    mode, middle, weights = by_hand()  # on one core, as in a run
     run = Run(recipe, seed=seed)
     assert run.mode(1).id == mode.id
     assert run.curve(0, 1).at(0.5).id == middle.id

@@ -163,8 +163,8 @@ def show_plan(options: RunOptions, *, as_json: bool) -> None:
     say(f"Folder: {path}{'' if folder is not None else ' (does not exist yet)'}")
     if folder is not None:
         check_folder(folder, recipe, seed)
-    where = {"data": options.data, "device": options.device}
-    steps = Run(recipe, seed=seed, folder=folder, given=dict(enumerate(given)), **where).plan()
+    data, device = options.data, options.device
+    steps = Run(recipe, seed=seed, folder=folder, data=data, device=device, given=dict(enumerate(given))).plan()
     console = Screen()
     for sentence in folder.left_out() if folder is not None else ():
         say(sentence, style="yellow")

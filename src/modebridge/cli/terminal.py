@@ -13,12 +13,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from tqdm import tqdm
 
 from modebridge.errors import ModebridgeError
 
@@ -144,9 +143,11 @@ def listed(option: str, text: str | None) -> list[str] | None:
 @contextmanager
 def progress_bars() -> Iterator[Report]:
     """A progress bar on stderr for each stage; in a pipe, one line per finished stage."""
+    from tqdm import tqdm
+
     on_terminal = Screen(stderr=True).is_terminal
     with ExitStack() as stack:
-        bars: dict[str, tqdm[NoReturn]] = {}
+        bars: dict[str, Any] = {}
 
         def report(stage: str, done: int, total: int, rate: float) -> None:
             if not first_process():

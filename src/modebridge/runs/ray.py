@@ -115,7 +115,7 @@ class OnRay(Executor):
     ) -> Iterator[tuple[Job, dict[str, ArtefactData]]]:
         """Submit all jobs; after a failure, those that are running finish first."""
         data = setting.data
-        sent = pickle.dumps(replace(setting, device=self.device))
+        sent = pickle.dumps(replace(setting, device=self.device or "auto"))
         about = _versions(), (data.learned_from, data.scored_on), None if work is None else str(work.absolute())
         places = {place: self._ray.put(tensors) for place, tensors in parents.items()}  # sent once
         task = self._ray.remote(_make)
