@@ -10,15 +10,12 @@ import torch
 import torch.nn.functional as F
 
 import modebridge as mb
-from modebridge import trees
 from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.errors import ModebridgeError
 from modebridge.matching import draw_mixing, label_shares, mixed, mixed_labels, pixel_shares
 from modebridge.nets import Tapped, last_blocks_tap
 from modebridge.objectives import BridgeObjective
-from modebridge.training import fit_students
-from tests.plans import fit_bridges, plan_student
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 
@@ -131,28 +128,6 @@ def test_one_step_by_hand():
     wanted = F.kl_div(out.log_softmax(-1), target, reduction="batchmean")
     got = objective.program("b")(objective.start()["b"], objective.prepare((images, labels), draw)["b"])
     torch.testing.assert_close(got.detach(), wanted, rtol=0, atol=1e-12)
-
-
-def test_together_is_alone_to_the_last_bit():
-    net, ends = tiny_net(0, "bn"), modes(2, "bn")
-    curve = start_curve(net, *ends).with_statistics(net, 0.5, loader())
-    images, data = blobs(4).images, list(loader(32))
-    plans = {
-        "I": plan_bridge(net, curve, images),
-        "labels": plan_bridge(net, curve, images, target="labels"),
-    }
-    options = {"mixup": 0.4, "cutmix": 1.0, "config": quick(1)}
-    together = fit_bridges(net, plans, data, **options)
-    without = fit_bridges(net, plans, data, **{**options, "cutmix": 0.0})
-    for name, plan in plans.items():
-        alone = fit_bridges(net, {name: plan}, data, **options)[name]
-        prints = [trees.fingerprint(b.state_dict()) for b in (together[name], alone, without[name])]
-        assert prints[0] == prints[1] != prints[2], name
-    students = {name: plan_student(net, of, seed=k) for k, (name, of) in enumerate([("all", ends), ("none", ())])}
-    config = quick(1, mixup=0.4, cutmix=1.0)
-    taught = fit_students(net, students, data, config)
-    assert mb.distill(net, ends, data, config, start=students["all"].start).id == taught["all"].id
-    assert fit_students(net, {"none": students["none"]}, data, config)["none"].id == taught["none"].id
 
 
 def test_halves_and_channels_last():

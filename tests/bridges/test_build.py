@@ -11,6 +11,7 @@ from modebridge import trees
 from modebridge.bridges import (
     Bridge,
     Heads,
+    ensemble_target,
     heads_target,
     label_target,
     mode_target,
@@ -26,7 +27,6 @@ from modebridge.nets import Tapped
 from modebridge.objectives import BridgeObjective
 from modebridge.scoring import cost
 from modebridge.training import fit_bridge
-from tests.plans import fit_bridges
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 IMAGE = (1, 8, 8)
@@ -68,22 +68,6 @@ def test_gradients_against_autograd():
     gradients = torch.autograd.grad(loss, list(params.values()))
     for ours, theirs in zip(gradients, torch.autograd.grad(by_hand, list(bridge.parameters())), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("norm", ["frn", "bn"])
-def test_together_as_alone(norm):
-    net, ends, images = scene(norm)
-    curve = start_curve(net, ends[0], ends[1]).with_statistics(net, 0.5, loader())
-    plans = {
-        "plain": plan_bridge(net, curve, images),
-        "heads": plan_bridge(net, curve, images, target=["curve", mode_target(ends[2]), "labels"], name="heads"),
-        "taps": plan_bridge(net, ends[0], images, target=mode_target(ends[1]), tap=["layers.0", "layers.2"]),
-    }
-    together = fit_bridges(net, plans, loader(), config=quick(2))
-    for name, plan in plans.items():
-        alone = fit_bridges(net, {name: plan}, loader(), config=quick(2))[name]
-        assert trees.fingerprint(alone.state_dict()) == trees.fingerprint(together[name].state_dict()), name
-        assert alone.heads == plan.heads
 
 
 def test_one_head_is_a_plain_bridge():
@@ -163,45 +147,48 @@ def test_own_bodies_and_vectors():
         fit_bridge(net, mode, data, tap="first", body=nn.Linear(4, 3), target=targets, config=quick(1))
 
 
-def test_refusals():
+def test_what_makes_no_bridge():
     net, ends, images = scene()
-    curve = start_curve(net, ends[0], ends[1])
-    with pytest.raises(ModebridgeError, match="at least one head"):
-        plan_bridge(net, curve, images, target=[])
-    with pytest.raises(ModebridgeError, match="heads to consist of plain targets"):
-        heads_target([heads_target([mode_target(mode) for mode in ends[:2]])])
-    with pytest.raises(ModebridgeError, match="at least 2 modes, but got 1"):
-        plan_bridge(net, ends[0], images, kind="II", target="labels")
-    with pytest.raises(ModebridgeError, match="have a target, or more modes than the 2 that it reads"):
-        plan_bridge(net, ends[:2], images, kind="II")
-    with pytest.raises(ModebridgeError, match="'curve' \\(for a bridge with a curve\\)"):
-        plan_bridge(net, ends, images, target=["curve", "labels"])
-    with pytest.raises(ModebridgeError, match="at least 1 mode"):
-        plan_bridge(net, [], images)
-    headless = Bridge(nn.Identity(), ends[:1], "layers.1", target=heads_target([label_target()] * 2))
-    with pytest.raises(ModebridgeError, match="one head per target"):
-        BridgeObjective(net, {"b": headless})
-    with pytest.raises(ModebridgeError, match=r"'layers\.9'"):
-        fit_bridge(net, curve, loader(), tap=["layers.0", "layers.9"], config=quick(1))
-
-
-def test_modes_and_taps_that_make_no_bridge():
-    net, (a, b, _), images = scene()
+    a, b, _ = ends
+    curve = start_curve(net, a, b)
     wrong = [
-        (([a, b, b],), {}, "to differ, but got one of them twice"),
-        (([a, a],), {}, "to differ"),
-        (([a, b],), {"source": "end"}, "put the mode to read first"),
-        (([a, b],), {"kind": "II"}, "more modes than the 2 that it reads"),
-        ((a,), {}, "more modes than the 1 that it reads"),
-        (((mode for mode in (a, b)),), {}, "or pass a list of modes"),
-        (([a, b],), {"tap": ["layers.0", "layers.0"]}, "a list of different names"),
-        (([a, b],), {"tap": (name for name in ["layers.0"])}, "a list of different names"),
-        (([a, b],), {"tap": 2}, "a list of different names"),
-        ((a,), {"target": mode_target(Mode.from_module(nn.Linear(2, 2)))}, "the same tensors"),
+        (curve, {"kind": "III"}, "'I' or 'II'"),
+        (curve, {"r": 1.5}, r"r to be in \[0, 1\]"),
+        (curve, {"tap": "layers.99"}, "did you mean"),
+        (curve, {"tap": ["layers.0", "layers.9"]}, r"'layers\.9'"),
+        (curve, {"slim": 100}, "at least one channel"),
+        (curve, {"slim": 0}, "at least one channel"),
+        (curve, {"slim": -1, "tap": "layers.2"}, "at least one channel"),
+        (curve, {"source": "begin"}, "'start' or 'end', but got 'begin'"),
+        (curve, {"body": nn.Linear(3, 3)}, "to take features of"),
+        (curve, {"body": nn.Sequential(nn.Flatten(), nn.Linear(512, 1))}, r"logits of \(batch, 3\), but got \(1, 1\)"),
+        (curve, {"target": "teacher"}, "'labels' or a Target, but got 'teacher'"),
+        (curve, {"target": []}, "at least one head"),
+        ([a, b, b], {}, "to differ, but got one of them twice"),
+        ([a, a], {}, "to differ"),
+        ([a, b], {"source": "end"}, "put the mode to read first"),
+        ([a, b], {"kind": "II"}, "have a target, or more modes than the 2 that it reads"),
+        (a, {}, "more modes than the 1 that it reads"),
+        (a, {"kind": "II", "target": "labels"}, "at least 2 modes, but got 1"),
+        ([], {}, "at least 1 mode"),
+        (ends, {"target": ["curve", "labels"]}, r"'curve' \(for a bridge with a curve\)"),
+        ((mode for mode in (a, b)), {}, "or pass a list of modes"),
+        ([a, b], {"tap": ["layers.0", "layers.0"]}, "a list of different names"),
+        ([a, b], {"tap": (name for name in ["layers.0"])}, "a list of different names"),
+        ([a, b], {"tap": 2}, "a list of different names"),
+        (a, {"target": mode_target(Mode.from_module(nn.Linear(2, 2)))}, "the same tensors"),
     ]
     for given, choices, sentence in wrong:
         with pytest.raises(ModebridgeError, match=sentence):
-            plan_bridge(net, *given, images, **choices)
+            plan_bridge(net, given, images, **choices)
+    with pytest.raises(ModebridgeError, match="heads to consist of plain targets"):
+        heads_target([heads_target([mode_target(mode) for mode in ends[:2]])])
+    with pytest.raises(ModebridgeError, match="to have modes, but got none"):
+        ensemble_target([])
+    with pytest.raises(ModebridgeError, match=r"one mode \(type I\) or two"):
+        Bridge(nn.Identity(), ends, "layers.1")
+    with pytest.raises(ModebridgeError, match="to get 1 features, but got 2"):
+        plan_bridge(net, curve, images)(images, images)
 
 
 class _TwoPrecisions(nn.Module):
