@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from modebridge.cli.deploy_verbs import bench, export, predict, serve
+from modebridge.cli.deploy import bench, export, predict, serve
 from modebridge.cli.options import (
     Data,
     Device,

@@ -146,6 +146,23 @@ class DeployedEnsemble:
                 "or export it again."
             ) from error
 
+    def records(self, images: Arrays | Inputs, **options: Any) -> list[dict[str, Any]]:
+        """The answer for each image as plain data: class, index, probability, and all outputs of the file.
+
+        Args:
+            images: as in a call.
+            options: `bridges` and `threshold`, as in a call.
+        """
+        tables = {
+            name: table.tolist() for name, table in self(images, **options)._asdict().items() if table is not None
+        }
+        records = []
+        for k, row in enumerate(tables["probabilities"]):
+            index = row.index(max(row))
+            top = {"class": self.meta["classes"][index], "index": index, "probability": row[index]}
+            records.append(top | {name: table[k] for name, table in tables.items()})
+        return records
+
 
 def _onnx(path: Path, threads: int | None) -> tuple[dict[str, Any], Callable[[dict[str, Array]], list[Array]]]:
     """The metadata of a file, and a function that runs it in ONNX Runtime on the CPU."""

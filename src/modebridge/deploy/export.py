@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from modebridge.deploy.parity import MARGIN, largest_difference, probe
 from modebridge.deploy.pt2 import write_pt2
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, near, plural
+from modebridge.files.atomic import write_file
 from modebridge.scoring import ALL
 from modebridge.types import Batch, Batches, Inputs
 
@@ -85,12 +85,11 @@ def export(
     batches = probe(given, reference)
     module = _module(reference, temperatures, given, meta["outputs"], batches, tolerance)
     tensors = list(given.values()) if isinstance(given, Mapping) else [given]
-    scratch = place.with_name(f".{place.stem}-{secrets.token_hex(6)}{place.suffix}")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(scratch: Path) -> None:
         onnx = place.suffix == ".onnx"
-        write = write_onnx(module, tensors, meta, scratch) if onnx else write_pt2(module, tensors, scratch)
-        write(metadata_json(meta, place))
+        store = write_onnx(module, tensors, meta, scratch) if onnx else write_pt2(module, tensors, scratch)
+        store(metadata_json(meta, place))
         seal(scratch)
         file = DeployedEnsemble.load(scratch)
 
@@ -106,15 +105,10 @@ def export(
                 f"of {parity:.3g}, so nothing was written; raise tolerance if you can accept that."
             )
         meta["parity"] = {"largest_difference": parity, "images": sum(size_of(batch) for batch in batches)}
-        write(metadata_json(meta, place))
+        store(metadata_json(meta, place))
         seal(scratch)
-        scratch.replace(place)
-    except OSError as error:
-        raise ModebridgeError(
-            f"Expected to write '{place}', but got '{error}'; check the permissions and the free disk space."
-        ) from error
-    finally:
-        scratch.unlink(missing_ok=True)
+
+    write_file(place, write)
     return DeployedEnsemble.load(place)
 
 

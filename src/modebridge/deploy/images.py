@@ -43,6 +43,8 @@ def from_bytes(data: bytes, shape: Sequence[int], *, max_megapixels: float = MAX
 
 def from_path(path: Path, shape: Sequence[int], *, max_megapixels: float = MAX_MEGAPIXELS) -> NDArray[np.float32]:
     """Decode an image file on disk; see `from_bytes`."""
+    if path.exists() and not path.is_file():  # reading a pipe might never end
+        raise ModebridgeError("Expected an image file, or a folder of images, but it is neither; check the name.")
     with path.open("rb") as file:
         return _read(file, f"{path.stat().st_size} bytes", shape, max_megapixels)
 

@@ -113,7 +113,7 @@ class _Server:
         self.file, self.config, self.shape, self.requests = file, config, file.image_shape(), 0
         self.queue: asyncio.Queue[tuple[NDArray[np.float32], asyncio.Future[Any]]] = asyncio.Queue()
         self.decoders, self.runner = ThreadPoolExecutor(DECODERS), ThreadPoolExecutor(1)
-        self.answers(np.zeros((1, *self.shape), np.float32))  # the first call is slow
+        file(np.zeros((1, *self.shape), np.float32))  # the first call is slow
 
     @asynccontextmanager
     async def running(self, app: Starlette) -> AsyncIterator[None]:
@@ -177,7 +177,7 @@ class _Server:
                         batch.append(await self.queue.get())
             images = np.stack([pixels for pixels, _ in batch])
             try:
-                answers = await asyncio.get_running_loop().run_in_executor(self.runner, self.answers, images)
+                answers = await asyncio.get_running_loop().run_in_executor(self.runner, self.file.records, images)
             except Exception as error:
                 for _, future in batch:
                     if not future.done():  # its client may be gone
@@ -186,16 +186,6 @@ class _Server:
             for (_, future), fields in zip(batch, answers, strict=True):
                 if not future.done():
                     future.set_result((fields, len(batch)))
-
-    def answers(self, images: NDArray[np.float32]) -> list[dict[str, Any]]:
-        """The fields of every image: its class, and all outputs of the file."""
-        tables = {name: table.tolist() for name, table in self.file(images)._asdict().items() if table is not None}
-        answers = [{name: table[k] for name, table in tables.items()} for k in range(len(images))]
-        for one in answers:
-            probability = max(one["probabilities"])
-            index = one["probabilities"].index(probability)
-            one |= {"class": self.file.meta["classes"][index], "index": index, "probability": probability}
-        return answers
 
 
 async def _file_in(request: Request, body: bytes) -> tuple[bytes, str]:

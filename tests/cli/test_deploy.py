@@ -13,7 +13,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from modebridge.cli.app import app
-from modebridge.cli.export_commands import examples
+from modebridge.cli.deploy import example_images
 from modebridge.cli.terminal import Screen
 from modebridge.data import load_digits
 from modebridge.deploy import DeployedEnsemble
@@ -104,7 +104,7 @@ def test_the_digits_that_come_with_the_package(made, monkeypatch):
     assert [record["file"].rsplit("/", 1)[-1] for record in lines(answer)] == [f"digit-{k}.png" for k in (3, 5, 8)]
     clean, recipe = load_digits().shuffled(0), digits()
     test = clean.part(recipe.data.train + recipe.data.valid, len(clean))
-    for path in examples():
+    for path in example_images():
         assert path.stat().st_size < 300
         pixels = np.asarray(Image.open(path)).astype(np.float32) / 255
         same = np.abs(test.images[:, 0].numpy() - pixels).max(axis=(1, 2)) < 1 / 100
@@ -114,7 +114,7 @@ def test_the_digits_that_come_with_the_package(made, monkeypatch):
 
 def test_more_images_than_a_batch(made, monkeypatch):
     root, _, _ = made
-    monkeypatch.setattr("modebridge.cli.export_commands.BATCH", 2)
+    monkeypatch.setattr("modebridge.cli.deploy.BATCH", 2)
     paths = [root / "images" / "grey.png"] * 3 + [root / "images" / "large.jpg"] * 2
     found = lines(invoke("predict", root / "fast.onnx", *paths, "--json"))
     assert [record["file"].rsplit("/", 1)[-1] for record in found] == ["grey.png"] * 3 + ["large.jpg"] * 2
@@ -168,7 +168,8 @@ def test_what_is_named_but_cannot_be_read_is_left_out(made, tmp_path):
     assert answer.exit_code == 1
     assert [record["file"].rsplit("/", 1)[-1] for record in lines(answer)] == ["grey.png"]
     for path in bad:
-        assert f"{path}: Expected a readable file, but got" in answer.stderr
+        words = "an image file, or a folder of images" if path.name == "pipe.png" else "a readable file, but got"
+        assert f"{path}: Expected {words}" in answer.stderr
     assert "Skipped 5 of 6 images" in answer.stderr
 
 
