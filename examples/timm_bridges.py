@@ -48,7 +48,7 @@ def main() -> None:
         (f"{name} + bridge", modes[:1], [bridge]),
         (f"two {name}", modes, []),
     ):
-        scores = mb.evaluate(mb.BridgedEnsemble(net, members, bridges).calibrate(valid), test)
+        scores = mb.evaluate(mb.Ensemble(net, members, bridges).calibrate(valid), test)
         flops = f"x{scores.cost.relative_flops:.2f}"
         print(f"{row:24}{flops:>8}{scores.accuracy:8.1%}{scores.nll:8.3f}")
 

@@ -57,7 +57,7 @@ def main() -> None:
         ("one + bridge of a curve", modes[:1], [of_curve]),
         ("two networks", modes, []),
     ):
-        scores = mb.evaluate(mb.BridgedEnsemble(net, members, bridges).calibrate(valid), test)
+        scores = mb.evaluate(mb.Ensemble(net, members, bridges).calibrate(valid), test)
         flops = f"x{scores.cost.relative_flops:.2f}"
         print(f"{name:24}{flops:>8}{scores.accuracy:8.1%}{scores.nll:8.3f}{scores.ece:8.3f}")
 
