@@ -20,7 +20,8 @@ from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
 from modebridge.nets import initialise, run
 from modebridge.objectives import CurveObjective
-from modebridge.training import Task, fit_curve, side_by_side, train
+from modebridge.training import Task, fit_curve, train
+from tests.plans import on_threads
 from tests.scenarios import EXACT, Vectors, blobs, loader, modes, quick, tiny_net
 
 PINS = (0, 1, 2, 5)
@@ -98,7 +99,7 @@ def test_random_start_is_fresh_weights_and_seeded():
     assert float(one["head.weight"].std()) == pytest.approx(
         math.sqrt(2 / 3), rel=0.3
     )  # the paper's, not torch's default
-    threads = side_by_side([lambda: start_curve(net, a, b, pin_start="random").pins[0]] * 8, 2)
+    threads = on_threads(lambda: start_curve(net, a, b, pin_start="random").pins[0], 8)
     assert {trees.fingerprint(pin) for pin in threads} == {trees.fingerprint(one)}
 
 

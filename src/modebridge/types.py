@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ __all__ = [
     "Batch",
     "Batches",
     "Draw",
-    "HasDevice",
     "Inputs",
     "Layout",
     "Objective",
@@ -92,15 +91,6 @@ Program: TypeAlias = Callable[[State, Prepared], Tensor]
 
 States: TypeAlias = Mapping[str, State]
 """One state per member; members trained together share only the batches."""
-
-
-class HasDevice(Protocol):
-    """Anything with a device to run on, such as the engine, which is in a layer above those that need its device."""
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the tensors."""
-        ...
 
 
 class Objective(ABC, Generic[T]):

@@ -13,11 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from modebridge.errors import ModebridgeError
-from modebridge.training import side_by_side
 from modebridge.training.processes import Processes
-from tests.plans import fit_mode
-from tests.scenarios import loader, quick, tiny_net
 from tests.training import job_of_processes
 
 ROOT = Path(__file__).parents[2]
@@ -62,17 +58,3 @@ def test_parts_are_equally_large_and_make_up_the_batch(count: int) -> None:
         parts.append(labels)
     assert len({len(part) for part in parts}) == 1
     assert set(torch.cat(parts).tolist()) == set(range(count))
-
-
-def test_side_by_side_is_one_after_another():
-    jobs = [lambda s=s: fit_mode(tiny_net(s, "bn"), loader(seed=s), config=quick(2)).id for s in range(4)]
-    assert side_by_side(jobs, 2) == side_by_side(jobs, 1)
-    assert side_by_side([], 2) == []
-
-
-def test_side_by_side_passes_errors_on():
-    def fail():
-        raise ModebridgeError("said")
-
-    with pytest.raises(ModebridgeError, match="said"):
-        side_by_side([fail, lambda: 1])

@@ -20,7 +20,7 @@ from modebridge.nets import ResNet, frozen_copy
 from modebridge.recipes import DataFacts, Network, Recipe, RunData, ShiftedData, check_recipe, facts_of, network_of
 from modebridge.recipes.user_code import load_file
 from modebridge.scoring import Cost, module_cost
-from modebridge.training import Engine
+from modebridge.training import Engine, TrainConfig
 from modebridge.types import Inputs
 
 __all__ = ["Setting", "Sizing"]
@@ -77,9 +77,7 @@ class Setting:
             raise ModebridgeError(f"Expected device to be auto, cpu or cuda, but got '{self.device}'; choose one.")
         if self.device == "cpu" or (self.device == "auto" and self.recipe.device == "cpu"):
             return Engine()
-        if self.device == "cuda" and not torch.cuda.is_available():
-            return Engine("cuda")  # raises the error
-        return Engine.best()
+        return Engine.of(TrainConfig(epochs=0, device=self.device))
 
     @cached_property
     def data(self) -> RunData:

@@ -4,10 +4,9 @@ from modebridge.training.bridging import BEST_CUTMIX, PAPER_MIXUP, fit_bridge, f
 from modebridge.training.checkpoints import Checkpoints
 from modebridge.training.config import TrainConfig
 from modebridge.training.engine import Engine
-from modebridge.training.epochs import Epoch, Report, TensorBoard, append_metrics, parse_metrics
+from modebridge.training.epochs import Epoch, Report, TensorBoard
 from modebridge.training.fit import distill, fit_curve, fit_curves, fit_modes, fit_students
 from modebridge.training.loop import Task, train
-from modebridge.training.processes import side_by_side
 
 __all__ = [
     "BEST_CUTMIX",
@@ -19,7 +18,6 @@ __all__ = [
     "Task",
     "TensorBoard",
     "TrainConfig",
-    "append_metrics",
     "distill",
     "fit_bridge",
     "fit_curve",
@@ -27,7 +25,5 @@ __all__ = [
     "fit_many",
     "fit_modes",
     "fit_students",
-    "parse_metrics",
-    "side_by_side",
     "train",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import torch
@@ -26,9 +26,6 @@ CHOICES = {
 }
 HOW = ("device", "compile", "checkpoints", "callbacks", "progress")
 """Fields that do not determine the numbers, up to rounding."""
-
-NO_KEY = {"recipe": False}
-"""Marks fields that are no keys of a recipe."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +66,14 @@ class TrainConfig:
     average_from: int = 0
     keep: Literal["best", "last"] = "last"
     seed: int = 0
-    mixup: float | None = field(default=None, metadata=NO_KEY)
-    cutmix: float | None = field(default=None, metadata=NO_KEY)
-    device: torch.device | str = field(default="auto", metadata=NO_KEY)
-    precision: Literal["auto", "fp32", "bf16"] = field(default="auto", metadata=NO_KEY)
-    compile: bool | None = field(default=None, metadata=NO_KEY)
-    checkpoints: Checkpoints | None = field(default=None, metadata=NO_KEY)
-    callbacks: tuple[Callable[[Epoch], None], ...] = field(default=(), metadata=NO_KEY)
-    progress: bool | None = field(default=None, metadata=NO_KEY)
+    mixup: float | None = None
+    cutmix: float | None = None
+    device: torch.device | str = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: bool | None = None
+    checkpoints: Checkpoints | None = None
+    callbacks: tuple[Callable[[Epoch], None], ...] = ()
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         for name, least in (

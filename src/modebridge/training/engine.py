@@ -36,62 +36,46 @@ F = TypeVar("F")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Engine:
     """How to run: device, precision, compiled or not; in one process or in all that `torchrun` started.
 
     Args:
-        device: "cpu", "cuda" or "cuda:1", or a torch.device.
+        device: where.
         bf16: use bfloat16 for convolutions and products; weights, gradient sums and the update stay fp32.
         compile: fuse the losses and their gradient with torch.compile; takes most of a minute once per architecture.
-        graphs: replay a whole step (all tasks, each on its own stream) as one CUDA graph.
-
-    >>> Engine("cpu").device
-    device(type='cpu')
     """
 
-    device: torch.device
-    bf16: bool
-    compile: bool
-    graphs: bool
-
-    def __init__(
-        self, device: torch.device | str = "cpu", bf16: bool = False, compile: bool = False, graphs: bool = False
-    ) -> None:
-        values = {"device": _device(device), "bf16": bf16, "compile": compile, "graphs": graphs}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)  # the dataclass is frozen
-        if self.graphs and self.device.type == "cuda" and self.processes.size > 1:
-            raise ModebridgeError(
-                f"Expected graphs in one process only, but got {self.processes.size} processes; set graphs=False."
-            )
-        if self.graphs and self.device.type != "cuda":
-            raise ModebridgeError(f"Expected graphs on a CUDA device, but got {self.device}; set graphs=False.")
-
-    @classmethod
-    def best(cls) -> Engine:
-        """The fastest settings for this machine: a compiled bf16 graph on a GPU, plain fp32 on a CPU."""
-        return cls.of(TrainConfig(epochs=0))
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
+    bf16: bool = False
+    compile: bool = False
 
     @classmethod
     def of(cls, config: TrainConfig, net: nn.Module | None = None) -> Engine:
-        """The engine that a config asks for; on a GPU compiled bf16 graphs, on a CPU plain fp32, unless it is chosen.
+        """The engine that a config asks for; on a GPU compiled and in bf16, on a CPU plain fp32, unless it is chosen.
 
         Args:
             config: device, precision and compile.
             net: the network whose device "auto" prefers, if that is a GPU.
         """
-        device = config.device
-        if device == "auto":
-            here = next((tensor.device for tensor in net.state_dict().values()), None) if net is not None else None
-            gpu = torch.cuda.is_available()
-            device = here if here and here.type == "cuda" else (launched(cpu=False).device or "cuda") if gpu else "cpu"
-        device = _device(device)
+        given = config.device
+        if given == "auto":
+            here = None if net is None else next((tensor.device for tensor in net.state_dict().values()), None)
+            given = here if here and here.type == "cuda" else "cuda" if torch.cuda.is_available() else "cpu"
+        device = _device(given)
         gpu = device.type == "cuda"
-        bf16, compiled = config.precision == "bf16" or (config.precision == "auto" and gpu), config.compile
-        compiled = gpu if compiled is None else compiled
-        # Processes sum their gradients before the update, so a step is no longer one graph.
-        return cls(device, bf16, compiled, graphs=gpu and compiled and launched(cpu=False).size == 1)
+        if gpu and device.index is None:
+            device = launched(cpu=False).device or device
+        bf16 = gpu if config.precision == "auto" else config.precision == "bf16"
+        return cls(device, bf16, gpu if config.compile is None else config.compile)
+
+    @property
+    def graphs(self) -> bool:
+        """Whether to replay a whole step (all tasks, each on its own stream) as one CUDA graph.
+
+        Not in several processes, which average their gradients before the update.
+        """
+        return self.compile and self.device.type == "cuda" and self.processes.size == 1
 
     @property
     def way(self) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 from modebridge.errors import ModebridgeError
 
-__all__ = ["Epoch", "Report", "TensorBoard", "append_metrics", "parse_metrics"]
+__all__ = ["Epoch", "Report", "TensorBoard"]
 
 
 @dataclass(frozen=True)
@@ -49,64 +46,6 @@ class Epoch:
 
 Report: TypeAlias = Callable[[Epoch], None]
 """Called after every epoch."""
-
-
-def append_metrics(path: Path, epoch: Epoch) -> None:
-    """Append an epoch to a file with one JSON object per line, each with its own checksum."""
-    record = asdict(epoch)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as file:
-            file.truncate(_whole_lines(file))  # drop a line that a kill cut off; its epoch was repeated
-            file.write(json.dumps({**record, "sum": _sum(record)}).encode() + b"\n")
-    except OSError as error:
-        raise ModebridgeError(
-            f"Expected to write '{path}', but got '{error}'; free some space and start again: no training is lost."
-        ) from error
-
-
-def parse_metrics(data: bytes) -> tuple[list[Epoch], list[int]]:
-    """The epochs in the bytes of such a file, and the numbers of its damaged lines, counted from 1.
-
-    Epochs are in order; if one was repeated after a stop, the last record counts.
-    """
-    epochs: dict[int, Epoch] = {}
-    damaged: list[int] = []
-    for number, line in enumerate(data.removesuffix(b"\n").split(b"\n") if data else [], start=1):
-        epoch = _epoch(line)
-        if epoch is None:
-            damaged.append(number)
-        else:
-            epochs[epoch.number] = epoch
-    return [epochs[number] for number in sorted(epochs)], damaged
-
-
-def _epoch(line: bytes) -> Epoch | None:
-    try:
-        record = json.loads(line.decode())
-        # Lines of version 0.1 have no sum; if "sum" is misspelled, it is an argument that Epoch does not take.
-        if "sum" in record and record.pop("sum") != _sum(record):
-            return None
-        epoch = Epoch(**record)
-        numbers = [epoch.number, epoch.total, epoch.images, epoch.lr, epoch.seconds]
-        numbers += [*epoch.losses.values(), *epoch.scores.values()]
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return None
-    return epoch if all(isinstance(value, int | float) for value in numbers) else None
-
-
-def _sum(record: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _whole_lines(file: BinaryIO) -> int:
-    """The length of a file up to the end of its last complete line."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(size - 1, 0))
-    if file.read(1) in (b"", b"\n"):
-        return size
-    file.seek(0)
-    return file.read().rfind(b"\n") + 1
 
 
 class TensorBoard:

@@ -1,4 +1,4 @@
-"""Together is one by one, also where networks or bodies differ in what no checkpoint holds."""
+"""Together is one by one, also where networks or bodies differ in what no checkpoint holds; frozen layers stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from modebridge.nets import same_architecture
 from modebridge.objectives import BridgeObjective
 from modebridge.training import fit_curve, fit_modes
 from tests.plans import fit_bridges, fit_mode
-from tests.scenarios import quick
+from tests.scenarios import loader, quick, tiny_net
+
+
+def test_frozen_parameters_stay_frozen():
+    net = tiny_net()
+    net.layers[0].requires_grad_(False)
+    before, after = Mode.from_module(net), fit_mode(net, loader(), config=quick(1, weight_decay=0.1))
+    for name, tensor in before.params.items():
+        assert torch.equal(after.params[name], tensor) == name.startswith("layers.0.")
 
 
 class Scaled(nn.Module):

@@ -1,4 +1,4 @@
-"""Networks that draw by themselves: from the run's seed, the same alone and together, stopped or not, on any thread."""
+"""One step by hand, and networks that draw by themselves: the same alone, together, stopped or on any thread."""
 
 from __future__ import annotations
 
@@ -12,10 +12,74 @@ from modebridge import trees
 from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
 from modebridge.modes import Mode
-from modebridge.training import Checkpoints, fit_curves, fit_modes, side_by_side
-from tests.plans import fit_bridges, fit_mode
-from tests.scenarios import quick
-from tests.training.test_restart import Fragile, StopError
+from modebridge.objectives import CurveObjective
+from modebridge.training import (
+    Checkpoints,
+    Engine,
+    TrainConfig,
+    fit_curves,
+    fit_modes,
+)
+from modebridge.training.step import FlatLayout, Step, make_forward, sgd_
+from tests.plans import fit_bridges, fit_mode, on_threads
+from tests.scenarios import EXACT, loader, modes, quick, tiny_net
+from tests.training.test_checkpoints import Fragile, StopError
+
+
+@pytest.mark.parametrize("nesterov", ["no", "standard"])
+def test_update_is_that_of_torch(nesterov):
+    torch.manual_seed(0)
+    config = TrainConfig(epochs=1, weight_decay=0.1, nesterov=nesterov)
+    mine, momentum = torch.randn(100, dtype=EXACT), torch.zeros(100, dtype=EXACT)
+    theirs = mine.clone().requires_grad_()
+    optimiser = torch.optim.SGD([theirs], lr=0.3, momentum=0.9, weight_decay=0.1, nesterov=nesterov == "standard")
+    for _ in range(4):
+        gradient = torch.randn(100, dtype=EXACT)
+        sgd_(mine, momentum, gradient, 0.3, config)
+        theirs.grad = gradient
+        optimiser.step()
+    torch.testing.assert_close(mine, theirs.detach(), rtol=0, atol=1e-12)
+
+
+def test_the_authors_nesterov_steps_along_gradient_plus_buffer():
+    flat, momentum = torch.tensor([1.0]), torch.tensor([2.0])
+    sgd_(flat, momentum, torch.tensor([0.5]), 0.1, TrainConfig(epochs=1, nesterov="authors"))
+    assert float(momentum) == pytest.approx(0.9 * 2.0 + 0.5)
+    assert float(flat) == pytest.approx(1.0 - 0.1 * (0.5 + 2.3))
+
+
+def test_layout_keeps_numbers_names_and_memory_order():
+    net = tiny_net()
+    params = dict(net.named_parameters())
+    layout = FlatLayout(params)
+    flat = layout.pack(params)
+    views = layout.views(flat)
+    assert views.keys() == params.keys()
+    for name, view in views.items():
+        assert torch.equal(view, params[name])
+        if view.dim() == 4:
+            assert view.is_contiguous(memory_format=torch.channels_last)
+    flat.zero_()
+    assert all(float(view.abs().sum()) == 0 for view in views.values())
+
+
+@pytest.mark.slow
+def test_compiled_losses_are_the_same():
+    """Traced whole, without a break, and run by the tracer itself: what a GPU compiles is what a CPU computes."""
+    net, (a, b) = tiny_net(0, "bn", EXACT), modes(2, "bn", EXACT)
+    for pins in (1, 2):
+        curve = start_curve(net, a, b, pins=pins)
+        objective = CurveObjective(net, curve, loader(dtype=EXACT))
+        state = objective.start()["curve"]
+        layout = FlatLayout(state.params)
+        forward = make_forward(objective.program("curve"), layout)
+        traced = torch.compile(forward, backend="eager", fullgraph=True)
+        steps = [Step(state, layout, f, quick(), Engine()) for f in (forward, traced)]
+        batch = next(iter(loader(dtype=EXACT)))
+        prepared = objective.prepare(batch, objective.draw(8, torch.Generator().manual_seed(0)))["curve"]
+        for _ in range(2):
+            one, two = (step(prepared, 0.1) for step in steps)
+            torch.testing.assert_close(one, two, rtol=0, atol=1e-12)
 
 
 class Noisy(nn.Module):
@@ -51,7 +115,7 @@ class Data:
         return iter(self.batches)
 
 
-def modes(config, lives=-1, checkpoints=None):
+def fit_two(config, lives=-1, checkpoints=None):
     nets, loaders = [noisy(k) for k in range(2)], [Fragile(Data(k), lives) for k in range(2)]
     return [mode.id for mode in fit_modes(nets, loaders, config=replace(config, checkpoints=checkpoints))]
 
@@ -79,7 +143,7 @@ def bridges(config, lives=-1, checkpoints=None, names=("one", "two"), always=Tru
     return [trees.fingerprint(bridge.state_dict()) for bridge in found.values()]
 
 
-@pytest.mark.parametrize("fit", [modes, curves, bridges])
+@pytest.mark.parametrize("fit", [fit_two, curves, bridges])
 def test_the_seed_decides_and_nothing_else(fit):
     config = quick(2, seed=3)
     torch.manual_seed(1)
@@ -90,7 +154,7 @@ def test_the_seed_decides_and_nothing_else(fit):
     assert set(fit(quick(2, seed=4))).isdisjoint(first)
 
 
-@pytest.mark.parametrize("fit", [modes, curves, bridges])
+@pytest.mark.parametrize("fit", [fit_two, curves, bridges])
 def test_stopped_anywhere_it_ends_at_the_same_bits(fit, tmp_path):
     config = quick(2)
     whole = fit(config)
@@ -102,7 +166,7 @@ def test_stopped_anywhere_it_ends_at_the_same_bits(fit, tmp_path):
 
 
 def test_together_is_one_by_one():
-    together = modes(quick(2))
+    together = fit_two(quick(2))
     for k in range(2):
         assert fit_mode(noisy(k), Data(k), config=quick(2, seed=k)).id == together[k]
     both = bridges(quick(2))
@@ -110,12 +174,12 @@ def test_together_is_one_by_one():
 
 
 def test_threads_do_not_disturb_each_other():
-    whole, nets = modes(quick(3)), [noisy(k) for k in range(2)]
+    whole, nets = fit_two(quick(3)), [noisy(k) for k in range(2)]
 
     def job():
         return [mode.id for mode in fit_modes(nets, [Data(0), Data(1)], config=quick(3))]
 
-    for found in side_by_side([job] * 4, workers=4):
+    for found in on_threads(job, 4):
         assert found == whole
 
 

@@ -1,10 +1,10 @@
-"""The edges of training: a last batch of one image, networks that differ in training mode, weights that run away."""
+"""Checks of data and networks before training: a last batch of one image, training mode, weights that run away."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,15 +12,115 @@ import torchvision.models
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from modebridge.bridges import plan_bridge
 from modebridge.curves import start_curve
-from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
-from modebridge.scoring import cost
-from modebridge.training import Engine, TrainConfig, fit_bridge, fit_curve
+from modebridge.training import TrainConfig, fit_bridge, fit_curve
 from tests.plans import fit_mode
-from tests.scenarios import quick
+from tests.scenarios import loader, modes, quick, tiny_net
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "to have batches, but got none"),
+        ((pair for pair in []), "more than once"),
+        ([torch.zeros(2, 1, 8, 8)], r"to yield \(images, labels\)"),
+        ([(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.zeros(2).long())], "divide uint8 images by 255"),
+        ([(torch.full((2, 1, 8, 8), float("nan")), torch.zeros(2).long())], "NaN or Inf"),
+        ([(torch.full((2, 1, 8, 8), float("inf")), torch.zeros(2).long())], "NaN or Inf"),
+        ([(torch.zeros(2, 1, 8, 8), torch.zeros(3).long())], "3 for 2"),
+        ([(torch.zeros(2, 1, 8, 8), torch.zeros(2))], "to be integers"),
+        ([(torch.zeros(2, 1, 8, 8), [0, 1])], "to be integers"),
+        ([{"images": torch.zeros(2, 1, 8, 8)}], "to hold labels under one of labels, label"),
+        ([(torch.zeros(2, 3, 8, 8), torch.zeros(2).long())], r"to run on the images of train, but got \(3, 8, 8\)"),
+        ([(torch.zeros(2, 1, 8, 8).double(), torch.zeros(2).long())], "check their shape and type"),
+        ([(torch.zeros(2, 1, 8, 8), torch.tensor([0, 3]))], r"in \[0, 3\), but got 0 to 3"),
+        ([(torch.zeros(2, 1, 8, 8), torch.tensor([0, -1]))], r"in \[0, 3\), but got -1 to 0"),
+    ],
+)
+def test_bad_data_is_refused_before_training(data, message):
+    net, (a, b) = tiny_net(), modes(2)
+    with pytest.raises(ModebridgeError, match=message):
+        fit_mode(net, data, config=quick())
+    if not isinstance(data, list):
+        return
+    with pytest.raises(ModebridgeError, match=message):
+        fit_curve(net, a, b, data, config=quick())
+
+
+def test_bad_data_in_a_later_batch_of_a_list():
+    good = next(iter(loader()))
+    with pytest.raises(ModebridgeError, match="NaN or Inf"):
+        fit_mode(tiny_net(), [good, (good[0] * float("nan"), good[1])], config=quick())
+
+
+def later(batch):
+    """A loader (not a list, so only its first batch is seen beforehand) whose second batch is `batch`."""
+    good = next(iter(loader()))
+    return DataLoader([good, batch], batch_size=None)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda x, y: (x, y + 9), r"labels of train to be in \[0, 3\)"),
+        (lambda x, y: (x * float("nan"), y), "images of train to be finite"),
+        (lambda x, y: (x, y[:-1]), "as many labels as images in train"),
+        (lambda x, y: {"x": x}, "dicts of train to hold labels"),
+    ],
+)
+def test_bad_data_in_a_later_batch_of_a_loader_is_the_same_sentence(spoil, message):
+    net, (a, b) = tiny_net(), modes(2)
+    bad = later(spoil(*next(iter(loader()))))
+    curve = start_curve(net, a, b)
+    for fit in (
+        lambda: fit_mode(net, bad, config=quick()),
+        lambda: fit_curve(net, a, b, bad, config=quick()),
+        lambda: fit_bridge(net, curve, bad, target="labels", config=quick()),
+    ):
+        with pytest.raises(ModebridgeError, match=message):
+            fit()
+
+
+@pytest.mark.parametrize(
+    ("valid", "message"),
+    [
+        ([], "valid to have batches, but got none"),
+        (iter([]), "valid to be iterable more than once"),
+        ([(torch.zeros(2, 1, 8, 8), torch.tensor([0, 7]))], r"labels of valid to be in \[0, 3\)"),
+        ([(torch.full((2, 1, 8, 8), float("nan")), torch.tensor([0, 1]))], "images of valid to be finite"),
+    ],
+)
+def test_bad_validation_data_is_refused_before_training(valid, message):
+    net, (a, b) = tiny_net(), modes(2)
+    began: list[object] = []
+    config = replace(quick(callbacks=(began.append,)), keep="best")
+    for fit in (
+        lambda: fit_mode(net, loader(), config=config, valid=valid),
+        lambda: fit_curve(net, a, b, loader(), config=config, valid=valid),
+        lambda: fit_bridge(net, start_curve(net, a, b), loader(), config=config, valid=valid),
+    ):
+        with pytest.raises(ModebridgeError, match=message):
+            fit()
+    assert not began
+
+
+def test_labels_of_any_whole_type_will_do():
+    small = [(images, labels.int()) for images, labels in loader()]
+    plain = list(loader())
+    assert fit_mode(tiny_net(), small, config=quick(1)).id == fit_mode(tiny_net(), plain, config=quick(1)).id
+    net, (a, b) = tiny_net(), modes(2)
+    fit_bridge(net, start_curve(net, a, b), small, target="labels", config=quick(1))
+
+
+def test_r_and_modes_are_checked_before_training():
+    net, (a, b) = tiny_net(), modes(2)
+    with pytest.raises(ModebridgeError, match="r to be in"):
+        fit_curve(net, a, b, loader(), r=-1)
+    curve = fit_curve(net, a, b, loader(), config=quick(1))
+    with pytest.raises(ModebridgeError, match="to have batches"):
+        fit_bridge(net, curve, [])
 
 
 class Normed(nn.Module):
@@ -213,31 +313,3 @@ def test_a_loss_that_rises_above_a_guess_is_said():
         frozen.requires_grad_(False)
     with pytest.warns(UserWarning, match=r"The norm of the weights of 'mode' grew .* times, from .* diverged"):
         fit_mode(net, listed(8), config=TrainConfig(epochs=2, lr=1e6))
-
-
-def test_devices_have_names():
-    assert Engine("cpu") == Engine(device="cpu") == Engine(torch.device("cpu")) == Engine()
-    assert replace(Engine("cpu"), bf16=True) == Engine("cpu", bf16=True)
-    with pytest.raises(ModebridgeError, match=r"to be 'cpu', 'cuda', 'cuda:1' or a torch\.device, but got 'gpu'"):
-        Engine("gpu")
-    with pytest.raises(ModebridgeError, match=r"torch sees none|GPUs of this machine"):
-        Engine(device="cuda:99")
-    with pytest.raises(FrozenInstanceError):
-        Engine().bf16 = True
-
-
-def test_reprs_are_short_and_say_what_matters():
-    a, b = (Mode.from_module(Normed(seed)) for seed in (1, 2))
-    curve = fit_curve(Normed(), a, b, listed(8), config=quick(1))
-    plan = plan_bridge(Normed(), curve, torch.rand(1, 4), budget=0.9, name="small")
-    # 4 -> 6 -> 3 with its norm; the budget of 0.9 * 42 multiply-adds pays for 4 * (6 + 3) of the bridge.
-    size, own = 6 * 5 + 12 + 21, 4 * (6 + 1) + 3 * (4 + 1)
-    assert repr(a) == f"Mode({size} parameters in 6 tensors of float32, 3 buffers)"
-    assert repr(curve) == f"Curve(1 pin between modes of {size} parameters, statistics at r = 0.5)"
-    assert plan.parameter_share == own / size
-    costs = f"share={36 / 42:.2%} of the FLOPs and {own / size:.2%} of the parameters"
-    assert costs in repr(plan)
-    fast = Ensemble(Normed(), [a], [plan])
-    told = f"bridge(type I, tap=hidden, r=0.5, name=small, {costs})"
-    assert repr(fast) == f"Ensemble(1 mode of Normed, {told}, temperature=1)"
-    assert cost(fast, (4,)).relative_params == pytest.approx(1 + plan.parameter_share)

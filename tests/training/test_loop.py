@@ -1,0 +1,212 @@
+"""The loop against torch's own optimizer by hand, what it says of an epoch, which epoch it keeps, averaged weights."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from modebridge import trees
+from modebridge.errors import ModebridgeError
+from modebridge.modes import Mode, refresh_statistics
+from modebridge.objectives import ModeObjective
+from modebridge.training import (
+    Checkpoints,
+    Epoch,
+    Task,
+    TensorBoard,
+    TrainConfig,
+    fit_curve,
+    fit_curves,
+    fit_modes,
+    train,
+)
+from tests.plans import fit_mode
+from tests.scenarios import EXACT, blobs, loader, modes, quick, tiny_net
+
+
+@pytest.mark.parametrize("norm", ["frn", "bn"])
+def test_the_loop_is_plain_sgd(norm):
+    config = TrainConfig(epochs=3, lr=0.05, weight_decay=1e-2, warmup=2, keep="last")
+    got = fit_mode(tiny_net(0, norm, EXACT), loader(20, 8, dtype=EXACT), config=config)
+    net = tiny_net(0, norm, EXACT).train()
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-2)
+    data = loader(20, 8, dtype=EXACT)
+    for epoch in range(3):
+        optimiser.param_groups[0]["lr"] = 0.05 * config.factor(epoch)
+        for images, labels in data:
+            optimiser.zero_grad()
+            F.cross_entropy(net(images), labels).backward()
+            optimiser.step()
+    for name, tensor in net.state_dict().items():
+        torch.testing.assert_close(got.state[name], tensor, rtol=0, atol=1e-12)
+
+
+def test_the_callers_module_is_left_alone_and_zero_epochs_is_the_start():
+    net = tiny_net(0, "bn").eval()
+    before = trees.fingerprint(net.state_dict())
+    fit_mode(net, loader(), config=quick(1))
+    assert trees.fingerprint(net.state_dict()) == before
+    assert not net.training
+    assert fit_mode(net, loader(), config=quick(0)).id == Mode.from_module(net).id
+
+
+def test_training_learns():
+    mode = fit_mode(tiny_net(), loader(48), config=quick(30))
+    data = blobs(48, seed=9)
+    assert float((mode.load(tiny_net())(data.images).argmax(-1) == data.labels).float().mean()) > 0.9
+
+
+def test_best_needs_validation_data():
+    with pytest.raises(ModebridgeError, match="validation data"):
+        fit_mode(tiny_net(), loader(), config=replace(quick(), keep="best"))
+
+
+def test_best_keeps_the_epoch_with_the_fewest_errors():
+    """The error rate by hand after every epoch; what is kept is the weights of the lowest."""
+    valid, seen = blobs(30, seed=5), []
+    config = TrainConfig(epochs=6, lr=0.05, warmup=1, keep="best")
+    objective = ModeObjective(tiny_net(), Mode.from_module(tiny_net()))
+    original = objective.validate
+
+    def spy(states, batches):
+        logits = objective.result(states).load(tiny_net())(valid.images)
+        seen.append((float((logits.argmax(-1) != valid.labels).float().mean()), objective.result(states).id))
+        scores = original(states, batches)
+        assert scores["mode"] == pytest.approx(seen[-1][0])
+        return scores
+
+    objective.validate = spy
+    (kept,) = train([Task(objective, loader(), [(valid.images, valid.labels)])], config)
+    assert objective.result(kept).id == min(seen, key=lambda pair: pair[0])[1]
+
+
+def test_tasks_together_end_where_each_ends_alone():
+    nets = [tiny_net(s, "bn") for s in range(3)]
+    loaders = [loader(seed=s) for s in range(3)]
+    together = fit_modes(nets, loaders, config=quick(3))
+    for k in range(3):
+        assert fit_mode(nets[k], loader(seed=k), config=quick(3)).id == together[k].id
+    a, b, c = modes(3)
+    net = tiny_net()
+    curves = fit_curves(net, [(a, b), (b, c)], [loader(seed=s) for s in range(2)], config=quick(2))
+    alone = fit_curve(net, b, c, loader(seed=1), config=quick(2, seed=1))
+    assert trees.fingerprint(*curves[1].pins) == trees.fingerprint(*alone.pins)
+    assert curves[1].start is b
+    with pytest.raises(ModebridgeError, match="one loader for each"):
+        fit_modes(nets, loaders[:2])
+
+
+def test_curves_together_have_the_statistics_that_each_has_alone():
+    net, (a, b, c) = tiny_net(0, "bn"), modes(3, "bn")
+    scores: list[dict[str, float]] = []
+    told = (lambda epoch: scores.append(epoch.scores),)
+    config, valid = TrainConfig(epochs=1, lr=0.05, warmup=1, keep="best", callbacks=told), loader(8, seed=5)
+    data = [loader(8, seed=s) for s in range(2)]
+    together = fit_curves(net, [(a, b), (b, c)], data, config=config, valid=valid)
+    alone = fit_curve(
+        net,
+        b,
+        c,
+        loader(8, seed=1),
+        config=replace(config, seed=1),
+        valid=valid,
+    )
+    assert together[1].at(0.5).id == alone.at(0.5).id
+    assert scores[0]["1/curve"] == scores[1]["curve"]
+    agreed = fit_curves(net, [(a, b), (b, c)], data, config=config, valid=valid, statistics=data[0])
+    assert agreed[0].at(0.5).id == together[0].at(0.5).id
+    assert agreed[1].at(0.5).id != together[1].at(0.5).id
+
+
+def test_a_diverging_loss_stops_the_run():
+    with pytest.raises(ModebridgeError, match=r"loss of 'mode' to be finite, but got .* in epoch"):
+        fit_mode(tiny_net(), loader(), config=replace(quick(30), lr=1e6))
+
+
+def test_epochs_are_told() -> None:
+    seen: list[Epoch] = []
+    config = replace(quick(3, callbacks=(seen.append,)), keep="best")
+    nets, data = [tiny_net(0), tiny_net(1)], [loader(seed=0), loader(seed=1)]
+    fit_modes(nets, data, config, valid=loader(12))
+    assert [epoch.number for epoch in seen] == [1, 2, 3]
+    assert set(seen[0].losses) == set(seen[0].scores) == {"0/mode", "1/mode"}
+    assert seen[0].images == 48
+    assert all(epoch.rate > 0 and epoch.lr == config.lr * config.factor(epoch.number - 1) for epoch in seen)
+
+
+def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ModebridgeError, match=r"modebridge\[tensorboard\]"):
+        TensorBoard(tmp_path)
+
+
+def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    fit_mode(tiny_net(), loader(), config=quick(2), report=TensorBoard(tmp_path))
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert {"loss/mode", "lr", "images per second"} <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("loss/mode")] == [1, 2]
+
+
+def test_weights_are_averaged_over_the_last_epochs(tmp_path: Path) -> None:
+    config = replace(quick(6), average_from=4, weight_decay=1e-3)
+    # The rate stays where averaging begins: the same run without averaging, cut after 4, 5 and 6 epochs, at that rate.
+    assert len({config.factor(e) for e in (3, 4, 5)}) == 1
+    ends: list[Mode] = []
+
+    class Flat(TrainConfig):
+        def factor(self, epoch: int) -> float:
+            return config.factor(epoch)
+
+    for epochs in (4, 5, 6):
+        plain = Flat(epochs=epochs, lr=0.05, warmup=1, weight_decay=1e-3)
+        ends.append(fit_mode(tiny_net(dtype=EXACT), loader(dtype=EXACT), config=plain))
+    mean = fit_mode(tiny_net(dtype=EXACT), loader(dtype=EXACT), config=config)
+    for name, tensor in mean.params.items():
+        torch.testing.assert_close(tensor, torch.stack([end.params[name] for end in ends]).mean(0), rtol=0, atol=1e-12)
+    stops = Checkpoints(tmp_path / "swa", every=0)
+    stopped = 0
+
+    def stop(epoch: Epoch) -> None:
+        nonlocal stopped
+        stopped += 1
+        if stopped == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_mode(
+            tiny_net(dtype=EXACT), loader(dtype=EXACT), config=replace(config, checkpoints=stops, callbacks=(stop,))
+        )
+    resumed = fit_mode(tiny_net(dtype=EXACT), loader(dtype=EXACT), config=replace(config, checkpoints=stops))
+    assert resumed.id == mean.id
+
+
+def test_the_mean_gets_statistics_of_its_own() -> None:
+    config, data = replace(quick(4), average_from=2), loader(dtype=EXACT)
+    mean = fit_mode(tiny_net(0, "bn", EXACT), data, config=config)
+    data.set_epoch(4)
+    fresh = refresh_statistics(tiny_net(0, "bn", EXACT), mean.params, mean.buffers, data)
+    for name, tensor in fresh.items():
+        if tensor.is_floating_point():
+            torch.testing.assert_close(mean.buffers[name], tensor, rtol=0, atol=1e-12)
+    with pytest.raises(ModebridgeError, match="keep='last' for averaged weights"):
+        fit_mode(tiny_net(0, "bn", EXACT), data, config=replace(config, keep="best"), valid=loader(12, dtype=EXACT))
+    with pytest.raises(ModebridgeError, match="at most the 4 epochs"):
+        replace(config, average_from=5)
+
+
+def test_a_bar_on_stderr_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    ids = []
+    for progress in (True, False, None):  # None: not in a pipe
+        ids.append(fit_mode(tiny_net(), loader(), config=quick(2, progress=progress)).id)
+        shown = capsys.readouterr()
+        assert ("mode: 100%" in shown.err and "2/2" in shown.err and "loss" in shown.err) == (progress is True)
+        assert shown.out == ""
+    assert len(set(ids)) == 1
