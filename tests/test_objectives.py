@@ -13,6 +13,7 @@ from torch import nn
 from modebridge import trees
 from modebridge.bridges import (
     Bridge,
+    build_bridge,
     curve_target,
     ensemble_target,
     heads_target,
@@ -84,7 +85,7 @@ def planned(norm, dtype):
     plans = {}
     for (i, j), curve in curves.items():
         plans[f"I-{i}-{j}"] = plan_bridge(net, curve, images, kind="I", seed=i + j)
-        plans[f"I-{j}-{i}"] = plan_bridge(net, curve, images, kind="I", source="end", seed=10 + i + j)
+        plans[f"I-{j}-{i}"] = build_bridge(net, images, [curve.end], curve_target(curve), seed=10 + i + j)
         plans[f"II-{i}-{j}"] = plan_bridge(net, curve, images, kind="II", seed=20 + i + j)
     curve = curves[0, 1]
     plans["labels"] = plan_bridge(net, curve, images, target="labels")

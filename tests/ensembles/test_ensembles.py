@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modebridge.bridges import last_blocks_tap, plan_bridge
+from modebridge.bridges import build_bridge, curve_target, last_blocks_tap, plan_bridge
 from modebridge.curves import start_curve
 from modebridge.ensembles import Ensemble, fit_temperature, scale
 from modebridge.errors import ModebridgeError
@@ -21,7 +21,7 @@ def parts(request):
     images = blobs(4, dtype=EXACT).images
     plans = {
         "I": plan_bridge(net, curve, images, kind="I"),
-        "back": plan_bridge(net, curve, images, kind="I", source="end"),
+        "back": build_bridge(net, images, [curve.end], curve_target(curve)),
         "II": plan_bridge(net, curve, images, kind="II"),
         "early": plan_bridge(net, curve, images, kind="I", tap="layers.2"),
     }

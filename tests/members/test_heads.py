@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from modebridge import trees
-from modebridge.bridges import curve_target, label_target, mode_target, plan_bridge
+from modebridge.bridges import build_bridge, curve_target, heads_target, label_target, mode_target
 from modebridge.errors import ModebridgeError
 from modebridge.members import (
     HeadsMember,
@@ -63,9 +63,10 @@ def test_each_has_the_weights_that_the_library_gives() -> None:
     middle = [curve_target(run.curve(0, j)) for j in (1, 2)]
     wanted = {HEADS[0]: [mode_target(modes[1]), mode_target(modes[2])], HEADS[1]: [*middle, label_target()]}
     for name, targets in wanted.items():
-        on = {"target": targets, "name": name, "seed": setting.seed_of(name.removesuffix("-small"))}
-        share = plan_bridge(setting.net, modes[0], setting.example, slim=run.recipe.slim("small"), **on).share
-        plan = plan_bridge(setting.net, modes[0], setting.example, budget=share * (1 + 1e-9), wide=True, **on)
+        on = setting.net, setting.example, modes[:1], heads_target(targets)
+        named = {"name": name, "seed": setting.seed_of(name.removesuffix("-small"))}
+        share = build_bridge(*on, slim=run.recipe.slim("small"), **named).share
+        plan = build_bridge(*on, budget=share * (1 + 1e-9), wide=True, **named)
         config = replace(run.recipe.training("bridge"), seed=setting.seed_of("bridges"), mixup=0.0, cutmix=1.0)
         data, valid = setting.data.train("bridges", bridges=True), setting.data.valid()
         alone = fit_many(setting.net, {name: plan}, data, config=config, valid=valid)[name]

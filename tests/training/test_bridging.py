@@ -41,8 +41,7 @@ def learnt(net, mode: Mode, wrong: int = 0) -> Loader:
 
 def by_hand(net, curve, data=None, target="curve", **choices) -> Bridge:
     """In two steps, with the mixing given or chosen by the second one."""
-    wide = choices.pop("wide", None)
-    plan = plan_bridge(net, curve, blobs(6).images, budget=0.3, target=target, wide=wide, seed=ONE_EPOCH.seed)
+    plan = plan_bridge(net, curve, blobs(6).images, budget=0.3, target=target, seed=ONE_EPOCH.seed)
     return fit_bridges(net, {"bridge": plan}, data or loader(), config=ONE_EPOCH, **choices)["bridge"]
 
 
@@ -69,7 +68,7 @@ def test_modes_that_do_not_fit_get_a_head_on_labels_and_mixup(wrong, mixing):
         bridge = fit_bridge(net, ends, data, budget=0.3, config=ONE_EPOCH)
     assert bridge.heads == 3
     assert len(blocks_of(bridge)) == 1
-    assert same(bridge, by_hand(net, ends, data, targets, wide=True, **mixing))
+    assert same(bridge, by_hand(net, ends, data, targets, **mixing))
     own = fit_bridge(net, ends, data, target=mode_target(ends[1]), budget=0.3, config=ONE_EPOCH)
     assert own.heads == 1
 

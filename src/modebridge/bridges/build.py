@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from modebridge.bridges.bridge import (
     mode_target,
 )
 from modebridge.bridges.sizes import body_for, body_like, body_within, joined_shape
-from modebridge.curves import Curve, check_r
+from modebridge.curves import Curve
 from modebridge.errors import ModebridgeError, first_line
 from modebridge.modes import Mode, check_modes
 from modebridge.nets import FilterResponseNorm, Norm, ResNet, Tapped, frozen_copy, taps_to_read
@@ -37,38 +37,33 @@ Aim: TypeAlias = Target | Literal["curve", "labels"]
 
 def plan_bridge(
     net: nn.Module,
-    curve: Curve | Mode | Sequence[Mode],
+    modes: Curve | Mode | Sequence[Mode],
     images: Inputs,
     *,
     kind: Kind = "I",
-    source: Literal["start", "end"] = "start",
     tap: str | Sequence[str] | None = None,
     slim: float = 2,
     budget: float | None = None,
-    wide: bool | None = None,
-    r: float = 0.5,
     target: Aim | Sequence[Aim] = "curve",
     body: nn.Module | None = None,
     name: str = "bridge",
     seed: int = 0,
 ) -> Bridge:
-    """A bridge before training, for a curve or on modes.
+    """A bridge before training, on modes or for a curve.
 
     Args:
         net: the base network.
-        curve: the curve between the two modes; its point at r is the paper's target. Modes may be given instead of a
-            curve: the bridge reads the first (type II: the first two) and, unless `target` is given, gets one head for
-            each of the others.
+        modes: modes of which the bridge reads the first (type II: the first two) and, unless `target` is given, gets
+            one head for each of the others; or, as in the paper, a curve, whose start it reads and whose midpoint it
+            learns.
         images: a few images (or inputs by name), to find the shape of the features.
-        kind: "I" reads one end, "II" both.
-        source: the end that a type I bridge reads.
+        kind: "I" reads one mode, "II" two.
         tap: where features are read, one place or several; None uses the choice of `modebridge.inspect`, which for the
             paper's networks is the paper's.
         slim: divisor of the widths; 2 is the paper's small bridge, 1 its medium one.
         budget: maximum share of the base's FLOPs (0.05 for 5 %), used instead of `slim`: the widest body that fits is
-            built. Its share of the parameters may be much larger (`bridge.parameter_share`).
-        wide: one wide block within the budget instead of three; None for heads on other modes (docs/frontier.md).
-        r: the position on the curve to predict.
+            built, of one wide block for heads on other modes (docs/frontier.md). Its share of the parameters may be
+            much larger (`bridge.parameter_share`).
         target: "curve", "labels" (a control), or any `Target`; a list gives the bridge one head per target on a shared
             trunk.
         body: your own module from feature(s) to logits, used instead of building one; its parameters with
@@ -76,24 +71,18 @@ def plan_bridge(
         name: the bridge's name in tables and errors.
         seed: seed for the bridge's initial weights.
     """
-    check_choices(net, curve, kind, source, r)
-    if isinstance(curve, Curve):
-        modes = [curve.start, curve.end] if source == "start" or kind == "II" else [curve.end]
-    else:
-        modes = listed(curve)
-    if isinstance(target, str) and target == "curve" and not isinstance(curve, Curve):
-        aim = heads_target(other_targets(modes, kind))
+    check_choices(net, modes, kind)
+    reads = [modes.start, modes.end] if isinstance(modes, Curve) else listed(modes)
+    if isinstance(target, str) and target == "curve" and not isinstance(modes, Curve):
+        aim = heads_target(other_targets(reads, kind))
     elif isinstance(target, Target | str) or not isinstance(target, Sequence):
-        aim = _aim(target, curve, r)
+        aim = _aim(target, modes)
     else:
-        aim = heads_target([_aim(one, curve, r) for one in target])
+        aim = heads_target([_aim(one, modes) for one in target])
     if aim.modes:
         check_modes(net, aim.modes, 1, "a bridge's target")
-    wide = aim.of_modes if wide is None else wide
-    reads = modes[: READS[kind]]
-    return build_bridge(
-        net, images, reads, aim, tap=tap, slim=slim, budget=budget, wide=wide, body=body, name=name, seed=seed
-    )
+    options: dict[str, Any] = {"tap": tap, "slim": slim, "budget": budget, "body": body, "name": name, "seed": seed}
+    return build_bridge(net, images, reads[: READS[kind]], aim, wide=aim.of_modes, **options)
 
 
 def build_bridge(
@@ -113,7 +102,8 @@ def build_bridge(
     """An untrained bridge with its counted cost.
 
     `reads` are the modes that it reads, or its type alone, to count costs. `target` is what it will learn, or the
-    number of heads alone. The other arguments are those of `plan_bridge`.
+    number of heads alone. With `wide`, a body within a budget is one wide block instead of three. The other arguments
+    are those of `plan_bridge`.
     """
     if budget is not None and not 0 < budget <= 1:
         raise ModebridgeError(
@@ -211,9 +201,9 @@ def other_targets(modes: Sequence[Mode], kind: Kind) -> list[Target]:
     return [mode_target(mode) for mode in others]
 
 
-def _aim(target: object, curve: Curve | Mode | Sequence[Mode], r: float) -> Target:
-    if target == "curve" and isinstance(curve, Curve):
-        return curve_target(curve, r)
+def _aim(target: object, modes: Curve | Mode | Sequence[Mode]) -> Target:
+    if target == "curve" and isinstance(modes, Curve):
+        return curve_target(modes)
     if target == "labels":
         return label_target()
     if not isinstance(target, Target):
@@ -224,24 +214,16 @@ def _aim(target: object, curve: Curve | Mode | Sequence[Mode], r: float) -> Targ
     return target
 
 
-def check_choices(net: nn.Module, curve: Curve | Mode | Sequence[Mode], kind: str, source: str, r: float) -> None:
+def check_choices(net: nn.Module, modes: Curve | Mode | Sequence[Mode], kind: str) -> None:
     """Raise an error if no bridge can be planned with these choices."""
-    if isinstance(curve, Curve):
-        check_r(r)
-        check_modes(net, [curve.start, curve.end], 2, "a bridge's curve")
-    elif isinstance(curve, Mode | Sequence):
-        check_modes(net, listed(curve), 2 if kind == "II" else 1, "a bridge")
-        if source == "end":
-            raise ModebridgeError(
-                "Expected source to be 'start' for a bridge without a curve, which reads the first mode, but got "
-                "'end'; put the mode to read first."
-            )
+    if kind not in READS:
+        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
+    if isinstance(modes, Curve):
+        check_modes(net, [modes.start, modes.end], 2, "a bridge's curve")
+    elif isinstance(modes, Mode | Sequence):
+        check_modes(net, listed(modes), 2 if kind == "II" else 1, "a bridge")
     else:
         raise ModebridgeError(
-            f"Expected a curve or modes for a bridge, but got {type(curve).__name__}; create a curve with fit_curve, "
+            f"Expected a curve or modes for a bridge, but got {type(modes).__name__}; create a curve with fit_curve, "
             "or pass a list of modes."
         )
-    if kind not in ("I", "II"):
-        raise ModebridgeError(f"Expected the kind of bridge to be 'I' or 'II', but got '{kind}'; choose one.")
-    if source not in ("start", "end"):
-        raise ModebridgeError(f"Expected source to be 'start' or 'end', but got '{source}'; choose one.")

@@ -7,15 +7,16 @@ import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
-from modebridge.bridges import Bridge, Kind, plan_bridge
+from modebridge.bridges import Bridge, Kind, Target, build_bridge, curve_target, label_target
 from modebridge.errors import plural
 from modebridge.members.curve import PointMember, load_curve
 from modebridge.members.member import Member
 from modebridge.members.network import ModeMember, OneNetwork, mode_on, on_base, split_base
 from modebridge.members.node import ArtefactData, Node, Parents
 from modebridge.members.setting import Setting
+from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
 from modebridge.recipes import Recipe
 from modebridge.scoring import MemberCost, Row
@@ -49,8 +50,8 @@ class SmallNetwork(Member, Node):
         return f"{self.stem}-{self.size}"
 
     @abstractmethod
-    def aim(self, setting: Setting, tensors: Parents) -> dict[str, Any]:
-        """The arguments of `plan_bridge` about what it reads and learns."""
+    def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
+        """The modes that it reads, and what it learns."""
 
     def teachers(self, recipe: Recipe) -> tuple[OneNetwork, ...]:
         """The networks that it learns from."""
@@ -69,13 +70,10 @@ class SmallNetwork(Member, Node):
 
     def plan(self, setting: Setting, tensors: Parents) -> Bridge:
         """The bridge before training."""
-        return plan_bridge(
-            setting.net,
-            images=setting.example,
-            name=self.name,
-            seed=setting.seed_of(self.stem),
-            **setting.sizing(*self._sizing(setting.recipe)),
-            **self.aim(setting, tensors),
+        sizing = setting.sizing(*self._sizing(setting.recipe))
+        seed = setting.seed_of(self.stem)
+        return build_bridge(
+            setting.net, setting.example, *self.aim(setting, tensors), name=self.name, seed=seed, **sizing
         )
 
     def nodes(self, recipe: Recipe) -> tuple[Node, ...]:
@@ -214,9 +212,10 @@ class BridgeMember(SmallNetwork):
         """The curve and its ends."""
         return self.imitates.nodes(recipe)
 
-    def aim(self, setting: Setting, tensors: Parents) -> dict[str, Any]:
+    def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
         curve = load_curve(setting, tensors, *self.pair, self.r, self.base)
-        return {"curve": curve, "kind": self.kind, "source": "start" if self.i <= self.j else "end", "r": self.r}
+        ends = [curve.start, curve.end]
+        return ends if self.kind == "II" else ends[self.i > self.j :][:1], curve_target(curve, self.r)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
@@ -295,8 +294,8 @@ class ControlMember(SmallNetwork):
     def belongs(self, recipe: Recipe) -> bool:
         return max(self.i, self.j) < recipe.modes
 
-    def aim(self, setting: Setting, tensors: Parents) -> dict[str, Any]:
-        return {"curve": ModeMember(self.i).load(setting, tensors), "target": "labels"}
+    def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
+        return [ModeMember(self.i).load(setting, tensors)], label_target()
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

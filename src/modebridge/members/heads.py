@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-from modebridge.bridges import ensemble_target, label_target
+from modebridge.bridges import Target, ensemble_target, heads_target, label_target
 from modebridge.errors import plural
 from modebridge.matching import suits_cutmix
 from modebridge.members.bridge import SIZE, SmallNetwork
@@ -16,6 +16,7 @@ from modebridge.members.member import Member, Method
 from modebridge.members.network import ModeMember, OneNetwork
 from modebridge.members.node import Parents
 from modebridge.members.setting import Setting
+from modebridge.modes import Mode
 from modebridge.recipes import Recipe
 from modebridge.scoring import Row
 from modebridge.training import BEST_CUTMIX
@@ -97,11 +98,11 @@ class HeadsMember(Method, SmallNetwork):
         parts = [part for part in ("mean", "others", "midpoints") if part in self.parts]
         return tuple(dict.fromkeys(one for part in parts for head in self._learned(part, recipe) for one in head))
 
-    def aim(self, setting: Setting, tensors: Parents) -> dict[str, Any]:
+    def aim(self, setting: Setting, tensors: Parents) -> tuple[list[Mode], Target]:
         learned = [networks for part in self.parts for networks in self._learned(part, setting.recipe)]
         loaded = [[network.load(setting, tensors) for network in networks] for networks in learned]
         targets = [ensemble_target(modes) if modes else label_target() for modes in loaded]
-        return {"curve": ModeMember(self.i).load(setting, tensors), "target": targets}
+        return [ModeMember(self.i).load(setting, tensors)], heads_target(targets)
 
     @classmethod
     def parse(cls, name: str) -> Self | None:

@@ -82,7 +82,7 @@ def fit_bridge(
         valid: held-out data for `config.keep == "best"`, the lowest KL.
         config: all options of training.
     """
-    check_choices(net, modes, kind, "start", 0.5)
+    check_choices(net, modes, kind)
     listed_taps(net, tap)  # a wrong tap has its own error
     engine = Engine.of(config, net)
     batch = first_batch(train, "train")
