@@ -1,19 +1,22 @@
-"""One module, and the ways to run it in torch: all say what the library says, from several threads at once."""
+"""One module, and the ways to run it in torch, also with folded batch norms: all say what the library says."""
 
 from __future__ import annotations
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from modebridge.bridges import Bridge
 from modebridge.deploy import EnsembleModule, fit_temperatures
+from modebridge.deploy.module import fold
 from modebridge.deploy.runners import Branches, compile_regions
 from modebridge.ensembles import Ensemble, fit_temperature
 from modebridge.errors import ModebridgeError
 from modebridge.modes import Mode
+from modebridge.nets import resnet
 from tests.deploy.scenes import ensemble, headed, images, stirred
 from tests.scenarios import TINY, tiny_net
 
@@ -127,3 +130,98 @@ def test_hooks_stay_outside_of_regions():
 def test_compiled_says_what_the_ensemble_says():
     whole = ensemble("bn", 2, 1, 1)
     torch.testing.assert_close(Branches(whole, compiled=True)(images(5)), whole(images(5)), rtol=0, atol=1e-5)
+
+
+def norms(net: nn.Module) -> int:
+    return sum(isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d) for layer in net.modules())
+
+
+class Shared(nn.Module):
+    """One convolution feeds two batch norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.left, self.right = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x)
+        return self.left(y) + 2 * self.right(y)
+
+
+class Twice(nn.Module):
+    """The same pair is called twice, in two orders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.norm(self.norm(self.conv(x))))
+
+
+class Branching(nn.Module):
+    """Looks at values, so that no tracer follows it; its children can be followed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) if x.sum() > 0 else self.inner(-x)
+
+
+@pytest.mark.parametrize(
+    ("net", "left"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.BatchNorm2d(2)), 0),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, affine=False)), 0),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4)), 0),
+        (nn.Sequential(nn.Flatten(2), nn.Conv1d(1, 2, 3), nn.BatchNorm1d(2)), 0),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.BatchNorm2d(2)), 1),
+        (nn.Sequential(nn.BatchNorm2d(1), nn.Conv2d(1, 2, 3)), 1),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)), 1),
+        (Shared(), 2),
+        (nn.Sequential(nn.Conv2d(1, 2, 1), Twice()), 1),
+        (Branching(), 0),
+        (nn.Flatten(), 0),
+    ],
+)
+@torch.no_grad()
+def test_the_same_numbers(net, left):
+    net = stirred(copy.deepcopy(net), 1).double()
+    x = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    folded = fold(copy.deepcopy(net))
+    torch.testing.assert_close(folded(x), net(x), rtol=0, atol=1e-10)
+    assert norms(folded) == left
+
+
+@torch.no_grad()
+def test_a_whole_network():
+    net = stirred(resnet("digits", "bn", seed=0), 2).double()
+    x = torch.rand(2, 1, 8, 8, dtype=torch.float64)
+    folded = fold(copy.deepcopy(net))
+    assert norms(net) > 10
+    assert norms(folded) == 0
+    assert [name for name, _ in folded.named_modules()] == [name for name, _ in net.named_modules()]
+    torch.testing.assert_close(folded(x), net(x), rtol=0, atol=1e-10)
+
+
+@torch.no_grad()
+def test_taps_stay_what_they_were():
+    net = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3)), nn.BatchNorm2d(2)).eval()
+    assert norms(fold(copy.deepcopy(net), keep=["0"])) == 1, "the output of the inner sequence is read"
+    assert norms(fold(copy.deepcopy(net), keep=["0.0"])) == 1
+    assert norms(fold(copy.deepcopy(net), keep=["1"])) == 0, "a tap on the norm itself reads the same"
+
+
+def test_norms_in_training_and_hooks_are_left_alone():
+    assert norms(fold(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).train())) == 1
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
+    net[0].register_forward_hook(lambda *_: None)
+    assert norms(fold(net)) == 1
+
+
+def test_tied_weights_are_left_alone():
+    net = nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)).eval()
+    net[2].weight = net[0].weight
+    assert norms(fold(net)) == 2

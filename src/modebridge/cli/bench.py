@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -182,8 +181,8 @@ def _ms(seconds: float) -> str:
 
 
 def _row(one: Result) -> dict[str, Any]:
-    timing = {"seconds": asdict(one.timing.seconds), "fastest": one.timing.fastest, "calls": one.timing.calls}
-    timing |= {"images_per_second": one.images_per_second, "ratio": asdict(one.ratio)}
+    timing = {"seconds": one.timing.seconds._asdict(), "fastest": one.timing.fastest, "calls": one.timing.calls}
+    timing |= {"images_per_second": one.images_per_second, "ratio": one.ratio._asdict()}
     return {"name": one.name, "backend": one.backend, "batch": one.batch, **timing, "flops": one.flops}
 
 

@@ -1,29 +1,34 @@
-"""Benchmarks of one network, deep ensembles and bridged ensembles, in every way to run them."""
+"""Time ensembles and exported files in interleaved rounds, so that noise of the machine affects all of them alike."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, TypeAlias
+from statistics import median
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from modebridge.deploy.deployed import DeployedEnsemble
 from modebridge.deploy.export import export
 from modebridge.deploy.runners import Branches, capture
-from modebridge.deploy.timing import Spread, Timing, measure, ratio
 from modebridge.ensembles import Ensemble
 from modebridge.errors import ModebridgeError, near, plural
 from modebridge.scoring import cost
 from modebridge.seeds import generator
 
-__all__ = ["BACKENDS", "Backend", "Candidate", "Result", "ensemble_name", "time_all", "time_file", "usable_backends"]
+__all__ = ["BACKENDS", "Candidate", "Result", "Spread", "measure", "time_all", "time_file", "usable_backends"]
+
+ROUNDS = 7
+"""Turns per candidate: enough for quartiles of ratios."""
 
 Backend: TypeAlias = Literal["eager", "compiled", "graphs", "onnx"]
 BACKENDS: dict[str, tuple[Backend, ...]] = {
@@ -31,6 +36,92 @@ BACKENDS: dict[str, tuple[Backend, ...]] = {
     "cuda": ("eager", "compiled", "graphs"),
 }
 """The backends of each device: eager, compiled blocks, compiled and captured in one CUDA graph, exported."""
+
+
+class Spread(NamedTuple):
+    """Median and quartiles, with linear interpolation.
+
+    >>> Spread.of([1.0, 2.0, 3.0, 4.0, 5.0])
+    Spread(median=3.0, low=2.0, high=4.0)
+    """
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(*map(float, np.quantile(values, (0.5, 0.25, 0.75))))
+
+
+class Timing(NamedTuple):
+    """The times of one candidate.
+
+    Args:
+        seconds: time per call, over all calls.
+        rounds: median of each turn, in order; turns with the same index are adjacent in time.
+        calls: number of timed calls.
+        fastest: shortest call, the most reliable number on a shared machine.
+    """
+
+    seconds: Spread
+    rounds: tuple[float, ...]
+    calls: int
+    fastest: float
+
+    def relative_to(self, unit: Timing) -> Spread:
+        """The time relative to that of another candidate, per round: what slows a round down slows both."""
+        return Spread.of([a / b for a, b in zip(self.rounds, unit.rounds, strict=True)])
+
+
+def measure(
+    candidates: Mapping[str, Callable[[], object]],
+    seconds: float = 2.0,
+    *,
+    rounds: int = ROUNDS,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Timing]:
+    """Time candidates in turns.
+
+    Every candidate first runs twice untimed (compilation, allocation). Then each round gives every candidate one turn:
+    one untimed call, which loads its weights into the caches, then timed calls, at least one, until its time is up. Odd
+    rounds visit the candidates in reverse order, so that a drift of the machine favors none.
+
+    Args:
+        candidates: functions by name; a call must return only when its work is done.
+        seconds: time per candidate, over all rounds; slow candidates take longer, with one call per round.
+        rounds: turns per candidate.
+        clock: clock in seconds.
+
+    >>> found = measure({"nothing": lambda: None}, seconds=0.001)
+    >>> len(found["nothing"].rounds), found["nothing"].calls >= 7
+    (7, True)
+    """
+    for call in candidates.values():
+        for _ in range(2):
+            call()
+    turns: dict[str, list[list[float]]] = {name: [] for name in candidates}
+    order = list(candidates)
+    for number in range(rounds):
+        for name in order if number % 2 == 0 else reversed(order):
+            turns[name].append(_turn(candidates[name], seconds / rounds, clock))
+    return {name: _timing(times) for name, times in turns.items()}
+
+
+def _turn(call: Callable[[], object], seconds: float, clock: Callable[[], float]) -> list[float]:
+    call()
+    times: list[float] = []
+    end = clock() + seconds
+    while not times or clock() < end:
+        start = clock()
+        call()
+        times.append(clock() - start)
+    return times
+
+
+def _timing(turns: Sequence[Sequence[float]]) -> Timing:
+    times = [time for turn in turns for time in turn]
+    return Timing(Spread.of(times), tuple(median(turn) for turn in turns), len(times), min(times))
 
 
 @dataclass(frozen=True)
@@ -50,15 +141,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Result:
-    """One row of a table.
+    """One row of a table: a candidate with its timing, and its FLOPs relative to one network.
 
-    Args:
-        name: name of the candidate.
-        backend: how it ran.
-        batch: batch size.
-        timing: time per call.
-        ratio: time relative to one network, run the same way in the same rounds.
-        flops: counted FLOPs relative to one network.
+    `ratio` is the time relative to one network, run the same way in the same rounds.
     """
 
     name: str
@@ -134,7 +219,6 @@ def time_all(
         log: called with a message before each step.
         shown: called with the results of each batch size as soon as they are complete.
     """
-    device = torch.device(device)
     flops: dict[str, float] = {}
     runners: dict[str, Callable[[Tensor], object]] = {}
     for one in candidates:
@@ -145,37 +229,39 @@ def time_all(
             runners[one.name] = _exported(ensemble, image_shape)
         else:
             runners[one.name] = Branches(ensemble, device, dtype, compiled=backend != "eager", splits=one.taps)
-    results: list[Result] = []
-    for batch in batches:
-        images = torch.rand(batch, *image_shape, generator=generator(0, "images")).to(device, dtype)
-        log(f"{backend}: batch {batch}")
-        calls = {name: _call(run, images, backend) for name, run in runners.items()}
-        results += _timed(calls, flops, backend, batch, seconds, shown)
-    return results
+
+    def calls(images: Tensor) -> dict[str, Callable[[], object]]:
+        log(f"{backend}: batch {len(images)}")
+        return {name: _call(run, images.to(device, dtype), backend) for name, run in runners.items()}
+
+    return _timed(calls, flops, backend, batches, image_shape, seconds, shown)
 
 
 def _timed(
-    calls: Mapping[str, Callable[[], object]],
+    calls: Callable[[Tensor], Mapping[str, Callable[[], object]]],
     flops: Mapping[str, float],
     backend: Backend,
-    batch: int,
+    batches: Sequence[int],
+    image_shape: Sequence[int],
     seconds: float,
     shown: Shown,
 ) -> list[Result]:
-    """One result per call; the first call is the unit of the ratios."""
-    times = measure(calls, seconds)
-    unit = next(iter(times.values()))
-    results = [Result(n, backend, batch, timing, ratio(timing, unit), flops[n]) for n, timing in times.items()]
-    shown(results)
+    """One result per call and batch size; the first call is the unit of the ratios."""
+    results: list[Result] = []
+    for batch in batches:
+        times = measure(calls(torch.rand(batch, *image_shape, generator=generator(0, "images"))), seconds)
+        unit = next(iter(times.values()))
+        some = [Result(n, backend, batch, timing, timing.relative_to(unit), flops[n]) for n, timing in times.items()]
+        shown(some)
+        results += some
     return results
 
 
-def _call(run: Callable[[Tensor], object], images: Tensor, backend: Backend) -> Callable[[], object]:
+def _call(run: Callable[[Tensor], Any], images: Tensor, backend: Backend) -> Callable[[], object]:
     """The function that `measure` calls; it returns when the result is ready."""
-    if backend == "graphs":
-        run = capture(run, images)  # type: ignore[arg-type]
     if images.device.type != "cuda":
-        return lambda: run(images)
+        return partial(run, images)
+    run = capture(run, images) if backend == "graphs" else run
 
     def call() -> object:
         output = run(images)
@@ -198,33 +284,16 @@ def time_file(
 ) -> list[Result]:
     """Time an exported file with 0, 1, ..., all of its bridges; the unit of the ratios is the file without bridges.
 
-    A plain file always runs all members and is its own unit.
-
-    Args:
-        file: the file.
-        batches: batch sizes.
-        seconds: time per number of bridges and batch size.
-        shown: as in `time_all`.
+    A plain file always runs all members and is its own unit. The arguments are those of `time_all`.
     """
     meta, shape = file.meta, file.image_shape()
-    most, bases = int(meta["bridges"]), int(meta["bases"])
-    counts: dict[str, int | None] = {ensemble_name(bases, most): None}
-    flops = {ensemble_name(bases, most): 1.0}
-    if meta["elastic"]:
-        counts = {ensemble_name(bases, count): count for count in range(most + 1)}
-        flops = dict(zip(counts, (relative / bases for relative in meta["cost"]["by_bridges"]), strict=True))
-    results: list[Result] = []
-    for batch in batches:
-        images = torch.rand(batch, *shape, generator=generator(0, "images")).numpy()
-        calls = {name: partial(file, images, bridges=count) for name, count in counts.items()}
-        results += _timed(calls, flops, "onnx", batch, seconds, shown)
-    return results
+    numbers = range(meta["bridges"] + 1) if meta["elastic"] else [meta["bridges"]]
+    names = {count: f"DE-{meta['bases']}" + (f" + {plural(count, 'bridge')}" if count else "") for count in numbers}
+    costs = meta["cost"]["by_bridges"]
+    flops = {name: costs[count] / costs[numbers[0]] for count, name in names.items()}
 
+    def calls(images: Tensor) -> dict[str, Callable[[], object]]:
+        ask = partial(file, images.numpy())
+        return {name: partial(ask, bridges=count) if meta["elastic"] else ask for count, name in names.items()}
 
-def ensemble_name(bases: int, bridges: int, kind: str = "") -> str:
-    """The name of an ensemble in tables.
-
-    >>> ensemble_name(1, 3, " I")
-    'DE-1 + 3 bridges I'
-    """
-    return f"DE-{bases}" + (f" + {plural(bridges, 'bridge')}{kind}" if bridges else "")
+    return _timed(calls, flops, "onnx", batches, shape, seconds, shown)
