@@ -11,16 +11,13 @@ from torch import Tensor, nn
 from modebridge.bridges import Bridge, Heads
 from modebridge.curves import Curve
 from modebridge.ensembles import Ensemble
-from modebridge.errors import ModebridgeError, plural
+from modebridge.errors import ModebridgeError
 from modebridge.files.rebuilding import build, describe, fill
 from modebridge.modes import Mode
 from modebridge.nets import frozen_copy
 from modebridge.types import Params
 
 __all__ = ["KINDS", "Given", "Parts"]
-
-MOST = 10_000
-"""Maximum number of parts of a kind: a small file could ask for millions."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,10 @@ class Parts:
     config: Mapping[str, Any]
     tensors: Params
     kind: str = ""
+
+    def each(self, prefix: str, count: int) -> list[dict[str, Tensor]]:
+        """The tensors below "PREFIX.0" and so on; at most as many as there are tensors, whatever a file asks for."""
+        return [self.below(f"{prefix}.{k}") for k in range(min(count, len(self.tensors)))]
 
     def below(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names start with "PREFIX.", without the prefix and in order.
@@ -57,12 +58,6 @@ class Given:
 
 def _prefixed(prefix: str, tensors: Params) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _count(value: object) -> range:
-    if not isinstance(value, int) or not 0 <= value <= MOST:
-        raise ValueError(f"{str(value)[:80]} parts")
-    return range(value)
 
 
 def _mode_parts(mode: Mode) -> Parts:
@@ -90,7 +85,7 @@ def _curve_parts(curve: Curve) -> Parts:
 
 def _curve(parts: Parts, given: Given) -> Curve:
     start, end = (_mode(Parts({}, parts.below(name)), given) for name in ("start", "end"))
-    pins = tuple(parts.below(f"pins.{k}") for k in _count(parts.config["pins"]))
+    pins = tuple(parts.each("pins", parts.config["pins"]))
     known = {float(r): parts.below(f"statistics.{k}") for k, r in enumerate(parts.config["statistics"])}
     return Curve(start, end, pins, known)
 
@@ -124,10 +119,7 @@ def _bridge(parts: Parts, given: Given) -> Bridge:
             f"Expected the body of '{name}' to have the tensors of the stored weights, but it also has '{others[0]}'; "
             "pass the architecture that was saved."
         )
-    heads = config["heads"]
-    known = None if config["body"] is None else body.heads if isinstance(body, Heads) else 1
-    if not isinstance(heads, int) or heads < 1 or known not in (None, heads):
-        raise ValueError(f"{str(heads)[:80]} heads of a body with {known or 'one or more'}")
+    heads = body.heads if isinstance(body, Heads) else config["heads"] if config["body"] is None else 1
     for inner, parameter in body.named_parameters():
         parameter.requires_grad_(inner not in config["frozen"])
     nobody = [Mode({}, {})] * len(config["reads"])
@@ -161,12 +153,7 @@ def _ensemble_parts(ensemble: Ensemble, net: str | None = None) -> Parts:
 
 def _ensemble(parts: Parts, given: Given) -> Ensemble:
     config = parts.config
-    modes = [_mode(Parts({}, parts.below(f"modes.{k}")), Given()) for k in _count(config["modes"])]
-    starts = ("constants.", *(f"modes.{k}." for k in range(len(modes))))
-    starts = (*starts, *(f"bridges.{k}." for k in range(len(config["bridges"]))))
-    left = [name for name in parts.tensors if name not in ("temperature", "fitted") and not name.startswith(starts)]
-    if left:
-        raise ValueError(f"{plural(len(left), 'tensor')} of parts that it does not have, such as {left[0][:80]}")
+    modes = [_mode(Parts({}, tensors), Given()) for tensors in parts.each("modes", config["modes"])]
     if given.net is None and config["net"] is None:
         raise ModebridgeError(
             f"Expected net, because {config['class']} is a custom module of which only the weights are stored, but got "
@@ -179,8 +166,6 @@ def _ensemble(parts: Parts, given: Given) -> Ensemble:
     fill(net, {name: tensor for name, tensor in constants.items() if shapes.get(name) == tensor.shape}, "the network")
     bridges = []
     for k, stored in enumerate(config["bridges"]):
-        if len(stored["inputs"]) != len(stored["reads"]) or not all(0 <= i < len(modes) for i in stored["inputs"]):
-            raise ValueError(f"inputs of a bridge that are not {len(stored['reads'])} of {len(modes)} modes")
         bridge = _bridge(Parts(stored, parts.below(f"bridges.{k}")), given)
         # By the weights as they are now: `to(torch.bfloat16)` changes hashes, and bridges remember the old ones.
         bridge.reads = tuple(modes[i].id for i in stored["inputs"])
@@ -194,7 +179,7 @@ def _ensemble(parts: Parts, given: Given) -> Ensemble:
 
 KINDS: dict[str, tuple[type[Any], Callable[..., Parts], Callable[[Parts, Given], Any]]] = {
     "mode": (Mode, _mode_parts, _mode),
-    "bezier": (Curve, _curve_parts, _curve),
+    "curve": (Curve, _curve_parts, _curve),
     "bridge": (Bridge, _bridge_parts, _bridge),
     "ensemble": (Ensemble, _ensemble_parts, _ensemble),
 }
