@@ -26,10 +26,41 @@ Ticket = tuple[int, int]
 """The file's index and the seed of its crop, so that the result does not depend on the worker."""
 
 
-class Loader:
-    """Batches of an image set, augmented a batch at a time; the same seed and epoch give the same batches.
+class _Epochs:
+    """Batches of numbers 0 to count - 1. Each iteration is one epoch and moves on to the next.
 
-    Each iteration is one epoch and moves on to the next. `set_epoch` jumps to any epoch, so a run can resume.
+    The same seed and epoch give the same batches; `set_epoch` jumps to any epoch, so a run can resume.
+    """
+
+    def __init__(self, count: int, batch_size: int, shuffle: bool, seed: int) -> None:
+        if batch_size < 1:
+            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; the paper uses 128.")
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self._count = count
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return -(-self._count // self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iteration."""
+        self._epoch = epoch
+
+    def _begin(self) -> tuple[Tensor, torch.Generator]:
+        """The order of the next epoch, and the generator for its other draws."""
+        generator = seeds.generator(self.seed, "epoch", self._epoch)
+        self._epoch += 1
+        order = torch.randperm(self._count, generator=generator) if self.shuffle else torch.arange(self._count)
+        return order, generator
+
+    def _slices(self) -> list[slice]:
+        return [slice(k, min(k + self.batch_size, self._count)) for k in range(0, self._count, self.batch_size)]
+
+
+class Loader(_Epochs):
+    """Batches of an image set, augmented a batch at a time; the same seed and epoch give the same batches.
 
     Args:
         data: the images.
@@ -54,38 +85,23 @@ class Loader:
         pad: int = 0,
         flip: bool = False,
     ) -> None:
-        if batch_size < 1:
-            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; the paper uses 128.")
+        super().__init__(len(data), batch_size, shuffle, seed)
         self.data = data
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.seed = seed
         self.pad = pad
         self.flip = flip
-        self._epoch = 0
-
-    def __len__(self) -> int:
-        return -(-len(self.data) // self.batch_size)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration."""
-        self._epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        return self._batches(seeds.generator(self.seed, "epoch", epoch))
+        return self._batches(*self._begin())
 
-    def _batches(self, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, order: Tensor, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         images, labels = self.data.images, self.data.labels
         count, device = len(self.data), images.device
         # All draws of the epoch at once, on the CPU: equal on every device, and one copy instead of one per batch.
-        order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
         places = torch.randint(2 * self.pad + 1, (2, count), generator=generator) if self.pad or self.flip else None
         mirrored = torch.rand(count, generator=generator) < 0.5 if self.flip else torch.zeros(count, dtype=torch.bool)
         order, mirrored = order.to(device), mirrored.to(device)
         places = places.to(device) if places is not None else None
-        for start in range(0, count, self.batch_size):
-            now = slice(start, min(start + self.batch_size, count))
+        for now in self._slices():
             batch = images[order[now]]
             if batch.dtype == torch.uint8:
                 batch = batch.float() / 255
@@ -114,10 +130,8 @@ def crop_and_flip(images: Tensor, down: Tensor, across: Tensor, mirrored: Tensor
     return padded[numbers, planes, rows.view(count, 1, height, 1), columns.view(count, 1, 1, width)]
 
 
-class Stream:
+class Stream(_Epochs):
     """Batches of image files; the same seed and epoch give the same batches, whatever the number of workers.
-
-    Each iteration is one epoch and moves on to the next; `set_epoch` jumps to any epoch.
 
     Args:
         files: the images.
@@ -144,15 +158,10 @@ class Stream:
         workers: int = 4,
         device: torch.device | str = "cpu",
     ) -> None:
-        if batch_size < 1:
-            raise ModebridgeError(f"Expected batch_size to be at least 1, but got {batch_size}; the paper uses 256.")
+        super().__init__(len(files), batch_size, shuffle, seed)
         if resize < size:
             raise ModebridgeError(f"Expected resize to be at least size {size}, but got {resize}; increase it.")
         self.files = files
-        self.batch_size = batch_size
-        self.shuffle = shuffle
-        self.seed = seed
-        self._epoch = 0
         self._device = torch.device(device)
         self._tickets: list[list[Ticket]] = []
         self._loader: DataLoader[tuple[Tensor, int]] = DataLoader(
@@ -164,21 +173,11 @@ class Stream:
             generator=torch.Generator(),  # the loader draws a seed for its workers; keep it off the global generator
         )
 
-    def __len__(self) -> int:
-        return -(-len(self.files) // self.batch_size)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration."""
-        self._epoch = epoch
-
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        generator = seeds.generator(self.seed, "epoch", epoch)
-        count = len(self.files)
-        order = torch.randperm(count, generator=generator) if self.shuffle else torch.arange(count)
-        chances = torch.randint(2**62, (count,), generator=generator)
+        order, generator = self._begin()
+        chances = torch.randint(2**62, (len(self.files),), generator=generator)
         tickets = list(zip(order.tolist(), chances.tolist(), strict=True))
-        self._tickets = [tickets[start : start + self.batch_size] for start in range(0, count, self.batch_size)]
+        self._tickets = [tickets[now] for now in self._slices()]
         for images, labels in self._loader:
             images, labels = (tensor.to(self._device, non_blocking=True) for tensor in (images, labels))
             yield images.float() / 255, labels
